@@ -23,6 +23,7 @@ version = release = __version__
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
     "mathml",
     "pictures",
     "docstrings",
@@ -48,7 +49,10 @@ nb_render_markdown_format = "myst"
 nb_ipywidgets_js = {}
 myst_fence_as_directive = []
 
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 88
+napoleon_google_docstring = False
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 autodoc_preserve_defaults = False  # signatures with added options have no source

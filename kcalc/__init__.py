@@ -161,7 +161,6 @@ _MODULES = {
     **{name: f"network.{name}" for name in ("architectures", "layers", "token_mixing")},
     **{name: f"lab.{name}" for name in ("regression", "training", "widgets")},
 }
-_FORMER = ("audit", "regression", "report", "training", "transfer", "widgets")  # now in lab
 _PLACES = {name: name for name in _PACKAGES} | _MODULES
 _PLACES |= {name: f"{room}:{name}" for room, names in _ROOMS.items() for name in names.split()}
 
@@ -293,4 +292,4 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_moved({name: f"lab.{name}" for name in _FORMER})
+_moved(wiring.FORMER_MODULES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from .foundation.guests import (
     ARCHITECTURES,
     DRAWINGS,
+    FORMER,
     KERNELS,
     METHODS,
     MODELS,
@@ -124,6 +125,47 @@ BRIDGES = {
 }
 READ_MODELS = {"interchange.Reading": "interchange.shaping_models.model_regions:shape_reading"}
 
+FORMER_NAMES = {  # since 0.2; they warn, and go with 0.4
+    "shaping": {
+        "DepthLaws": ":DepthLaws",
+        "DepthProfile": ":DepthProfile",
+        "GeometricShaping": "finite_width:GeometricShaping",
+        "TokenPhases": "shaping.token_phases:TokenPhases",
+        "TransformerShaping": "shaping.transformer_edge:TransformerShaping",
+        "depth_laws": ":depth_laws",
+        "depth_profile": ":depth_profile",
+        "geometric": "finite_width:geometric",
+        "repeated_block": "network.combinators:repeated_block",
+        "token_gain": ":token_gain",
+        "token_phases": ":token_phases",
+        "transformer_edge": "shaping.transformer_edge:edge",
+    },
+    "fields.tables": {
+        "TokenTable": "calculi.attention.token_table:TokenTable",
+        "tabulate_tokens": "calculi.attention.token_table:tabulate_tokens",
+    },
+    "verification": {"Table": "verification:TextTable"},
+}
+FORMER_MODULES = {  # as the names above
+    **{room: f"lab.{room}" for room in ["audit", "regression", "report"]},
+    **{room: f"lab.{room}" for room in ["training", "transfer", "widgets"]},
+    "calculi.attention.rows": "calculi.attention.softmax_rows",
+    "calculi.attention.turning": "calculi.attention.rotary",
+    "fields.deferred": "calculi.tape",
+    "fields.tables.token_table": "calculi.attention.token_table",
+    "gaussian.certified.ends": "gaussian.certified.derivatives_at_one",
+    "gaussian.certified.profile": "gaussian.certified.activation",
+    "gaussian.expectations.endzones": "gaussian.expectations.near_unit_correlation",
+    "shaping.curve": "shaping.continuation",
+    "shaping.fresh": "shaping.hypotheses",
+    "shaping.measure": "shaping.thirty_digits",
+    "shaping.scan": "shaping.starting_points",
+    "shaping.search": "shaping.choose_branch",
+}
+
+for _room, _names in FORMER_NAMES.items():
+    for _name, _place in _names.items():
+        FORMER.register((_room, _name), _place)
 for _registry, *_guests in (
     (DRAWINGS, PLOTTING, VERIFICATION),
     (KERNELS, JAX, BALLS, MATRICES),

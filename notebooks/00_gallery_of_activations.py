@@ -16,12 +16,12 @@
 # %% [markdown]
 # # 0. A gallery of activations
 #
-# A layer multiplies its input by random weights and applies an activation $\varphi$ to each entry. At infinite width the entries for two inputs are Gaussian pairs $(u, v)$ with variances $q_1, q_2$ and correlation $c$, and the layer acts on these three numbers alone:
+# A layer multiplies its input by random weights and applies an activation $\varphi$ to each entry. At infinite width the entries for two inputs are Gaussian pairs $(u, v)$ with variances $q_1, q_2$ and correlation $c$. The effect of the layer depends only on these three numbers:
 #
 # $$\mathcal{Q}(q) = \mathrm{E}\,\varphi(\sqrt q\, z)^2, \qquad
 # \mathcal{C}(c, q_1, q_2) = \frac{\mathrm{E}\,\varphi(u)\,\varphi(v)}{\sqrt{\mathcal{Q}(q_1)\,\mathcal{Q}(q_2)}}.$$
 #
-# $\mathcal{Q}$ says what happens to mean squares, $\mathcal{C}$ what happens to cosines. This notebook shows the maps of all registered activations, and what else one can ask a map. If the symbols are new to you, begin with `01_first_c_map`.
+# $\mathcal{Q}$ describes mean squares, $\mathcal{C}$ cosines. This notebook shows the maps of all registered activations, and what else you can compute from a map. If the symbols are new to you, begin with `01_first_c_map`.
 
 # %%
 import matplotlib.pyplot as plt
@@ -42,8 +42,8 @@ plt.rcParams.update(
         "path.simplify_threshold": 0.4,
     }
 )
-axes = kc.activation("tanh").plot()
-axes[0].figure.suptitle(
+figure = kc.activation("tanh").plot()
+figure.suptitle(
     "tanh: small inputs keep their angles, large ones are pulled apart", fontsize=10
 );
 
@@ -52,7 +52,7 @@ axes[0].figure.suptitle(
 #
 # ## The catalogue
 #
-# In each figure the upper panels show activations, the lower ones their C maps at three q values, with the identity dashed. Where one curve is seen, the C map does not depend on $q$. `celu` is `elu` under its other name: they part for other values of its parameter only (`kc.activations.celu(2)`).
+# In each figure the upper panels show activations, the lower ones their C maps at three q values, with the identity dashed. If you see only one curve, the C map does not depend on $q$. `celu` is another name of `elu`; they differ only for other values of its parameter (`kc.activations.celu(2)`).
 
 # %%
 FAMILIES = {
@@ -142,9 +142,9 @@ page("periodic and Gaussian", claim, columns=7)
 page("polynomials", "Polynomials: so are their C maps, of the same degree")
 
 # %% [markdown]
-# ## Ask a map
+# ## Work with a map
 #
-# Maps are objects: call them, differentiate them, expand them, ask for their fixed points.
+# Maps are objects: you can call, differentiate and expand them, and find their fixed points.
 
 # %%
 phi = kc.activation("tanh")
@@ -162,7 +162,7 @@ for point in C.fixed_points():
 # %% [markdown]
 # ## A C map is a probability generating function
 #
-# $\mathcal{C}(c) = \sum_n b_n c^n$ with $b_n = a_n^2/\mathcal{Q} \ge 0$, where $a_n$ are the Hermite coefficients of $\varphi(\sqrt q\,\cdot)$; the $b_n$ sum to one. `tail` bounds what a truncated series leaves out, without the cancellation of $1 - \sum b_n$.
+# $\mathcal{C}(c) = \sum_n b_n c^n$ with $b_n = a_n^2/\mathcal{Q} \ge 0$, where $a_n$ are the Hermite coefficients of $\varphi(\sqrt q\,\cdot)$; the $b_n$ sum to one. `tail` bounds the remainder of a truncated series, without the cancellation of $1 - \sum b_n$.
 
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(8.6, 2.6), layout="constrained", sharey=True)
@@ -177,9 +177,9 @@ fig.suptitle(
 );
 
 # %% [markdown]
-# ## In symbols, in digits, with a proof, and fast
+# ## Symbols, digits, proofs and speed
 #
-# Where a closed form exists it is SymPy. Where none exists the numbers come from quadrature, to full double precision; `ball` encloses the true value in an interval by ball arithmetic; `table` answers a million values in the time of two arc cosines.
+# Closed forms are SymPy expressions. If none exists, the numbers come from quadrature, to full double precision. `ball` encloses the true value in an interval by ball arithmetic; `table` evaluates a million values in the time of two arc cosines.
 
 # %%
 kc.activation("erf").c_map.symbolic(kc.symbols.q)
@@ -199,7 +199,7 @@ assert np.isclose(table(million)[650_000], C(million[650_000]), atol=table.error
 # %% [markdown]
 # ## Nearly equal inputs
 #
-# $1 - c$ of two nearly equal inputs must never be formed from a rounded $c$. `at_angle` takes and returns angles, `gap_at_angle` gives $1 - \mathcal{C}$ with all its digits. For ReLU the gap shrinks by a relative $2\theta/(3\pi)$ per layer, far below the rounding of $c$:
+# For two nearly equal inputs, never compute $1 - c$ from a rounded $c$. `at_angle` takes and returns angles, `gap_at_angle` returns $1 - \mathcal{C}$ with all its digits. For ReLU the gap shrinks by a relative $2\theta/(3\pi)$ per layer, far below the rounding of $c$:
 
 # %%
 theta = np.array([1e-2, 1e-4, 1e-6, 1e-8])
@@ -208,15 +208,15 @@ print("relative change of the gap / theta:", (1 - gap / (2 * np.sin(theta / 2) *
 print("2 / (3 pi) =", 2 / (3 * np.pi))
 
 # %% [markdown]
-# ## Your own
+# ## Your own activations
 #
-# A SymPy expression in one real symbol (kinks are found), or a function of arrays (kinks must be given). What has no Gaussian second moment is refused.
+# Pass a SymPy expression in one real symbol (kcalc finds kinks), or a function of arrays (pass its kinks). Functions without a Gaussian second moment raise an error.
 
 # %%
 t = sp.Symbol("t", real=True)
 own = kc.activation(sp.Max(sp.tanh(t), t / 2), name="max(tanh t, t/2)")
-axes = own.plot()
-axes[0].figure.suptitle("An activation of one's own has all the maps at once", fontsize=10)
+figure = own.plot()
+figure.suptitle("An activation of one's own has all the maps at once", fontsize=10)
 logarithm = kc.activation(lambda a: np.sign(a) * np.log1p(np.abs(a)), name="signed log", kinks=[0])
 print("kinks found at", [round(float(kink), 6) for kink in own.kinks])
 print("C(1/2) of the signed logarithm:", logarithm.c_map(0.5))
@@ -247,7 +247,7 @@ squares = np.maximum(u, v) ** 2
 print(f"measured: {squares.mean():.4f} ± {squares.std() / 200_000**0.5:.4f} (standard error)")
 
 # %% [markdown]
-# The weight scale that keeps $q = 1$, to all digits; `docs/gains.md` compares it with what other libraries ship.
+# This is the weight scale that keeps $q = 1$, to all digits; `docs/gains.md` compares it with the gains of other libraries.
 
 # %%
 for name in ("tanh", "selu", "swish", "gelu", "softplus"):
@@ -256,5 +256,5 @@ for name in ("tanh", "selu", "swish", "gelu", "softplus"):
 # %% [markdown]
 # ## What we saw
 #
-# - Each activation has a Q map and a C map; all of the catalogue's, and those of your own functions, are a call away, with derivatives, series, closed forms and certified digits.
+# - Each activation has a Q map and a C map. You get those of the catalogue, and of your own functions, with one call, including derivatives, series, closed forms and certified digits.
 # - Networks compose them: `01_first_c_map`.

@@ -16,15 +16,15 @@
 # %% [markdown]
 # # 1. A first C map
 #
-# Take two inputs of a network and the angle between them. At the output there is another angle. Over random weights, and for wide layers, the second is a *function* of
-# the first (and of the inputs' lengths) that depends on the architecture alone: the **C map**. It is computed before any training, in milliseconds, and says whether
-# the network can tell its inputs apart.
+# Take two inputs of a network and the angle between them. At the output the angle is different. For wide layers with random weights, the output angle is a *function* of
+# the input angle (and of the inputs' lengths) that depends only on the architecture: the **C map**. kcalc computes it in milliseconds, before any training. It shows whether
+# the network can distinguish its inputs.
 #
-# This notebook draws the C map of a network of your own, says what it means, checks it against a real random network, and shows what kcalc does when the theory does not apply.
+# This notebook draws the C map of a network, explains it, checks it against a real random network, and shows what kcalc does when the theory does not apply.
 #
 # ## Six lines
 #
-# `pip install .` in a checkout, then:
+# Run `pip install .` in a checkout, then:
 
 # %%
 from matplotlib_inline.backend_inline import set_matplotlib_formats
@@ -42,21 +42,21 @@ C.plot(label="ten ReLU layers").set_title("Ten ReLU layers bring any two inputs 
 
 # %% [markdown]
 # Change anything above: `kc.activations.names()` lists the activations, `kc.layers` the layers, and `kc.residual(branch)` puts a shortcut around a branch. The dashed line is the
-# identity, the map of a network that keeps all angles.
+# identity, the map of a network that preserves all angles.
 #
-# Read the picture from left to right: two inputs with cosine $c$ leave the network with cosine $\mathcal{C}(c)$. Even opposite inputs come out alike:
+# Read the plot from left to right: two inputs with cosine $c$ leave the network with cosine $\mathcal{C}(c)$. Even opposite inputs leave it nearly equal:
 
 # %%
 print(C([-1.0, 0.0, 0.5, 1.0]))
 assert C(-1.0) > 0.8
 
 # %% [markdown]
-# ## What q and c are
+# ## q and c
 #
-# Of two vectors $x, x'$ with $n$ entries kcalc looks at three numbers: the mean squares $q_1 = |x|^2/n$ and $q_2 = |x'|^2/n$, and the cosine $c = x\cdot x'/(|x||x'|)$.
+# For two vectors $x, x'$ with $n$ entries kcalc considers three numbers: the mean squares $q_1 = |x|^2/n$ and $q_2 = |x'|^2/n$, and the cosine $c = x\cdot x'/(|x||x'|)$.
 #
-# Multiply both by one random matrix with independent Gaussian entries of variance $\sigma_w^2/n$. Each row of the matrix makes one pair of numbers, and these pairs are Gaussian with variances
-# $\sigma_w^2 q_1$, $\sigma_w^2 q_2$ and correlation exactly $c$. So a layer has nothing else to go by, and what it makes of a pair of inputs is an average over Gaussian pairs.
+# Multiply both by one random matrix with independent Gaussian entries of variance $\sigma_w^2/n$. Each row of the matrix gives one pair of numbers, and these pairs are Gaussian with variances
+# $\sigma_w^2 q_1$, $\sigma_w^2 q_2$ and correlation exactly $c$. So the output of a layer depends only on these numbers, and its effect on a pair of inputs is an average over Gaussian pairs.
 
 # %%
 import matplotlib.pyplot as plt
@@ -97,11 +97,11 @@ ax.set_title(
 # $$\mathcal{Q}(q) = \mathrm{E}\,\varphi(\sqrt q\,z)^2, \qquad
 # \mathcal{C}(c, q_1, q_2) = \frac{\mathrm{E}\,\varphi(u)\,\varphi(v)}{\sqrt{\mathcal{Q}(q_1)\,\mathcal{Q}(q_2)}},$$
 #
-# $z$ standard normal, $(u, v)$ the Gaussian pair. Everything in kcalc is made of these two.
+# where $z$ is standard normal and $(u, v)$ the Gaussian pair. Everything in kcalc builds on these two maps.
 #
-# ## Is it true of a real network?
+# ## Does it hold for a real network?
 #
-# A network of width 1000 in plain NumPy, eight draws of its weights, no kcalc inside:
+# Here is a network of width 1000 in plain NumPy, with eight draws of its weights and without kcalc:
 
 # %%
 def relu_network(x, depth=10):
@@ -148,10 +148,10 @@ for n, values in scatter.items():
     print(f"width {n:5d}: standard deviation {values.std(ddof=1):.4f}")
 
 # %% [markdown]
-# ## Local and global
+# ## Local and global maps
 #
-# One activation has a *local* map. The *global* map of a network is what its layers' maps do one after the other; for ten equal layers, the local map applied ten times. Start
-# anywhere, go up to the curve, across to the diagonal, up again: the staircase climbs to where the curve meets the diagonal.
+# One activation has a *local* map. The *global* map of a network composes the maps of its layers; for ten equal layers, it is the local map applied ten times. Start
+# anywhere, go up to the curve, across to the diagonal, and up again: the staircase climbs to the point where the curve meets the diagonal.
 
 # %%
 local = kc.activation("relu").c_map
@@ -165,7 +165,7 @@ ax.set_title("Ten layers are ten steps of a staircase,\nand ReLU's leads to c = 
 assert np.isclose(stairs[-1], C(-0.6), rtol=1e-13)
 
 # %% [markdown]
-# Local maps are objects with derivatives, series, fixed points, certified digits; where there is a formula, they show it (`local.closed_form` is the SymPy expression):
+# Local maps are objects with derivatives, series, fixed points and certified digits. If a formula exists, they show it (`local.closed_form` is the SymPy expression):
 
 # %%
 local
@@ -177,7 +177,7 @@ print("C(0) = 1/pi, enclosed:", local.ball(0))
 # %% [markdown]
 # ## When q matters
 #
-# ReLU does not care how long its inputs are. Most activations do, so q has to be followed through the network too. Here are tanh layers, for inputs of different length:
+# ReLU's maps do not depend on the lengths of its inputs. Those of most activations do, so q has to be followed through the network too. Here are tanh layers, for inputs of different lengths:
 
 # %%
 tanh_layer = kc.chain(L.Affine(sigma_w=1.5), L.Nonlinear("tanh"))
@@ -193,7 +193,7 @@ ax.set_title(f"tanh layers forget the length of their input: q goes to {limit.q:
 ax.legend(title="q of the input", title_fontsize=8, fontsize=8, frameon=False, ncols=2);
 
 # %% [markdown]
-# C maps take the two inputs' q values as arguments. Inputs that point the same way but differ in length come out at an angle:
+# C maps accept the two inputs' q values as arguments. Inputs with the same direction but different lengths leave the network at an angle:
 
 # %%
 tanh_net = kc.chain(kc.repeat(tanh_layer, 10), L.Affine())
@@ -203,9 +203,9 @@ print("c = 1,   q1 = 1, q2 = 4:", T(1.0, 1, 4))
 print("c = 0.5, q1 = 1, q2 = 4:", T(0.5, 1, 4))
 
 # %% [markdown]
-# ## What the answer takes for granted
+# ## Assumptions
 #
-# Every result carries its assumptions, node by node. A convolution, for instance, is read as one that starts as a single tap, and pooling as the identity:
+# Every result lists its assumptions, node by node. For example, kcalc treats a convolution as one that starts as a single tap, and pooling as the identity:
 
 # %%
 convolution = L.Affine(64, kernel=3)
@@ -216,10 +216,10 @@ for note in kc.c_map(image_net).assumptions:
     print(f"{note.node!s:10s} {note.kind:12s} {note.text}")
 
 # %% [markdown]
-# ## When kcalc refuses
+# ## When kcalc raises an error
 #
-# The Gaussian pairs above came from a fresh random matrix just before the activation. A ResNet of the first kind, whose blocks *end* in an activation, has no such matrix after
-# the sum: what it adds there are outputs of activations, which are no Gaussians of mean zero.
+# The Gaussian pairs above came from a fresh random matrix just before the activation. In a ResNet V1, whose blocks *end* in an activation, no such matrix follows
+# the sum: it adds outputs of activations, which are not Gaussians of mean zero.
 
 # %%
 relu = kc.activation("relu").transformed(output_scale=2**0.5)  # keeps q
@@ -232,7 +232,7 @@ except kc.KcalcError as refusal:
     print(refusal)
 
 # %% [markdown]
-# The refusal names the node and the remedies. The last of them, `assume_independent=True`, goes on regardless and marks the result as a heuristic. How wrong would that be? Ask real
+# The error names the node and the remedies. The last of them, `assume_independent=True`, uses the rule anyway and marks the result as a heuristic. How wrong would that be? Compare with real
 # networks again.
 
 
@@ -268,7 +268,7 @@ ax.set(yscale="log", xlabel=axis_names.BLOCKS, ylabel=axis_names.Q)
 ax.set_title(f"What kcalc refused to say would be wrong {wrong:.0f}-fold after eight blocks");
 
 # %% [markdown]
-# `preactivated()` changes the network instead: it moves the activations to the front of the branches, as ResNets of the second kind have them, and the maps hold.
+# `preactivated()` changes the network instead: it moves the activations to the front of the branches, as in ResNet V2, and the maps are exact.
 
 # %%
 resnet_v2 = resnet_v1.preactivated()
@@ -278,7 +278,7 @@ print("kinds of assumptions:", {note.kind for note in kc.c_map(resnet_v2).assump
 # %% [markdown]
 # ## What we saw
 #
-# - A network's C map takes six lines; it is the average behaviour of a wide random network, and NumPy agrees.
-# - q is a mean square, c a cosine; activations have local maps, networks global ones, composed of them.
-# - Deep ReLU networks bring all inputs together. Why that is the rule and not the exception is the subject of `02_why_deep_networks_degenerate`.
-# - Every result lists its assumptions; where they fail kcalc refuses, says where, and names a remedy.
+# - A network's C map takes six lines. It is the average behaviour of a wide random network, and NumPy agrees.
+# - q is a mean square, c a cosine. Activations have local maps, and networks have global maps composed of them.
+# - Deep ReLU networks bring all inputs together. `02_why_deep_networks_degenerate` explains why this is the rule.
+# - Every result lists its assumptions. If they fail, kcalc raises an error that names the node and a remedy.

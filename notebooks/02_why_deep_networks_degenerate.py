@@ -16,10 +16,10 @@
 # %% [markdown]
 # # 2. Why deep networks degenerate
 #
-# Stack enough layers and the C map goes flat: all inputs come out at one and the same angle to each other, and what distinguished them is lost. It happens to ReLU and to sigmoids, in opposite
-# ways; LayerNorm does not prevent it; the shortcuts of a ResNet do, more or less.
+# Stack enough layers and the C map becomes flat: all inputs leave the network at the same angle to each other, and the differences between them are lost. This happens with ReLU and with sigmoids, in opposite
+# ways. LayerNorm does not prevent it; the shortcuts of a ResNet do, more or less.
 #
-# The pictures below are those of sections 12.1, 12.2, 26.7 and of Appendix J of *Deep Kernel Shaping* (Martens et al., 2021; DKS for short), computed anew. The numbers printed there are compared with ours at the end.
+# The figures below recompute those of sections 12.1, 12.2, 26.7 and of Appendix J of *Deep Kernel Shaping* (Martens et al., 2021; DKS for short). At the end we compare the printed numbers with ours.
 
 # %%
 import matplotlib.pyplot as plt
@@ -57,7 +57,7 @@ def draw(ax, maps, colors=SHADES):
 # %% [markdown]
 # ## ReLU: everything collapses
 #
-# One ReLU layer lifts the c values, $\mathcal{C}(c) = \big(\sqrt{1 - c^2} + (\pi - \arccos c)\,c\big)/\pi$, and keeps the slope 1 at $c = 1$. Nothing about it looks alarming. A hundred of them do.
+# One ReLU layer raises the c values, $\mathcal{C}(c) = \big(\sqrt{1 - c^2} + (\pi - \arccos c)\,c\big)/\pi$, and has slope 1 at $c = 1$. One layer looks harmless. A hundred are not.
 
 # %%
 relu = {
@@ -72,7 +72,7 @@ print(f"100 layers map [-1, 1] onto [{relu['100 layers'](-1.0):.6f}, 1]")
 
 
 # %% [markdown]
-# An independent check: the formula above, applied by hand a hundred times.
+# As an independent check, apply the formula above a hundred times:
 
 
 # %%
@@ -87,8 +87,8 @@ assert abs(by_hand - relu["100 layers"](-1.0)) < 1e-12
 print(by_hand)
 
 # %% [markdown]
-# How fast? Near $c = 1$ the gap $u = 1 - c$ shrinks by $\tfrac{2\sqrt2}{3\pi}u^{3/2}$ per layer, whence $u \approx \tfrac{9\pi^2}{2}/D^2$ after $D$ layers, whatever it was at the start. `at_angle` takes and
-# returns angles, and so keeps the digits of the gap that a rounded cosine loses.
+# How fast? Near $c = 1$ the gap $u = 1 - c$ shrinks by $\tfrac{2\sqrt2}{3\pi}u^{3/2}$ per layer, so $u \approx \tfrac{9\pi^2}{2}/D^2$ after $D$ layers, whatever it was at the start. `at_angle` takes and
+# returns angles, so it keeps the digits of the gap that a rounded cosine loses.
 
 # %%
 starts = {"opposite inputs": np.pi, "orthogonal": np.pi / 2, "1° apart": np.pi / 180}
@@ -115,7 +115,7 @@ assert abs(gap[-1, 0] * 1000**2 / (4.5 * np.pi**2) - 1) < 0.05
 #
 # ## erf: everything explodes
 #
-# The error function stands for sigmoids, because its maps have closed forms. Its C map at $q = 1$ is hard to tell from the identity, as DKS remarks:
+# The error function represents sigmoids here, because its maps have closed forms. Its C map at $q = 1$ is hard to distinguish from the identity, as DKS remarks:
 
 # %%
 erf = kc.activation("erf")
@@ -130,7 +130,7 @@ draw(axes[1], deep_erf)
 axes[1].set_title("... five hundred tear all inputs apart");
 
 # %% [markdown]
-# Here q has to be followed, since the local map depends on it: it falls to the fixed point of the Q map, a little of the way in every layer. There the slope of the C map at 1 is above 1, and so $c = 1$ repels: two nearly equal
+# Here we must follow q, because the local map depends on it: in every layer it moves some of the way down to the fixed point of the Q map. There the slope of the C map at 1 is above 1, so $c = 1$ repels: two nearly equal
 # inputs are pulled apart until they are orthogonal. This is the *exploding* case.
 
 # %%
@@ -148,8 +148,8 @@ assert abs(limit.q - 2 / np.pi * np.arcsin(2 * limit.q / (1 + 2 * limit.q))) < 1
 # %% [markdown]
 # ## There is no third way
 #
-# Compose any C map with itself without end: unless it is the identity, all c values in $(-1, 1)$ go to one fixed point $c^*$ in $[0, 1]$ (DKS, Proposition 10). The slope at $c = 1$ decides which: up to 1, and $c^* = 1$; above 1, and
-# $c^* < 1$. Away from slope 1 the convergence is exponential, with the slope at $c^*$ as its rate. So depth alone ruins every fixed layer, and the remedy has to be to choose the layer *for* the depth.
+# Compose any C map with itself indefinitely. Unless it is the identity, all c values in $(-1, 1)$ tend to one fixed point $c^*$ in $[0, 1]$ (DKS, Proposition 10). The slope at $c = 1$ decides which: if it is at most 1, $c^* = 1$; if it is above 1,
+# $c^* < 1$. Away from slope 1 the convergence is exponential, with the slope at $c^*$ as its rate. So depth ruins every fixed layer, and the remedy is to choose the layer *for* the depth.
 
 # %%
 layers = {
@@ -176,7 +176,7 @@ ax.legend(loc="lower right");
 # %% [markdown]
 # ## LayerNorm trades one for the other
 #
-# LayerNorm behind every ReLU subtracts the mean that made all outputs alike: $\mathcal{C}(0) = 0$ now. The price is a slope of $\pi/(\pi - 1) = 1.467$ per layer, and twenty layers of that are as degenerate as before, at the other end.
+# LayerNorm after every ReLU subtracts the mean that made all outputs similar: $\mathcal{C}(0) = 0$ now. The price is a slope of $\pi/(\pi - 1) = 1.467$ per layer. Twenty such layers are as degenerate as before, at the other end.
 
 # %%
 layer = kc.chain(L.Affine(), L.Nonlinear("relu"))
@@ -192,7 +192,7 @@ print("c = -1, -0.5, 0.5, 0.9 become", with_norm([-1, -0.5, 0.5, 0.9]).round(4))
 
 
 # %% [markdown]
-# Real networks agree: twenty layers of width 500 in NumPy, with a LayerNorm of our own.
+# Real networks agree. These are twenty layers of width 500 in NumPy, with a handwritten LayerNorm.
 
 
 # %%
@@ -220,7 +220,7 @@ assert np.all(np.abs(mean - with_norm(starts)) < 4 * error)
 # %% [markdown]
 # ## ResNets: degeneration, postponed
 #
-# A residual block mixes the c value of its shortcut, which is what came in, with that of its branch. In a ResNet-V2 with LayerNorm in place of BatchNorm, and plain sums, every branch adds $q = 1$; the shortcut brings what has added up so far. So
+# A residual block mixes the c value of its shortcut, which is that of its input, with that of its branch. In a ResNet-V2 with LayerNorm in place of BatchNorm, and plain sums, every branch adds $q = 1$; the shortcut carries the sum so far. So
 # a block that reads $q$ gives its branch a share of only $1/(q + 1)$.
 
 # %%
@@ -250,7 +250,7 @@ axes[1].set_title("... with q kept at 1 it nearly vanishes");
 
 
 # %% [markdown]
-# By hand, from the recursion of DKS's Appendix J: with $R$ the ReLU map three times over, transition blocks have $(R + \mathcal{C})/2$, the others $(R(c) + q\,c)/(1 + q)$ with $q = 2, 3, \dots$, and a last ReLU follows.
+# For comparison, we use the recursion of DKS's Appendix J directly. With $R$ the ReLU map applied three times, transition blocks have $(R + \mathcal{C})/2$, the others $(R(c) + q\,c)/(1 + q)$ with $q = 2, 3, \dots$, and a last ReLU follows.
 
 
 # %%
@@ -274,7 +274,7 @@ for depth, stages in STAGES.items():
     )
 
 # %% [markdown]
-# The benefit is not LayerNorm's but the shares'. A network without any normalisation layer has the same map if the residual branch of the $i$-th block of a stage has the weight $1/\sqrt{i + 1}$ and its shortcut the rest:
+# The benefit comes from the shares, not from LayerNorm. A network without any normalisation layer has the same map if the residual branch of the $i$-th block of a stage has the weight $1/\sqrt{i + 1}$ and its shortcut the rest:
 
 # %%
 weights = [(i + 1) ** -0.5 for count in STAGES[50] for i in range(1, count + 1)]
@@ -283,10 +283,10 @@ print("largest difference of the two C maps:", np.abs(same(c) - growing["ResNet-
 assert np.allclose(same(c), growing["ResNet-50"](c), atol=1e-13)
 
 # %% [markdown]
-# ## What degeneration costs
+# ## The cost of degeneration
 #
 # In the exploding case gradients grow from layer to layer. `kc.gradients` follows $\mathrm{E}\,|\partial\,\mathrm{out}/\partial\,\mathrm{node}|^2$ backwards; `growth` is the largest over the smallest among the weight layers. In the collapsing
-# one with slope 1, ReLU's, gradients are fine in size, and yet carry nothing about which input they came from. Only a look at the C map tells.
+# case with slope 1, that of ReLU, gradients have a good size, but contain no information on which input they came from. Only the C map shows this.
 
 # %%
 table = {
@@ -304,9 +304,9 @@ for name, net in table.items():
 assert np.isclose(growth, max(sums))
 
 # %% [markdown]
-# (The 37 of ResNet-152 are not depth's doing: they are its largest $q$, by which LayerNorm divides.)
+# (The 37 of ResNet-152 do not come from depth: they are its largest $q$, by which LayerNorm divides.)
 #
-# ## Ours against the printed numbers
+# ## Our numbers and the printed ones
 
 # %%
 rows = [
@@ -319,10 +319,10 @@ for what, printed, ours in rows:
     print(f"{what:42s} printed {printed:>6s}   ours {ours:.5f}   {verdict}")
 
 # %% [markdown]
-# The first two agree to the last digit. $[0.94, 1]$ for ResNet-152 is right as a range that contains the image, but the image itself starts at 0.9469, which rounds to 0.95. The other pictures carry no numbers in the text.
+# The first two agree to the last digit. $[0.94, 1]$ for ResNet-152 is right as a range that contains the image, but the image itself starts at 0.9469, which rounds to 0.95. The text gives no numbers for the other figures.
 #
 # ## What we saw
 #
 # - ReLU networks collapse ($1 - c$ falls like $9\pi^2/(2D^2)$), sigmoids explode, and composing any fixed layer ends in one of the two.
-# - LayerNorm exchanges collapse for explosion; shortcuts whose share grows with depth postpone both, and LayerNorm is not needed for that.
-# - Since only a layer fitted to its depth can escape, the next notebook fits one: `03_dks_step_by_step`.
+# - LayerNorm exchanges collapse for explosion. Shortcuts whose share grows with depth postpone both, and do not need LayerNorm.
+# - Only a layer fitted to its depth can escape. The next notebook fits one: `03_dks_step_by_step`.

@@ -16,14 +16,14 @@
 # %% [markdown]
 # # 3. Deep Kernel Shaping, step by step
 #
-# Deep Kernel Shaping (DKS) makes a network trainable by changing its activations: each $\varphi$ becomes $\hat\varphi(x) = \gamma\,(\varphi(\alpha x + \beta) + \delta)$, with four constants made for this network. No weight is tuned and nothing is learnt: the constants
+# Deep Kernel Shaping (DKS) makes a network trainable by changing its activations: each $\varphi$ becomes $\hat\varphi(x) = \gamma\,(\varphi(\alpha x + \beta) + \delta)$, with four constants computed for this network. It tunes no weight and learns nothing: the constants
 # follow from the graph.
 #
-# In kcalc that is one line, `kc.shape(net)`. Here we take it apart: what DKS assumes, what it asks for, how the constants are found, what each condition is good for, and whether a real random network behaves as promised.
+# In kcalc this is one line, `kc.shape(net)`. Here we take it apart: the assumptions of DKS, its conditions, the solution for the constants, the effect of each condition, and a comparison with a real random network.
 #
-# ## A network of your own
+# ## A network
 #
-# Eight residual blocks of two softplus layers each, and a head. Change it as you like; everything below follows.
+# We use eight residual blocks of two softplus layers each, and a head. Change it as you like; everything below follows.
 
 # %%
 import matplotlib.pyplot as plt
@@ -55,7 +55,7 @@ net.draw().set_title("The network: 18 nonlinear layers, repeated blocks drawn on
 # %% [markdown]
 # ## Step 1: the hypotheses
 #
-# DKS wants q to be 1 everywhere. Sums that add up q values do not fit, and kcalc says so rather than divide in silence:
+# DKS requires q to be 1 everywhere. Sums that add up q values violate this, and kcalc raises an error instead of rescaling silently:
 
 # %%
 try:
@@ -64,7 +64,7 @@ except kc.KcalcError as refusal:
     print(refusal)
 
 # %% [markdown]
-# `normalised()` divides every sum by the root of its squared weights. What else is needed (a fresh random matrix in front of every activation, no BatchNorm) is checked, too; $\sigma_w$ is set to 1.
+# `normalised()` divides every sum by the root of its squared weights. kcalc also checks the other requirements (a fresh random matrix before every activation, no BatchNorm), and sets $\sigma_w$ to 1.
 
 # %%
 net = net.normalised()
@@ -72,7 +72,7 @@ C = kc.c_map(net)
 print("c values -1, 0, 0.9 become", C([-1.0, 0.0, 0.9]).round(4))
 
 # %% [markdown]
-# As it stands the network is degenerate: whatever comes in, one direction comes out.
+# Without shaping the network is degenerate: all inputs leave it in the same direction.
 #
 # ## Step 2: how steep may one layer be?
 #
@@ -84,7 +84,7 @@ mu = kc.maximal_slope(net)
 mu
 
 # %% [markdown]
-# DKS allows a steepness of $\zeta = 1.5$ in all, and reads off what each layer may have. Shortcuts buy leeway: a plain network with as many layers has to be tamer.
+# DKS allows a total steepness of $\zeta = 1.5$, and derives the slope of each layer from it. Shortcuts allow a larger slope per layer than a plain network with as many layers.
 
 # %%
 zeta, layers = 1.5, 18
@@ -110,10 +110,10 @@ ax.legend();
 # |---|---|---|
 # | $\mathcal{Q}(1) = 1$ | q stays 1 | $\mathrm{E}\,\hat\varphi(x)^2 = 1$ |
 # | $\mathcal{C}(0) = 0$ | orthogonal inputs stay orthogonal | $\mathrm{E}\,\hat\varphi(x) = 0$ |
-# | $\mathcal{C}'(1) = \psi$ | as steep as allowed, no more | $\mathrm{E}\,\hat\varphi'(x)^2 = \psi$ |
-# | $\mathcal{Q}'(1) = 1$ | errors of q neither grow nor die | $\mathrm{E}\,\hat\varphi(x)\hat\varphi'(x)x = 1$ |
+# | $\mathcal{C}'(1) = \psi$ | exactly as steep as allowed | $\mathrm{E}\,\hat\varphi'(x)^2 = \psi$ |
+# | $\mathcal{Q}'(1) = 1$ | errors of q neither grow nor shrink | $\mathrm{E}\,\hat\varphi(x)\hat\varphi'(x)x = 1$ |
 #
-# The first two fix $\gamma$ and $\delta$ once $\alpha$ and $\beta$ are known, so two curves in the plane of $(\alpha, \beta)$ remain. Here they are, by plain quadrature.
+# The first two determine $\gamma$ and $\delta$ once $\alpha$ and $\beta$ are known. The other two are curves in the plane of $(\alpha, \beta)$. Here they are, by plain quadrature.
 
 # %%
 x = np.linspace(-9, 9, 361)
@@ -153,14 +153,14 @@ ax.legend(loc="lower right");
 # %% [markdown]
 # ## Step 4: solve
 #
-# Newton's method does it to rounding. The residuals are measured by other means than the solver's, in 30 digits.
+# Newton's method solves them to rounding. kcalc measures the residuals independently of the solver, with 30 digits.
 
 # %%
 print(s)
 assert np.allclose(slopes(k.alpha, k.beta), [1, mu.inverse(zeta)], rtol=1e-12)  # our own quadrature
 
 # %% [markdown]
-# Each change is listed, and the constants come in the form of many frameworks: `s.export("torch")`. For a PyTorch model that was read, `s.edits` says what changes at which place of its code, and `s.apply_to(model)` gives a copy of
+# kcalc lists each change, and exports the constants for many frameworks: `s.export("torch")`. For a PyTorch model that was read, `s.edits` says which calls of its code change, and `s.apply_to(model)` returns a copy of
 # the model with these edits.
 
 # %%
@@ -169,8 +169,8 @@ print(s.changes[0], f"\n... {len(s.changes)} changes in all")
 # %% [markdown]
 # ## Step 5: what each condition does
 #
-# We impose them one after the other. $\mathcal{Q}(1) = 1$ alone keeps q and leaves the collapse. With $\mathcal{C}(0) = 0$ the collapse is gone, but the slope is whatever it happens to be. The right slope
-# brings the map near the identity: with $\mathcal{C}_f(0) = 0$ and $\mathcal{C}_f'(1) = \zeta$ it can be no farther than $2(\zeta - 1)$ from it. And $\mathcal{Q}'(1) = 1$ holds q where it is, to first order.
+# We impose them one after the other. With only $\mathcal{Q}(1) = 1$, q stays but the collapse remains. With $\mathcal{C}(0) = 0$ the collapse is gone, but the slope is arbitrary. The right slope
+# brings the map near the identity: with $\mathcal{C}_f(0) = 0$ and $\mathcal{C}_f'(1) = \zeta$ it differs from it by at most $2(\zeta - 1)$. And $\mathcal{Q}'(1) = 1$ keeps q in place, to first order.
 
 # %%
 phi = kc.activation("softplus")
@@ -219,16 +219,16 @@ for name, one in nets.items():
 # %% [markdown]
 # ## Step 6: before and after
 #
-# The activation, the global map, and the c values of five pairs of inputs on their way through the network:
+# These are the activation, the global map, and the c values of five pairs of inputs on their way through the network:
 
 # %%
-axes = s.plot()
-axes[0].figure.suptitle(
+figure = s.plot()
+figure.suptitle(
     "DKS makes softplus a mild bend, and the network keeps its inputs apart", fontsize=11
 );
 
 # %% [markdown]
-# Gradients follow. `growth` is the largest $\mathrm{E}\,|\partial\,\mathrm{out}/\partial\,\mathrm{layer}|^2$ over the smallest one.
+# Gradients improve too. `growth` is the largest $\mathrm{E}\,|\partial\,\mathrm{out}/\partial\,\mathrm{layer}|^2$ over the smallest one.
 
 # %%
 for name, one in (("before", net), ("after", s.network)):
@@ -237,7 +237,7 @@ for name, one in (("before", net), ("after", s.network)):
 # %% [markdown]
 # ## Step 7: a real random network
 #
-# All this is about infinite width. The same network in NumPy, width 300, twenty draws of Gaussian weights: the c values of three pairs of inputs, block by block.
+# So far everything was at infinite width. Here is the same network in NumPy, with width 300 and twenty draws of Gaussian weights: the c values of three pairs of inputs, block by block.
 
 
 # %%
@@ -296,7 +296,7 @@ axes[1].legend(loc="lower right");
 # %% [markdown]
 # ## One dial
 #
-# $\zeta$ decides how nonlinear the network is to be: 1 would be linear, large values lead back to the exploding case.
+# $\zeta$ sets how nonlinear the network is: 1 is linear, large values lead back to the exploding case.
 
 # %%
 fig, ax = plt.subplots(figsize=(3.9, 3.9), layout="constrained")
@@ -312,7 +312,7 @@ ax.legend();
 # %% [markdown]
 # ## What we saw
 #
-# - DKS needs normalised sums and fresh Gaussian inputs of activations; kcalc checks that, and says what it changed.
-# - The maximal slope function says how steep one layer may be; two equations in $(\alpha, \beta)$ and two explicit constants do the rest.
+# - DKS needs normalised sums and fresh Gaussian inputs of activations. kcalc checks this, and reports its changes.
+# - The maximal slope function determines how steep one layer may be. Two equations in $(\alpha, \beta)$ and two explicit constants do the rest.
 # - $\mathcal{C}(0) = 0$ and $\mathcal{C}'(1)$ bound the C map's distance from the identity, $\mathcal{Q}'(1) = 1$ protects q, and random networks of width 300 follow the theory block by block.
-# - ReLU is positively homogeneous, so that one constant is lost, and $\mathcal{Q}'(1) = 1$ with it. The next notebook treats rectifiers properly: `04_tat`.
+# - ReLU is positively homogeneous, so it loses one constant, and with it $\mathcal{Q}'(1) = 1$. The next notebook treats rectifiers properly: `04_tat`.

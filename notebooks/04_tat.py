@@ -16,9 +16,9 @@
 # %% [markdown]
 # # 4. Tailored rectifiers, and the flow they tend to
 #
-# Rectifiers scale: $\varphi(ax) = a\varphi(x)$ for $a > 0$. So the input scale of Deep Kernel Shaping does nothing that the output scale does not, and one of its conditions has to go. *Tailored Activation Transformation* (TAT; Zhang, Botev, Martens, 2022) uses another one, the slope
-# of a leaky ReLU on the negative side, and other conditions. This notebook shows what the slope does, why the edge of chaos is not enough, reproduces the paper's Figure 2, and watches networks of ever more layers approach the solution of an
-# ordinary differential equation. A variant for smooth activations comes last.
+# Rectifiers scale: $\varphi(ax) = a\varphi(x)$ for $a > 0$. So the input scale of Deep Kernel Shaping has the same effect as the output scale, and one of its conditions must be dropped. *Tailored Activation Transformation* (TAT; Zhang, Botev, Martens, 2022) uses another constant, the slope
+# of a leaky ReLU on the negative side, and other conditions. This notebook shows the effect of this slope and why the edge of chaos is not enough. It reproduces the paper's Figure 2, and shows how networks of more and more layers approach the solution of an
+# ordinary differential equation. The last part treats a variant for smooth activations.
 #
 # ## One more constant: the negative slope
 #
@@ -78,7 +78,7 @@ axes[0].legend()
 axes[1].set_title("... the closer the C map to the identity");
 
 # %% [markdown]
-# The formula, checked with half a million random Gaussian pairs rather than with itself:
+# We check the formula with half a million random Gaussian pairs:
 
 # %%
 rng = np.random.default_rng(0)
@@ -95,7 +95,7 @@ assert abs(product.mean() - formula) < 4 * error
 # %% [markdown]
 # ## The edge of chaos is not enough
 #
-# Every slope satisfies $\mathcal{Q}(q) = q$ and $\mathcal{C}'(1) = 1$, which is what the *edge of chaos* (EOC) asks for. Yet for any fixed slope below 1 depth wins: $\mathcal{C}(c) > c$ everywhere, and orthogonal inputs drift together.
+# Every slope satisfies $\mathcal{Q}(q) = q$ and $\mathcal{C}'(1) = 1$, the conditions of the *edge of chaos* (EOC). Yet depth wins for any fixed slope below 1: $\mathcal{C}(c) > c$ everywhere, and orthogonal inputs drift together.
 
 # %%
 depths = np.arange(1, 301)
@@ -112,7 +112,7 @@ ax.legend(loc="lower right");
 # %% [markdown]
 # ## The third condition
 #
-# TAT says where orthogonal inputs shall end: $\mathcal{C}_f(0) = \eta$ for the whole network, with $\eta$ such as 0.9. (With shortcuts: for its worst subnetwork.) Since that value falls as $\alpha$ rises from 0 to 1, there is at most one solution.
+# TAT fixes the output cosine of orthogonal inputs: $\mathcal{C}_f(0) = \eta$ for the whole network, with $\eta$ such as 0.9. (With shortcuts, for its worst subnetwork.) This value falls as $\alpha$ rises from 0 to 1, so there is at most one solution.
 
 # %%
 s = kc.shape(kc.architectures.vanilla(50, "relu"), method="tat", eta=0.9)
@@ -120,7 +120,7 @@ print(s)
 
 
 # %% [markdown]
-# Bisection over the formula gives the same slopes, at all depths. There is a smallest depth: shallow networks cannot reach $\eta$ even with ReLU, and kcalc says how many layers it takes.
+# Bisection of the formula gives the same slopes, at all depths. There is a smallest depth: shallow networks cannot reach $\eta$ even with ReLU, and kcalc says how many layers are needed.
 
 
 # %%
@@ -159,7 +159,7 @@ except kc.UnreachableTarget as refusal:
 # %% [markdown]
 # ## Figure 2 of the paper
 #
-# On the left plain ReLU, on the right tailored ones with $\eta = 0.5$, each network with the slope of its depth. The thick line is the limit, to which we come next.
+# On the left is plain ReLU, on the right tailored ReLUs with $\eta = 0.5$, each network with the slope for its depth. The thick line is the limit, which comes next.
 
 # %%
 DEPTHS = (10, 20, 50, 100, 200)
@@ -187,7 +187,7 @@ axes[1].legend(loc="lower right");
 #
 # $$\dot x = g(x) = \sqrt{1 - x^2} - x\arccos x, \qquad x(0) = c, \qquad \mathcal{C}_f(c) \to x(T), \quad T = \lim k D.$$
 #
-# $T$ is the time that the flow takes from 0 to $\eta$. SciPy's integrator, which knows nothing of kcalc, agrees:
+# $T$ is the time that the flow takes from 0 to $\eta$. SciPy's integrator gives the same result independently:
 
 # %%
 def flow(start, end, **options):
@@ -236,7 +236,7 @@ axes[1].set_title("The C map approaches its limit like 1 / depth")
 axes[1].legend();
 
 # %% [markdown]
-# So a tailored network of two hundred layers has nearly the C map of one of twenty; the price is a milder rectifier in each.
+# So a tailored network of two hundred layers has nearly the C map of one of twenty; the price is a milder rectifier in each layer.
 #
 # ## How far from the identity?
 #
@@ -253,8 +253,8 @@ for eta in (0.1, 0.3, 0.5, 0.9):
 # %% [markdown]
 # ## A ResNet in disguise
 #
-# A leaky ReLU has the same C map as a residual block whose branch is a ReLU layer (TAT, Proposition 1): since $\mathcal{C}$ is a weighted mean of $c$ and ReLU's map. The squared shortcut weight is $2\alpha/(1 + \alpha^2)$. In the copy
-# at hand the proposition's own weight lacks the factor 2, though its proof uses it; the numbers decide:
+# A leaky ReLU has the same C map as a residual block whose branch is a ReLU layer (TAT, Proposition 1), because $\mathcal{C}$ is a weighted mean of $c$ and ReLU's map. The squared shortcut weight is $2\alpha/(1 + \alpha^2)$. In the copy
+# at hand the weight in the proposition lacks the factor 2, though its proof uses it; the numbers decide:
 
 # %%
 alpha = s.constants["relu"].negative_slope
@@ -269,9 +269,9 @@ for name, square in (
     print(f"{name}: largest difference from the tailored network's C map {difference:.2g}")
 
 # %% [markdown]
-# ## Real networks, and why rectifiers are kind to them
+# ## Real networks, and why they work well with rectifiers
 #
-# C maps are statements about infinite width. How far off are narrow networks? The paper compares tailored ReLU ($\eta = 0.9$, orthogonal inputs) with softplus shaped by DKS ($\zeta = 10$, inputs with $c = 0.8$), Gaussian weights. Our version of its Figure 4, with
+# C maps are statements about infinite width. How far do narrow networks deviate? The paper compares tailored ReLU ($\eta = 0.9$, orthogonal inputs) with softplus shaped by DKS ($\zeta = 10$, inputs with $c = 0.8$), Gaussian weights. This is our version of its Figure 4, with
 # 50 layers and 40 networks of each width:
 
 
@@ -321,12 +321,12 @@ axes[1].set_title("DKS: narrow Gaussian networks stray more")
 axes[0].legend(loc="lower right");
 
 # %% [markdown]
-# A rectifier's C map does not depend on q, so that random errors of q leave c values alone; a smooth activation's C map does.
+# A rectifier's C map does not depend on q, so random errors of q do not affect c values; a smooth activation's C map depends on q.
 #
 # ## TAT for smooth activations
 #
-# Smooth activations have all four constants, and TAT asks for $\mathcal{Q}(1) = \mathcal{Q}'(1) = \mathcal{C}'(1) = 1$ at every layer and a given *curvature* $\mathcal{C}_f''(1) = \tau$ of the whole. With slopes 1, curvatures add up along the network: a plain net of
-# 50 layers leaves each $\tau/50$. In contrast to DKS, $\mathcal{C}(0)$ is free.
+# Smooth activations have all four constants. TAT requires $\mathcal{Q}(1) = \mathcal{Q}'(1) = \mathcal{C}'(1) = 1$ at every layer and a given *curvature* $\mathcal{C}_f''(1) = \tau$ of the whole network. With slopes 1, curvatures add up along the network: in a plain net of
+# 50 layers each has $\tau/50$. In contrast to DKS, $\mathcal{C}(0)$ is free.
 
 # %%
 smooth = kc.shape(kc.architectures.vanilla(50, "tanh"), method="tat", tau=0.3)
@@ -351,10 +351,10 @@ axes[0].legend()
 axes[1].set_title("... TAT stays above the identity, DKS keeps 0");
 
 # %% [markdown]
-# ## Ours against the printed numbers
+# ## Our numbers and the printed ones
 #
-# Three statements of the paper (in the copy at hand) do not stand up to a computation. We saw the first above. The second: tanh at the edge of chaos with $(\sigma_w, \sigma_b) = (1.302, 0.02)$. The third: in the proof of Proposition 3 the solution of
-# $\dot x = \tfrac{2\sqrt2}{3}(1 - x)^{3/2}$ with $x(0) = 0$ is given as $1 - (3/\sqrt{2t + 3})^2$.
+# Three statements of the paper (in the copy at hand) fail a numerical check. We saw the first above. The second is tanh at the edge of chaos with $(\sigma_w, \sigma_b) = (1.302, 0.02)$. The third is in the proof of Proposition 3: it gives the solution of
+# $\dot x = \tfrac{2\sqrt2}{3}(1 - x)^{3/2}$ with $x(0) = 0$ as $1 - (3/\sqrt{2t + 3})^2$.
 
 # %%
 z = np.linspace(-10, 10, 2001)
@@ -380,11 +380,11 @@ exact = solve_ivp(
 assert np.allclose(exact, 1 - (3 / (2**0.5 * t + 3)) ** 2, atol=1e-9)
 
 # %% [markdown]
-# With $\sigma_b = 0.2$ in place of 0.02 tanh is at the edge to 0.12 percent, and $1 - (3/(\sqrt2\,t + 3))^2$ solves the equation: both look like slips of the pen. The conclusions of the paper do not depend on them.
+# With $\sigma_b = 0.2$ in place of 0.02 tanh is at the edge to 0.12 percent, and $1 - (3/(\sqrt2\,t + 3))^2$ solves the equation: both look like typographical errors. The conclusions of the paper do not depend on them.
 #
 # ## What we saw
 #
-# - A leaky ReLU's slope is a dial between ReLU's C map and the identity, and TAT sets it so that orthogonal inputs end at $\eta$.
+# - A leaky ReLU's slope is a dial between ReLU's C map and the identity, and TAT sets it such that orthogonal inputs end at $\eta$.
 # - With growing depth the global C map converges, like 1 / depth, to a flow; plain ReLU's converges to a constant.
 # - Narrow Gaussian networks followed the C map more closely with tailored rectifiers than with DKS's softplus.
-# - What if a network is no chain? Then subnetworks decide: `05_slope_polynomials_and_subnetworks`.
+# - If a network is not a chain, subnetworks decide: `05_slope_polynomials_and_subnetworks`.

@@ -16,12 +16,12 @@
 # %% [markdown]
 # # 5. Slope polynomials and subnetworks
 #
-# How steep may one layer be, so that no part of a network gets too steep? In a chain of $D$ layers the answer is a root: $\psi^D = \zeta$. In a graph with shortcuts and branches every part has a polynomial of its own, and which part is the steepest depends on $\psi$.
-# This notebook draws a graph, reads the polynomials off, finds the parts that matter, and checks it all by brute force.
+# How steep may one layer be, if no part of a network may be too steep? In a chain of $D$ layers the answer is a root: $\psi^D = \zeta$. In a graph with shortcuts and branches each part has a different polynomial, and the steepest part depends on $\psi$.
+# This notebook draws a graph, derives the polynomials, finds the parts that matter, and checks everything by brute force.
 #
 # ## A graph, drawn
 #
-# Any `networkx.DiGraph` whose nodes carry layers will do. Ours has a deep branch with a small weight $w$, then a cell of two branches and a shortcut.
+# Any `networkx.DiGraph` with a layer on every node works. This one has a deep branch with a small weight $w$, then a cell of two branches and a shortcut.
 
 # %%
 import matplotlib.pyplot as plt
@@ -72,14 +72,14 @@ symbolic.draw(columns=2).set_title(
 # %% [markdown]
 # ## The slope polynomial
 #
-# If every nonlinear layer has the slope $\psi = \mathcal{C}'(1)$, the slope of the whole is found by running through the graph: an activation multiplies by $\psi$, a sum averages with its squared weights, an affine layer does nothing. The result keeps the shape of the graph:
+# If every nonlinear layer has slope $\psi = \mathcal{C}'(1)$, the slope of the whole network follows from the graph: an activation multiplies by $\psi$, a sum averages with its squared weights, an affine layer does nothing. The result keeps the shape of the graph:
 # one factor per stretch, one average per sum.
 
 # %%
 kc.slope_polynomial(symbolic)
 
 # %% [markdown]
-# The power of $\psi$ counts nonlinear layers on a path, its coefficient is the weight of the paths with that many. They add up to 1:
+# The power of $\psi$ counts nonlinear layers on a path; its coefficient is the weight of the paths with that many. The coefficients add up to 1:
 
 # %%
 polynomial = kc.slope_polynomial(net)
@@ -91,9 +91,9 @@ ax.set_title("Most of this network is shallower than four layers (w² = 0.1)")
 print(polynomial, "  at 1:", sum(coefficients))
 
 # %% [markdown]
-# ## Parts: subnetworks
+# ## Subnetworks
 #
-# A *subnetwork* reads one feature map from outside and only one of its own is used outside: something one could cut out and replace. There may be many, but those inside a longer chain of subnetworks are never steeper than the chain. The maximal ones remain. Here they are:
+# A *subnetwork* reads one feature map from outside, and only one of its feature maps is used outside: you could cut it out and replace it. There may be many, but those inside a longer chain of subnetworks are never steeper than the chain. Only the maximal ones remain. Here they are:
 
 # %%
 subs = kc.subnetworks(net)
@@ -103,9 +103,9 @@ subs.draw(columns=2).set_title(
 );
 
 # %% [markdown]
-# ## Is that all? Count them
+# ## Are these all? Count them
 #
-# By brute force over all $2^{17}$ sets of layers, in plain Python with bit masks and exact fractions:
+# We check by brute force over all $2^{17}$ sets of layers, in plain Python with bit masks and exact fractions:
 
 # %%
 from fractions import Fraction
@@ -159,13 +159,13 @@ for psi in (Fraction(21, 20), Fraction(3, 2), Fraction(5, 2), Fraction(4)):
 # %% [markdown]
 # ## The pieces of the maximal function
 #
-# The **maximal slope function** $\mu(\psi)$ is the largest of these polynomials. Two of the four maximal subnetworks can be the steepest; the others are proved never to be, and dropped.
+# The **maximal slope function** $\mu(\psi)$ is the largest of these polynomials. Two of the four maximal subnetworks can be the steepest; kcalc proves that the others never are, and drops them.
 
 # %%
 mu
 
 # %% [markdown]
-# At moderate slopes it is the deep branch, because a sum of weight $w^2 = 1/10$ lets only a tenth of its steepness through; from some $\psi$ on the whole network overtakes it.
+# At moderate slopes it is the deep branch, because a sum of weight $w^2 = 1/10$ passes on only a tenth of its steepness. From some $\psi$ on, the whole network overtakes it.
 
 # %%
 from scipy.optimize import brentq
@@ -187,9 +187,9 @@ for psi in (crossing - 0.01, crossing + 0.01):
     print(f"psi = {psi:.2f}: {steepest.entry} → {steepest.exit}, {len(steepest.layers)} layers")
 
 # %% [markdown]
-# ## What shaping does with it
+# ## How shaping uses it
 #
-# Deep Kernel Shaping gives every layer the slope $\mu^{-1}(\zeta)$. After that we can cut each subnetwork out and measure: the steepest has $\zeta$ exactly, the others less.
+# Deep Kernel Shaping gives every layer the slope $\mu^{-1}(\zeta)$. Afterwards we can cut out each subnetwork and measure: the steepest has $\zeta$ exactly, the others less.
 
 # %%
 s = kc.shape(net, method="dks", zeta=1.5)
@@ -207,8 +207,8 @@ assert np.isclose(max(measured), 1.5, rtol=1e-12)
 # %% [markdown]
 # ## Curvature: the mean number of layers
 #
-# TAT for smooth activations fixes slopes at 1 and asks for curvatures $\mathcal{C}''(1)$, which add up. The curvature of a part is $p'(1)$ times that of a layer: the *mean* number of nonlinear layers on its paths, where a path takes each addend of a sum with its squared weight.
-# So one can also find it by walking at random, from the output backwards:
+# TAT for smooth activations fixes slopes at 1 and bounds curvatures $\mathcal{C}''(1)$, which add up. The curvature of a part is $p'(1)$ times that of a layer. $p'(1)$ is the *mean* number of nonlinear layers on its paths, where a path takes each addend of a sum with its squared weight.
+# So a random walk from the output backwards also finds it:
 
 # %%
 rng = np.random.default_rng(0)
@@ -248,8 +248,8 @@ assert abs(walks.mean() - exact) < 4 * error
 # %% [markdown]
 # ## Other maps than a slope
 #
-# Slope and curvature are two cases of one question: replace the C map of every nonlinear layer by some increasing function $r$, follow it through the graph, and ask for the largest outcome of any subnetwork. `kc.maximal` takes any $r$; for tailored ReLUs it is the leaky ReLU's C map
-# at $c = 0$, and has a name of its own.
+# Slope and curvature are two cases of one question: replace the C map of every nonlinear layer by some increasing function $r$, follow it through the graph, and find the largest result of any subnetwork. `kc.maximal` accepts any $r$. For tailored ReLUs it is the leaky ReLU's C map
+# at $c = 0$, and has a separate name.
 
 # %%
 worst = kc.maximal(net, lambda c: (1 + c) / 2)
@@ -263,7 +263,7 @@ print(f"at most 0.5 takes a slope of {leaky.inverse(0.5):.4f}")
 # %% [markdown]
 # ## ResNets
 #
-# In a ResNet-V2 one polynomial beats all others, and for the 101-layer one kcalc gives it in terms of the weight $w$ of the branches (DKS, equation 20):
+# In a ResNet-V2 one polynomial exceeds all others. For the network of 101 layers kcalc returns it in terms of the weight $w$ of the branches (DKS, equation 20):
 
 # %%
 kc.maximal_slope(kc.architectures.resnet_v2(101, residual_weight=w))
@@ -295,7 +295,7 @@ for depth in (50, 101, 152):
 #
 # ## A trap, and a warning
 #
-# Put a head on every layer of a chain: now each feature map is used outside, and no stretch longer than one layer is a subnetwork in the strict sense. Shaping by strict subnetworks would let the last head be steeper than intended, and kcalc warns:
+# Put a head on every layer of a chain: now each feature map is used outside, and no stretch longer than one layer is a subnetwork in the strict sense. Shaping by strict subnetworks would make the last head steeper than intended, and kcalc warns:
 
 # %%
 chain = nx.DiGraph()
@@ -315,8 +315,8 @@ for reading in ("strict", "forward"):
 # %% [markdown]
 # ## What we saw
 #
-# - A slope polynomial is the shape of the graph: products along chains, averages at sums; its coefficients are shares of paths.
-# - The steepest part of a network need not be the whole of it. kcalc finds the few subnetworks that can be, and brute force over all sets of layers agrees.
-# - The same machinery serves curvature (mean path length) and any other increasing map.
+# - A slope polynomial has the shape of the graph: products along chains, averages at sums; its coefficients are shares of paths.
+# - The steepest part of a network need not be the whole network. kcalc finds the few subnetworks that can be, and brute force over all sets of layers agrees.
+# - The same method works for curvature (mean path length) and any other increasing map.
 # - Taps and heads hide depth from the strict definition; the forward bound sees it.
-# - So far networks at initialisation. How they learn is the subject of `06_ntk`.
+# - So far networks were at initialisation. `06_ntk` is about how they learn.

@@ -16,14 +16,14 @@
 # %% [markdown]
 # # 6. The neural tangent kernel: what a hundred layers can learn
 #
-# A very wide network trained by gradient descent on the square loss does kernel regression with its neural tangent kernel $\Theta$: after $t$ steps of learning rate $\eta$ its outputs on the training inputs are
-# $f_t = y - (I - \eta\Theta)^t(y - f_0)$. So $\Theta$, which kcalc computes from the architecture alone, says how fast a network trains and what it then knows about inputs it has not seen.
+# A very wide network trained by gradient descent on the square loss performs kernel regression with its neural tangent kernel $\Theta$. After $t$ steps of learning rate $\eta$ its outputs on the training inputs are
+# $f_t = y - (I - \eta\Theta)^t(y - f_0)$. kcalc computes $\Theta$ from the architecture. It determines how fast a network trains and what it predicts for unseen inputs.
 #
-# We check the kernel against gradients of a real network, sort networks of a hundred layers into regimes, and ask which of them can learn scikit-learn's digits, and why.
+# We check the kernel against gradients of a real network, classify networks of a hundred layers into regimes, and ask which of them can learn scikit-learn's digits, and why.
 #
-# ## The smallest case, by hand
+# ## The smallest case
 #
-# One hidden ReLU layer. The kernel of two inputs is the inner product of the gradients of the output; per weight matrix there is one term. kcalc has it in closed form:
+# Take one hidden ReLU layer. The kernel of two inputs is the inner product of the gradients of the output, with one term per weight matrix. kcalc has it in closed form:
 
 # %%
 import matplotlib.pyplot as plt
@@ -46,7 +46,7 @@ small = kc.ntk(kc.architectures.vanilla(1, "relu", sigma_w=sp.sqrt(2)))
 small
 
 # %% [markdown]
-# A network $f(x) = \sqrt{2/n}\; a\cdot\max(0, h)$ with $h = \sqrt{2/d}\; Wx$ has gradients that fit in one line each. Width 4000, once:
+# A network $f(x) = \sqrt{2/n}\; a\cdot\max(0, h)$ with $h = \sqrt{2/d}\; Wx$ has gradients that fit in one line each. This is one draw of width 4000:
 
 # %%
 rng = np.random.default_rng(0)
@@ -80,8 +80,8 @@ assert np.abs(empirical - small(cosines)).max() < 0.05 * small(1.0)
 # %% [markdown]
 # ## Ordered, critical, chaotic
 #
-# For deep networks the slope of the C map at 1 decides. Of plain tanh networks with weights $\sigma_w$ and biases $\sigma_b$ those on the left bring inputs together (*ordered*), those on the right tear them apart (*chaotic*); in
-# between is the *critical* line, the edge of chaos. Colour is the depth over which c values come closer to their limit by a factor $e$.
+# For deep networks the slope of the C map at 1 decides. In the plane of weights $\sigma_w$ and biases $\sigma_b$, plain tanh networks on the left bring inputs together (*ordered*), those on the right drive them apart (*chaotic*). In
+# between is the *critical* line, the edge of chaos. The colour shows the depth over which c values approach their limit by a factor $e$.
 
 # %%
 phases = kc.phase_diagram("tanh", np.linspace(0.5, 3, 60), np.linspace(0, 0.6, 30))
@@ -94,7 +94,7 @@ ax.set_title("tanh is ordered left of the white line, chaotic right of it", font
 # %% [markdown]
 # ## Five networks of a hundred weight layers
 #
-# The two dots are among them. Three networks come as they are: ReLU with He's variance, which is critical, tanh with the gain that keeps $q = 1$ (yellow), and tanh with smaller weights and some bias (pink). Two are shaped: tanh by DKS, leaky ReLU by TAT.
+# The two dots are among them. Three networks are unshaped: ReLU with He's variance, which is critical, tanh with the gain that keeps $q = 1$ (yellow), and tanh with smaller weights and some bias (pink). Two are shaped: tanh by DKS, leaky ReLU by TAT.
 
 
 # %%
@@ -115,7 +115,7 @@ colors = dict(zip(networks, (ORANGE, YELLOW, PINK, BLUE, GREEN)))
 kernels = {name: kc.ntk(net) for name, net in networks.items()}
 
 # %% [markdown]
-# `K.regime()` measures what depth has made of the kernel. $\mathcal{C}_f'(1)$ is by how much the network pulls nearly equal inputs apart, $\mathcal{C}_f(0)$ the cosine that orthogonal inputs come out with, and $\bar\alpha = \Theta(c)/\Theta(1)$, here at $c = 1/2$.
+# `K.regime()` measures the effect of depth on the kernel. $\mathcal{C}_f'(1)$ says by how much the network pulls nearly equal inputs apart, $\mathcal{C}_f(0)$ is the output cosine of orthogonal inputs, and $\bar\alpha = \Theta(c)/\Theta(1)$, here at $c = 1/2$.
 # For chains of equal layers theory predicts $\bar\alpha$ at infinite depth.
 
 # %%
@@ -128,10 +128,10 @@ for name, regime in regimes.items():
     print(f"{name:16s} {regime.kind:14s} {numbers}   {regime.limit.alpha_bar:.3f}")
 
 # %% [markdown]
-# - *Exploding*: the kernel of any two different images is nothing against that of an image with itself, $\Theta \approx \mathrm{const}\cdot I$.
-# - *Collapsing*: all images look alike, $\Theta \approx \mathrm{const}\cdot E$ with $E$ the matrix of ones.
-# - *Edge*: $\Theta \approx D\,(I + \bar\alpha(E - I))$, and $\bar\alpha \to 1/4$ for activations with a kink ($1/3$ for smooth ones): a bit of both.
-# - *Data-dependent*: the kernel is still a function of the images. (The last column is what would come of *these* layers if they were repeated without end; a deeper network would be shaped anew.)
+# - *Exploding*: the kernel of any two different images is negligible next to that of an image with itself, $\Theta \approx \mathrm{const}\cdot I$.
+# - *Collapsing*: all images look the same, $\Theta \approx \mathrm{const}\cdot E$ with $E$ the matrix of ones.
+# - *Edge*: $\Theta \approx D\,(I + \bar\alpha(E - I))$, and $\bar\alpha \to 1/4$ for activations with a kink ($1/3$ for smooth ones): a mixture of both.
+# - *Data-dependent*: the kernel is still a function of the images. (The last column is the limit if *these* layers were repeated infinitely often; a deeper network would be shaped again.)
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(7.8, 3.4), layout="constrained")
@@ -150,7 +150,7 @@ axes[1].set_title("... in every layer, early or late")
 fig.legend(loc="outside lower center", ncols=6, columnspacing=1.4, handlelength=1.6);
 
 # %% [markdown]
-# For DKS there is a theorem: every layer's kernel stays within a multiple of $\zeta - 1$ of the Gram matrix of the inputs. DKS prints the multiple as 11 (Theorem 27); 3 is enough, and the best possible.
+# For DKS there is a theorem: every layer's kernel stays within a multiple of $\zeta - 1$ of the Gram matrix of the inputs. DKS states the multiple as 11 (Theorem 27); 3 is enough, and the best possible.
 
 # %%
 bound = regimes["tanh, DKS"].bound
@@ -161,7 +161,7 @@ assert bound.deviation <= bound.tight
 # %% [markdown]
 # ## Digits
 #
-# Images are centred by the mean of the training images, and each is scaled to mean square $q = 1$: then the kernel of two images depends on their cosine $c$ alone. Ten one-vs-all targets: 9/10 for the right digit, -1/10 for the others.
+# We centre images by the mean of the training images, and scale each to mean square $q = 1$. Then the kernel of two images depends only on their cosine $c$. There are ten one-vs-all targets: 9/10 for the right digit, -1/10 for the others.
 
 # %%
 images, digits = load_digits(return_X_y=True)
@@ -180,7 +180,7 @@ y, y_test = np.eye(10)[digit] - 0.1, np.eye(10)[digit_test] - 0.1
 order = np.argsort(digit[:200], kind="stable")
 
 # %% [markdown]
-# `K.matrix(X)` tabulates the kernel once as a function of the angle, to full double precision, and reads its entries off. Here are those of 200 training images, sorted by digit.
+# `K.matrix(X)` tabulates the kernel once as a function of the angle, to full double precision, and looks up its entries. Here are those of 200 training images, sorted by digit.
 
 # %%
 fig, axes = plt.subplots(1, 5, figsize=(8.4, 2.3), layout="constrained")
@@ -200,7 +200,7 @@ fig.suptitle(
 # %% [markdown]
 # ## Spectra
 #
-# *Participation*, $(\sum\lambda)^2/\sum\lambda^2$, counts the directions that matter: all of them for $I$, one for $E$. The condition number says how long gradient descent takes for the slowest direction; it is infinite where the smallest eigenvalues are lost in rounding.
+# *Participation*, $(\sum\lambda)^2/\sum\lambda^2$, counts the directions that matter: all of them for $I$, one for $E$. The condition number says how long gradient descent takes for the slowest direction; it is infinite if the smallest eigenvalues are lost in rounding.
 
 # %%
 spectra = {name: kc.spectrum.spectrum(K.matrix(X)) for name, K in kernels.items()}
@@ -228,7 +228,7 @@ ax.legend();
 # %% [markdown]
 # ## Regression
 #
-# `kc.kernel_regression(K, X, y)` is where training ends. A kernel matrix that cannot be solved with is refused; nothing is added to the diagonal in silence. For the collapsed network we give a ridge, and it does not help.
+# `kc.kernel_regression(K, X, y)` is the limit of training. A numerically singular kernel matrix raises an error; kcalc never adds anything to the diagonal silently. For the collapsed network we pass a ridge, and it does not help.
 
 
 # %%
@@ -251,9 +251,9 @@ for name, K in kernels.items():
     print(f"{name:16s} {accuracies[name]:9.1%} {error:35.3f}")
 
 # %% [markdown]
-# The exploding network fits the training set and answers almost 0 to everything else: its accuracy is what the largest of ten almost-zeros gives. The collapsed one cannot tell images apart. ReLU, at the edge, is in between. The shaped ones generalise.
+# The exploding network fits the training set and predicts almost 0 everywhere else: its accuracy comes from the largest of ten near-zeros. The collapsed network cannot distinguish images. ReLU, at the edge, is in between. The shaped networks generalise.
 #
-# An independent check of the whole chain: the same regression with NumPy's solver and the kernel of tailored ReLU written out by hand.
+# As an independent check of the whole chain, here is the same regression with NumPy's solver and an explicit kernel of tailored ReLU.
 
 # %%
 alpha = kc.shape(vanilla, "relu", method="tat", eta=0.9).constants["relu"].negative_slope
@@ -280,7 +280,7 @@ assert np.allclose(answer, ours, atol=1e-6)
 # %% [markdown]
 # ## Training curves
 #
-# `kc.training_curve` predicts every step. Learning rates are a quarter of the largest that converges, $2/\lambda_1$, so that steps compare. The exploding network trains fastest of all, while its answers to new images stay near 0: a good condition number is no merit by itself.
+# `kc.training_curve` predicts every step. Learning rates are a quarter of the largest that converges, $2/\lambda_1$, so steps are comparable. The exploding network trains fastest of all, while its predictions for new images stay near 0: a good condition number alone does not help.
 
 # %%
 steps = np.unique(np.round(np.geomspace(1, 1e6, 40)))
@@ -305,7 +305,7 @@ fig.suptitle(
 fig.legend(loc="outside lower center", ncols=5);
 
 # %% [markdown]
-# The bound on the learning rate is sharp: a percent below it the loss falls, a percent above it explodes.
+# The bound on the learning rate is sharp: one percent below it the loss falls, one percent above it the loss explodes.
 
 # %%
 for part in (0.99, 1.01):
@@ -319,7 +319,7 @@ for part in (0.99, 1.01):
 # %% [markdown]
 # ## How much nonlinearity?
 #
-# $\zeta$ is the one dial of DKS: near 1 the network is almost linear and its kernel almost the Gram matrix, large $\zeta$ leads towards the exploding network. In between is a wide plateau.
+# $\zeta$ is the only dial of DKS: near 1 the network is almost linear and its kernel almost the Gram matrix, large $\zeta$ leads towards the exploding network. In between is a wide plateau.
 
 # %%
 zetas = (1.01, 1.1, 1.5, 4.0, 30.0, 1000.0)
@@ -337,11 +337,11 @@ ax.set(xscale="log", xlabel=r"$\zeta - 1$", ylabel="test accuracy")
 ax.set_title("A wide range of ζ generalises better than ReLU at the edge");
 
 # %% [markdown]
-# Any network is a kernel for scikit-learn, too: `kc.sklearn_kernel(net)` goes into `SVC`, `GaussianProcessRegressor`, pipelines and grid searches.
+# Any network is also a kernel for scikit-learn: `kc.sklearn_kernel(net)` works in `SVC`, `GaussianProcessRegressor`, pipelines and grid searches.
 #
 # ## What we saw
 #
-# - The tangent kernel is the inner product of gradients; for shallow ReLU networks it is a formula, and a real network's gradients agree.
-# - Depth drives kernels to the identity, to the matrix of ones, or, at the edge, to a mixture; none of these sees the data. Shaped kernels do.
-# - Fast training and generalisation are different things; the spectrum tells the first, the kernel's dependence on $c$ the second.
-# - All of this was infinite width. What changes in a network of width 64 is the subject of `07_finite_width`.
+# - The tangent kernel is the inner product of gradients. For shallow ReLU networks it is a formula, and a real network's gradients agree.
+# - Depth drives kernels to the identity, to the matrix of ones, or, at the edge, to a mixture; none of these depends on the data. Shaped kernels do.
+# - Fast training and generalisation are different things: the spectrum determines the first, the kernel's dependence on $c$ the second.
+# - All of this was at infinite width. `07_finite_width` shows what changes in a network of width 64.

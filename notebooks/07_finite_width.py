@@ -14,16 +14,16 @@
 # ---
 
 # %% [markdown]
-# # 7. Finite width: what the kernel maps do not see
+# # 7. Finite width: beyond the kernel maps
 #
-# Q and C maps describe a network of infinite width. A network of width 64 is *one draw* of its weights, and what it does to the length of an input, to the
-# angle between two inputs and to its gradients scatters around the maps. This notebook answers three questions:
+# Q and C maps describe a network of infinite width. A network of width 64 is *one draw* of its weights, and its effect on the length of an input, on the
+# angle between two inputs and on its gradients scatters around the maps. This notebook answers three questions:
 #
-# - how much a network scatters, as a function of width, depth and architecture;
-# - what happens to the gradients of its layers, in the mean and from draw to draw;
-# - what shaping and orthogonal weights change about it.
+# - How much does a network scatter, as a function of width, depth and architecture?
+# - What happens to the gradients of its layers, in the mean and from draw to draw?
+# - How do shaping and orthogonal weights change this?
 #
-# Everything is checked against networks that we draw ourselves, in NumPy.
+# We check everything against networks drawn directly in NumPy.
 
 # %%
 import matplotlib.pyplot as plt
@@ -47,8 +47,8 @@ BLUE, RED, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666
 # %% [markdown]
 # ## One layer, exactly
 #
-# Take a ReLU layer with He's variance, $y' = \max(Wy, 0)$, $W_{ij} \sim N(0, 2/n)$, and an input with $|y|^2 = 1$. `kc.moments_at_depth` repeats a block any number of times,
-# the number being a symbol. The mean of $|y|^2$ is kept; its second moment grows by the same factor in every layer.
+# Take a ReLU layer with He's variance, $y' = \max(Wy, 0)$, $W_{ij} \sim N(0, 2/n)$, and an input with $|y|^2 = 1$. `kc.moments_at_depth` repeats a block a symbolic number
+# of times. The mean of $|y|^2$ stays the same; its second moment grows by the same factor in every layer.
 
 # %%
 n, k = sp.symbols("n k", integer=True, positive=True)
@@ -58,10 +58,10 @@ powers = kc.moments_at_depth(layer, depth, features=n)
 powers
 
 # %% [markdown]
-# So $\mathrm{Var}\,|y_L|^2 = (1 + 5/n)^L - 1 \approx e^{5L/n} - 1$: what counts is depth *over* width. The 5 can be had by hand: each output is $\max(g, 0)^2$ with
+# So $\mathrm{Var}\,|y_L|^2 = (1 + 5/n)^L - 1 \approx e^{5L/n} - 1$: it depends on depth *over* width. The 5 is easy to derive: each output is $\max(g, 0)^2$ with
 # $g \sim N(0, 2/n)$, whose first and second moments are $1/n$ and $\tfrac12 \cdot 3 \cdot (2/n)^2 = 6/n^2$; a sum of $n$ of them has variance $n\,(6/n^2 - 1/n^2) = 5/n$.
 #
-# The whole law is simple, too: of $n$ units a binomial number $K$ is active, so that $|y'|^2/|y|^2 \sim \tfrac2n\,\chi^2_K$, independently in every layer. We can therefore draw
+# The whole law is simple, too: of $n$ units a binomial number $K$ is active, so $|y'|^2/|y|^2 \sim \tfrac2n\,\chi^2_K$, independently in every layer. We can therefore draw
 # a hundred thousand networks of thirty layers without drawing a single matrix.
 
 # %%
@@ -103,12 +103,12 @@ ax.spines["left"].set_visible(False)
 ax.legend();
 
 # %% [markdown]
-# "He initialisation keeps the variance" is a statement about the mean over networks. At 100 layers it is made by a few draws with a huge $|y|^2$, and most
+# "He initialisation keeps the variance" is a statement about the mean over networks. At 100 layers a few draws with a huge $|y|^2$ dominate this mean, and most
 # networks shrink their input to less than a tenth.
 #
 # ## Any network of rectifiers
 #
-# `kc.moments` computes the same exactly for graphs of dense layers, rectifiers, concatenations and sums (all addends but one ending in weights of their own), for Gaussian and other symmetric weights. A deep funnel, against
+# `kc.moments` computes the same exactly for graphs of dense layers, rectifiers, concatenations and sums in which all addends but one end in their own weights, for Gaussian and other symmetric weights. Here is a deep funnel, compared with
 # fifteen thousand draws:
 
 # %%
@@ -138,7 +138,7 @@ for name, drawn, truth in (("E |y|²", norm, exact.out.mean), ("E |y|⁴", norm*
 exact
 
 # %% [markdown]
-# `width_for` turns it round: how wide must a plain network be for $\mathrm{Var}\,|y|^2$ to be at most a tenth of $(E|y|^2)^2$?
+# `width_for` answers the inverse question: how wide must a plain network be for $\mathrm{Var}\,|y|^2$ to be at most a tenth of $(E|y|^2)^2$?
 
 # %%
 for layers in (5, 20, 50):
@@ -151,9 +151,9 @@ for layers in (5, 20, 50):
 # ## Gradients: equal in the mean, unequal from draw to draw
 #
 # Let $J^k = \partial y_L/\partial W_k$, and $|J^k|^2$ the sum of squares of all its entries. A duality makes its mean simple: $E|J^k|^2 = E|y^{(k)}|^2/c_k$, where $c_k = E\,W_k^2$ entry by entry and
-# $y^{(k)}$ is the output of the network without the connections that bypass $W_k$. A plain network has none, hence equal means in all layers.
+# $y^{(k)}$ is the output of the network without the connections that bypass $W_k$. A plain network has none, so the means are equal in all layers.
 #
-# Its *variance* is another matter. One reads that it does not depend on the layer either; here is the exact formula, and the ratio to the variance of the output:
+# Its *variance* is different. The literature says that it does not depend on the layer either; here is the exact formula, and the ratio to the variance of the output:
 
 # %%
 name = next(iter(powers.layers))
@@ -232,12 +232,12 @@ ax.set(
 ax.legend(fontsize=8.5, loc="lower right", bbox_to_anchor=(1, 0.02));
 
 # %% [markdown]
-# The claim that the statistics of gradients do not depend on the depth of the layer is thus true of means and false of variances. `kc.claims` keeps the printed bound beside its
+# So the claim that the statistics of gradients do not depend on the depth of the layer is true of means and false of variances. `kc.claims` contains the printed bound and its
 # refutation (notebook 12).
 #
 # ## Residual networks: which scaling survives depth?
 #
-# A block $y + \text{branch}(y)$, its branch of two layers each scaled by $\alpha$ in variance. How must $\alpha$ fall with the number of blocks?
+# Take a block $y + \text{branch}(y)$, with a branch of two layers, each scaled by $\alpha$ in variance. How must $\alpha$ fall with the number of blocks?
 
 # %%
 alpha = sp.Symbol("alpha", positive=True)
@@ -249,7 +249,7 @@ stability = kc.depth_stability(block, alpha, features=n)
 print(stability)
 
 # %% [markdown]
-# So $L\alpha^m$ must stay bounded for branches of $m$ layers ($m = 2$ here). The source asks for bounded $L\alpha^{2m}$, which explodes:
+# So $L\alpha^m$ must stay bounded for branches of $m$ layers ($m = 2$ here). The source requires bounded $L\alpha^{2m}$, which explodes:
 
 # %%
 blocks = [1, 3, 10, 30, 100, 300, 1000]
@@ -277,10 +277,10 @@ ax.set(
 ax.legend(fontsize=8.5);
 
 # %% [markdown]
-# ## DenseNets do not mind depth
+# ## DenseNets tolerate depth
 #
-# In a densely connected network layer $l$ reads the concatenation of all feature maps before it. What one layer adds to the fluctuation then falls as $1/l^2$, and the sum stays
-# bounded: with the mean kept, $\mathrm{Var}\,|y_L|^2 \le e^{5\pi^2/6n} - 1$ at every depth.
+# In a densely connected network layer $l$ reads the concatenation of all feature maps before it. The contribution of one layer to the fluctuation then falls as $1/l^2$, and the sum stays
+# bounded: if the mean stays the same, $\mathrm{Var}\,|y_L|^2 \le e^{5\pi^2/6n} - 1$ at every depth.
 
 # %%
 def dense(depth, width):
@@ -345,8 +345,8 @@ ax.legend(fontsize=8.5);
 # %% [markdown]
 # ## Any activation, and orthogonal weights
 #
-# For other activations `kc.fluctuations` gives $\mathrm{Var}\log q$ and the variance of the cosine $c$ of two inputs, to leading order in depth over width (exactly, for $q$, in a chain of
-# rectifiers). Thirty layers of width 128, as they come and shaped, from orthogonal inputs:
+# For other activations `kc.fluctuations` computes $\mathrm{Var}\log q$ and the variance of the cosine $c$ of two inputs, to leading order in depth over width (exactly, for $q$, in a chain of
+# rectifiers). Here are thirty layers of width 128, unshaped and shaped, from orthogonal inputs:
 
 # %%
 relu = kc.architectures.vanilla(30, "relu", sigma_w=2**0.5)
@@ -390,10 +390,10 @@ axes[1].set(
 axes[0].legend(fontsize=8.5);
 
 # %% [markdown]
-# Orthogonal weights keep lengths exactly; what is left comes from the activation. A nearly linear activation leaves little; a ReLU discards half of the energy at random, and keeps
+# Orthogonal weights preserve lengths exactly; the rest comes from the activation. A nearly linear activation leaves little. A ReLU discards half of the energy at random, and keeps
 # the larger part of its fluctuation. And while the *lengths* of the plain ReLU network fluctuate most, its *angles* hardly do: it maps all inputs to almost one direction, in every draw.
 #
-# Is it true? `kc.verify_kernels` draws networks in JAX and measures $q$ and $c$ at every node: their means against the maps, and here their spread against `kc.fluctuations`.
+# To check this, `kc.verify_kernels` draws networks in JAX and measures $q$ and $c$ at every node. It compares their means with the maps, and here their spread with `kc.fluctuations`.
 
 # %%
 fig, ax = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
@@ -425,8 +425,8 @@ ax.set(
 ax.legend(fontsize=8.5);
 
 # %% [markdown]
-# (`kc.verify_kernels(model, widths=(32, 128))` measures at several widths and fits the powers: $n^{-1/2}$ for one draw, about $1/n$ for the mean over draws; `tangent=True` does it for the tangent kernel.) Models that the theory does not describe are
-# refused, with the node and the reason:
+# (`kc.verify_kernels(model, widths=(32, 128))` measures at several widths and fits the powers: $n^{-1/2}$ for one draw, about $1/n$ for the mean over draws; `tangent=True` does it for the tangent kernel.) Models that the theory does not describe raise
+# an error with the node and the reason:
 
 # %%
 try:
@@ -439,10 +439,10 @@ except kc.KcalcError as error:
 # %% [markdown]
 # ## What we saw
 #
-# - A plain ReLU network of width $n$ has $\mathrm{Var}\,|y_L|^2/(E|y_L|^2)^2 = (1 + 5/n)^L - 1$: its typical draw shrinks what its mean keeps.
+# - A plain ReLU network of width $n$ has $\mathrm{Var}\,|y_L|^2/(E|y_L|^2)^2 = (1 + 5/n)^L - 1$: its mean stays the same, but its typical draw shrinks.
 # - Gradients have equal means in all layers of a plain network and unequal variances: of the output's, a fifth in the first layer and nearly
 #   all in the last (great width).
-# - Residual branches must shrink as $L^{-1/m}$ in variance; dense connections bound the fluctuation by themselves.
-# - Orthogonal weights take the weights' part of the fluctuation away, shaping much of the activation's, DKS nearly all.
+# - Residual branches must shrink as $L^{-1/m}$ in variance; dense connections bound the fluctuation without scaling.
+# - Orthogonal weights remove the weights' part of the fluctuation. Shaping removes much of the activation's part, DKS nearly all.
 #
-# Next: `08_scaling_of_a_strided_alexnet` asks which of its weights learn too fast and which too slowly.
+# Next: `08_scaling_of_a_strided_alexnet` asks which weights of a network learn too fast and which too slowly.

@@ -16,13 +16,13 @@
 # %% [markdown]
 # # 8. The scaling of a strided AlexNet
 #
-# One learning rate serves all weights of a network. It is the right size for all of them only if a step changes each weight by a like fraction. At initialisation
+# One learning rate serves all weights of a network. It is the right size for all of them only if a step changes each weight by a similar fraction. At initialisation
 # that fraction is governed by
 #
 # $$\nu(W) = \frac{E\,g_W^2}{E\,W^2}, \qquad g_W = \partial\,\mathrm{loss}/\partial W,$$
 #
 # which the *scaling calculus* computes from two numbers per tensor: the forward second moment $f = E\,x^2$ and the backward one $b = E\,(\partial\,\mathrm{loss}/\partial x)^2$. This
-# notebook follows them through an AlexNet whose poolings are replaced by strides, compares initialisers, and repairs the ones that are off.
+# notebook follows them through an AlexNet whose poolings are replaced by strides, compares initialisers, and corrects the weights that are off.
 
 # %%
 import matplotlib.pyplot as plt
@@ -49,11 +49,11 @@ print(s)
 # %% [markdown]
 # ## What is conserved
 #
-# From the input to the output the forward moment changes a little, the backward moment by a factor of a hundred, and their product, summed over channels and locations,
+# From the input to the output the forward moment changes a little, and the backward moment by a factor of a hundred. Their product, summed over channels and locations,
 #
 # $$s_x = n \sum_p f(p)\, b(p),$$
 #
-# not at all: convolutions of any stride, zero padding included, dense layers and ReLUs all conserve it exactly. It is the one constant of the network.
+# does not change at all: convolutions of any stride, zero padding included, dense layers and ReLUs all conserve it exactly. It is the one constant of the network.
 
 # %%
 names = list(s.tensors)
@@ -86,8 +86,8 @@ print("largest scaling / smallest - 1:", max(scalings) / min(scalings) - 1)
 #
 # $$s_W = \frac{s_x}{n\,m\,k^2\,(E\,W^2)^2},$$
 #
-# and $s_W = \nu$ exactly at initialisation, for independent symmetric weights without atoms and random cotangents at the output. (Tables and attributes call $s_W$ `gamma`. It is the intrinsic form; `extrinsic` gets the
-# same from the moments on both sides of the layer.) Since $s_x$ is common, only $n m k^2 (E W^2)^2$ distinguishes the weights, and an initialiser is a choice of it.
+# and $s_W = \nu$ exactly at initialisation, for independent symmetric weights without atoms and random cotangents at the output. (Tables and attributes call $s_W$ `gamma`. This is the intrinsic form; `extrinsic` computes the
+# same from the moments on both sides of the layer.) $s_x$ is the same for all weights, so only $n m k^2 (E W^2)^2$ distinguishes them, and an initialiser is a choice of it.
 
 # %%
 choices = {"He (fan-in)": "he", "fan-out": "fan_out", "Glorot": "glorot", "geometric": "geometric"}
@@ -122,8 +122,8 @@ ax.legend(fontsize=8.5, ncol=2, loc="upper center")
 assert abs(scalings["geometric"].spread - 1) < 1e-12
 
 # %% [markdown]
-# Why it works is one line in symbols: geometric initialisation, $E\,W^2 = c/(k\sqrt{nm})$, makes $n m k^2 (E W^2)^2 = c^2$ everywhere. (A kernel of an unusual size is preceded by a fixed
-# multiplier, which keeps the forward moment in hand.) Fan-in leaves the ratio of the widths in:
+# One line of symbols shows why it works: geometric initialisation, $E\,W^2 = c/(k\sqrt{nm})$, makes $n m k^2 (E W^2)^2 = c^2$ everywhere. (A fixed
+# multiplier before a kernel of an unusual size keeps the forward moment under control.) Fan-in retains the ratio of the widths:
 
 # %%
 n, m, o = sp.symbols("n m o", integer=True, positive=True)
@@ -142,7 +142,7 @@ assert sp.simplify(first / second - (n / m) / (m / o)) == 0
 # %% [markdown]
 # ## Is it true? A check in PyTorch
 #
-# A smaller AlexNet on images of 64 × 64, written in PyTorch, which knows nothing of kcalc: draw weights of given variances, send a random image forward and a random cotangent
+# Here is a smaller AlexNet on images of 64 × 64, in PyTorch and without kcalc: draw weights of given variances, send a random image forward and a random cotangent
 # back, and average $g_W^2$ over draws.
 
 # %%
@@ -199,7 +199,7 @@ for node, predicted, mean, se in zip(he.weights, gamma, nu, error):
 assert np.all(np.abs(nu - gamma) < 4 * error)
 
 # %% [markdown]
-# The extrinsic form of $s_W$ sums over the locations of the layer's *output*. Printed with the locations of the input it is too large by the square of the stride, and that is visible:
+# The extrinsic form of $s_W$ sums over the locations of the layer's *output*. The printed form, with the locations of the input, is too large by the square of the stride, and that is visible:
 
 # %%
 strides = np.array([stride for *_, stride in GEOMETRY])
@@ -228,10 +228,10 @@ ax.set_xticks(
 ax.legend(fontsize=8.5);
 
 # %% [markdown]
-# ## Correcting a network without changing its function
+# ## Correct a network without changing its function
 #
-# `correction` is the factor for $E\,W^2$ that brings $s_W$ to the common mean, if a fixed multiplier behind the layer undoes it. The function and its law at initialisation stay what they
-# were; only the speeds at which its weights learn become equal.
+# `correction` is the factor for $E\,W^2$ that brings $s_W$ to the common mean, if a fixed multiplier after the layer undoes it. The function and its law at initialisation do not
+# change; only the speeds at which its weights learn become equal.
 
 # %%
 pieces = []
@@ -250,7 +250,7 @@ assert abs(corrected.spread - 1) < 1e-9
 # %% [markdown]
 # ## Biases and the scale of the data
 #
-# Biases have a scaling too, $s_b = \sum_p b/f$ of what they are added to. In the first layer it equals that of the weights if the data have mean square $1/(k\sqrt n)$, and not if they
+# Biases have a scaling too: $s_b = \sum_p b/f$ of the tensor to which they are added. In the first layer it equals that of the weights if the data have mean square $1/(k\sqrt n)$, and not if they
 # have variance one, which is the usual advice (padded borders leave a little difference here):
 
 # %%
@@ -263,10 +263,10 @@ for moment, what in ((1.0, "variance one"), (1 / (11 * 3**0.5), "1/(k sqrt n)"))
     )
 
 # %% [markdown]
-# ## What does not conserve scaling
+# ## Layers that do not conserve scaling
 #
-# The calculus says where its assumptions fail. Averaging over four locations after a ReLU, whose outputs are positive and hence correlated (uncentred, $r \approx 1/\pi$), multiplies $s_x$ by
-# $1 + 3r$; max pooling, and activations that are not homogeneous, by factors of their own.
+# The calculus reports where its assumptions fail. Averaging over four locations after a ReLU, whose outputs are positive and hence correlated (uncentred, $r \approx 1/\pi$), multiplies $s_x$ by
+# $1 + 3r$. Max pooling, and activations that are not homogeneous, multiply it by other factors.
 
 # %%
 def with_layer(*layers):
@@ -317,7 +317,7 @@ ax.set(
 );
 
 # %% [markdown]
-# Two of these numbers by plain sampling, from independent Gaussians $u$ at the four places of a window: mean pooling after ReLU, and max pooling.
+# We confirm two of these numbers by plain sampling, from independent Gaussians $u$ at the four positions of a window: mean pooling after ReLU, and max pooling.
 
 # %%
 u = np.random.default_rng(0).normal(size=(1_000_000, 4))
@@ -336,6 +336,6 @@ for label, sampled, form, exact in (
 # - $s_x = n\sum_p f\,b$ is the same at every tensor of a strided ReLU network; a weight's $\nu = E g^2/E W^2$ follows from it exactly.
 # - The spread of $\nu$ over AlexNet's weights is 13.5 with He's variance, hundreds to thousands with Glorot's or fan-out, and 1 with geometric initialisation.
 # - Any network can be corrected by fixed multipliers, without changing its function.
-# - Mean pooling after ReLU, max pooling and sigmoids violate the assumptions; kcalc says so and by how much.
+# - Mean pooling after ReLU, max pooling and sigmoids violate the assumptions; kcalc reports by how much.
 #
-# Next: `09_skips_normalisation_singular_values`, on what shortcuts do to Jacobians.
+# Next: `09_skips_normalisation_singular_values`, on the effect of shortcuts on Jacobians.

@@ -16,12 +16,12 @@
 # %% [markdown]
 # # 9. Skips, normalisation, singular values
 #
-# Why do shortcuts and normalisation layers help? Four answers, each with a number that can be checked:
+# Why do shortcuts and normalisation layers help? There are four answers, each with a number that we can check:
 #
-# - a shortcut lifts the *singular values* of a block's Jacobian off zero;
-# - a deep product of such blocks stays well conditioned where a chain does not;
-# - a normalisation layer inside the branches gives the shortcuts a weight that grows with depth;
-# - for normalised residual networks one can *prove* a lower bound on the tangent kernel's smallest eigenvalue, and a safe learning rate; but not everything that has been printed about it.
+# - A shortcut lifts the *singular values* of a block's Jacobian off zero.
+# - A deep product of such blocks stays well conditioned, unlike a chain.
+# - A normalisation layer inside the branches gives the shortcuts a weight that grows with depth.
+# - For normalised residual networks one can *prove* a lower bound on the tangent kernel's smallest eigenvalue, and a safe learning rate. But not every printed theorem about it holds.
 
 # %%
 import jax
@@ -76,7 +76,7 @@ ax.set(
 ax.legend();
 
 # %% [markdown]
-# Weyl's inequality, $\sigma_{\min}(I + A) \ge 1 - \|A\|$, says nothing here, as $\|A\| = 2/\sqrt3 > 1$. The lift is a statement about random $A$ (for $A = -I/2$ there is none), and it lasts exactly as long as
+# Weyl's inequality, $\sigma_{\min}(I + A) \ge 1 - \|A\|$, says nothing here, because $\|A\| = 2/\sqrt3 > 1$. The lift is a statement about random $A$ (for $A = -I/2$ there is none), and it lasts exactly as long as
 # $\tau < |a|$:
 
 # %%
@@ -109,7 +109,7 @@ ax.legend(loc="upper left");
 # %% [markdown]
 # ## Many blocks
 #
-# With squares that sum to one, $a^2 + b^2 = 1$, the mean squared singular value stays 1 at any depth; the spread does not. The Jacobian of a linear network of twenty blocks, for
+# With squares that sum to one, $a^2 + b^2 = 1$, the mean squared singular value stays 1 at any depth; the spread does not. This is the Jacobian of a linear network of twenty blocks, for
 # several weights of the branch ($b = 1$ is a plain chain):
 
 # %%
@@ -140,7 +140,7 @@ ax.legend();
 # %% [markdown]
 # ## Normalisation weights the shortcuts
 #
-# Put LayerNorm before every activation of a residual network with plain sums. Every branch then returns $q = 1$ whatever came before, so that $q$ grows by one per block, and the $k$-th branch
+# Put LayerNorm before every activation of a residual network with plain sums. Every branch then returns $q = 1$ for any input, so $q$ grows by one per block, and the $k$-th branch
 # enters with an effective weight $1/\sqrt{k+1}$. The network behaves like one *without* normalisation whose branches have exactly these weights; `method="residual_weights"` finds
 # them for any graph.
 
@@ -219,11 +219,11 @@ axes[1].set(
 axes[1].legend(fontsize=8);
 
 # %% [markdown]
-# ## What can be proven: a bound on the tangent kernel
+# ## A provable bound on the tangent kernel
 #
-# `kc.smoothness` bounds derivatives of a network with respect to its parameters, on given data, over a stated set of parameters. Take a small residual network whose branches are *entry normalised* and contracting: each
+# `kc.smoothness` bounds derivatives of a network with respect to its parameters, on given data, over a given set of parameters. Take a small residual network whose branches are *entry normalised* and contracting: each
 # weight is $w/\sqrt{1 + w^2}$ times a factor that keeps the norm of the matrix below 1. Then $\lambda(DF)$, the smallest eigenvalue of $DF\,DF^\top$, has a positive lower bound at every point, given linearly independent
-# data. We compare the bound with $\lambda(DF)$ itself, by JAX from a network written out by hand.
+# data. We compare the bound with $\lambda(DF)$ itself, computed by JAX from an explicit network.
 
 # %%
 X = rng.normal(size=(4, 6))
@@ -278,12 +278,12 @@ print(f"residual networks: measured / proven at most {worst:.1f}")
 assert worst < 16.5 and all(measured > 1e6 * bound for bound, measured in smallest["chain"])
 
 # %% [markdown]
-# Each bound is below the truth. For residual networks it is off by a factor of sixteen at most; for chains the bound is more than six decades off, and the eigenvalue itself is far smaller.
+# Each bound is below the true value. For residual networks it is off by a factor of sixteen at most; for chains the bound is more than six decades off, and the eigenvalue itself is far smaller.
 #
 # ## A step size that cannot fail
 #
-# The same object bounds the curvature of the loss over a ball around the initial weights, hence a learning rate $1/\beta$ with which full-batch gradient descent decreases the loss at every step that
-# stays in the ball. Bounds of this kind are cautious. How cautious can be measured:
+# The same object bounds the curvature of the loss over a ball around the initial weights. This gives a learning rate $1/\beta$ with which full-batch gradient descent decreases the loss at every step that
+# stays in the ball. Bounds of this kind are cautious. We can measure how cautious:
 
 # %%
 W0 = rng.normal(size=(4, 6, 6)) * 0.4
@@ -333,7 +333,7 @@ ax.set(
 ax.legend(fontsize=8, loc="lower left");
 
 # %% [markdown]
-# The hypotheses are part of the answer. One of them deserves a look: a theorem that promises convergence of such networks from *any* start is false as printed, and `kc.smoothness` says that it does not rely on it.
+# The hypotheses are part of the answer. Note one of them: a theorem that promises convergence of such networks from *any* start is false as printed, and `kc.smoothness` says that it does not rely on it.
 
 # %%
 for hypothesis in s.hypotheses:
@@ -342,8 +342,8 @@ for hypothesis in s.hypotheses:
 # %% [markdown]
 # ## Shortcuts that average
 #
-# Where a block changes the shape of images, the usual shortcut is a random $1 \times 1$ convolution $A$. `kc.averaging_shortcuts` replaces it by $I + A$, $I$ being an average of neighbouring pixels all of whose singular
-# values are 1. A small network of six convolutions on 48 digits, one draw of
+# If a block changes the shape of images, the usual shortcut is a random $1 \times 1$ convolution $A$. `kc.averaging_shortcuts` replaces it by $I + A$, where $I$ is an average of neighbouring pixels all of whose singular
+# values are 1. Here is a small network of six convolutions on 48 digits, with one draw of
 # its weights, before and during its first five steps of training:
 
 # %%
@@ -384,9 +384,9 @@ ax.legend(fontsize=8.5);
 # %% [markdown]
 # ## What we saw
 #
-# - $aI + bA$ has all singular values off zero if and only if the branch is smaller than the shortcut, $\tau < |a|$; deep products stay well conditioned if $b^2$ is of order $1/L$.
-# - LayerNorm in the branches is, for kernel maps, nothing but residual weights $1/\sqrt{k+1}$.
+# - $aI + bA$ has all singular values off zero if and only if the branch is smaller than the shortcut, $\tau < |a|$. Deep products stay well conditioned if $b^2$ is of order $1/L$.
+# - For kernel maps, LayerNorm in the branches is the same as residual weights $1/\sqrt{k+1}$.
 # - Residual, normalised networks have provable lower bounds on $\lambda(DF)$ and provable step sizes; the latter are cautious.
 # - A theorem of global convergence does not follow, and is refuted.
 #
-# Next: `10_from_pytorch_to_shaped` takes a model of your own.
+# Next: `10_from_pytorch_to_shaped` shapes a PyTorch model.

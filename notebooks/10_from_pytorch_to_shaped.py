@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 10. From a PyTorch model to a shaped one
 #
-# You have a model, written in PyTorch by hand, and want to know what it does to its inputs at initialisation, and to have it shaped. Four lines do it:
+# Suppose you have a PyTorch model. You want to know what it does to its inputs at initialisation, and to shape it. Four lines do it:
 #
 # ```python
 # r = kc.read(model, x)                      # the model as a network, and its fidelity
@@ -71,8 +71,8 @@ r
 # %% [markdown]
 # ## Reading
 #
-# The reading lists every node that is not exactly the model's; here there is none. The written-out activation became one activation with an expression, and the weights gave each layer its
-# $\sigma_w$ and $\sigma_b$: PyTorch's default has $\sigma_w = 1/\sqrt3$, far too small to keep signals alive.
+# The reading lists every node that differs from the model's operation; here there is none. The written-out activation became one activation with an expression, and the weights gave each layer its
+# $\sigma_w$ and $\sigma_b$. PyTorch's default has $\sigma_w = 1/\sqrt3$, far too small to keep signals alive.
 
 # %%
 L = kc.layers
@@ -89,7 +89,7 @@ print(f"global maps:  Q(1) = {kc.q_map(net)(1.0):.2g}, C(-1) = {C(-1.0):.6f}, C(
 print(f"slope at 1:   C'(1) = {C.derivative(1)(1.0):.2g}")
 
 # %% [markdown]
-# The model as it stands forgets its input: whatever goes in, the same comes out, to all digits shown. This comes from the biases, which take over once the signal has died.
+# The unshaped model forgets its input: all inputs give the same output, to all digits shown. This comes from the biases, which dominate once the signal has died.
 #
 # ## Shaping, and back to PyTorch
 
@@ -103,12 +103,12 @@ for edit in list(s.edits)[:6]:
 print(repr(s.edits))
 
 # %% [markdown]
-# `shaped` is a `Deep` like `model`, with orthogonal weights. Its code is that of `model`; only the calls that are edited do something else, and the edits say which. Gradients flow, `state_dict` works, and `model`
-# is as it was.
+# `shaped` is a `Deep` like `model`, with orthogonal weights. It has the code of `model`; only the edited calls behave differently, and the edits list them. Gradients flow, `state_dict` works, and `model`
+# has not changed.
 #
 # ## Is it true? Kernels of the real models
 #
-# Pairs of inputs with a given cosine go through both models; we record the cosines behind each linear layer. Lines are the theory's, from the network that was read; dots are *one* model, of width 256.
+# We send pairs of inputs with a given cosine through both models, and record the cosines after each linear layer. Lines are the theory's, from the network that was read; dots are *one* model, of width 256.
 
 # %%
 def pair(c, count=16, features=64):
@@ -161,7 +161,7 @@ axes[0].legend(fontsize=8.5, loc="lower right");
 # %% [markdown]
 # ## A convolutional ResNet with BatchNorm
 #
-# Now a model that kernel maps cannot hold as it is: normalisation over the batch, sums without weights, dense convolutions.
+# The next model is outside the scope of kernel maps: it has normalisation over the batch, sums without weights, and dense convolutions.
 
 # %%
 class Block(nn.Module):
@@ -197,8 +197,8 @@ except kc.KcalcError as error:
     print("\nits C map:", error)
 
 # %% [markdown]
-# Two changes of the model that one has to want: drop the normalisation (layers before it get a bias where they had none), and give the sums weights. `kc.shape` makes them where its method needs them. (A "V1" ResNet, with activations behind
-# the sums, needs another change, which is one of its code: edits leave the order of layers as it is.)
+# Two changes of the model are necessary: drop the normalisation (layers before it get a bias if they had none), and give the sums weights. `kc.shape` makes both changes if its method needs them. (A "V1" ResNet, with activations after
+# the sums, needs another change, in its code: edits do not change the order of layers.)
 
 # %%
 conv = kc.shape(reading, method="dks")
@@ -214,8 +214,8 @@ for what, count in kinds.items():
 print(type(shaped_resnet).__name__, shaped_resnet(images).shape)
 
 # %% [markdown]
-# The shaped model has Delta weights (only the centre tap of each convolution is not zero at initialisation), so that the kernel maps hold location by location. We send pairs of images whose pixel vectors have cosine $c$ at every
-# location, and compare the cosines behind the last block's second convolution with the C map up to there. Before shaping there is no such map; the cosines can still be measured.
+# The shaped model has Delta weights (only the centre tap of each convolution is not zero at initialisation), so the kernel maps hold location by location. We send pairs of images whose pixel vectors have cosine $c$ at every
+# location, and compare the cosines after the last block's second convolution with the C map up to there. Before shaping there is no such map, but the cosines can still be measured.
 
 # %%
 def image_pair(c, size=12):
@@ -258,7 +258,7 @@ ax.legend(fontsize=8.5);
 # %% [markdown]
 # ## The constants as code
 #
-# `export` writes a module that needs PyTorch alone: activations with 17 digits, sums, initialisers. We run what it wrote, and compare its activation with kcalc's.
+# `export` writes a module that needs only PyTorch: activations with 17 digits, sums, initialisers. We run this module, and compare its activation with kcalc's.
 
 # %%
 text = s.export("torch")
@@ -278,9 +278,9 @@ print(f"\nlargest difference from kcalc's own: {difference:.1e}")
 assert difference < 1e-13
 
 # %% [markdown]
-# ## What cannot be read is said, not guessed
+# ## Operations that cannot be read
 #
-# kcalc has no layer that sorts the channels of a feature map. The reading says so, and gives the understood parts. (Attention is read; notebook 15 is about it.)
+# kcalc never guesses. It has no layer that sorts the channels of a feature map. The reading says so, and returns the parts that it understood. (Attention is read; see notebook 15.)
 
 # %%
 class WithSorting(nn.Module):
@@ -300,9 +300,9 @@ print("understood parts:", [list(part) for part in partly.parts])
 # %% [markdown]
 # ## What we saw
 #
-# - `kc.read` gives a network and its fidelity; written-out activations are recognised, weights give $\sigma_w$ and $\sigma_b$.
-# - PyTorch's default initialisation collapses a deep model; the shaped copy keeps the cosines that the maps promise, measured on the model itself.
-# - BatchNorm goes and sums get weights; the edits are listed place by place.
+# - `kc.read` returns a network and its fidelity. It recognises written-out activations, and measures $\sigma_w$ and $\sigma_b$ from the weights.
+# - PyTorch's default initialisation collapses a deep model. The shaped copy keeps the cosines that the maps predict, measured on the model itself.
+# - BatchNorm is dropped and sums get weights; the edits are listed with their places in the code.
 # - `apply_to` returns an edited copy of the model, `export` returns code.
 #
 # Next: `11_train_it` trains such networks.

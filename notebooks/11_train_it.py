@@ -16,12 +16,12 @@
 # %% [markdown]
 # # 11. Train it
 #
-# Kernel maps describe initialisation. What are they worth once training begins? We take networks of fifty layers without shortcuts or normalisation, with and without shaping, and train each of them on scikit-learn's digits
+# Kernel maps describe initialisation. How useful are they once training begins? We take networks of fifty layers without shortcuts or normalisation, with and without shaping, and train each of them on scikit-learn's digits
 # in a few hundred steps. The questions:
 #
-# - can the theory say beforehand which of them will train;
-# - how much does shaping gain, at which learning rate;
-# - what does training do to the angles between digits?
+# - Can the theory predict which of them will train?
+# - How much does shaping gain, and at which learning rate?
+# - How does training change the angles between digits?
 
 # %%
 from dataclasses import replace
@@ -54,9 +54,9 @@ split = training.digits()  # a fifth of the examples is for testing
 split
 
 # %% [markdown]
-# ## What the theory expects
+# ## What the theory predicts
 #
-# $C_f(0)$ near 1 means that all inputs come out alike and the readout must work with what little is left; $C_f'(1)$ very large would mean that no two inputs, however near, have anything in common. The gradient's growth is the largest over the
+# $C_f(0)$ near 1 means that all inputs leave the network nearly equal, and the readout must work with the small differences. A very large $C_f'(1)$ means that no two inputs, however near, have similar outputs. The gradient's growth is the largest over the
 # smallest mean square of a layer's gradient. Shaped networks have moderate values of all three (TAT's $C_f(0) = 0.9$ is its target $\eta$).
 
 # %%
@@ -68,11 +68,11 @@ for label, net in networks.items():
     )
 
 # %% [markdown]
-# The two unshaped networks fail in opposite ways: ReLU maps everything to one direction, tanh with its gain sends even near inputs ($c = 0.9$) to nearly orthogonal outputs.
+# The two unshaped networks fail in opposite ways: ReLU maps everything to one direction; tanh with its gain sends even near inputs ($c = 0.9$) to nearly orthogonal outputs.
 #
 # ## The comparison
 #
-# Every network gets the same budget: 200 steps of Adam on batches of 64, a cosine schedule, orthogonal weights, and a choice of four learning rates. `training.compare` trains them all; its table has a line per network, at the best of its rates.
+# Every network gets the same budget: 200 steps of Adam on batches of 64, a cosine schedule, orthogonal weights, and a choice of four learning rates. `training.compare` trains them all; its table has one line per network, at its best rate.
 
 # %%
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
@@ -124,12 +124,12 @@ axes[1].set_xticks([1e-4, 3e-4, 1e-3, 3e-3], ["1e-4", "3e-4", "1e-3", "3e-3"])
 axes[1].minorticks_off();
 
 # %% [markdown]
-# Two things to remember. At its best learning rate each shaped network learns more from 200 steps than an unshaped one at any of these. And they do so at
-# small rates: at $10^{-4}$ they are above 90 % and the others below 40 %, while $3\cdot10^{-3}$ is already too much for DKS, as all of its layers take part in the function.
+# Note two things. At its best learning rate each shaped network learns more from 200 steps than an unshaped one at any of these rates. And shaped networks do so at
+# small rates: at $10^{-4}$ they are above 90 % and the others below 40 %, while $3\cdot10^{-3}$ is already too much for DKS, because all of its layers contribute to the function.
 #
 # ## The bound on slopes
 #
-# DKS bounds the slope of the C maps of all subnetworks by $\zeta$, 1.5 by default. Appendix M.3 of the paper varies it. Near 1 the network is nearly linear and learns a little less; from 1.1 to 10 there is little to choose; a bound of ten thousand lets it degenerate like an unshaped one:
+# DKS bounds the slope of the C maps of all subnetworks by $\zeta$, 1.5 by default. Appendix M.3 of the paper varies it. Near 1 the network is nearly linear and learns a little less. From 1.1 to 10 it makes little difference. With a bound of ten thousand it degenerates like an unshaped network:
 
 # %%
 ZETAS = (1.00001, 1.1, 1.5, 10.0, 10000.0)
@@ -143,9 +143,9 @@ bounds = training.compare(
 print(bounds)
 
 # %% [markdown]
-# ## What training does to angles
+# ## How training changes angles
 #
-# `training.fit` trains one network and keeps its parameters. The cosines between test digits at the last hidden layer, of different classes and of equal ones, before and after training:
+# `training.fit` trains one network and keeps its parameters. These are the cosines between test digits at the last hidden layer, of different classes and of equal ones, before and after training:
 
 # %%
 groups = split.y[split.test]
@@ -201,17 +201,17 @@ fig.suptitle(
 );
 
 # %% [markdown]
-# The unshaped ReLU network begins with all digits in one direction, and equal digits no nearer than different ones to two decimals. The shaped one begins with the digits nearly where the data have them, and training
-# only has to sort them.
+# The unshaped ReLU network begins with all digits in one direction; to two decimals, equal digits are no nearer than different ones. The shaped network begins with the digits nearly where the data have them, and training
+# only has to separate them.
 #
 # ## What we saw
 #
-# - Before any training the maps tell which networks will learn slowly, and in which way they fail.
-# - Shaped networks of fifty plain layers learn the digits in a few hundred steps; the others, at the best of four learning rates, stay behind the shaped ones at theirs.
-# - Deep shaped networks learn at small learning rates; large ones can wreck them.
-# - A network that collapses its inputs must first unfold them.
+# - Before any training the maps predict which networks will learn slowly, and how they fail.
+# - Shaped networks of fifty plain layers learn the digits in a few hundred steps. The others, at the best of four learning rates, do worse than the shaped ones at theirs.
+# - Deep shaped networks learn at small learning rates; large rates can ruin them.
+# - A network that collapses its inputs must first spread them out.
 #
-# This is one seed and one small data set. The papers train convolutional networks on ImageNet, mostly with K-FAC: the order of two variants carries over, not any figure. `training.compare` takes more seeds and folds, and `Settings(optimizer=...)` SGD,
+# This is one seed and one small data set. The papers train convolutional networks on ImageNet, mostly with K-FAC: the order of two variants carries over, but no number does. `training.compare` supports more seeds and folds, and `Settings(optimizer=...)` SGD,
 # Muon and K-FAC; `kcalc train` does the same from the command line.
 #
 # Next: `12_verify_the_theory`, on whether the theory behind all this is right.

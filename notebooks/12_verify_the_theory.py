@@ -16,8 +16,8 @@
 # %% [markdown]
 # # 12. Verify the theory
 #
-# kcalc rests on five papers and on a theory of attention that its own documentation states. Their statements are kept as *claims*: a statement in the form that holds, its place, its hypotheses, a check that yields evidence and, where the paper prints another mathematical statement, that one as well. `kcalc verify` runs them
-# all. This notebook shows the verdicts, takes apart by hand two printed statements that fail, and adds a claim of your own.
+# kcalc rests on five papers and on the theory of attention in its documentation. It stores their statements as *claims*. A claim has a statement in the form that holds, its place, its hypotheses and a check that yields evidence. If the paper prints another mathematical statement, the claim includes that too. `kcalc verify` runs all
+# checks. This notebook shows the verdicts, examines two printed statements that fail, and adds a claim.
 
 # %%
 import matplotlib.pyplot as plt
@@ -39,9 +39,9 @@ plt.rc("legend", frameon=False)
 BLUE, RED, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
 
 # %% [markdown]
-# ## What there is
+# ## The claims
 #
-# Every claim has a verdict. "Printed form fails" means that the mathematics of the printed statement is wrong and that a corrected form holds; "holds with caveat" adds a hypothesis that the paper leaves out; "not decidable here" is mostly said of training runs
+# Every claim has a verdict. "Printed form fails" means that the mathematics of the printed statement is wrong and that a corrected form holds; "holds with caveat" adds a hypothesis that the paper omits; "not decidable here" mostly concerns training runs
 # on large data sets.
 
 # %%
@@ -81,7 +81,7 @@ ax.set(
 ax.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.02));
 
 # %% [markdown]
-# The papers were read in plain-text copies with damaged passages. Their slips (letters, indices, lost signs, words) are no failures of mathematics and are not counted above: they are listed as errata, without verdicts, and the claims state what is meant.
+# We read the papers in plain-text copies with damaged passages. Errors in these copies (letters, indices, lost signs, words) are not mathematical errors and do not count above. They are listed as errata, without verdicts, and the claims state the intended text.
 
 # %%
 slips = claims.errata()
@@ -92,11 +92,11 @@ Markdown(
 )
 
 # %% [markdown]
-# Of the statements that fail, too, one can only say that they are false as they stand in these copies: the published papers may have them right.
+# For statements that fail, too, we can only say that they are false in these copies: the published papers may be right.
 #
-# ## Running some
+# ## Run some of them
 #
-# A few theorem-level claims, with the small budget: the verdict, its margin (by how much the tightest finding holds) and the kinds of evidence.
+# These are a few theorem-level claims, with the small budget: the verdict, its margin (by how much the tightest finding holds) and the kinds of evidence.
 
 # %%
 chosen = [
@@ -130,8 +130,8 @@ def shown(id):
 shown("DKS-prop20")
 
 # %% [markdown]
-# The smallest counterexample needs no computer: for the identity map $C(c) = c$ we have $F = 1$, so that the printed bound is $0$, while $C' = 1$. Random C maps fail it too. A C map (uniform $q$) is a power series $\sum_n b_n c^n$ with $b_n \ge 0$ that
-# sum to one, so that random ones are easy to draw:
+# The smallest counterexample needs no computer: for the identity map $C(c) = c$ we have $F = 1$, so the printed bound is $0$, while $C' = 1$. Random C maps violate it too. A C map (uniform $q$) is a power series $\sum_n b_n c^n$ with $b_n \ge 0$ that
+# sum to one, so random ones are easy to draw:
 
 # %%
 powers = np.arange(12)
@@ -189,13 +189,13 @@ ax.set(
 ax.legend(fontsize=8, loc="upper left");
 
 # %% [markdown]
-# The corrected form is Jensen's inequality for the convex function $y\log y$: with $y_n = c^{n-1}$ one has $F = \sum_{n\ge1} b_n y_n$ and, as the $b_n$ sum to one at most, $\sum b_n y_n\log y_n \ge F\log F$. Now $n = 1 + \log y_n/\log c$ with $\log c < 0$, so that
+# The corrected form is Jensen's inequality for the convex function $y\log y$: with $y_n = c^{n-1}$ one has $F = \sum_{n\ge1} b_n y_n$ and, because the $b_n$ sum to one at most, $\sum b_n y_n\log y_n \ge F\log F$. Now $n = 1 + \log y_n/\log c$ with $\log c < 0$, so
 # $C'(c) = \sum n\,b_n y_n \le F\,(1 + \log F/\log c)$.
 # The dotted line is $e^{-1/e}$: below it the printed bound is true as well.
 #
 # ## A second one: a ReLU block with a shortcut
 #
-# A leaky ReLU has the C map of a residual ReLU block, says Proposition 1 of the TAT paper, for a shortcut weight that depends on the negative slope $a$. Which one?
+# Proposition 1 of the TAT paper says that a leaky ReLU has the C map of a residual ReLU block, for a shortcut weight that depends on the negative slope $a$. Which one?
 
 # %%
 shown("TAT-prop1")
@@ -222,9 +222,9 @@ library = kc.activation(sp.Max(t, 0) + a * sp.Min(t, 0)).c_map(grid)
 print(f"the library's leaky ReLU differs from this one by {np.abs(library - leaky).max():.1e}")
 
 # %% [markdown]
-# ## A claim of your own
+# ## Add a claim
 #
-# A check receives a `bench` (random numbers of its own, a budget, ways to decide) and yields evidence. Say you believe that the C map of a convex combination of *activations* is the convex combination of their C maps. Here is the claim; its check looks at
+# A check receives a `bench` (separate random numbers, a budget, ways to decide) and yields evidence. Suppose you believe that the C map of a convex combination of *activations* is the convex combination of their C maps. Here is the claim. Its check looks at
 # random pairs and, being able to fail, fails:
 
 # %%
@@ -274,11 +274,11 @@ for claim in mine.claims.values():
     assert finding.expected
 
 # %% [markdown]
-# The second is a small theorem: $E[\varphi_e(u)\varphi_o(v)] = 0$, as $(u, v)$ and $(-u, -v)$ have one law. So a constant added to $\tanh$ mixes its C map with the constant 1, and so does a random bias behind it.
+# The second claim is a small theorem: $E[\varphi_e(u)\varphi_o(v)] = 0$, because $(u, v)$ and $(-u, -v)$ have the same law. So a constant added to $\tanh$ mixes its C map with the constant 1, and so does a random bias after it.
 #
 # ## Checks must be able to fail
 #
-# A verdict is worth as much as its check. kcalc's own tests therefore spoil its formulas one at a time (a wrong constant, a lost square) and ask whether some claim then contradicts. By hand: let us feed the claim above a wrong mixture.
+# A verdict is worth as much as its check. kcalc's tests therefore break its formulas one at a time (a wrong constant, a lost square) and test whether some claim then fails. As an example, we give the claim above a wrong mixture.
 
 # %%
 bench_seed = claims.check(mine.claims["MINE-2"], seed=1)
@@ -304,8 +304,8 @@ assert not spoilt.expected
 # %% [markdown]
 # ## What we saw
 #
-# - Claims carry their statement, hypotheses, evidence and verdict; `claims.verify()` runs them, `kcalc verify --html page.html` writes the page, `docs/what_holds.md` lists them, and `claims.errata()` the slips of the copies.
-# - A refutation is small: a linear map, a wrong constant. The statements that hold are checked by the same kind of evidence.
-# - Your own claims take a decorator and a generator.
+# - Claims contain their statement, hypotheses, evidence and verdict. `claims.verify()` runs them, `kcalc verify --html page.html` writes the page, `docs/what_holds.md` lists them, and `claims.errata()` lists the errors in the copies.
+# - A refutation is small: a linear map, a wrong constant. Statements that hold are checked by the same kind of evidence.
+# - To add a claim, use a decorator and a generator.
 #
 # Next: `13_one_thing`, where four formalisms turn out to be one.

@@ -16,8 +16,8 @@
 # %% [markdown]
 # # 13. One thing
 #
-# The literature analyses networks at initialisation by *variance propagation* (LeCun, Glorot, He), *signal propagation* or *mean field theory* (Poole, Schoenholz), *path weights* (Balduzzi) and *Q and C maps* (Daniely, Martens). Here each
-# of them is written in a few lines, and set against kcalc. Where their hypotheses agree they give the same numbers; where they do not, one can see which hypothesis makes the difference.
+# The literature analyses networks at initialisation by *variance propagation* (LeCun, Glorot, He), *signal propagation* or *mean field theory* (Poole, Schoenholz), *path weights* (Balduzzi) and *Q and C maps* (Daniely, Martens). This notebook implements each
+# in a few lines and compares it with kcalc. If their hypotheses agree, they give the same numbers; if not, we can see which hypothesis makes the difference.
 
 # %%
 import itertools
@@ -43,7 +43,7 @@ c = np.cos(np.linspace(np.pi, 0, 401))  # dense near the ends
 # %% [markdown]
 # ## Variance propagation is the Q map
 #
-# **The formalism.** Weights are independent with mean 0 and variance $\sigma^2/n$, so that $\mathrm{Var}\,(Wx)_i = \sigma^2\,E\,x^2$. For a ReLU behind a symmetric pre-activation of variance $v$, $E\,\mathrm{relu}^2 = v/2$. For a residual block the variances of the branches add up.
+# **The formalism.** Weights are independent with mean 0 and variance $\sigma^2/n$, so $\mathrm{Var}\,(Wx)_i = \sigma^2\,E\,x^2$. For a ReLU after a symmetric pre-activation of variance $v$, $E\,\mathrm{relu}^2 = v/2$. For a residual block the variances of the branches add up.
 
 # %%
 v, sigma = sp.symbols("v sigma", positive=True)
@@ -69,7 +69,7 @@ print(
 assert abs(kc.q_map(residual)(1.0) - variance) < 1e-9 * variance
 
 # %% [markdown]
-# **The difference.** What variance propagation computes is a variance over inputs *and* weights; q values are about one network. The mean over draws need not say anything of a single draw. Take a product of $D$ independent weights of variance 1, a linear network of
+# **The difference.** Variance propagation computes a variance over inputs *and* weights; q values are about one network. The mean over draws need not describe a single draw. Take a product of $D$ independent weights of variance 1, a linear network of
 # width 1: its variance is 1 for every $D$. The Q map says the same, but as a statement about wide networks.
 
 # %%
@@ -100,11 +100,11 @@ ax.spines["left"].set_visible(False)
 ax.legend(loc="upper left");
 
 # %% [markdown]
-# The original argument, for *fixed* weight vectors of norm one and whitened inputs, fails for a reason of its own: $h = (x, -x)$, $y = (h_1 + h_2)/\sqrt2$ has weight vectors of norm 1, and $y = 0$. Outputs of a layer are not uncorrelated, even if its inputs are.
+# The original argument, for *fixed* weight vectors of norm one and whitened inputs, fails for a different reason: $h = (x, -x)$, $y = (h_1 + h_2)/\sqrt2$ has weight vectors of norm 1, and $y = 0$. Outputs of a layer may be correlated, even if its inputs are not.
 #
 # ## Signal propagation is the pair of local maps
 #
-# **The formalism.** Follow $E\,\varphi(u)^2$ and $E\,\varphi(u)\varphi(v)$ of one unit for two inputs, $(u, v)$ taken as Gaussian. With weights of variance $\sigma_w^2$ over fan-in and biases of variance $\sigma_b^2$:
+# **The formalism.** Follow $E\,\varphi(u)^2$ and $E\,\varphi(u)\varphi(v)$ of one unit for two inputs, assuming that $(u, v)$ is Gaussian. With weights of variance $\sigma_w^2$ over fan-in and biases of variance $\sigma_b^2$:
 #
 # $$q' = \sigma_w^2 \!\int\! Dz\, \varphi(\sqrt q z)^2 + \sigma_b^2, \qquad c' = \frac1{q'}\Bigl(\sigma_w^2\!\int\!\!\int\! Dz_1 Dz_2\, \varphi(u)\varphi(v) + \sigma_b^2\Bigr).$$
 
@@ -145,7 +145,7 @@ assert (
 )
 
 # %% [markdown]
-# **The phase diagram.** Mean field theory sorts $(\sigma_w, \sigma_b)$ by $\chi_1 = \sigma_w^2\int Dz\,\varphi'(\sqrt{q^*}z)^2$ at the fixed point $q^*$: below 1 nearby inputs merge (order), above 1 they part (chaos). In the language of maps $\chi_1$ is the slope $C'(1)$ of the layer at $q^*$; `kc.depth_limit` has $q^*$, the cosine $c^*$ that inputs tend to, and the rate.
+# **The phase diagram.** Mean field theory classifies $(\sigma_w, \sigma_b)$ by $\chi_1 = \sigma_w^2\int Dz\,\varphi'(\sqrt{q^*}z)^2$ at the fixed point $q^*$: below 1 nearby inputs merge (order), above 1 they separate (chaos). In the language of maps $\chi_1$ is the slope $C'(1)$ of the layer at $q^*$; `kc.depth_limit` returns $q^*$, the cosine $c^*$ that inputs tend to, and the rate.
 
 # %%
 scale = np.linspace(0.6, 2.4, 19)
@@ -179,12 +179,12 @@ ax.set(
 ax.legend(fontsize=8.5);
 
 # %% [markdown]
-# **The difference** is in what is proven. Signal propagation argues by the central limit theorem, layer by layer, for units of a random ensemble; after the first layer the terms of its sums are no longer independent. The kernel theorems behind Q and C maps state the
-# same equations for the feature maps of one wide network with high probability, for Gaussian or orthogonal weights, also where the input has few dimensions.
+# **The difference** is in the proofs. Signal propagation uses the central limit theorem, layer by layer, for units of a random ensemble; after the first layer the terms of its sums are no longer independent. The kernel theorems behind Q and C maps prove the
+# same equations for the feature maps of one wide network with high probability, for Gaussian or orthogonal weights, even if the input has few dimensions.
 #
 # ## Path weights are the C map's derivative
 #
-# **The formalism.** A ReLU network is a sum over paths, $f(x) = \sum_p W_p\, x_p$ over the *active* paths $p$, those all of whose units are on, with $W_p$ the product of the weights along the path. First, that this is the same function:
+# **The formalism.** A ReLU network is a sum over paths, $f(x) = \sum_p W_p\, x_p$ over the *active* paths $p$, those all of whose units are on, with $W_p$ the product of the weights along the path. First we check that this is the same function:
 
 # %%
 sizes, x, draw = (2, 5, 5, 1), np.array([1.0, -0.7]), np.random.default_rng(2)
@@ -221,8 +221,8 @@ print(
 )
 
 # %% [markdown]
-# **The difference.** Per layer the path formula says $c \mapsto c\,C'(c)$ (with $\sigma^2 = 2$), while $C(c) = c\,C'(c) + \sqrt{1-c^2}/\pi$. The last term is what the formula loses by taking weights and active paths for independent: for $x' = x$ it is exact, for $x' \ne x$ the weights that
-# lead to a co-active unit are not centred. The further assumption that a *quarter* of the units is co-active makes it $2^{-R}c$ behind $R$ layers.
+# **The difference.** Per layer the path formula gives $c \mapsto c\,C'(c)$ (with $\sigma^2 = 2$), while $C(c) = c\,C'(c) + \sqrt{1-c^2}/\pi$. The formula loses the last term because it treats weights and active paths as independent. For $x' = x$ it is exact; for $x' \ne x$ the weights that
+# lead to a co-active unit are not centred. The further assumption that a *quarter* of the units is co-active makes it $2^{-R}c$ after $R$ layers.
 
 # %%
 cc = sp.Symbol("c", real=True)
@@ -260,7 +260,7 @@ ax.legend(fontsize=8, loc="lower right")
 assert np.abs(measured - np.interp(dots, c, exact)).max() < 0.05
 
 # %% [markdown]
-# For *gradients* with respect to the input the same count is right, as the missing term does not arise: $E\,\nabla f(x)\cdot\nabla f(x') = \prod_l C'(c_l)$ along the *true* angles $c_l$, by the chain rule the slope $C_f'(c)$ of the global map (at infinite width). The assumption of a quarter would again give $2^{-R}$ ("shattered gradients").
+# For *gradients* with respect to the input the same count is right, because the missing term does not occur: $E\,\nabla f(x)\cdot\nabla f(x') = \prod_l C'(c_l)$ along the *true* angles $c_l$, by the chain rule the slope $C_f'(c)$ of the global map (at infinite width). The assumption of a quarter would again give $2^{-R}$ ("shattered gradients").
 # The first layer's part of the tangent kernel is $c$ times this.
 
 # %%
@@ -325,11 +325,11 @@ ax.legend(fontsize=8.5, loc="upper left");
 # %% [markdown]
 # ## One table
 #
-# | formalism | computes | in kcalc | takes for granted |
+# | formalism | computes | in kcalc | assumes |
 # |---|---|---|---|
 # | variance propagation | $E\,x^2$ over inputs and weights | `kc.q_map` | symmetric weights, independent branches; nothing about one draw |
 # | signal propagation, mean field | $E\,\varphi(u)^2$, $E\,\varphi(u)\varphi(v)$ per unit | `kc.q_map`, `kc.c_map`, `kc.depth_limit` | Gaussian units by a central limit theorem in every layer |
-# | path weights | sums over active paths of ReLU networks | $C'$, `kc.ntk(net).layers` | weights independent of which paths are active; exact for $x' = x$ |
+# | path weights | sums over active paths of ReLU networks | $C'$, `kc.ntk(net).layers` | weights independent of the active paths; exact for $x' = x$ |
 # | Q and C maps | squared norms and cosines of feature maps | all of it | Gaussian or orthogonal weights, fresh for every layer, great width |
 # | scaling calculus (8), moments (7) | the same second moments, forward and back, at finite width | `kc.scaling`, `kc.moments` | symmetric weights, rectifiers |
 #
@@ -337,6 +337,6 @@ ax.legend(fontsize=8.5, loc="upper left");
 #
 # - Variance and signal propagation have the equations of Q and C maps; the maps add what the numbers mean for one network, and when.
 # - $\chi_1$ is the slope of the C map at its fixed point 1; the share of co-active units is half of the slope of the ReLU's C map.
-# - Path counting is right for one input and for gradients, and misleads on the cosine of two outputs.
+# - Path counting is right for one input and for gradients, but wrong for the cosine of two outputs.
 #
-# Next, [14](14_a_modern_block.ipynb): gates, norms and token mixing of today's blocks, node by node.
+# Next, [14](14_a_modern_block.ipynb): gates, norms and token mixing of modern blocks, node by node.

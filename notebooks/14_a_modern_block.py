@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 14. A modern block, node by node
 #
-# Language models of today are built of two blocks: a gated MLP behind a norm, and attention. We read both at initialisation: which node has which q and c value, what of it is exact, how steep the block is, what shaping can do for it, and what becomes of the tokens of an input when attention mixes them and there are no shortcuts.
+# Modern language models consist of two blocks: a gated MLP after a norm, and attention. We analyse both at initialisation: the q and c value of every node, which of these are exact, how steep the block is, and what shaping can do for it. Then we follow the tokens of an input through attention without shortcuts.
 
 # %%
 import matplotlib.pyplot as plt
@@ -41,7 +41,7 @@ c = np.cos(np.linspace(np.pi, 0, 201))
 # %% [markdown]
 # ## A gated block
 #
-# $y = x + W\,(\mathrm{swish}(Uh)\odot Vh)$ with $h = x/\mathrm{rms}(x)$, behind an embedding. The two factors of the product have weights of their own; given $h$ they are independent. So mean squares multiply, and so do cosines: $q = q_1q_2$, $c = c_1c_2$.
+# $y = x + W\,(\mathrm{swish}(Uh)\odot Vh)$ with $h = x/\mathrm{rms}(x)$, after an embedding. The two factors of the product have separate weights; given $h$ they are independent. So mean squares multiply, and so do cosines: $q = q_1q_2$, $c = c_1c_2$.
 
 # %%
 net = kc.Network.from_steps(
@@ -61,7 +61,7 @@ ax = net.draw()
 ax.set_title("Two branches behind one norm meet in a product");
 
 # %% [markdown]
-# Two inputs with cosine 0.3. Beside the numbers of the calculus, those of 30 random networks of width 2048, written in NumPy:
+# Take two inputs with cosine 0.3. Here are the numbers of the calculus and those of 30 random networks of width 2048, in NumPy:
 
 
 # %%
@@ -98,7 +98,7 @@ for node in draws[0]:
     assert abs(mean[0] - q) < 4 * error[0] + 1e-9 and abs(mean[1] - cosine) < 4 * error[1]
 
 # %% [markdown]
-# The gate has $q = 0.3558 \cdot 1$ and, as a covariance, $m = q\,c = 0.0370$. The map as a formula, with the local maps of swish by name:
+# The gate has $q = 0.3558 \cdot 1$ and, as a covariance, $m = q\,c = 0.0370$. This is the map as a formula, with the local maps of swish by name:
 
 # %%
 kc.c_map(net).expr
@@ -106,7 +106,7 @@ kc.c_map(net).expr
 # %% [markdown]
 # ## Exact, heuristic, opaque
 #
-# Every answer carries what it takes for granted. `convention` and `exact` say how a rule was read; `heuristic` that a hypothesis does not hold; where nothing can be said, there is an error instead of a number, with what to do.
+# Every result lists its assumptions. `convention` and `exact` describe how a rule was applied; `heuristic` means that a hypothesis does not hold. If kcalc cannot compute a result, it raises an error that suggests a remedy.
 
 # %%
 batch = kc.chain(L.Affine(), L.BatchNorm(), L.Nonlinear("relu"), L.Affine())
@@ -144,7 +144,7 @@ for name, one in cases.items():
 # %% [markdown]
 # ## How steep it is
 #
-# The slope of a C map at $c = 1$ says how small differences grow. Slopes of factors *add up*, as $(c_1c_2)' = c_1' + c_2'$ at 1. With $\psi$ the slope of the activation, a branch has $1 + \psi$; the tangent kernel follows from the same product rule.
+# The slope of a C map at $c = 1$ says how small differences grow. Slopes of factors *add up*, because $(c_1c_2)' = c_1' + c_2'$ at 1. With $\psi$ the slope of the activation, a branch has $1 + \psi$; the tangent kernel follows from the same product rule.
 
 # %%
 print(
@@ -168,9 +168,9 @@ assert np.abs(below - total).max() < 1e-12
 assert K.layers["embed"](1.0) > 0.5 * K(1.0)
 
 # %% [markdown]
-# ## Shaping a stack of fifty
+# ## Shape a stack of fifty
 #
-# Deep Kernel Shaping wants $C(0) = 0$ at every activation, so that $\psi \ge 1$. A gate then has slope $\ge 2$ whatever the activation, and fifty blocks with equal weights of shortcut and branch at least $1.5^{50}$. kcalc says what is out of reach, and what is nearest:
+# Deep Kernel Shaping requires $C(0) = 0$ at every activation, so $\psi \ge 1$. A gate then has slope $\ge 2$ for any activation, and fifty blocks with equal weights of shortcut and branch at least $1.5^{50}$. kcalc names the unreachable target and the nearest reachable one:
 
 # %%
 stack = A.gated_mlp(50, "swish", norm="rms")
@@ -180,7 +180,7 @@ except kc.UnreachableTarget as error:
     print(error)
 
 # %% [markdown]
-# With shortcuts of weight $\sqrt{50/51}$ the slope is $(1 + \psi/51)^{50} < e^\psi$, and $\zeta = 4$ can be had.
+# With shortcuts of weight $\sqrt{50/51}$ the slope is $(1 + \psi/51)^{50} < e^\psi$, and $\zeta = 4$ is reachable.
 
 # %%
 weight = (50 / 51) ** 0.5
@@ -207,7 +207,7 @@ ax.legend(loc="upper left", fontsize=8);
 # %% [markdown]
 # ## Attention without shortcuts
 #
-# While its query weights are zero, attention averages tokens by fixed weights: a matrix $A$ over tokens, `L.TokenMix(A)`. The covariance of the tokens of one input follows $\Sigma \mapsto A\Sigma A^\top$, exactly. Uniform attention leaves one token of all after one layer, the causal one after a few. Two remedies [He et al. 2023]: leave tokens alone at first ($A = I$, value-skip), or choose $A_l = L_lL_{l-1}^{-1}$ from Cholesky factors of covariances that change slowly, $\Sigma_l = e^{-r_l|i-j|}$ with falling rates $r_l$.
+# While its query weights are zero, attention averages tokens by fixed weights: a matrix $A$ over tokens, `L.TokenMix(A)`. The covariance of the tokens of one input follows $\Sigma \mapsto A\Sigma A^\top$, exactly. Uniform attention makes all tokens equal after one layer, causal attention after a few. There are two remedies [He et al. 2023]: start with $A = I$ (value-skip), or choose $A_l = L_lL_{l-1}^{-1}$ from Cholesky factors of covariances that change slowly, $\Sigma_l = e^{-r_l|i-j|}$ with falling rates $r_l$.
 
 # %%
 T, depth = 16, 12
@@ -245,9 +245,9 @@ fig.suptitle(
 assert np.abs(state - np.exp(-rates[-1] * distance)).max() < 1e-13
 
 # %% [markdown]
-# ## Shaping it, MLPs included
+# ## Shape it, MLPs included
 #
-# Between two attentions stands an MLP, whose C map bends the cosines of tokens too. So the matrices meet other cosines than planned, rows do not keep $q = 1$, and kcalc refuses, with the row:
+# Between two attentions is an MLP, whose C map changes the cosines of tokens too. So the matrices act on other cosines than planned, rows do not keep $q = 1$, and kcalc raises an error that names the row:
 
 # %%
 blocks = 12
@@ -264,7 +264,7 @@ for a in s.assumptions[-2:]:
     print(f"{a.kind}: {a.text}")
 
 # %% [markdown]
-# The cosines of tokens node by node are `s.token_cosines`. Here they are against twenty random networks of width 1024:
+# `s.token_cosines` contains the cosines of tokens node by node. Here we compare them with twenty random networks of width 1024:
 
 
 # %%
@@ -313,6 +313,6 @@ assert (np.abs(mean - theory) < 5 * error + 1e-9).all()
 # ## What we saw
 #
 # - A product of independent branches multiplies q, c and means; the SwiGLU gate at q = 1, c = 0.3 has q = 0.3558 and covariance 0.0370, as measured.
-# - Slopes of factors add up, so that a deep gated stack can be shaped only if its shortcuts are strong; kcalc names the least ζ.
-# - Attention with zero queries is a fixed matrix, and the covariance of tokens follows it exactly. Notebook 15 has attention whose weights depend on the input.
-# - Without shortcuts q = 1 must be kept row by row, for the cosines of the tokens at hand.
+# - Slopes of factors add up, so a deep gated stack can be shaped only if its shortcuts are strong; kcalc names the smallest ζ.
+# - Attention with zero queries is a fixed matrix, and the covariance of tokens follows it exactly. Notebook 15 treats attention whose weights depend on the input.
+# - Without shortcuts q = 1 must be kept row by row, for the cosines of the given tokens.

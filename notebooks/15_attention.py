@@ -14,9 +14,9 @@
 # ---
 
 # %% [markdown]
-# # 15. Attention, and how tokens become alike
+# # 15. Attention and rank collapse
 #
-# Attention averages tokens, so that at initialisation the tokens of a sequence become more alike from layer to layer: *rank collapse*. We derive the map of the cosine between two tokens from an exact formula, for attention alone and in blocks with shortcuts and norms, and put it beside random networks and beside two approximations in use: $e^v/T$ and the random energy limit.
+# Attention averages tokens, so at initialisation the tokens of a sequence become more similar from layer to layer: *rank collapse*. We derive the map of the cosine between two tokens from an exact formula, for single attention layers and for blocks with shortcuts and norms. We compare it with random networks and with two approximations in use: $e^v/T$ and the random energy limit.
 
 # %%
 import matplotlib.pyplot as plt
@@ -41,15 +41,15 @@ RHO, RHO_OUT = r"token cosine $\rho$", r"token cosine behind the layer, $R(\rho)
 # %% [markdown]
 # ## One formula
 #
-# A sequence has $T$ tokens of mean square $q = 1$, and any two of them have the cosine $\rho$, the *token cosine*. Queries, keys and values are $W_Qx$, $W_Kx$ and $W_Vx$ with $\operatorname{Var}W_Q = \sigma^2/n$, the others $1/n$. In a wide head the scores of a row $i$ are Gaussian. Softmax does not change if a number is added to all scores of a row. There remain independent scores $a_j$ of variance $\tau^2$, and two rows have the covariance $\kappa$ at equal $j$:
+# A sequence has $T$ tokens of mean square $q = 1$, and any two of them have the cosine $\rho$, the *token cosine*. Queries, keys and values are $W_Qx$, $W_Kx$ and $W_Vx$ with $\operatorname{Var}W_Q = \sigma^2/n$, the others $1/n$. In a wide head the scores of a row $i$ are Gaussian. Softmax does not change if a number is added to all scores of a row. What remains is independent scores $a_j$ of variance $\tau^2$, and two rows have covariance $\kappa$ at equal $j$:
 #
 # $$\tau^2 = \sigma^2(1-\rho),\qquad \kappa = \sigma^2\rho\,(1-\rho).$$
 #
-# With the rows $A$, $B$ of softmax of such scores, $S = \mathbb E\sum_jA_jB_j$ and $S_{\mathrm{self}} = \mathbb E\sum_jA_j^2$, an output $\sum_jA_jv_j$ has the mean square $q' = \rho + (1-\rho)S_{\mathrm{self}}$, and two outputs have the covariance $p' = \rho + (1-\rho)S$. So the map of the token cosine is
+# With the rows $A$, $B$ of softmax of such scores, $S = \mathbb E\sum_jA_jB_j$ and $S_{\mathrm{self}} = \mathbb E\sum_jA_j^2$, an output $\sum_jA_jv_j$ has the mean square $q' = \rho + (1-\rho)S_{\mathrm{self}}$, and two outputs have covariance $p' = \rho + (1-\rho)S$. So the map of the token cosine is
 #
 # $$R(\rho) = \frac{\rho + (1-\rho)\,S}{\rho + (1-\rho)\,S_{\mathrm{self}}}.$$
 #
-# Since $1/x = \int_0^\infty e^{-sx}\,ds$, the expectation of a product of two rows of softmax is a double integral, exact for every $T$. `Overlap` computes it, and `kc.token_map` reads it off a network:
+# Since $1/x = \int_0^\infty e^{-sx}\,ds$, the expectation of a product of two rows of softmax is a double integral, exact for every $T$. `Overlap` computes it, and `kc.token_map` computes the map of a network:
 
 
 # %%
@@ -81,11 +81,11 @@ for rho in (0.0, 0.2, 0.6, 0.9):
     assert abs(token_cosine(T, sigma, rho) - R(rho)) < 1e-11
 
 # %% [markdown]
-# ## Beside random heads
+# ## Comparison with random heads
 #
 # We draw heads of key width 256 with values of 256 channels, and average $q'$ and $p'$ over heads and tokens. The two approximations are:
 #
-# - $e^v/T$: the sums in the denominators of softmax are taken as constants, so that $S_{\mathrm{self}}\approx e^{\tau^2}/T$ and $S\approx e^{\kappa}/T$;
+# - $e^v/T$: the sums in the denominators of softmax are treated as constants, so $S_{\mathrm{self}}\approx e^{\tau^2}/T$ and $S\approx e^{\kappa}/T$;
 # - the random energy limit: with $\tau^2 = \beta^2\ln T$ and $T\to\infty$, $S_{\mathrm{self}}\to\max(0, 1 - \sqrt2/\beta)$ and $S\to0$.
 
 
@@ -163,7 +163,7 @@ ax.legend(loc="lower right", fontsize=8.5);
 # %% [markdown]
 # ## How far off the approximations are
 #
-# At $\rho = 0$ everything is in $S_{\mathrm{self}}$, the probability that two tokens drawn with the weights of one row of softmax are the same. The plot follows it over the scale of scores $\beta = \tau/\sqrt{\ln T}$. The approximation $e^v/T$ exceeds 1 from $\beta = 1$ on. The random energy limit is reached so slowly that no sequence in use is near it around $\beta = \sqrt2$.
+# At $\rho = 0$ everything depends on $S_{\mathrm{self}}$, the probability that two tokens drawn with the weights of one row of softmax are the same. The plot shows it as a function of the scale of scores $\beta = \tau/\sqrt{\ln T}$. The approximation $e^v/T$ exceeds 1 from $\beta = 1$ on. The random energy limit is reached so slowly that no sequence in use is near it around $\beta = \sqrt2$.
 
 
 # %%
@@ -218,13 +218,13 @@ print(
 )
 
 # %% [markdown]
-# ## Attention alone: a cubic rate, with its constant
+# ## Attention without shortcuts: a cubic rate, with its constant
 #
 # $q' - p' = (1-\rho)(S_{\mathrm{self}} - S)$. Near $\rho = 1$ the scores of a row are nearly equal, $\partial S/\partial\kappa\to(T-1)/T^2$, and $\tau^2 - \kappa = \sigma^2(1-\rho)^2$. Therefore
 #
 # $$1 - R(\rho)\;\to\;\sigma^2\,\frac{T-1}{T^2}\,(1-\rho)^3.$$
 #
-# Dong et al. 2021 proved an upper bound with this exponent; the formula gives the constant. $R(\rho) > \rho$ everywhere in $[0, 1)$: attention alone has no other fixed point there, and tokens become equal at a rate that is cubic at every layer.
+# Dong et al. 2021 proved an upper bound with this exponent; the formula gives the constant. $R(\rho) > \rho$ everywhere in $[0, 1)$: attention without shortcuts has no other fixed point there, and tokens become equal at a rate that is cubic at every layer.
 
 # %%
 gap = np.geomspace(1e-4, 1, 25)
@@ -254,11 +254,11 @@ for layer in range(1, 6):
 # %% [markdown]
 # ## With a shortcut and norms: a fixed point
 #
-# Behind $a\,x + \mathrm{Attn}(x)$ the token map has at $\rho = 1$ the slope $a^2/(a^2 + 1)$, whatever $\sigma$ is: the rate is no longer cubic but linear, and it stays below 1. The MLP can hold tokens apart, since its C map may have a slope above 1. We take the block
+# After $a\,x + \mathrm{Attn}(x)$ the token map has slope $a^2/(a^2 + 1)$ at $\rho = 1$, whatever $\sigma$ is: the rate is no longer cubic but linear, and it stays below 1. The MLP can hold tokens apart, because its C map may have a slope above 1. We take the block
 #
 # $$y = N(a\,x + W_O\operatorname{Attn}(x)),\qquad z = N(a\,y + W_2\operatorname{erf}(W_1y)),\qquad N(x) = x/\mathrm{rms}(x),$$
 #
-# with $W_1$ of $\sigma_w = 10$ and $a = 1$, and look for its fixed points.
+# with $W_1$ of $\sigma_w = 10$ and $a = 1$, and find its fixed points.
 
 
 # %%
@@ -298,7 +298,7 @@ for point in points:
 stable = next(point for point in points if point.stable)
 
 # %% [markdown]
-# Above the stable fixed point the MLP drives tokens apart faster than attention draws them together; below it attention is stronger. Starting from $\rho = 0$ and from $\rho = 0.98$, the tokens of a random network should come to the same cosine. We measure 16 networks of 768 channels with 12 heads:
+# Above the stable fixed point the MLP drives tokens apart faster than attention draws them together; below it attention is stronger. Starting from $\rho = 0$ and from $\rho = 0.98$, the tokens of a random network should reach the same cosine. We measure 16 networks of 768 channels with 12 heads:
 
 
 # %%
@@ -344,7 +344,7 @@ ax.set_title(
 ax.legend(fontsize=8.5);
 
 # %% [markdown]
-# A finite number of heads makes the token cosine of one network fluctuate; its mean keeps to the map up to corrections of order 1 over the number of heads and over the width.
+# A finite number of heads makes the token cosine of one network fluctuate; its mean follows the map up to corrections of order 1 over the number of heads and over the width.
 #
 # ## A released design: the encoder of BERT
 #
@@ -382,6 +382,6 @@ print(f"token cosine behind block 12: {course[-1][1].token_cosine1:.4f}; c: {cou
 # %% [markdown]
 # ## What we saw
 #
-# - The token cosine behind attention is $(\rho + (1-\rho)S)/(\rho + (1-\rho)S_{\mathrm{self}})$ with the exact overlap $S$ of two rows of softmax; random heads agree within their standard errors, $e^v/T$ and the random energy limit do not.
-# - Attention alone takes $1-\rho$ to $\sigma^2\frac{T-1}{T^2}(1-\rho)^3$; a few layers make all tokens equal in double precision.
+# - The token cosine after attention is $(\rho + (1-\rho)S)/(\rho + (1-\rho)S_{\mathrm{self}})$ with the exact overlap $S$ of two rows of softmax. Random heads agree within their standard errors; $e^v/T$ and the random energy limit do not.
+# - Attention without shortcuts maps $1-\rho$ to $\sigma^2\frac{T-1}{T^2}(1-\rho)^3$; a few layers make all tokens equal in double precision.
 # - With a shortcut of weight $a$ the slope at $\rho = 1$ is $a^2/(a^2+1)$; norms and an MLP with a steep C map give a stable fixed point $\rho^* < 1$, which random networks reach.

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 16. From a small model to a large one
 #
-# A learning rate tuned on a small model is wrong for a wide one, unless every parameter's settings change with the width as sizes of features and gradients do. We derive these powers for a small transformer, watch what ten steps of training change at several widths, and measure the best learning rate of a model of characters at widths 32 to 256, with the rules and without.
+# A learning rate tuned on a small model is wrong for a wide one, unless every parameter's settings change with the width as sizes of features and gradients do. We derive these powers for a small transformer, and measure how ten steps of training change it at several widths. Then we find the best learning rate of a character model at widths 32 to 256, with the rules and without.
 
 # %%
 import matplotlib.pyplot as plt
@@ -37,9 +37,9 @@ torch.set_num_threads(1)
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7"]
 
 # %% [markdown]
-# ## A model of characters
+# ## A character model
 #
-# One block of attention in heads of 16 channels, and one MLP. Wider models have more heads. The text is Python's own help.
+# The model has one block of attention in heads of 16 channels, and one MLP. Wider models have more heads. The text is Python's own help.
 
 
 # %%
@@ -69,16 +69,16 @@ x, y = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 print(f"{len(x)} windows of 32 characters")
 
 # %% [markdown]
-# The rules for a model eight times wider, with AdamW. Embeddings and biases keep their rates, because they are read as single numbers. Matrices between wide feature maps learn by $1/n$: their changes add up over $n$ channels. $\varepsilon$ follows the gradients.
+# These are the rules for a model eight times wider, with AdamW. Embeddings and biases keep their rates, because they are read as single numbers. Matrices between wide feature maps learn by $1/n$: their changes add up over $n$ channels. $\varepsilon$ follows the gradients.
 
 # %%
 rules = kc.transfer(Characters, x[:2], base=32, to=256, optimizer="adamw")
 print(rules)
 
 # %% [markdown]
-# ## What ten steps change
+# ## The effect of ten steps
 #
-# Powers of the width in the changes of feature maps: 0 by the rules. With one rate for all, wide feature maps change more and more.
+# These are powers of the width in the changes of feature maps: 0 with the rules. With one rate for all, wide feature maps change more and more.
 
 # %%
 sizes = (32, 64, 128, 256)
@@ -100,7 +100,7 @@ axes[0].set_ylabel("change (root mean square)");
 # %% [markdown]
 # ## The best learning rate
 #
-# Forty steps with nine rates at three widths.
+# We train forty steps with nine rates at three widths.
 
 # %%
 rates = 2.0 ** np.arange(-13, -4)
@@ -122,5 +122,5 @@ axes[0].legend();
 # ## What we saw
 #
 # - From two widths of a model `kc.transfer` derives how every parameter's settings change.
-# - By the rules, steps of training change feature maps by the same amount at every width; with one rate for all those of layers change by more and more.
-# - The rate that was tuned at width 32 serves at width 256. With one rate for all the best one moves by the octaves in the title, and a rate that is best at width 32 is too large for the wide model.
+# - With the rules, steps of training change feature maps by the same amount at every width; with one rate for all, those of layers change by more and more.
+# - The rate tuned at width 32 works at width 256. With one rate for all the best one moves by the octaves in the title, and a rate that is best at width 32 is too large for the wide model.

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 17. Transformers in depth
 #
-# Will this transformer train? We take one of twelve blocks without shortcuts, see in its profile that it will not, compute constants with which it should, and compare the loss curves of both with that of a transformer with shortcuts and norms.
+# Will this transformer train? We take one of twelve blocks without shortcuts, and see in its profile that it will not. We compute constants with which it should, and compare the loss curves of both with that of a transformer with shortcuts and norms.
 
 # %%
 import jax
@@ -40,7 +40,7 @@ BLOCKS, WIDTH, TOKENS, CHARACTERS = 12, 32, 32, 96
 # %% [markdown]
 # ## The model
 #
-# Attention and an MLP by turns, no shortcut and no norm in between. Tokens are characters: each has a vector, and each place has one, and a norm makes their mean square 1.
+# Attention and an MLP alternate, with no shortcut and no norm in between. Tokens are characters: each has a vector, and each position has one, and a norm makes their mean square 1.
 
 
 # %%
@@ -64,7 +64,7 @@ pre = characters(BLOCKS)
 # %% [markdown]
 # ## Will this train?
 #
-# The profile says how two tokens of a text, which have nothing in common at first, look after every block. Theory is simplest for tokens that all read one another, and we begin with these.
+# The profile shows, after every block, how similar two tokens of a text are that have nothing in common at first. Theory is simplest for tokens that all read one another, so we begin with these.
 
 # %%
 profiles = {
@@ -80,11 +80,11 @@ right.set(xlabel="block", ylabel="$q$", title="The stream grows or vanishes")
 left.legend();
 
 # %% [markdown]
-# Without shortcuts all tokens are the same vector after a few blocks: the network cannot tell any more which characters it has read. This is rank collapse. With shortcuts tokens become alike slowly.
+# Without shortcuts all tokens are the same vector after a few blocks: the network can no longer distinguish the characters that it has read. This is rank collapse. With shortcuts tokens become similar slowly.
 #
 # ## Why: the token slope
 #
-# Two nearly equal tokens become equal if the *token slope*, the derivative of the token map at 1, is below 1. Softmax attention takes a mean over tokens, and where all are nearly equal nothing of their difference is left: its token slope is 0. If every token also listens to itself, with amplitude $a$, and the mean over tokens is taken off, $aI + A - \mathbf 1\mathbf 1^\top/T$, the slope of attention is 1, and that of the network is the slope of its MLPs.
+# Two nearly equal tokens become equal if the *token slope*, the derivative of the token map at 1, is below 1. Softmax attention averages over tokens. If all are nearly equal, nothing of their difference remains, so its token slope is 0. If every token also attends to itself, with amplitude $a$, and attention subtracts the mean over tokens, $aI + A - \mathbf 1\mathbf 1^\top/T$, the slope of attention is 1, and that of the network is the slope of its MLPs.
 
 # %%
 for name, network in (("no shortcuts", bare), ("pre-norm", pre)):
@@ -96,7 +96,7 @@ for name, network in (("no shortcuts", bare), ("pre-norm", pre)):
 # %% [markdown]
 # ## Constants
 #
-# `method="edge"` computes the constants of such attention. The gains of the maps that read the heads keep $q = 1$ in front of every activation; the activations are shaped by Deep Kernel Shaping, so that no part of the network has a C map that is steeper than 1.5 at $c = 1$.
+# `method="edge"` computes the constants of such attention. The gains of the maps that read the heads keep $q = 1$ before every activation. Deep Kernel Shaping shapes the activations, so no part of the network has a C map that is steeper than 1.5 at $c = 1$.
 
 # %%
 shaped = kc.shape(bare, method="edge", centre=1, score_variance=0.01, tokens=TOKENS)
@@ -111,9 +111,9 @@ ax.set(xlabel="block", ylabel="cosine of two tokens", title="Shaped attention ke
 ax.legend(loc="lower right", bbox_to_anchor=(1, 0.06));
 
 # %% [markdown]
-# ## What training makes of them
+# ## Effect on training
 #
-# To predict the next character a token must see those before it alone. We put causal masks into all three networks; `centre` then takes off the mean over the tokens that a token sees. The constants stay. The text is Python's own help.
+# To predict the next character, a token must see only those before it. We put causal masks into all three networks; `centre` then subtracts the mean over the tokens that a token sees. The constants do not change. The text is Python's own help.
 
 
 # %%
@@ -181,5 +181,5 @@ for name, losses in curves.items():
 # %% [markdown]
 # ## What we saw
 #
-# - Without shortcuts softmax attention makes all tokens equal in a few blocks. The network then learns how frequent each character is, and no more: it cannot see which characters came before.
-# - With attention and activations of constants that theory gives, the same network keeps its tokens apart and learns, somewhat more slowly than with shortcuts and norms. `python -m benchmarks.depth_training` compares networks of 32 blocks over more steps.
+# - Without shortcuts softmax attention makes all tokens equal in a few blocks. The network then learns only how frequent each character is: it cannot see which characters came before.
+# - With the constants that theory gives for attention and activations, the same network keeps its tokens apart and learns, somewhat more slowly than with shortcuts and norms. `python -m benchmarks.depth_training` compares networks of 32 blocks over more steps.

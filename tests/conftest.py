@@ -14,6 +14,7 @@ import importlib.util
 import json
 import mmap
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -95,6 +96,45 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if folder := config.getoption("--durations-to"):
         config.pluginmanager.register(Stopwatch(Path(folder)))
+
+
+INTEROP = (  # brought by the extra test-interop; tests that need a missing one are skipped
+    "torch",
+    "onnx",
+    "onnxruntime",
+    "flax",
+    "equinox",
+    "keras",
+    "dask",
+    "distributed",
+    "ipywidgets",
+)
+
+
+def _absent(library: str | None) -> str | None:
+    """A library of the extra test-interop that is not installed; None for all else."""
+    root = (library or "").partition(".")[0]
+    return root if root in INTEROP and importlib.util.find_spec(root) is None else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    report = yield
+    found = re.search(r"No module named '(\w+)", str(report.longrepr)) if report.failed else None
+    if found and (library := _absent(found[1])):
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"needs {library}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    error = call.excinfo.value if call.excinfo is not None and report.failed else None
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and (library := _absent(error.name)):
+            report.outcome, report.longrepr = "skipped", (str(item.path), 0, f"needs {library}")
+        error = error.__cause__ or error.__context__
+    return report
 
 
 class Stopwatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,9 +71,10 @@ def imported(file: Path) -> Iterator[str]:
     """The files of kcalc that a file imports when it is imported."""
     package = file.relative_to(deletion.ROOT).parent.parts
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if not isinstance(node, ast.ImportFrom) or not node.level:
+        if not isinstance(node, ast.ImportFrom):
             continue
-        base = (*package[: len(package) - node.level + 1], *(node.module or "").split("."))
+        above = package[: len(package) - node.level + 1] if node.level else ()
+        base = (*above, *(node.module or "").split("."))
         for names in ([], *([alias.name] for alias in node.names)):
             place = deletion.ROOT.joinpath(*filter(None, (*base, *names)))
             for path in (place.with_suffix(".py"), place / "__init__.py"):
@@ -97,3 +99,23 @@ def test_no_guest_is_missed_by_another_one() -> None:
             if file not in late and (others - allowed or target in late):
                 wrong.append((file, target))
     assert wrong == []
+
+
+def test_tests_of_the_spine_import_no_guest() -> None:
+    """Without the guest none of a file's tests would run."""
+    own = guests_of()
+    wrong = [
+        (test, target)
+        for test in deletion.spine_tests()
+        for target in imported(deletion.ROOT / test)
+        if target in own
+    ]
+    assert wrong == []
+
+
+def test_a_run_that_ended_early_is_no_proof(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    killed = subprocess.CompletedProcess([], -9, "....\n", "")
+    monkeypatch.setattr(deletion, "run", lambda *_: killed)
+    assert "-9" in deletion.check_spine("plotting", tmp_path, ["tests/network"])[1]["pytest"]

@@ -19,7 +19,7 @@ from kcalc.network.notes import Note
 
 PLAIN = kc.architectures.vanilla(3, "tanh")
 ROUGH = PLAIN.with_notes(
-    [Note(PLAIN.nodes_of(L.Affine)[0], "approximate", "its weights are no independent draws")]
+    [Note(PLAIN.nodes_of(L.Affine)[0], "approximate", "its weights are not independent draws")]
 )
 
 
@@ -50,7 +50,7 @@ def test_spatial_kernels_and_tables_say_it() -> None:
         L.Affine(4, kernel=3), L.Nonlinear("relu"), L.Affine(4, kernel=3), L.Flatten(), L.Affine()
     )
     rough = net.with_notes(
-        [Note(net.nodes_of(L.Affine)[0], "approximate", "its weights are no independent draws")]
+        [Note(net.nodes_of(L.Affine)[0], "approximate", "its weights are not independent draws")]
     )
     exact, marked = (
         kc.ntk(one, spatial="exact", image_shape=(4, 4), features=1) for one in (net, rough)
@@ -75,7 +75,7 @@ def test_the_first_line_of_a_command_says_it() -> None:
     ]
     for exact, rough in texts:
         assert not exact.startswith("heuristic")
-        assert rough.startswith("heuristic: its weights are no independent draws")
+        assert rough.startswith("heuristic: its weights are not independent draws")
 
 
 def test_the_report_has_a_badge_beside_its_results(tmp_path: Path) -> None:

@@ -7,11 +7,14 @@ import pickle
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 
 import kcalc as kc
+from kcalc import wiring
+from kcalc.foundation.guests import FORMER
 from kcalc.foundation.moved import moved
 
 ROOMS = ("audit", "regression", "report", "training", "transfer", "widgets")
@@ -121,3 +124,43 @@ def test_a_room_moves_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(DeprecationWarning, match="kcalc.somewhere.errors is now"):
         assert importlib.import_module("kcalc.somewhere.errors") is kc.foundation.errors
     monkeypatch.delitem(sys.modules, "kcalc.somewhere.errors")
+
+
+@pytest.mark.parametrize(("room", "name"), FORMER.places)
+def test_former_names_lead_to_the_new_ones(room: str, name: str) -> None:
+    said = rf"kcalc\.{room}\.{name} is now kcalc\."
+    module = importlib.import_module(f"kcalc.{room}")
+    if isinstance(vars(module).get(name), types.ModuleType):  # where the function was
+        with (
+            pytest.warns(DeprecationWarning, match=said),
+            pytest.raises((TypeError, kc.KcalcError)),
+        ):
+            getattr(module, name)()
+        return
+    with pytest.warns(DeprecationWarning, match=said):
+        found = getattr(module, name)
+    assert found is FORMER[room, name]
+
+
+def test_functions_of_the_name_of_a_module_can_be_called_before_and_after_its_import() -> None:
+    from kcalc.shaping import depth_laws
+
+    net = kc.architectures.vanilla(3)
+    for _ in range(2):
+        with pytest.warns(DeprecationWarning, match=r"kcalc\.shaping\.depth_laws is now"):
+            assert depth_laws(net).to_dict() == kc.depth_laws(net).to_dict()
+        kc.shaping.depth_laws.DepthLaws  # noqa: B018
+
+
+@pytest.mark.parametrize("old", [old for old in wiring.FORMER_MODULES if "." in old])
+def test_former_modules_are_the_new_ones(old: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, f"kcalc.{old}", raising=False)
+    with pytest.warns(DeprecationWarning, match=rf"kcalc\.{old} is now"):
+        found = importlib.import_module(f"kcalc.{old}")
+    assert found is importlib.import_module(f"kcalc.{wiring.FORMER_MODULES[old]}")
+
+
+def test_the_warnings_end_with_the_next_minor_release() -> None:
+    """Former names of 0.3 go with 0.4: empty the tables of ``wiring`` then."""
+    assert kc.__version__.startswith("0.3.")
+    assert set(ROOMS) <= wiring.FORMER_MODULES.keys()

@@ -115,6 +115,19 @@ def test_readers_are_recorded_and_compared_model_by_model(
     assert "one layer" not in told
 
 
+def test_two_records_of_the_readers_are_equal() -> None:
+    """No folder of one run is in a message, and random weights are the same."""
+    torch, _ = pytest.importorskip("torch"), pytest.importorskip("onnx")
+    for make in (
+        lambda: (b"no model", ()),
+        lambda: (torch.nn.Linear(6, 8), (torch.ones(2, 6),)),
+    ):
+        one, two = (list(readers.answers(make)) for _ in range(2))
+        assert one == two
+    refused = dict(readers.answers(lambda: (b"no model", ())))["reading"]
+    assert "case.onnx" in refused["message"] and refused["node"] is None
+
+
 def test_generated_models_are_read_as_the_networks_that_they_were_written_from() -> None:
     pytest.importorskip("torch")
     from torch_networks import Untold, written

@@ -132,7 +132,7 @@ def test_expressions_that_are_no_activations() -> None:
 
 def test_numbers_in_reports() -> None:
     assert [number(v) for v in (np.nan, np.inf, -np.inf)] == [
-        "not known",
+        "unknown",
         "infinite",
         "minus infinite",
     ]
@@ -168,7 +168,7 @@ def test_variances_over_depth() -> None:
     first = depth_trace(results, weights=lambda one: next(iter(one.weights)))
     by_hand = [next(iter(one.weights.values())).variance for one in results["relu"].values()]
     np.testing.assert_allclose(first.get_lines()[0].get_ydata(), by_hand)
-    assert "|J|^2" in first.get_ylabel() and "largest depth" in (
+    assert "|J|^2" in first.get_ylabel() and "by depth" in (
         first.get_title() or first.get_title(loc="left")
     )
 
@@ -179,7 +179,7 @@ def test_plots_that_have_nothing_to_draw() -> None:
     one = kc.scaling(kc.chain(L.Input(3), L.Nonlinear("relu")))
     for call, says in (
         (lambda: moment_trace({"": kc.moments(vanilla(2, n))}), "symbols"),
-        (lambda: fluctuation_trace({"": found}, value="q"), "value is one of .*'q'"),
+        (lambda: fluctuation_trace({"": found}, value="q"), "value must be one of .*'q'"),
         (lambda: fluctuation_trace({"": found}, value="c_variance"), "give c="),
         (lambda: weight_scalings({}), "no weights"),
         (lambda: weight_scalings({"": one}), "no weights"),
@@ -218,7 +218,7 @@ def test_many_weights_have_no_names_under_the_axis() -> None:
 
 def test_roots_are_looked_for_where_a_map_is_finite() -> None:
     q = kc.q_map(A.vanilla(2, "tanh"))
-    with refused("between.*2.0.*1.0"):
+    with refused("low < high.*2.0.*1.0"):
         q.fixed_points(2.0, 1.0)
     with refused("Q.*between.*2.*1"):
         q_maps(q, low=2.0, high=1.0)
@@ -274,7 +274,7 @@ def test_gaussian_integrals_that_cannot_be_certified() -> None:
     for q in (arb(0), arb(-1), arb(0, 1)):
         with refused("certainly.*positive"):
             line.moment(activation("tanh"), "mean", q, field)
-    with refused("nothing.*certain"):
+    with refused("certified"):
         line.clear_of([line.Break(arb(0), arb.pos_inf(), ())], 1e5)
     assert line.clear_of([line.Break(arb(4), arb(4.01), ())], 4.0) == 4.0625
 
@@ -303,7 +303,7 @@ def test_pictures_of_nothing_much(untouched_pyplot: None, tmp_path: Any) -> None
     flat = SimpleNamespace(nodes={"a": 1.0, "b": 1.01}, weights={"a": 1.0})
     low, high = gradient_trace(flat).get_ylim()
     assert low == pytest.approx(1.005 / 2, rel=1e-3) and high == pytest.approx(2.01, rel=1e-3)
-    with refused("widths.*least"):
+    with refused("two or more widths"):
         errors_by_width(SimpleNamespace(widths=(32,)))
 
 

@@ -23,6 +23,8 @@ EXTRAS = (
     "keras",
     "dask",
     "widgets",
+    "report",
+    "completion",
 )
 NEEDED_BY = {"jaxlib": "jax"}  # pinned with another: they are released together
 
@@ -81,13 +83,36 @@ def test_a_package_has_one_requirement_whatever_extra_asks_for_it() -> None:
         for name, line in zip(named, lines, strict=True)
         if name != "kcalc" and named.count(name) > 1
     } == set()
-    for extra in ("torch", "onnx", "flax", "equinox", "keras"):
-        assert re.search(rf"[\[,]{extra}[,\]]", optional["test"][0]), (
-            f"the test extra takes kcalc[{extra}]"
-        )
-        assert not any("==" in line for line in optional[extra]), (
-            "an exact version would replace the one that a user has"
-        )
+    for extra, tests in {
+        "report": "test",
+        "train": "test",
+        **dict.fromkeys(("torch", "onnx", "flax", "equinox", "keras", "dask"), "test-interop"),
+    }.items():
+        assert re.search(rf"[\[,]{extra}[,\]]", optional[tests][0]), f"{tests} takes kcalc[{extra}]"
+    assert not [line for line in lines if re.search("[<=~]=|<", line.replace(">=", ""))], (
+        "an upper bound or an exact version would replace the one that a user has"
+    )
+
+
+def test_the_light_test_extra_brings_no_other_framework() -> None:
+    light = " ".join(PROJECT["project"]["optional-dependencies"]["test"])
+    assert not re.search("torch|onnx|flax|keras|equinox|playwright|dask", light)
+
+
+def test_links_of_the_readme_work_outside_of_the_repository() -> None:
+    """On the page of the package, whose text the build makes from README.md."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    hook = PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    for rule in hook["substitutions"]:
+        text = re.sub(rule["pattern"], rule["replacement"], text)
+    targets = re.findall(r"\]\(([^)]+)\)|(?:src|srcset)=\"([^\"]+)\"", text)
+    assert len(targets) > 10
+    home = PROJECT["project"]["urls"]["Homepage"].removeprefix("https://github.com/")
+    for target in (one or other for one, other in targets):
+        assert target.startswith("https://"), target
+        if home in target:
+            path = target.partition("/main/")[2].partition("#")[0]
+            assert path and (ROOT / path).exists(), target
 
 
 def test_one_version() -> None:
@@ -103,7 +128,7 @@ def test_one_version() -> None:
     )
     assert kc.__version__ == version
     assert (
-        PROJECT["project"]["dynamic"] == ["version"]
+        "version" in PROJECT["project"]["dynamic"]
         and PROJECT["tool"]["hatch"]["version"]["path"] == "kcalc/version.py"
     )
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")

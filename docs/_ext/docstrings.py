@@ -17,6 +17,7 @@ from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 
 LITERAL = re.compile(r"(``.+?``|:[a-z:]+:`[^`]+`|`[^`]+`_?)", re.DOTALL)
 LABEL = re.compile(r"(?<![\w*])(Parameters|Returns|Raises|Yields): ")
@@ -25,8 +26,8 @@ ENTRY = re.compile(
     rf"(?:(?<=[.;:\]] )|\A)(?P<names>{NAMES}|\w+(?:, \w+)*)(?P<colon>:)?(?: \([^()`]*\))?(?=[ :,])"
 )
 ENDS = re.compile(r"(?:(?<=[.;\]] )|(?<=[.;\]]  )|\A)(Returns|Raises|Yields)(?:: | (?=\w+Error ))")
-SECTION = re.compile(r"^(Parameters|Returns|Raises)\n-{3,}\n((?:.+(?:\n|\Z))+)", re.MULTILINE)
-SECTION_ENTRY = re.compile(r"^(\S.*)\n?((?:[ ]+\S.*(?:\n|\Z))*)", re.MULTILINE)
+FIELD = re.compile(r"^:(param|returns|raises)\b", re.MULTILINE)  # of sections, from napoleon
+EXAMPLES = ".. rubric:: Examples"
 SOURCE = re.compile(r"\s*(\[[A-Z][^\]]*\d[^\]]*\])\.?$")
 COMMA = ",\u200b"  # Sphinx takes what stands before a space for a type
 COMMON = {
@@ -80,15 +81,17 @@ def mend(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[
         del lines[:]
         return
     shown = DRAWN_BY.sub(lambda see: "" if see[0][0] == "S" else ".", "\n".join(lines))
-    lines[:] = shown.split("\n")
-    text = ROLE.sub(_qualified, "\n".join(_listed(lines, _parameters(what, name, obj))))
+    prose, rubric, examples = shown.partition(EXAMPLES)
+    if not FIELD.search(prose):  # a docstring without sections
+        prose = "\n".join(_listed(prose.split("\n"), _parameters(what, name, obj)))
+    text = ROLE.sub(_qualified, prose)
     text = LONG_NAME.sub(r":\1:`~\2`", text)
     pieces = LITERAL.split(text)
     for i in range(0, len(pieces), 2):
-        pieces[i] = re.sub(r"([|*])", r"\\\1", pieces[i])
+        pieces[i] = re.sub(r"(?<!\\)([|*])", r"\\\1", pieces[i])
         pieces[i] = re.sub(r"(\w)_(?=[\s.,;:)]|$)", r"\1\\_", pieces[i])
         pieces[i] = LABEL.sub(r"**\1:** ", pieces[i])
-    lines[:] = "".join(pieces).split("\n")
+    lines[:] = f"{''.join(pieces)}\n{rubric}{examples}".split("\n")
 
 
 def _parameters(what: str, name: str, obj: Any) -> list[str]:
@@ -108,8 +111,7 @@ def _parameters(what: str, name: str, obj: Any) -> list[str]:
 
 def _listed(lines: list[str], parameters: list[str]) -> list[str]:
     """A docstring whose parameters, Returns and Raises are fields behind its prose."""
-    text = SECTION.sub(_sentences, "\n".join(lines).strip("\n"))
-    paragraphs = [part for part in text.split("\n\n") if part.strip()]
+    paragraphs = [part for part in "\n".join(lines).strip("\n").split("\n\n") if part.strip()]
     prose: list[str] = []
     entries: dict[str, str] = {}
     ends: dict[str, str] = {}
@@ -142,19 +144,6 @@ def _listed(lines: list[str], parameters: list[str]) -> list[str]:
         for label, words in ends.items()
     ]
     return [*"\n\n".join(prose).split("\n"), "", *fields, ""]
-
-
-def _sentences(section: re.Match[str]) -> str:
-    """A section of the NumPy style as the sentences of kcalc's style."""
-    found = SECTION_ENTRY.findall(section[2])
-    entries = [(names.partition(" : ")[0], " ".join(words.split())) for names, words in found]
-    if section[1] == "Parameters":
-        return (
-            "\n\n".join(f"``{names.replace(', ', '``, ``')}``: {words}" for names, words in entries)
-            + "\n"
-        )
-    said = (f"{name} {words[:1].lower()}{words[1:]}".strip() for name, words in entries)
-    return f"{section[1]}: {'; '.join(said)}.\n".replace("..", ".")
 
 
 def _entries(text: str, parameters: list[str]) -> tuple[str, dict[str, str]]:
@@ -240,8 +229,9 @@ def internal(
 
 
 def _exists(target: str) -> bool:
-    if target.startswith("kcalc."):
-        return pydoc.locate(target) is not None
+    module, _, last = target.rpartition(".")
+    if target.startswith("kcalc."):  # a function may have the name of its module
+        return pydoc.locate(target) is not None or hasattr(sys.modules.get(module), last)
     owner, _, name = target.rpartition(".")
     loaded = [module for key, module in list(sys.modules.items()) if key.startswith("kcalc.")]
     return any(
@@ -251,6 +241,9 @@ def _exists(target: str) -> bool:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    analyzer = ModuleAnalyzer.for_module("kcalc.shaping")
+    analyzer.analyze()
+    analyzer.overloads.pop("shape", None)  # one for every method: the text lists their targets
     app.connect("autodoc-process-docstring", mend)
     app.connect("autodoc-process-signature", sign)
     app.connect("autodoc-skip-member", skip)

@@ -1,4 +1,4 @@
-"""Activations: ``activation("tanh")``, the catalogue, and activations made of its members."""
+"""Activations: ``activation("tanh")``, the catalogue, and activations built from its members."""
 
 from kcalc.activations.base import Activation, X
 from kcalc.activations.combination import combine

@@ -1,6 +1,7 @@
-"""The tests of a user's activation.
+"""Acceptance tests for user-defined activations.
 
-Kinks that are numbers, real finite values, Gaussian moments, no hidden corners.
+They check that kinks are numbers, values are real and finite, Gaussian moments exist, and no
+corners are hidden.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from kcalc.gaussian.expectations.quadrature import Array, mesh, z_range
 PROBES = np.concatenate([np.linspace(-30, 30, 121), np.geomspace(1e-6, 20, 15)])
 FAR_PROBES = np.array([-1e3, -1e2, 1e2, 1e3])
 DIGIT_PROBES = np.concatenate([np.arange(0.37, 16), -np.arange(0.37, 16)])
-# relative error of values that have lost their digits, underflow left out
+# relative error of values that have lost their digits, ignoring underflow
 LOST = 1e-5
 TINY = 1e-200
 _APART = 1e-9
 
 
 def read_kinks(kinks: Any) -> tuple[sp.Expr, ...]:
-    """Kinks as given, sorted and each once.
+    """The given kinks, sorted and without repeats.
 
     Raises KcalcError for anything but a list of finite real numbers, for two that are almost equal,
     and for more than 500.
     """
     if isinstance(kinks, str) or not isinstance(kinks, Iterable):
-        raise KcalcError(f"kinks={glimpse(kinks)}: a list of numbers is needed, kinks=[0, 1.5]")
+        raise KcalcError(f"kinks={glimpse(kinks)}: give a list of numbers, kinks=[0, 1.5]")
     numbers = [SYMPY.number(kink) for kink in kinks]
     for kink in numbers:
         if kink.free_symbols:
@@ -81,7 +82,7 @@ def _place(kink: sp.Expr) -> float:
 
 
 def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = ()) -> Array:
-    """Refuse nan, infinities near 0 and functions that vanish.
+    """Reject nan, infinities near 0 and functions that vanish.
 
     Returns the values at PROBES and ``extra``.
     """
@@ -99,8 +100,8 @@ def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = 
         if abs(where) > ends:
             raise KcalcError(
                 f"activation {candidate.name!r} has no real value at x = {where:.6g}, beyond the "
-                f"kinks that are followed, the last at {ends:.4g}: a root of a function with kinks "
-                f"without end has no rule; take one whose kinks end"
+                f"known kinks, the last at {ends:.4g}: a root of a function with infinitely many "
+                "kinks is not supported; use a function with finitely many"
             )
         raise KcalcError(
             f"activation {candidate.name!r} has no real value at x = {where:.6g}: it must be real "
@@ -113,15 +114,12 @@ def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = 
             f"{probes[near][np.isinf(found[near])][0]:.6g}"
         )
     if not found[np.isfinite(found)].any():
-        raise KcalcError(
-            f"activation {candidate.name!r} vanishes: a constant activation must at least not be "
-            f"zero"
-        )
+        raise KcalcError(f"activation {candidate.name!r} vanishes: it must not be zero everywhere")
     return found
 
 
 def check_moments(candidate: Any) -> None:
-    """Refuse functions that lack Gaussian moments or have poles or undeclared kinks."""
+    """Reject functions that lack Gaussian moments or have poles or undeclared kinks."""
     check_growth(candidate)
     z_range(candidate, 0.01)
     try:
@@ -133,9 +131,9 @@ def check_moments(candidate: Any) -> None:
 
 
 def check_digits(candidate: Any) -> None:
-    """Refuse expressions whose values or slopes, as floats, lose their digits to rounding.
+    """Reject expressions whose values or slopes, as floats, lose their digits to rounding.
 
-    Noise, which looks like fast variation.
+    Such noise looks like fast variation.
     """
     if candidate.numeric_only:
         return
@@ -152,11 +150,9 @@ def check_digits(candidate: Any) -> None:
         if lost:
             raise KcalcError(
                 f"activation {candidate.name!r} loses its digits to rounding: its {what} at x = "
-                f"{lost[0]:g}, as a float, is right to fewer "
-                "than five digits; write it without functions where they are infinitely steep "
-                "(acos near 1, sqrt near 0) and without "
-                "differences of nearly equal numbers, or give a callable that computes it to full "
-                "precision"
+                f"{lost[0]:g}, as a float, has fewer than five correct digits; avoid functions "
+                "where they are infinitely steep (acos near 1, sqrt near 0) and differences of "
+                "nearly equal numbers, or give a callable that computes it to full precision"
             )
 
 
@@ -173,7 +169,7 @@ def _is_lost(exact: Callable[[Any], Any], where: float, found: float) -> bool:
 
 
 def check_growth(candidate: Any) -> None:
-    """Refuse growth faster than exp(a x^2) for every a, as of exp(x^4).
+    """Reject growth faster than exp(a x^2) for every a, such as exp(x^4).
 
     No Gaussian is narrow enough for it.
     """
@@ -189,9 +185,9 @@ def check_growth(candidate: Any) -> None:
 
 
 def check_corners(candidate: Any) -> None:
-    """Refuse undeclared kinks at mesh edges (0, +-2^k, the middle of a narrow feature).
+    """Reject undeclared kinks at mesh edges (0, +-2^k, the middle of a narrow feature).
 
-    The mesh has edges at these points anyway, so that its refinement does not detect a kink there.
+    The mesh has edges at these points anyway, so its refinement does not detect a kink there.
     """
     places = np.concatenate([mesh(candidate, 16.0), [32.0, 64.0, -32.0, -64.0]])
     kinks = np.append(np.array(candidate.kink_points), np.inf)

@@ -1,13 +1,13 @@
-"""The activation: a function of one real variable, and its kernel quantities in every field.
+"""Activations: functions of one real variable with kernel quantities in every field.
 
-Means, Q, and C with its derivatives in c.
+The quantities are means, Q, and C with its derivatives in c.
 
 C(c, q1, q2) = E[phi(sqrt q1 x) phi(sqrt q2 (c x + sqrt(1-c^2) y))] / sqrt(Q(q1) Q(q2)), Q(q) = E
 phi(sqrt q z)^2.
 
 An activation class may override the ``_closed_*`` hooks, each written once over the field; hooks
 left at None are integrated numerically (NumPy, mpmath) or printed as an undefined function (SymPy).
-The activations made of others stand here too.
+Activations built from others are also here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import sympy as sp
@@ -42,6 +42,9 @@ from kcalc.gaussian.expectations import q_series
 from kcalc.gaussian.expectations import single as expectations
 from kcalc.gaussian.expectations.quadrature import Array
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = ["Activation", "Transformed", "X", "checked", "transform"]
 
 
@@ -49,23 +52,23 @@ __all__ = ["Activation", "Transformed", "X", "checked", "transform"]
 class Activation(PiecewiseFunction):
     """An immutable function phi of one real variable.
 
-    It is equal to another activation with the same expression and kinks.
+    Activations with the same expression and kinks are equal.
 
-    name: how it prints. expr: SymPy expression in ``X``. kinks: sorted SymPy numbers where phi or
-    any derivative jumps. degree: of positive homogeneity, phi(a x) = a^degree phi(x) for a > 0, or
-    None. stable: optional expressions of phi, phi', ... that do not overflow where ``expr`` would;
-    the last one given is differentiated further. growth: optional (A, p, B) with |phi(x)| <= A
-    (1+|x|)^p exp(B|x|), for certified integrals where no such bound can be derived. tails: what phi
-    and its first two derivatives do far out, for their bounds on the whole line.
+    name: the printed name. expr: SymPy expression in ``X``. kinks: sorted SymPy numbers where phi
+    or any derivative jumps. degree: of positive homogeneity, phi(a x) = a^degree phi(x) for a > 0,
+    or None. stable: optional expressions of phi, phi', ... that do not overflow where ``expr``
+    would; further derivatives come from the last one given. growth: optional (A, p, B) with
+    |phi(x)| <= A (1+|x|)^p exp(B|x|), for certified integrals if no such bound can be derived.
+    tails: the behaviour of phi and its first two derivatives at infinity, for bounds on the line.
     """
 
     closed_in_numpy: ClassVar[bool] = False
     """Whether the closed forms keep relative accuracy at every gap; else NumPy integrates."""
 
     closed_over_jets: ClassVar[bool] = True
-    """Whether the closed form of Q keeps its digits when its Taylor series in q is read off."""
+    """Whether the closed form of Q keeps its digits in its Taylor series in q."""
 
-    # --- hooks: closed forms over any field; None where unknown -----------------------------------
+    # --- hooks: closed forms over any field; None if unknown -----------------------------------
 
     def _closed_mean(self, q: Number, field: Field) -> Number | None:
         return truncated.mean(self, q, field)
@@ -83,7 +86,7 @@ class Activation(PiecewiseFunction):
     def _closed_derivatives(
         self, gap: Number, q1: Number, q2: Number, field: Field
     ) -> tuple[Number, Number] | None:
-        """(C', C'') at c = 1 - gap, infinite where they are."""
+        """(C', C'') at c = 1 - gap, infinite if they are."""
         return None
 
     @property
@@ -114,14 +117,14 @@ class Activation(PiecewiseFunction):
     def q_expr(self, q: object = 1) -> sp.Expr | None:
         """Q(q) in SymPy, for a number or a positive symbol q.
 
-        None where no closed form is known.
+        None if no closed form is known.
         """
         return self._closed_second_moment(symbolic_q(q, "q", "q_expr(q=1)"), SYMPY)
 
     def c_expr(self, c: object, q1: object = 1, q2: object = None) -> sp.Expr | None:
-        """C(c, q1, q2) in SymPy as the textbooks write it, q2 = None meaning q1.
+        """C(c, q1, q2) in SymPy in textbook form; q2 = None means q1.
 
-        None where no closed form is known.
+        None if no closed form is known.
         """
         first = SYMPY.number(q1)
         gap = self._closed_gap(
@@ -221,9 +224,8 @@ class Activation(PiecewiseFunction):
 
         gap in [0, 2]; q1, q2 > 0, q2 = None meaning q1; NumPy broadcasts all three. Derivatives
         that diverge at c = +-1 are infinite. A :class:`kcalc.fields.gaps.Gap` keeps the digits of 1
-        + c near c = -1.
-        Raises KcalcError for arguments out of range, and for orders above 2 near |c| = 1 where no
-        closed form serves.
+        + c near c = -1. Raises KcalcError for arguments out of range, and for orders above 2 near
+        |c| = 1 without a closed form.
         """
         rest = getattr(gap, "rest", None)
         order, gap, q1 = derivative_order(order), field.number(gap), field.number(q1)
@@ -296,7 +298,7 @@ class Activation(PiecewiseFunction):
     ) -> tuple[Number, ...]:
         gap, q1, q2 = broadcast(gap, q1, q2)
         rest = 2 - gap if rest is None else np.clip(np.broadcast_to(rest, gap.shape), 0.0, 2.0)
-        # C is that of q = 1, where no power of q leaves double precision
+        # C is the same as at q = 1, where no power of q leaves double precision
         if self.scale_free:
             q1 = q2 = np.ones(gap.shape)
         if self.closed_in_numpy and all(map(self._multiplies, (q1,) if q2 is q1 else (q1, q2))):
@@ -316,7 +318,7 @@ class Activation(PiecewiseFunction):
         return double_precision.taylor(self, gap, rest, q1, q2, order)
 
     def _multiplies(self, q: Array) -> bool:
-        """Whether closed forms may take products of several q values and values of Q."""
+        """Whether closed forms may multiply several q values and values of Q."""
         with np.errstate(all="ignore"):
             return double_precision.multiplies(q, self._closed_second_moment(q, NUMPY))
 
@@ -349,19 +351,16 @@ class Activation(PiecewiseFunction):
 
     @property
     def base(self) -> Activation:
-        """The activation this one is an affine transformation of; itself if it is none."""
+        """The activation that this one transforms; itself if it is not a transformation."""
         return self
 
     @property
     def transformation(self) -> Transformation | None:
-        """The four constants that lead from ``base`` here, or None."""
+        """The four constants that transform ``base`` into this activation, or None."""
         return None
 
-    def plot(self, ax: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Any:
-        """Draw phi, its Q map and its C maps at several q on three Axes.
-
-        See :func:`kcalc.plotting.cards.card`.
-        """
+    def plot(self, ax: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Figure:
+        """Draw phi, its Q map and its C maps at several q on three panels; returns the figure."""
         return DRAWINGS["Activation"](self, ax, q)
 
     # --- new activations from old -----------------------------------------------------------------
@@ -375,7 +374,7 @@ class Activation(PiecewiseFunction):
     ) -> Activation:
         """output_scale * (phi(input_scale x + input_shift) + output_shift)  [DKS sec. 18].
 
-        Itself for the identity.
+        The identity transformation returns the activation itself.
 
         Raises KcalcError for zero scales and for constants that are not real numbers.
         """
@@ -425,9 +424,9 @@ class Transformed(Activation):
         )
 
     def _find_jumps(self, n: int) -> tuple[float, ...]:
-        """Those of the original, scaled.
+        """The kinks of the original, scaled.
 
-        Transformed kinks are rounded, so that the two sides would seem to jump.
+        Transformed kinks are rounded, so the two sides would seem to jump.
         """
         a, scale = float(self.constants.input_scale), float(self.constants.output_scale)
         jumps = [scale * a**n * jump for jump in self.original.jump_sizes(n)]
@@ -481,7 +480,7 @@ class Transformed(Activation):
         return transform(self.original.subs(values), Transformation(*numbers))
 
     def _constants(self, number_field: Field) -> tuple[Number, Number, Number, Number]:
-        """(a^2, a, scale, shift) of the affine transformation, as numbers of the field.
+        """(a^2, a, scale, shift) of the affine transformation, in numbers of the field.
 
         a is the input scale; a^2 serves where only the square of the input scale counts.
         """
@@ -594,7 +593,5 @@ def transform(activation: Activation, constants: Transformation) -> Activation:
 def checked(phi: Any) -> Activation:
     """``phi`` itself.  Raises KcalcError unless it is an activation."""
     if not isinstance(phi, Activation):
-        raise KcalcError(
-            f"{glimpse(phi)} is not an activation: make one of it with kc.activation(...)"
-        )
+        raise KcalcError(f"{glimpse(phi)} is not an activation: make one with kc.activation(...)")
     return phi

@@ -1,9 +1,9 @@
-"""Activations given as Python or JAX callables: numeric only, kinks given.
+"""Activations given as Python or JAX callables: numeric only, with explicit kinks.
 
-Values come from the callable itself; derivatives from nested ``jax.grad`` where JAX can
-differentiate it (and agrees with the values: a straight-through estimator does not), else from
-Chebyshev panels fitted to the values. Measured on a dozen of the catalogue for q from 0.04 to 30
-and c from -1 to 1: C within 1e-15 of the expressions, C' within 5e-15, C'' within 2e-12.
+Values come from the callable itself; derivatives come from nested ``jax.grad`` if JAX can
+differentiate it (and agrees with the values, unlike for a straight-through estimator), else from
+Chebyshev panels fitted to the values. On a dozen catalogue activations, for q from 0.04 to 30 and c
+from -1 to 1, C agrees with the expressions within 1e-15, C' within 5e-15, C'' within 2e-12.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.quadrature import Array
 
-_REACH = 128.0  # |x| that inputs of q <= 100 reach: undeclared kinks up to here are found at once
+_REACH = 128.0  # |x| reached by inputs of q <= 100
 _AGREEMENT = (1e-7, 1e-6, 1e-4)  # relative, of JAX's derivatives with those of the values
 
 
 class _Named(UndefinedFunction):
-    """Undefined SymPy functions that stand for callables; two are equal if their callables are."""
+    """Undefined SymPy functions that represent callables; two are equal if their callables are."""
 
 
 def _function(rule: Elementwise) -> Any:
@@ -99,8 +99,8 @@ class FromCallable(Activation):
     def _compile(self, n: int) -> Callable[[Array], Array]:
         """The callable itself for n = 0, its n-th derivative for n > 0.
 
-        A derivative extends the covered part of the line when it is evaluated farther out, and
-        looks for undeclared kinks there.
+        Evaluating a derivative farther out extends the covered part of the line and searches it for
+        undeclared kinks.
         """
         if n == 0:
             return self.rule
@@ -125,7 +125,7 @@ class FromCallable(Activation):
     def _jax_derivative(self, n: int) -> Callable[[Array], Array] | None:
         """The n-th derivative by nested ``jax.grad`` of sums.
 
-        None where it fails or is not the derivative of the values.
+        None if it fails or is not the derivative of the values.
         """
         jax, slope = sys.modules["jax"], self.rule.mapped
         for _ in range(n):
@@ -158,9 +158,9 @@ def _gradient(jax: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def label(function: Any) -> str:
-    """The name of an activation made of ``function``.
+    """The name of an activation made from ``function``.
 
-    Its own name, "phi" for lambdas, the class's for objects.
+    It is the function's name, "phi" for lambdas, or the class name for objects.
     """
     while isinstance(function, partial):
         function = function.func
@@ -175,13 +175,13 @@ def from_callable(
 ) -> FromCallable:
     """The activation of a Python, NumPy or JAX callable of one argument.
 
-    It may take float64 arrays, single floats, or JAX arrays; it must act on each number by itself,
-    always alike, and compute in double precision. kinks: all points where it or a derivative jumps,
-    to full precision (none if not given; one left out is noticed).
+    It may take float64 arrays, single floats, or JAX arrays; it must act elementwise and
+    deterministically, in double precision. kinks: all points where it or a derivative jumps, to
+    full precision (default: none; missing ones are detected).
 
-    Raises KcalcError, naming the callable and the x where there is one, for exceptions inside it,
-    complex values, nan, truth values, single precision, randomness, values that depend on the rest
-    of the array, kinks left out, and growth without Gaussian moments.
+    Raises KcalcError, naming the callable and, if possible, x, for exceptions inside it, complex
+    values, nan, truth values, single precision, randomness, values that depend on the rest of the
+    array, kinks left out, and growth without Gaussian moments.
     """
     rule = elementwise(function, name or label(function))
     points = read_kinks(() if kinks is None else kinks)

@@ -1,9 +1,9 @@
 """Smooth expressions near 0 with all their digits.
 
-``exp(x) - 1``, ``log(1 + x)``, ``x - tanh(x)`` lose them as they stand.
+Evaluated directly, ``exp(x) - 1``, ``log(1 + x)`` and ``x - tanh(x)`` lose digits there.
 
-Expressions are written with expm1 and log1p where it helps. Values that still cancel near 0, by
-comparison with many digits, are evaluated by its Taylor series there.
+Expressions are rewritten with expm1 and log1p where this helps. If values still cancel near 0
+(compared with many digits), a Taylor series replaces them there.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from kcalc.foundation.process_state import alone, decimal_digits, lambdify
 Array = np.ndarray
 
 PROBES = (1e-3, 1e-6, -1e-3, -1e-6)
-KEPT = 1e-13  # relative error at the probes up to which an expression stands as it is
-LARGE = 1e-2  # at 0: cancellation beside so large a value does no harm
+KEPT = 1e-13  # relative error at the probes up to which an expression is kept
+LARGE = 1e-2  # at 0: cancellation is harmless next to such a large value
 ORDER, DIGITS = 36, 60
 RADII = (0.25, 0.1, 0.03, 0.01)
 NOISE = 1e-25  # Taylor coefficients below it are 0 but for rounding
@@ -50,7 +50,7 @@ def kept(piece: sp.Expr) -> sp.Expr:
 
 
 class _Kept(Rewriting):
-    """Branches stay apart that are one function, written in two ways so that neither overflows."""
+    """Branches that write one function in two ways to avoid overflow stay separate."""
 
     def visit(self, expr: Any) -> Any:
         return super().visit(expr) if expr.has(sp.exp, sp.log) else expr
@@ -83,7 +83,7 @@ def _is_exponential(term: Any, coefficient: Any) -> bool:
 def near_zero(piece: sp.Expr, function: Callable[[Array], Array]) -> NearZero | None:
     """The series of ``piece`` where ``function``, its values as floats, has lost digits near 0.
 
-    None where it has not, or has no series.
+    None if it has not, or has no series.
     """
     if len(piece.free_symbols) != 1 or piece.is_polynomial(*piece.free_symbols):
         return None

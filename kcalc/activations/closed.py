@@ -1,8 +1,8 @@
-"""Activations whose Gamma(c) = E[phi(u) phi(v)] is elementary at every (q1, q2): their common base.
+"""Base of activations with an elementary Gamma(c) = E[phi(u) phi(v)] at every (q1, q2).
 
-Two forms of one function: Gamma(c) as the textbooks write it, for SymPy, and Gamma(1) - Gamma(c)
-without cancellation, for everything that rounds. Where the two norms of the cosine come from the
-very expression that gives Gamma(1), the gap 1 - C is exactly 0 at c = 1.
+Each has two forms: Gamma(c) as in textbooks, for SymPy, and Gamma(1) - Gamma(c) without
+cancellation, for floating point. If the two norms of the cosine use the same expression as
+Gamma(1), the gap 1 - C is exactly 0 at c = 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEARLY_ONE = 1e-7  # gaps below keep their digits for unequal q values too
 
 
 def diverging(numerator: Number, denominator: Number, field: Field) -> Number:
-    """numerator/denominator, infinite where the denominator vanishes.
+    """numerator/denominator, infinite if the denominator vanishes.
 
     The denominator of a derivative of C, for instance, vanishes at c = +-1.
     """
@@ -48,13 +48,13 @@ def whole_power(x: Number, n: int) -> Number:
 class Closed(Activation):
     """An activation with closed forms of Q and of C.
 
-    a subclass gives ``_cosine`` and ``_gap`` (or the hooks of :class:`ClosedKernel`).
+    Subclasses define ``_cosine`` and ``_gap`` (or the hooks of :class:`ClosedKernel`).
     """
 
     closed_in_numpy = True
 
     def _cosine(self, c: sp.Expr, q1: sp.Expr, q2: sp.Expr) -> sp.Expr:
-        """C in SymPy as the textbooks write it."""
+        """C in SymPy in textbook form."""
         raise NotImplementedError
 
     def _gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
@@ -81,7 +81,7 @@ class ClosedKernel(Closed):
     def _drop(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number:
         """Gamma(1) - Gamma(1 - gap) without cancellation.
 
-        No tanh, so that jets can be read through it.
+        It avoids tanh to support jets.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""The kinks and derivatives of an activation of an activation."""
+"""The kinks and derivatives of composed activations."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from kcalc.gaussian.expectations.single import pair_distance
 EXTREME = 1e70  # products of four such numbers, or of their inverses, are doubles of full precision
 LARGEST = 1e150  # products of two are
 MANY = 8
-"""From this many different pairs of q values on, smooth activations are summed together."""
+"""from this many different pairs of q values, smooth activations are summed together"""
 
 
 def positive(q: Array) -> Array:
@@ -48,14 +48,14 @@ def distinct(columns: Array) -> tuple[Array, Any]:
         return columns[:, :1], np.zeros(columns.shape[1], dtype=int)
     values, which = np.unique(columns, return_inverse=True)
     numbers = np.zeros(columns.shape[1], dtype=np.int64)
-    for row in which.reshape(columns.shape):  # one number per column is sorted sooner than columns
+    for row in which.reshape(columns.shape):  # faster than sorting columns
         numbers = numbers * values.size + row
     _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
     return columns[:, first], which.ravel()
 
 
 def groups(which: Any, count: int) -> list[Any]:
-    """Where each of 0 ... count - 1 stands in ``which``."""
+    """The position of each of 0 ... count - 1 in ``which``."""
     order = np.argsort(which, kind="stable")
     return np.split(order, np.searchsorted(which[order], np.arange(1, count)))[:count]
 
@@ -102,7 +102,7 @@ def moment(phi: Any, integrate: Callable[..., float], flat: Array) -> Any:
 
 
 def _moments_together(phi: Any, integrate: Callable[..., float], q: Array) -> Array | None:
-    """The mean or the second moment at many q on one grid of nodes, where one serves."""
+    """The mean or the second moment at many q on a common grid of nodes, if one suffices."""
     powers: dict[Any, int] = {expectations.mean: 1, expectations.second_moment: 2}
     power = powers.get(integrate)
     if power is None or q.size < MANY:
@@ -112,7 +112,7 @@ def _moments_together(phi: Any, integrate: Callable[..., float], q: Array) -> Ar
 
 
 def series(integrate: Callable[[float], tuple[float, ...]], q: object) -> tuple[Array, ...]:
-    """The Taylor coefficients in q that ``integrate`` gives at every q value of an array."""
+    """The Taylor coefficients in q from ``integrate`` at every q value of an array."""
     flat = positive(np.asarray(NUMPY.number(q), dtype=float))
     (unique,), inverse = distinct(flat.reshape(1, -1))
     rows = np.array([integrate(float(value)) for value in unique])

@@ -1,10 +1,10 @@
 """Python and JAX callables as functions of float64 arrays, and checks that they are elementwise.
 
-Elementwise means that a callable treats each number by itself.
+Elementwise means that a callable treats each number separately.
 
 JAX callables run in float64 inside the ``jax.enable_x64(True)`` context, on blocks of one fixed
-shape so that they are compiled once; results are NumPy arrays. JAX is never imported here: a
-callable that needs it has done so.
+shape, so they are compiled once; results are NumPy arrays. This module never imports JAX: a
+callable that needs it has already done so.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _TORCH = (
     "double precision"
 )
 _ALONE = (
-    "an activation acts on each number by itself; softmax, sorting, sums, norms, batch statistics "
-    "and pooling do not"
+    "an activation must act elementwise; softmax, sorting, sums, norms, batch statistics and "
+    "pooling do not"
 )
 
 
 def in_double_precision() -> Any:
-    """The context in which JAX computes in float64; nothing where JAX has not been imported.
+    """The context in which JAX computes in float64; a null context if JAX is not imported.
 
-    The global flag is left alone.
+    The global flag is unchanged.
     """
     jax = sys.modules.get("jax")
     return nullcontext() if jax is None else jax.enable_x64(True)
@@ -48,7 +48,7 @@ def in_double_precision() -> Any:
 class Elementwise:
     """A callable as a function of float64 arrays of any shape.
 
-    Equal to another of the same callable.
+    Functions of the same callable are equal.
 
     kind: its argument, "array" (NumPy), "scalar" (one Python float at a time), "jax" (arrays) or
     "jax scalar" (mapped by ``jax.vmap``).
@@ -128,13 +128,13 @@ class Elementwise:
 
 
 def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``function`` under ``jax.jit`` where it can be traced (tried on one block), else as it is."""
+    """``function`` under ``jax.jit`` if it can be traced (tried on one block), else unchanged."""
     jax = sys.modules["jax"]
     fast = jax.jit(function)
     try:
         with in_double_precision():
             fast(jax.numpy.ones(_BLOCK))
-    except Exception:  # of a user's code: it runs untraced then, or its error is reported later
+    except Exception:  # user code: it then runs untraced or fails later
         return function
     return fast
 
@@ -142,7 +142,7 @@ def compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def in_blocks(function: Callable[[Any], Any], x: Array, name: str) -> Array:
     """A function of JAX arrays at a flat array, in blocks of one shape.
 
-    The last number fills the last block up.
+    The last block is padded with the last number.
     """
     jax = sys.modules["jax"]
     padded = np.concatenate([x, np.full(-x.size % _BLOCK, x[-1])]).reshape(-1, _BLOCK)
@@ -198,7 +198,7 @@ def failure(error: Exception, function: Callable[..., Any], argument: Any, name:
 def _fails(function: Callable[..., Any], value: Any) -> bool:
     try:
         _outcome(function, value)
-    except Exception:  # that it raises is the answer
+    except Exception:  # raising is the answer
         return True
     return False
 
@@ -218,8 +218,8 @@ def _floats(result: Any, shape: tuple[int, ...], name: str) -> Array:
         values = np.asarray(result)
     except Exception as error:
         raise KcalcError(
-            f"activation {name!r} returned {type(result).__name__}, which is no array of real "
-            f"numbers"
+            f"activation {name!r} returned {type(result).__name__}, which is not an array of real "
+            "numbers"
         ) from error
     if values.shape != shape:
         raise KcalcError(
@@ -240,13 +240,12 @@ def _real_numbers(values: np.ndarray, name: str) -> Array:
             ) from error
     elif kind == "c":
         raise KcalcError(
-            f"activation {name!r} returned complex numbers: it must be real; take the part that "
-            f"is meant with .real or .imag"
+            f"activation {name!r} returned complex numbers: it must be real; select a part with "
+            ".real or .imag"
         )
     elif kind == "b":
         raise KcalcError(
-            f"activation {name!r} returned truth values: multiply by 1.0 to make a step function "
-            f"of them"
+            f"activation {name!r} returned truth values: multiply by 1.0 to get a step function"
         )
     elif kind == "f" and width < 8:
         raise KcalcError(
@@ -266,8 +265,8 @@ def _real_numbers(values: np.ndarray, name: str) -> Array:
 def elementwise(function: Callable[..., Any], name: str) -> Elementwise:
     """The callable as a function of arrays, after checking that it is one.
 
-    Raises KcalcError for classes, torch, several arguments, exceptions, randomness, and where a
-    value depends on the rest of the array.
+    Raises KcalcError for classes, torch, several arguments, exceptions, randomness, and values that
+    depend on the rest of the array.
     """
     _refuse_foreign(function, name)
     rule = Elementwise(function, name, _kind(function, name))
@@ -292,14 +291,14 @@ def _refuse_foreign(function: Any, name: str) -> None:
     if isinstance(function, np.ufunc) and (function.nin, function.nout) != (1, 1):
         raise KcalcError(
             f"the ufunc {name!r} takes {function.nin} arguments and returns {function.nout}: an "
-            f"activation is one to one"
+            "activation takes and returns one"
         )
 
 
 def _kind(function: Callable[..., Any], name: str) -> str:
-    """How the callable wants its argument.
+    """The kind of argument that the callable expects.
 
-    Tried with an array, then (where JAX is in use) with a JAX array, then with one number.
+    It is tried with an array, then (if JAX is in use) with a JAX array, then with one number.
     """
     probe = np.array([0.3, -1.2, 2.1, 0.7, -0.4])
     first: Exception | None = None
@@ -312,9 +311,7 @@ def _kind(function: Callable[..., Any], name: str) -> str:
             first = first or error
             continue
         if is_jax(result):
-            return (
-                "jax"  # perhaps imported by this very call, so that its precision is judged later
-            )
+            return "jax"  # possibly imported by this very call, so its precision is checked later
         _floats(values, probe.shape, name)
         return "array"
     assert first is not None
@@ -327,7 +324,7 @@ def _scalar_kind(function: Callable[..., Any], name: str, probe: Array, first: E
         with in_double_precision():
             traced = is_jax(function(float(probe[0])))
     except Exception as second:
-        if isinstance(second, TypeError | AttributeError | IndexError):  # it does want arrays
+        if isinstance(second, TypeError | AttributeError | IndexError):  # it does accept arrays
             raise failure(first, function, probe, name) from first
         where = next(value for value in probe.tolist() if _fails(function, value))
         raise failure(second, function, where, name) from second
@@ -337,7 +334,7 @@ def _scalar_kind(function: Callable[..., Any], name: str, probe: Array, first: E
         return "scalar"
     try:
         Elementwise(function, name, "jax scalar").raw(probe)
-    except KcalcError:  # it branches on values: JAX runs it one number at a time
+    except KcalcError:  # it branches on values, so JAX runs it one number at a time
         return "scalar"
     return "jax scalar"
 

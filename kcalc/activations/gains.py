@@ -1,10 +1,10 @@
-"""Gains, the weight scales that keep q values, compared with the gains of other libraries."""
+"""Gains, the weight scales that preserve q values, compared with the gains of other libraries."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import sympy as sp
@@ -17,17 +17,29 @@ from . import activation as resolve
 __all__ = ["SHIPPED", "Shipped", "comparison", "gain"]
 
 
-def gain(activation: Any, q: Any = 1, centred: bool = False) -> Any:
-    """The weight scale ``sigma_w = sqrt(q / Q(q))`` after an activation that keeps ``q``.
+@overload
+def gain(
+    activation: Any, q: float | np.floating | np.integer = 1, centred: bool = False
+) -> float: ...
+@overload
+def gain(activation: Any, q: sp.Expr, centred: bool = False) -> sp.Expr | float: ...
+def gain(activation: Any, q: Any = 1, centred: bool = False) -> float | sp.Expr:
+    """The weight scale ``sigma_w = sqrt(q / Q(q))`` after an activation that preserves ``q``.
 
     ``q``: the q value. ``centred=True`` gives sqrt(q / Var phi) instead.
 
     With pre-activations of mean square q, ``Affine(sigma_w=gain)`` after the activation returns to
-    q. With weights that sum to zero over their inputs (weight standardisation) only the variance of
-    phi passes: then give ``centred=True``. Domain: q > 0, a number or a SymPy expression. Returns:
-    a float, or a SymPy expression for a symbolic q. [He et al. 2015 for ReLU]
-    Raises: KcalcError for q <= 0, an activation whose second moment diverges, or a constant one if
-    centred.
+    q. Weights that sum to zero over their inputs (weight standardisation) only see the variance of
+    phi; use ``centred=True`` for them. Domain: q > 0, a number or a SymPy expression. Returns: a
+    float, or a SymPy expression for a symbolic q. [He et al. 2015 for ReLU] Raises: KcalcError for
+    q <= 0, an activation whose second moment diverges, or a constant one if centred.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> round(kc.gain("relu"), 6)
+    1.414214
+
     """
     phi = resolve(activation)
     symbolic = isinstance(q, sp.Basic) and bool(q.free_symbols)
@@ -52,9 +64,9 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class Shipped:
-    """A gain that a library ships for an activation.
+    """The gain of an activation in another library.
 
-    ``centred``: it is meant for weights that sum to zero over the inputs.
+    ``centred``: whether it is for weights that sum to zero over the inputs.
     """
 
     library: str
@@ -65,7 +77,7 @@ class Shipped:
 
     @property
     def exact(self) -> float:
-        """The gain that keeps q = 1."""
+        """The gain that preserves q = 1."""
         return gain(self.activation, centred=self.centred)
 
     @property
@@ -74,7 +86,7 @@ class Shipped:
         return self.value / self.exact - 1
 
     def q_after(self, layers: int) -> float:
-        """The q value after ``layers`` layers of activation and weights with the shipped gain.
+        """The q value after ``layers`` layers of activation and weights with this gain.
 
         The q value of the input is 1.
         """
@@ -111,14 +123,14 @@ SHIPPED: tuple[Shipped, ...] = (
     Shipped(_TIMM, "softplus", "softplus", 1.9203323125839233, True),
     Shipped(_TIMM, "tanh", "tanh", 1.5939117670059204, True),
 )
-"""Gains as shipped by torch 2 and timm 1.
+"""The gains of torch 2 and timm 1.
 
-Of timm, identity is left out, which is 1, and log_softmax, which is not elementwise.
+From timm, identity (gain 1) and log_softmax (not elementwise) are left out.
 """
 
 
 def comparison(layers: int = 100) -> str:
-    """The shipped gains beside the exact ones, as a Markdown table."""
+    """A Markdown table of these gains and the exact ones."""
     rows = [
         "| library | activation | keeps | shipped | exact | relative error | "
         f"q after {layers} layers |",

@@ -5,16 +5,24 @@ The functions are given in any form that :func:`kcalc.activation` accepts.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
+import numpy as np
 import sympy as sp
+from numpy.typing import ArrayLike
 
 from ..fields import SYMPY
-from ..fields.arguments import pair_arrays, q_array, q_pair
+from ..fields.arguments import Array, Number, Numbers, pair_arrays, q_array, q_pair
 from . import activation as resolve
 
 
-def expectation(f: Any, q: Any = 1) -> Any:
+@overload
+def expectation(f: Any, q: float | np.floating | np.integer = 1) -> float: ...
+@overload
+def expectation(f: Any, q: sp.Expr) -> sp.Expr | float: ...
+@overload
+def expectation(f: Any, q: ArrayLike) -> Array: ...
+def expectation(f: Any, q: Any = 1) -> float | sp.Expr | Array:
     """E f(sqrt(q) z), z standard normal.
 
     Parameters: ``f`` is a name, an activation, a SymPy expression in one real symbol or a callable;
@@ -23,6 +31,13 @@ def expectation(f: Any, q: Any = 1) -> Any:
     there is no closed form.
     Raises: KcalcError for q <= 0, functions that are not real on the line, and expectations that
     diverge.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> print(round(kc.expectation("relu"), 6))
+    0.398942
+
     """
     phi = resolve(f)
     if isinstance(q, sp.Basic) and q.free_symbols:
@@ -30,9 +45,23 @@ def expectation(f: Any, q: Any = 1) -> Any:
     return phi.mean(q_array(q, "q"))
 
 
+@overload
+def pair_expectation(
+    f: Any,
+    g: Any,
+    c: Number,
+    q1: Number | None = None,
+    q2: Number | None = None,
+    *,
+    q: Number | None = None,
+) -> float: ...
+@overload
+def pair_expectation(
+    f: Any, g: Any, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+) -> Array: ...
 def pair_expectation(
     f: Any, g: Any, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
-) -> Any:
+) -> float | Array:
     """E[f(u) g(v)] for centred Gaussians u, v of correlation c.
 
     The variances are q1 and q2, or ``q`` (default 1) for both.

@@ -18,7 +18,7 @@ from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.plain_arguments import whole
 from kcalc.foundation.process_state import lambdify
 
-LONGEST = 2**31 - 1  # of whole numbers that jax takes as they are
+LONGEST = 2**31 - 1  # of integers that jax takes as they are
 JaxFunction = Callable[[Any], Any]
 
 
@@ -28,9 +28,9 @@ def jax_function(phi: Any, n: int = 0) -> JaxFunction:
 
     Right-continuous at kinks.
 
-    The gradient is ``jax_function(phi, n + 1)``, itself differentiable; deltas at kinks do not
-    show. float32 and float64 are kept; integers become floats. Raises KcalcError for n that is not
-    a whole number >= 0 and for functions that JAX does not have.
+    The gradient is ``jax_function(phi, n + 1)``, itself differentiable; deltas at kinks are
+    ignored. float32 and float64 are kept; integers become floats. Raises KcalcError for n that is
+    not an integer >= 0 and for functions that JAX lacks.
     """
     import jax
     import jax.numpy as jnp
@@ -78,7 +78,7 @@ def piecewise(phi: Any, n: int) -> JaxFunction:
 
 
 def stable_derivative(phi: Any, n: int) -> Any:
-    """phi^(n), from the expressions that do not overflow where they are given."""
+    """phi^(n), from the expressions that do not overflow, if given."""
     if not phi.stable:
         return phi.derivative_expr(n)
     last = min(n, len(phi.stable) - 1)
@@ -88,7 +88,7 @@ def stable_derivative(phi: Any, n: int) -> Any:
 def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:
     """``expr`` by its smooth pieces.
 
-    Each sees only arguments of its own interval, so that none overflows where it is not used.
+    Each piece only sees arguments from its interval, so unused pieces do not overflow.
     """
     import jax.numpy as jnp
 
@@ -116,7 +116,7 @@ def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:
 def _compiled(piece: sp.Expr, name: str) -> JaxFunction:
     """A smooth expression as a JAX function.
 
-    Raises KcalcError, if not at once then when called, for functions that JAX lacks.
+    Raises KcalcError, possibly only when called, for functions that JAX lacks.
     """
     import jax
 

@@ -1,6 +1,6 @@
 """Local kernel quantities of JAX arrays.
 
-Closed forms where they keep their accuracy, else tables (C) and NumPy (moments) at concrete q.
+They use accurate closed forms, or else tables (C) and NumPy (moments) at concrete q.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def taylor(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field)
 
     The arrays have the precision of the arguments and are nan for gaps outside [0, 2].
 
-    Differentiable in gap, and in q1 and q2 for closed forms. At c = +-1 an infinite C' comes back
-    as inf, but as a gradient it is what C' is one rounding unit away. Raises KcalcError without
-    closed form for traced or several q, and for orders above 1.
+    Differentiable in gap, and in q1 and q2 for closed forms. At c = +-1 an infinite C' is returned
+    as inf, but its gradient is C' one rounding unit away. Raises KcalcError for traced or several
+    q, and for orders above 1, if there is no closed form.
     """
     import jax.numpy as jnp
 
@@ -63,7 +63,7 @@ def moment(
 ) -> Any:
     """``quantity`` ("mean", "second_moment", "mean_slope", "q_slope") of phi at q.
 
-    a JAX array for a JAX array, else a float.
+    Returns a JAX array for a JAX array, else a float.
 
     Raises KcalcError for q <= 0, and for a traced q without closed form.
     """
@@ -88,7 +88,7 @@ def _is_traced(q: Number) -> bool:
 
 
 def _checked(q: Number) -> Number:
-    """q unless it is known and not positive."""
+    """q, checked to be positive if its value is known."""
     if not _is_traced(q) and not np.all(np.asarray(q) > 0):
         raise KcalcError(
             f"q = {np.min(np.asarray(q)):g}: a q value is a mean square and must be positive"
@@ -120,7 +120,7 @@ def _closed(
 def _value(phi: Any, gap: Any, q1: Number, q2: Number, field: Field) -> Any:
     """1 - C with the closed form of C' as its derivative in the gap, if there is one.
 
-    Automatic ones are nan where angles have corners.
+    Automatic ones are nan if angles have corners.
     """
     import jax
     import jax.numpy as jnp
@@ -174,8 +174,8 @@ def _tabulated(phi: Any, gap: Any, q1: Number, q2: Number, order: int) -> tuple[
 
     if order > 1:
         raise KcalcError(
-            f"{phi.name!r} has no closed form for JAX, its table no derivative beyond the first: "
-            f"order {order} needs NumPy"
+            f"{phi.name!r} has no closed form for JAX, and its table has only a first derivative: "
+            f"use NumPy for order {order}"
         )
     first, second = _concrete(phi, q1, "q1"), _concrete(phi, q2, "q2")
     if first.size != 1 or second.size != 1:

@@ -1,10 +1,10 @@
-"""How far a function and its derivatives jump at kinks.
+"""The jumps of a function and its derivatives at kinks.
 
-A jump is the difference of two one-sided limits, in which rounding leaves a residue where the
-function is continuous. A residue depends on the last digits of what is rounded: of a kink, of
-constants that are floats. A jump counts as one where it exceeds what a unit in the last place of
-these changes in it; expressions without floats are evaluated to so many digits that any other jump
-counts, however small.
+A jump is the difference of two one-sided limits, and rounding leaves a residue even if the function
+is continuous. The residue depends on the last digits of the rounded numbers: the kink and float
+constants. A jump counts only if it exceeds its change under one unit in the last place of these
+numbers. Expressions without floats are evaluated with so many digits that every other jump counts,
+however small.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DIGITS = 100
 _MOST_BITS = 320
 _DOUBLE = 53
 _EXACT = 1e-60  # rounding error of limits in so many digits, cancellation included
-_SHORT = 30  # bits: shorter floats, such as 0.5, are meant exactly
+_SHORT = 30  # bits: shorter floats, such as 0.5, count as exact
 _GROWTH = 1.5  # of a diverging limit from a small distance to a much smaller one
 _ULPS = 16.0
 _ROUNDED = 1e-13  # relative, of a limit that only SymPy finds
@@ -37,7 +37,7 @@ _ENTIRE = (
     *(sp.erf, sp.erfc, sp.erfi),
 )
 _DIFFERENTIATED = 1e-9  # relative error of derivatives from values
-_SHARE = 0.05  # of the greatest value for |x| <= 4: errors of functions of values are beside it
+_SHARE = 0.05  # relative to the largest value for |x| <= 4: tolerance for functions known by values
 _EPS = float(np.finfo(float).eps)
 
 
@@ -45,7 +45,7 @@ _EPS = float(np.finfo(float).eps)
 def side_value(piece: sp.Expr, point: sp.Expr, side: str) -> sp.Expr:
     """The one-sided limit of a smooth piece at a kink.
 
-    Raises KcalcError where SymPy finds none.
+    Raises KcalcError if SymPy finds none.
     """
     value = piece.subs(X, point)
     if not value.has(sp.nan, sp.zoo, sp.oo, -sp.oo):
@@ -67,9 +67,9 @@ def exact_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[sp.
 
 
 def rounded_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[float, ...]:
-    """The jumps as floats; 0 where the residue of rounding is all there is.
+    """The jumps as floats; 0 if the residue of rounding is all there is.
 
-    Raises KcalcError where a one-sided limit is infinite.
+    Raises KcalcError if a one-sided limit is infinite.
     """
     with decimal_digits(_DIGITS):
         return tuple(
@@ -84,14 +84,14 @@ def _jump(left: sp.Expr, right: sp.Expr, kink: sp.Expr) -> float:
         _limit(piece, kink, bits, side) for piece, side in ((left, -1), (right, 1))
     )
     jump = above - below
-    # the two sides share the kink and their constants, so that errors of both may cancel
+    # the two sides share the kink and their constants, so errors of both may cancel
     doubts = {k: its_doubt.get(k, 0) - other_doubt.get(k, 0) for k in its_doubt | other_doubt}
     doubt = _ULPS * sum(map(abs, doubts.values())) + _EXACT * max(abs(below), abs(above), 1)
     return float(jump) if abs(jump) > doubt else 0.0
 
 
 def _bits(kink: sp.Expr, parts: Sequence[sp.Expr]) -> int:
-    """How many bits of a kink are known: those of a double where it, or a piece, comes from one."""
+    """The number of known bits of a kink: those of a double if it, or a piece, comes from one."""
     floats = _long_floats(kink)
     if not floats:
         return _MOST_BITS
@@ -102,7 +102,7 @@ def _bits(kink: sp.Expr, parts: Sequence[sp.Expr]) -> int:
 
 
 def _long_floats(expr: sp.Expr) -> list[Any]:
-    """The floats of more digits than numbers that are meant exactly."""
+    """The floats with more digits than numbers that count as exact."""
     floats: Any = expr.atoms(sp.Float)
     return sorted((one for one in floats if one._mpf_[3] > _SHORT), key=sp.default_sort_key)
 
@@ -134,13 +134,13 @@ def _with_constants(piece: sp.Expr) -> tuple[Callable[..., Any], tuple[sp.Float,
 
 
 def _diverges(values: Callable[[Any], Any], point: Any, side: int, bits: int) -> bool:
-    """Whether values grow without end towards the kink, which is known to so many bits."""
+    """Whether values diverge towards the kink, which is known to this many bits."""
     far, near = _towards(values, point, side, bits)
     return bool(near > _GROWTH * far)
 
 
 def _distances(bits: int) -> tuple[int, int]:
-    """Powers of 10: small distances from a kink, beside which its own error does not count."""
+    """Powers of 10: small distances from a kink, still large compared with its error."""
     return (-8, -12) if bits <= _DOUBLE else (-20, -40)
 
 
@@ -163,7 +163,7 @@ def _changes(
     kink: tuple[sp.Expr, int],
     constants: tuple[Sequence[Any], Sequence[sp.Float]],
 ) -> Iterator[tuple[Any, Any]]:
-    """(What is rounded, the value with it changed by a unit in its last place)."""
+    """(The rounded number, the value after changing it by a unit in its last place)."""
     numbers, floats = constants
     yield kink[0], function(point * (1 + mpmath.ldexp(1, -kink[1])), *numbers)
     for index, number in enumerate(floats):
@@ -196,7 +196,7 @@ def may_be_rough(piece: sp.Expr) -> bool:
 
 
 def steepness(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[float, ...]:
-    """p where one of the two pieces at a kink k grows as |x - k|^-p, 0 where none does."""
+    """p where one of the two pieces at a kink k grows as |x - k|^-p, 0 if none does."""
     with decimal_digits(_DIGITS):
         return tuple(
             max(_growth(left, k, -1), _growth(right, k, 1))
@@ -219,7 +219,7 @@ def _growth(piece: sp.Expr, kink: sp.Expr, side: int) -> float:
 
 
 def beside(piece: sp.Expr, kink: sp.Expr, side: int, distances: Any) -> Array:
-    """The values of a piece at kink + side * distances, to rounding however small these are."""
+    """The values of a piece at kink + side * distances, accurate to rounding at any distance."""
     function, floats = _with_constants(piece)
     out = []
     for distance in np.asarray(distances, dtype=float).tolist():
@@ -230,14 +230,14 @@ def beside(piece: sp.Expr, kink: sp.Expr, side: int, distances: Any) -> Array:
     return np.array(out)
 
 
-# --- functions known by their values --------------------------------------------------------------
+# --- functions given by values --------------------------------------------------------------
 
 
 def sampled_jumps(profile: Any, n: int) -> tuple[float, ...]:
     """The jumps of phi^(n) at the kinks of a function known by its values.
 
-    Both sides are a step away, led to the kink by the next derivative. What the rounding of kinks
-    and values, or numerical differentiation, may have left counts as 0.
+    Both sides are a step away, led to the kink by the next derivative. Possible residues of
+    rounding or numerical differentiation count as 0.
     """
     k = np.array(profile.kink_points)
     step = 1e-8 * (1 + np.abs(k))

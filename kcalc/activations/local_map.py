@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import sympy as sp
@@ -14,6 +14,8 @@ from sympy.core.function import AppliedUndef
 
 from kcalc.fields import NUMPY, SYMPY
 from kcalc.fields.arguments import (
+    Number,
+    Numbers,
     formula_symbols,
     one_q,
     pair_arrays,
@@ -35,7 +37,10 @@ from kcalc.gaussian.expectations.smoothing import smoothed
 from kcalc.maps.composition import Composition, LocalFunction
 from kcalc.maps.maps import Assumption, CMap, QMap
 
-Node = Any
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
+
+Node = Hashable
 SYMBOLIC = "symbolic(q=1)"
 
 
@@ -61,8 +66,7 @@ class LocalCMap(_Local, CMap):
 
     (u, v) is Gaussian of variances q1, q2 and correlation c.
 
-    Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it, and where the second moment
-    diverges.
+    Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it, and if the second moment diverges.
     """
 
     def gaps(
@@ -77,8 +81,27 @@ class LocalCMap(_Local, CMap):
         )
         return {self.name: Jet((first, *(-part for part in rest)))}
 
-    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
-        """C(c, q1, q2): NumPy, or JAX where an argument is a JAX array.
+    @overload
+    def __call__(
+        self, c: JaxArray, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> JaxArray: ...
+    @overload
+    def __call__(
+        self,
+        c: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def __call__(
+        self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def __call__(
+        self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> JaxArray | float | Array:
+        """C(c, q1, q2): NumPy, or JAX if an argument is a JAX array.
 
         Raises: KcalcError outside -1 <= c <= 1, q > 0.
         """
@@ -126,7 +149,7 @@ class LocalCMap(_Local, CMap):
 
         b_n = a_n^2/Q >= 0, a_n = E[phi(sqrt(q) z) h_n(z)], sum b_n = 1.
 
-        Raises: KcalcError where more coefficients are asked than can be computed to rounding.
+        Raises: KcalcError for more coefficients than can be computed to rounding.
         """
         count, size = series_length(n), one_q(q)
         found = hermite(self.activation, size)
@@ -180,14 +203,27 @@ class LocalCMap(_Local, CMap):
 class LocalCMapQDerivative:
     """A derivative of a local C map in q values; call it like the map.
 
-    dC/dq1 = E[u phi'(u) phi(v)] / (2 q1 sqrt(Q1 Q2)) - C Q'(q1)/(2 Q(q1)), phi' a distribution
-    where phi jumps.
+    dC/dq1 = E[u phi'(u) phi(v)] / (2 q1 sqrt(Q1 Q2)) - C Q'(q1)/(2 Q(q1)), with phi' a distribution
+    if phi jumps.
     """
 
     base: LocalCMap
     which: int | None
 
-    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def __call__(
+        self,
+        c: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def __call__(
+        self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
         """The derivative at c, arguments and shapes as for the map."""
         cosine, one, two = pair_arrays(c, *q_pair(q1, q2, q))
         total = np.zeros(cosine.shape)
@@ -212,7 +248,7 @@ class LocalCMapQDerivative:
 class LocalQMap(_Local, QMap):
     """Q(q) = E phi(sqrt(q) z)^2, z standard normal  [DKS eq. 8].
 
-    Domain: q > 0. Raises: KcalcError outside it and where it diverges.
+    Domain: q > 0. Raises: KcalcError outside it and if Q diverges.
     """
 
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
@@ -230,7 +266,7 @@ class LocalQMap(_Local, QMap):
     def symbolic(self, q: Any = symbols.q) -> Composition:
         """The map at a number or a SymPy expression q.
 
-        Raises: KcalcError where q is not positive or has symbols of other quantities.
+        Raises: KcalcError if q is not positive or has symbols of other quantities.
         """
         at = symbolic_q(q, "q", "symbolic(q)")
         value = self.activation.q_expr(at)
@@ -303,7 +339,7 @@ def _at_one_pair(phi: Any, c: Array, q1: float, q2: float) -> Array:
 
 
 def _from_closed_form(phi: Any, c: Array, q1: float, q2: float) -> Array | None:
-    """The same by a jet in q1 through the closed form; None where that is not finite."""
+    """The same by a jet in q1 through the closed form; None if that is not finite."""
     with np.errstate(all="ignore"):
         series = phi._closed_gap(
             1 - c, Jet.variable(np.full(c.shape, q1), 1), np.full(c.shape, q2), JetField(NUMPY)
@@ -331,7 +367,7 @@ def _from_jumps(phi: Any, c: Array, q1: float, q2: float) -> Array:
 
 
 def _middle(phi: Any, x: Array) -> Array:
-    """phi, at a jump the mean of its two sides."""
+    """phi, with the mean of both sides at a jump."""
     step = 1e-13 * (1 + np.abs(x))
     return (phi.numeric(0)(x - step) + phi.numeric(0)(x + step)) / 2
 

@@ -1,6 +1,6 @@
 """The parameters of activation factories.
 
-Real numbers, checked, with errors that name factory, parameter and value.
+They are checked real numbers; errors name the factory, parameter and value.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def real(factory: str, parameter: str, value: Any, symbolic: bool = False) -> sp
 
     With ``symbolic``, also a real expression in symbols.
 
-    Raises KcalcError for text, nan, infinities and complex values, and for symbols where they are
-    not allowed.
+    Raises KcalcError for text, nan, infinities and complex values, and for symbols that are not
+    allowed.
     """
     try:
         number = SYMPY.number(value)
@@ -37,7 +37,7 @@ def real(factory: str, parameter: str, value: Any, symbolic: bool = False) -> sp
         return real_expression(number, f"{factory}: {parameter}")
     if number.free_symbols or number.is_real is not True:
         raise KcalcError(f"{factory}: {parameter} = {glimpse(value, 80)} is not a real number")
-    NUMPY.number(number)  # refuses numbers beyond double precision
+    NUMPY.number(number)  # rejects numbers beyond double precision
     if not isinstance(number, sp.Float):
         return number
     fraction = Fraction(float(number))
@@ -51,7 +51,7 @@ def real(factory: str, parameter: str, value: Any, symbolic: bool = False) -> sp
 def real_expression(value: sp.Expr, what: str) -> sp.Expr:
     """An expression in real symbols.
 
-    Raises KcalcError for others, and for symbols that stand for other quantities in formulas.
+    Raises KcalcError for others, and for symbols that represent other quantities in formulas.
     """
     if value.is_real is not True:
         raise KcalcError(
@@ -61,22 +61,33 @@ def real_expression(value: sp.Expr, what: str) -> sp.Expr:
     for symbol in sorted(value.free_symbols, key=str):
         if symbol.name in TAKEN:  # type: ignore[attr-defined]
             raise KcalcError(
-                f"{what} = {glimpse(value, 80)}: {symbol} stands for another quantity in "
-                f"formulas; give the parameter another letter"
+                f"{what} = {glimpse(value, 80)}: {symbol} represents another quantity in formulas; "
+                "give the parameter another letter"
             )
     return value
 
 
-def named(name: Any, usual: str) -> str:
-    """The name that a caller gives an activation, or the usual one.
+def check_constant(symbol: sp.Symbol, text: str) -> None:
+    """Raises: KcalcError for a symbol that cannot be a constant of an activation."""
+    if symbol.is_real is False:
+        raise KcalcError(f"{text}: the constant {symbol} must be real")
+    if symbol.name in TAKEN:
+        raise KcalcError(
+            f"{text}: {symbol} stands for another quantity in formulas; give the constant another "
+            f"letter"
+        )
 
-    Raises KcalcError for anything but text.
+
+def named(name: Any, usual: str) -> str:
+    """The given name of an activation, or the default.
+
+    Raises KcalcError unless it is text.
     """
     return usual if name is None else text(name, "an activation's name")
 
 
 def label(value: sp.Expr) -> str:
-    """A parameter as it stands in an activation's name: 1/2, 0.03, sqrt(2)."""
+    """A parameter as shown in an activation's name: 1/2, 0.03, sqrt(2)."""
     return repr(float(value)) if value.is_Float else str(value).replace(" ", "")
 
 

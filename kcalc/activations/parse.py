@@ -1,6 +1,6 @@
-"""Ways to give an activation.
+"""Construction of activations from user input.
 
-a registered name, an Activation, a SymPy expression in one symbol, or a callable.
+Input is a registered name, an Activation, a SymPy expression in one symbol, or a callable.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sympy.core.function import AppliedUndef
 from kcalc.activations.acceptance import FAR_PROBES, PROBES, check_moments, check_values, read_kinks
 from kcalc.activations.base import Activation, X
 from kcalc.activations.callables import from_callable
+from kcalc.activations.parameters import check_constant
 from kcalc.activations.pieces import (
     CORNERED,
     KINK_REACH,
@@ -29,6 +30,7 @@ from kcalc.activations.polynomial import polynomial
 from kcalc.activations.rectifiers import abrelu
 from kcalc.activations.registry import by_name, entered, same_function
 from kcalc.activations.rescaled import rescaled
+from kcalc.activations.term_sums import as_sum
 from kcalc.fields import NUMPY, SYMPY
 from kcalc.fields.degrees import check_degree, expandable
 from kcalc.foundation.errors import KcalcError, glimpse
@@ -62,25 +64,36 @@ def activation(
     expression in exactly one symbol, or a Python, NumPy or JAX callable (numeric only; see
     :func:`kcalc.activations.callables.from_callable`). name: its name in results. kinks: the points
     where it or a derivative jumps; for expressions they are found from Piecewise, Abs, Max, Min,
-    Heaviside and sign if None, for callables there are none if None. growth: (A, p, B), your word
-    that |phi(x)| <= A (1+|x|)^p exp(B|x|) everywhere; certified integrals need it where they cannot
-    derive it.
+    Heaviside and sign if None, for callables None means no kinks. growth: (A, p, B), your guarantee
+    that |phi(x)| <= A (1+|x|)^p exp(B|x|) everywhere; certified integrals need it if they cannot
+    derive such a bound.
 
-    Raises KcalcError for unknown names (with the nearest ones), several symbols, functions that are
-    not real and finite on the whole line, vanish, have no Gaussian second moment at any reasonable
-    q, or kinks that are not among those given.
+    Raises KcalcError for unknown names (listing similar ones), several symbols, missing kinks, and
+    functions that vanish, are not real and finite on the whole line, or have no Gaussian second
+    moment at any reasonable q.
+
+    Examples
+    --------
+    >>> import sympy as sp
+    >>> import kcalc as kc
+    >>> phi = kc.activation("tanh")
+    >>> print(round(phi.q_map(1.0), 6))
+    0.394294
+    >>> x = sp.Symbol("x", real=True)
+    >>> kc.activation(sp.tanh(x) / 2, name="half").name
+    'half'
+
     """
     if growth is not None:
         return declare_growth(activation(spec, name, kinks), growth)
     if name is not None and not (isinstance(name, str) and name.strip()):
-        raise KcalcError(f"name={glimpse(name)}: an activation's name is text")
+        raise KcalcError(f"name={glimpse(name)}: the name of an activation must be text")
     if name is not None:
         utf8(name, "the activation's name")
     if isinstance(spec, Activation | str):
         if kinks is not None:
             raise KcalcError(
-                "kinks are given with an expression or a callable, not with an activation that "
-                "exists already"
+                "kinks are only for an expression or a callable, not for an existing activation"
             )
         found = spec if isinstance(spec, Activation) else by_name(spec)
         return found if name is None else replace(found, name=name)
@@ -100,15 +113,15 @@ def activation(
     if callable(spec) and not isinstance(spec, sp.Basic):
         return from_callable(spec, name, kinks)
     raise KcalcError(
-        f"cannot make an activation of a {type(spec).__name__}: give a name, a SymPy expression "
-        f"in one symbol, a callable, or an Activation"
+        f"cannot make an activation from a {type(spec).__name__}: give a name, a SymPy expression "
+        "in one symbol, a callable, or an Activation"
     )
 
 
 def declare_growth(phi: Activation, growth: Any) -> Activation:
     """The activation with a declared bound (A, p, B).
 
-    Raises KcalcError for other shapes, and where samples contradict it.
+    Raises KcalcError for other shapes, and if samples contradict it.
     """
     try:
         size, power, rate = (float(NUMPY.number(value)) for value in items(growth, "growth"))
@@ -139,6 +152,8 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
     given = None if kinks is None else read_kinks(kinks)
     try:
         expr = _in_x(spec)
+        if len(spec.free_symbols) > 1:
+            return _parametric(expr, name, given)
         candidate = _candidate(expr, name, given)
         whole = compile_pieces((expr,), ())
         _check(candidate, whole)
@@ -153,11 +168,26 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
     known = _known(candidate)
     if known is not None:
         return known if name is None else replace(known, name=name)
-    return _as_rectifier(candidate) or rescaled(candidate, entered()) or candidate
+    return (
+        _as_rectifier(candidate) or rescaled(candidate, entered()) or as_sum(candidate) or candidate
+    )
+
+
+def _parametric(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | None) -> Activation:
+    """An activation with symbols for constants: for formulas, and for numbers put in later."""
+    label = name or str(expr)[:NAME_LENGTH]
+    candidate = Activation(label, expr)
+    if given or expr.has(*CORNERED) or (found := as_sum(candidate)) is None:
+        raise KcalcError(
+            f"{label}: symbols for constants are for sums of powers, exponentials, waves and erf; "
+            f"substitute numbers, expr.subs({{...}}), or use an activation of the catalogue with "
+            f"symbols, such as kc.activation('tanh').transformed(input_scale=a)"
+        )
+    return found
 
 
 def _as_rectifier(candidate: Activation) -> Activation | None:
-    """The candidate as one of two slopes, where it is that: Max(x, x/5)."""
+    """The candidate as a two-slope activation if it is one, such as Max(x, x/5)."""
     if candidate.kinks != (0,) or not all(
         piece.is_polynomial(X) and expandable(piece) for piece in candidate.pieces
     ):
@@ -174,17 +204,22 @@ def _as_rectifier(candidate: Activation) -> Activation | None:
 def _in_x(spec: sp.Expr) -> sp.Expr:
     """The expression in the canonical real symbol.
 
-    An expression that is not a function of one real number is refused.
+    Raises an error for an expression that is not a function of one real number.
     """
     symbols: Any = spec.free_symbols
     text = str(spec)[:80]
+    argument = symbols
     if len(symbols) > 1:
+        argument = {symbol for symbol in symbols if symbol.name == "x"}
         listed = ", ".join(sorted(str(symbol) for symbol in symbols))
-        raise KcalcError(
-            f"an activation is a function of one symbol, but {text} has {listed}: substitute "
-            f"numbers for the others"
-        )
-    for symbol in symbols:
+        if len(argument) != 1:
+            raise KcalcError(
+                f"an activation is a function of one symbol, but {text} has {listed}: name the "
+                f"argument x; the others are then constants"
+            )
+        for symbol in symbols - argument:
+            check_constant(symbol, text)
+    for symbol in argument:
         _check_symbol(symbol)
     if spec.has(sp.nan, sp.zoo, sp.oo, -sp.oo):
         raise KcalcError(
@@ -194,11 +229,11 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
     check_degree(spec)
     if any(abs(number) > _LARGEST for number in spec.atoms(sp.Number)):
         raise KcalcError(f"{text} contains a number beyond double precision")
-    expr: Any = spec.xreplace(dict.fromkeys(symbols, X))
+    expr: Any = spec.xreplace(dict.fromkeys(argument, X))
     if expr.has(AppliedUndef):
         raise KcalcError(
-            f"{text} contains an undefined function; activations made of callables are put "
-            f"together with composed and combine"
+            f"{text} contains an undefined function; combine activations made from callables with "
+            "composed and combine"
         )
     if expr.has(*_UNFINISHED):
         raise KcalcError(
@@ -215,14 +250,14 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
     if expr.has(sp.Contains):
         expr = expr.replace(sp.Contains, lambda element, where: where.as_relational(element))
     if expr.is_zero:
-        raise KcalcError("the zero function is no activation: it has no C map")
+        raise KcalcError("the zero function is not an activation: it has no C map")
     return expr
 
 
 def _check_symbol(symbol: Any) -> None:
-    """Refuse symbols of which SymPy may assume more than that they are real.
+    """Reject symbols with assumptions beyond being real.
 
-    It simplifies Abs(x) to x for a positive x.
+    SymPy simplifies Abs(x) to x for a positive x.
     """
     if not isinstance(symbol, sp.Symbol):
         raise KcalcError(
@@ -237,9 +272,8 @@ def _check_symbol(symbol: Any) -> None:
     if more:
         declared = next((word for word in _TELLING if word in more), more[0])
         raise KcalcError(
-            f"the symbol {symbol} is declared {declared}, so that SymPy may have simplified the "
-            f"expression for such x only: "
-            f"write it with sp.Symbol({symbol.name!r}, real=True)"
+            f"the symbol {symbol} is declared {declared}, so SymPy may have simplified the "
+            f"expression only for such x: write it with sp.Symbol({symbol.name!r}, real=True)"
         )
 
 
@@ -258,7 +292,7 @@ def _candidate(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | Non
 
 
 def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...]:
-    """The candidate points where the expression really changes."""
+    """The candidate points at which the expression really changes."""
     pieces = smooth_pieces(expr, points)
     return tuple(
         k for k, left, right in zip(points, pieces, pieces[1:], strict=False) if left != right
@@ -268,7 +302,7 @@ def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...
 def _known(candidate: Activation) -> Activation | None:
     """The registered activation that is the same function.
 
-    Of equal expression, or of equal kinks and pieces (|x| is sign(x) x).
+    It has an equal expression, or equal kinks and pieces (|x| is sign(x) x).
     """
     found = same_function(candidate)
     if found is not None or not candidate.kinks:
@@ -284,9 +318,9 @@ def _known(candidate: Activation) -> Activation | None:
 
 
 def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:
-    """Refuse functions that are not real, lack Gaussian moments or have missing kinks.
+    """Reject functions that are not real, lack Gaussian moments or have missing kinks.
 
-    Kinks are missing where the function differs from the expression as given.
+    Kinks are missing if the function differs from the given expression.
     """
     pieces = compile_pieces(candidate.pieces, candidate.kink_points)
     extra = np.array(
@@ -316,9 +350,9 @@ def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ranged(Activation):
-    """An activation whose kinks are known for |x| <= reach only, as of max(sin x, 0).
+    """An activation whose kinks are only known for |x| <= reach, such as max(sin x, 0).
 
-    Values are right everywhere, the rest is refused.
+    Values are correct everywhere; anything else beyond the reach raises an error.
     """
 
     reach: float = field(default=float(KINK_REACH))
@@ -337,9 +371,9 @@ class Ranged(Activation):
                 return inside(x)
             if n:
                 raise KcalcError(
-                    f"the kinks of activation {self.name!r} are known for |x| <= {self.reach:g} "
-                    f"only, and it has more beyond: "
-                    f"q must be at most {(self.reach / 12.8) ** 2:.0f} or so"
+                    f"the kinks of activation {self.name!r} are only known for |x| <= "
+                    f"{self.reach:g}, and it has more beyond: q must be at most about "
+                    f"{(self.reach / 12.8) ** 2:.0f}"
                 )
             out = inside(x)
             out[beyond] = self._whole(x[beyond])
@@ -349,7 +383,7 @@ class Ranged(Activation):
 
 
 def _with_reach(candidate: Activation, whole: Callable[[Array], Array]) -> Activation:
-    """The candidate, as one of limited reach if its kinks go on where they were not looked for."""
+    """The candidate, with limited reach if its kinks continue beyond the searched range."""
     if not candidate.kinks:
         return candidate
     probes = np.concatenate([_FARTHER, -_FARTHER])

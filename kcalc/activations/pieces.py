@@ -30,13 +30,13 @@ X = sp.Symbol("x", real=True)
 
 MOST_KINKS = 500
 KINK_REACH = 128
-"""How far out kinks are sought, but for polynomials: as far as inputs of q = 100 reach."""
+"""the range of the search for kinks, except for polynomials: that of inputs of q = 100"""
 _SOUGHT = KINK_REACH + 2
 _DIGITS = 50
 _SAME = 4e-15  # relative distance of roots found twice, in different forms
 _MOST_BITS = 10_000  # of a number that is exponentiated
 _BALL_BITS = (200, 1200)  # the latter enclose values that underflow
-_ISOLATED = 8  # sign changes beyond KINK_REACH: more than these are an oscillation, seen at random
+_ISOLATED = 8  # sign changes beyond KINK_REACH; more are an undersampled wave
 _SPECIAL = (sp.erf, sp.erfc, sp.erfi, sp.gamma, sp.loggamma, sp.besselj, sp.Si, sp.Ci, sp.LambertW)
 
 
@@ -44,11 +44,10 @@ _SPECIAL = (sp.erf, sp.erfc, sp.erfi, sp.gamma, sp.loggamma, sp.besselj, sp.Si, 
 def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
     """Sorted points where a Piecewise, Abs, Max, Min, Heaviside or sign in ``expr`` switches.
 
-    The candidates for kinks.
+    These points are the candidates for kinks.
 
-    All of them where the condition is a polynomial in X, else those with |x| <= 128 (and isolated
-    ones beyond).
-    Raises KcalcError for more than 500.
+    They are complete if the condition is a polynomial in X; otherwise they cover |x| <= 128 (and
+    isolated points beyond). Raises KcalcError for more than 500.
     """
     roots = sorted((root for level in switches(expr) for root in real_roots(level)), key=float)
     points: list[sp.Expr] = []
@@ -74,7 +73,7 @@ def _roughness(point: sp.Expr) -> float:
 def real_roots(expr: sp.Expr) -> list[sp.Expr]:
     """The real zeros of ``expr`` in X.
 
-    They are exact where SymPy finds them, else zeros between samples to 50 digits (see
+    They are exact if SymPy finds them, else zeros between samples to 50 digits (see
     :func:`crossings`).
     """
     if not expr.has(X):
@@ -90,7 +89,7 @@ def real_roots(expr: sp.Expr) -> list[sp.Expr]:
     exact = _polynomial_roots(expr) if expr.is_polynomial(X) else _wave_roots(expr)
     if exact is not None:
         return exact
-    if (parts := factors(expr)) != (expr,):  # single zeros of each, where a multiple one would blur
+    if (parts := factors(expr)) != (expr,):  # multiple zeros would be inaccurate
         return [root for part in parts for root in real_roots(part)]
     return _sharpened(expr, crossings(_compile(expr, patient=False)))
 
@@ -98,7 +97,7 @@ def real_roots(expr: sp.Expr) -> list[sp.Expr]:
 def _polynomial_roots(expr: sp.Expr) -> list[sp.Expr] | None:
     """The real zeros of a polynomial.
 
-    None where its coefficients are beyond SymPy's algebra and its degree beyond 2.
+    None if its coefficients are beyond SymPy's algebra and its degree beyond 2.
     """
     level = poly(rational(expr), X)
     if level.domain.is_QQ or level.domain.is_ZZ:
@@ -111,7 +110,7 @@ def _polynomial_roots(expr: sp.Expr) -> list[sp.Expr] | None:
 
 
 def _in_digits(roots: Sequence[Any], expr: sp.Expr) -> list[sp.Expr]:
-    """Exact roots, in 50 digits where ``expr`` has floats."""
+    """Roots are exact, or have 50 digits if ``expr`` contains floats."""
     if not expr.has(sp.Float):
         return list(roots)
     return [sp.Float(root.evalf(_DIGITS), _DIGITS) if root else root for root in roots]
@@ -170,7 +169,7 @@ def crossings(f: Callable[[Array], Array]) -> list[float]:
 
 
 def _sharpened(expr: sp.Expr, roots: list[float]) -> list[sp.Expr]:
-    """The roots to 50 digits by Newton's method, as they are where it does not help."""
+    """The roots to 50 digits by Newton's method, unchanged if it does not help."""
     if not roots:
         return []
     try:
@@ -200,7 +199,7 @@ def _roots_between(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> list
 
 
 def _between(points: Sequence[sp.Expr], index: int) -> sp.Expr:
-    """A point inside the index-th interval that ``points`` cut the line into."""
+    """A point inside the index-th interval between ``points``."""
     if not points:
         return sp.Float("0.0123456789", 30)
     if index == 0:
@@ -211,15 +210,15 @@ def _between(points: Sequence[sp.Expr], index: int) -> sp.Expr:
 
 
 def _step(last: Sequence[sp.Expr]) -> sp.Expr:
-    """How far out the outermost piece is sought: not beyond the next kink of an oscillation."""
+    """The probe point of the outermost piece: not beyond the next kink of an oscillation."""
     return sp.Min(1, (last[1] - last[0]).evalf(30) / 2) if len(last) > 1 else sp.Integer(1)
 
 
 @alone
 def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
-    """The smooth expression that ``expr`` is on the index-th interval between ``points``.
+    """The smooth expression equal to ``expr`` on the index-th interval between ``points``.
 
-    Raises KcalcError where no condition of a Piecewise holds, or a condition has no truth value.
+    Raises KcalcError if no condition of a Piecewise holds, or if a condition has no truth value.
     """
     return _Resolved(_between(points, index))(expr)
 
@@ -232,7 +231,7 @@ def smooth_pieces(expr: sp.Expr, points: Sequence[sp.Expr]) -> list[sp.Expr]:
 
 
 class _Resolved(Rewriting):
-    """Expressions with corners as the smooth ones that they are around a point."""
+    """Replaces expressions with corners by the smooth ones they equal around a point."""
 
     def __init__(self, inside: sp.Expr) -> None:
         super().__init__()
@@ -329,7 +328,7 @@ def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callabl
 def _compile(piece: sp.Expr, patient: bool = True) -> Callable[[Array], Array]:
     """A smooth expression as a NumPy function.
 
-    ``patient`` ones compute overflowing values in mpmath, cancelling ones as a series.
+    With ``patient``, overflowing values are computed in mpmath and cancelling ones as a series.
     """
     plain = _plain(piece)
     series = series_near_zero(piece) if patient else None
@@ -375,7 +374,7 @@ def _plain(piece: sp.Expr) -> Callable[[Array], Array]:
 def series_near_zero(piece: sp.Expr) -> NearZero | None:
     """The Taylor series for evaluation of a smooth expression near 0, or None.
 
-    The series is used where floats would cancel in the expression; None where they do not.
+    The series is needed if floats would cancel in the expression; otherwise None.
     """
     return near_zero(piece, _plain(piece))
 
@@ -403,7 +402,7 @@ def _exact_values(piece: sp.Expr, points: Array) -> Array:
 
 
 def _by_ball(piece: sp.Expr, point: float) -> float | None:
-    """``piece`` at a point from an enclosure; None where there is no narrow one."""
+    """``piece`` at a point from an enclosure; None if there is no narrow one."""
     from flint import arb
 
     from kcalc.fields.balls import working
@@ -421,7 +420,7 @@ def _by_ball(piece: sp.Expr, point: float) -> float | None:
 
 @lru_cache(maxsize=1024)
 def _on_balls(piece: sp.Expr) -> Callable[[Any], Any] | None:
-    """A smooth expression as a function of balls; None where it has corners or no enclosures."""
+    """A smooth expression as a function of balls; None if it has corners or no enclosures."""
     from kcalc.fields.balls import Numbers
     from kcalc.fields.programs import Program
 
@@ -434,7 +433,7 @@ def _on_balls(piece: sp.Expr) -> Callable[[Any], Any] | None:
 def _refuse_towers(piece: Any, at: dict[Any, Any]) -> None:
     """Raise OverflowError for exponentials of numbers of thousands of digits, as in exp(exp(1e6)).
 
-    SymPy never ends with them. Inner ones come first.
+    SymPy does not terminate on them. Inner ones come first.
     """
     for part in sorted(piece.atoms(sp.exp, sp.Pow, HyperbolicFunction), key=sp.count_ops):
         exponent: Any = part.args[-1]
@@ -445,7 +444,7 @@ def _refuse_towers(piece: Any, at: dict[Any, Any]) -> None:
 
 @alone
 def _exact_value(piece: sp.Expr, point: float) -> float:
-    """``piece`` at ``point`` without overflow in between; nan where it is not real."""
+    """``piece`` at ``point`` without overflow in between; nan if it is not real."""
     if not np.isfinite(point):
         return float("nan")
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 import sympy as sp
@@ -22,13 +22,16 @@ from kcalc.activations.jumps import (
 from kcalc.activations.pieces import X, compile_pieces, landmark, smooth_pieces
 from kcalc.activations.tails import Tails
 from kcalc.fields import NUMPY, SYMPY
-from kcalc.fields.arguments import derivative_order
+from kcalc.fields.arguments import Number, Numbers, derivative_order
 from kcalc.fields.jax_field import is_jax
 from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.formulas import exact
 from kcalc.foundation.plain_arguments import mapping
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.quadrature import Array
+
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
 
 _NARROW = 0.25
 
@@ -114,7 +117,7 @@ class PiecewiseFunction:
     def _substituted(self, values: Mapping[Any, Any]) -> Self:
         """The activation at other constants.
 
-        Classes that keep constants beside ``expr`` override it.
+        Classes that store constants besides ``expr`` override it.
         """
         given = {symbol: value for symbol, value in values.items() if symbol != X}
         expr, *stable = (e.subs(given) for e in (self.expr, *self.stable))
@@ -133,7 +136,7 @@ class PiecewiseFunction:
         return self.expr.has(AppliedUndef)
 
     def refuse_numeric_only(self, purpose: str) -> None:
-        """Raises KcalcError if a callable is inside; ``purpose`` names the refused result."""
+        """Raises KcalcError if it contains a callable; ``purpose`` names the unavailable result."""
         if self.numeric_only:
             raise KcalcError(
                 f"activation {self.name!r} is a callable, numeric only: no {purpose}; give it as "
@@ -167,7 +170,7 @@ class PiecewiseFunction:
     def derivative_expr(self, n: int = 1) -> sp.Expr:
         """The n-th derivative away from kinks (no deltas).
 
-        It is a Piecewise that is right-continuous where there are kinks.
+        If there are kinks, it is a right-continuous Piecewise.
         """
         if self.numeric_only:
             return sp.Derivative(
@@ -184,7 +187,7 @@ class PiecewiseFunction:
         if self.numeric_only:
             return tuple(zip(self.kinks, map(sp.Float, self.jump_sizes(n)), strict=True))
         found = exact_jumps(self._piece_derivatives(derivative_order(n)), self.kinks)
-        if not self.free_symbols:  # a residue of rounding is no jump
+        if not self.free_symbols:  # a rounding residue is not a jump
             sizes = self.jump_sizes(n)
             found = tuple(j if size else sp.S.Zero for j, size in zip(found, sizes, strict=True))
         return tuple(zip(self.kinks, found, strict=True))
@@ -209,14 +212,14 @@ class PiecewiseFunction:
 
     @cached_property
     def rough(self) -> bool:
-        """Whether a derivative, up to the third, is infinite at a kink, as of sqrt|x|."""
+        """Whether a derivative, up to the third, is infinite at a kink, as for sqrt|x|."""
         if not self.kinks or self.numeric_only or self.free_symbols:
             return False
         return any(map(may_be_rough, self.pieces)) and any(map(any, map(self.steepness, range(4))))
 
     @cached_property
     def scale_free(self) -> bool:
-        """Whether phi(a x) = a^p phi(x) for a > 0 and some p, a whole number or not."""
+        """Whether phi(a x) = a^p phi(x) for a > 0 and some p, an integer or not."""
         if self.degree is not None:
             return True
         if not self.rough or self.kink_points != (0.0,):
@@ -247,7 +250,7 @@ class PiecewiseFunction:
         return tuple(found.tolist())
 
     def _finite_jumps(self, n: int) -> list[float]:
-        """The jumps of phi^(n), 0 where it is infinite."""
+        """The jumps of phi^(n), 0 if it is infinite."""
         parts, found = self._piece_derivatives(n), []
         for index, p in enumerate(self.steepness(n)):
             pair, kink = parts[index : index + 2], self.kinks[index : index + 1]
@@ -263,7 +266,7 @@ class PiecewiseFunction:
     def landmarks(self) -> tuple[tuple[float, float], ...]:
         """(centre, width) of narrow features.
 
-        Where the argument of a function inside the expression is centred, and its scale.
+        They are the centre and scale of the argument of a function inside the expression.
         """
         inner = {arg for f in self.expr.atoms(sp.Function, sp.exp) for arg in f.args} | {
             p.base for p in self.expr.atoms(sp.Pow)
@@ -289,7 +292,13 @@ class PiecewiseFunction:
             smooth_pieces(stable_derivative(self, n), self.kinks), self.kink_points
         )
 
-    def __call__(self, x: object) -> Any:
+    @overload
+    def __call__(self, x: JaxArray) -> JaxArray: ...
+    @overload
+    def __call__(self, x: Number) -> float: ...
+    @overload
+    def __call__(self, x: Numbers) -> Array: ...
+    def __call__(self, x: object) -> JaxArray | float | Array:
         """phi(x) elementwise: float64, or JAX for a JAX array."""
         if is_jax(x):
             return jax_function(self)(x)
@@ -303,7 +312,10 @@ class PiecewiseFunction:
         return piecewise(self, n)
 
     def refuse_rough(self, purpose: str) -> None:
-        """Raise KcalcError if a derivative is infinite at a kink; ``purpose``: what needs it."""
+        """Raise KcalcError if a derivative is infinite at a kink.
+
+        ``purpose`` names the result that needs it.
+        """
         if self.rough:
             raise KcalcError(
                 f"a derivative of activation {self.name!r} is infinite at a kink: no {purpose}; "

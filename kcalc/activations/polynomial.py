@@ -19,9 +19,7 @@ from kcalc.fields.degrees import poly
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.quadrature import Array
 
-_CANCELLED = (
-    0.2  # of the sum of the terms' sizes: a sum below this is formed again with more digits
-)
+_CANCELLED = 0.2  # relative to the sizes of the terms: smaller sums need more digits
 _HIGHEST = 30
 
 
@@ -57,7 +55,7 @@ class Polynomial(Closed):
         )
 
     def _restored(self, n: int, q: Number, total: Number, size: Number) -> Array:
-        """A_n in float64, recomputed from 50 and more digits where its terms cancel.
+        """A_n in float64, recomputed with 50 or more digits if its terms cancel.
 
         The terms of He_n, for instance, cancel near q = 1.
         """
@@ -169,9 +167,9 @@ class HermitePolynomial(Polynomial):
 
 
 def polynomial(expr: sp.Expr, name: str) -> Polynomial:
-    """The activation of a polynomial in X, kept as it is written.
+    """The activation of a polynomial in X, in its given form.
 
-    Multiplied out it would lose digits. Those of Hermite are recognised.
+    Expanding it would lose digits. Hermite polynomials are recognised.
     """
     expanded = poly(expr, X)
     order = int(expanded.degree())

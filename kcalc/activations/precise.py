@@ -1,7 +1,7 @@
 """Local kernel quantities in mpmath numbers, for activations without closed forms.
 
-They are the midpoints of certified balls: so many digits are asked of the balls that their radii
-are below the last digit of the field.
+They are the midpoints of certified balls, computed with enough digits that their radii are below
+the last digit of the field.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from kcalc.foundation.errors import KcalcError
 
 _SPARE = (3, 15, 45, 105, 225, 465)  # digits beyond the field's, tried in turn
 _MOST = 1000  # digits of balls
-_ZERO = 12  # a ball around 0 of a radius so many digits below the field's last is 0
+_ZERO = 12  # a ball around 0 with a radius this many digits below the field's last counts as 0
 
 
 def midpoints(
     read: Callable[[BallField], tuple[Ball, ...]], field: Field, positive: bool, what: str
 ) -> tuple[Number, ...]:
-    """The midpoints of the balls that ``read`` gives, as numbers of an mpmath field.
+    """The midpoints of the balls from ``read``, as numbers of an mpmath field.
 
-    ``positive``: whether the first is known to be no 0, so that a ball around 0 is too wide for it;
-    the others are taken for 0 where their radius is 10^-12 of the field's last digit.
-    Raises: KcalcError where no affordable number of digits is enough, and as ``read`` does.
+    ``positive``: whether the first is known to be nonzero, so a ball around 0 is too wide for it;
+    the others count as 0 if their radius is 10^-12 of the field's last digit. Raises: KcalcError if
+    no affordable number of digits is enough, and as ``read`` does.
     """
     digits: int = field.digits  # type: ignore[attr-defined]
     for spare in _SPARE:
@@ -53,5 +53,5 @@ def _narrow(ball: Ball, digits: int, positive: bool) -> bool:
 
 
 def _number(ball: Ball) -> Any:
-    """The midpoint of a ball; 0 where the ball is around 0."""
+    """The midpoint of a ball; 0 if the ball is around 0."""
     return mpmath.mpf(0) if ball.contains(0) else exact_mpf(ball.mid())

@@ -31,8 +31,8 @@ class RectifiedPower(Closed):
     Q = (2k-1)!! q^k/2 and C = J_k/(pi (2k-1)!!) at every q1, q2.
 
     J_0 = pi - t, J_1 = sin t + (pi - t) cos t, J_k = (2k-1) c J_(k-1) + (k-1)^2 (1-c^2) J_(k-2)
-    with t = arccos c. For 1 - C the same recursion has terms of one sign for c >= 0, so that
-    nothing cancels; C_k' = k^2/(2k-1) C_(k-1).
+    with t = arccos c. For 1 - C the same recursion has terms of one sign for c >= 0, so nothing
+    cancels; C_k' = k^2/(2k-1) C_(k-1).
     """
 
     power: int = 2

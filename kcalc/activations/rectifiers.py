@@ -130,7 +130,7 @@ def trelu(negative_slope: Any) -> Activation:
     It is x for x > 0 and negative_slope x for x < 0, both times sqrt(2/(1 + negative_slope^2)).
 
     ``negative_slope``: a number, or a real SymPy expression whose symbols stay in the formulas.
-    Raises KcalcError for others.
+    Raises KcalcError for other values.
     """
     a = real("trelu", "negative_slope", negative_slope, True)
     return leaky_relu(a).transformed(output_scale=sp.sqrt(2 / (1 + a**2)))

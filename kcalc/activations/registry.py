@@ -1,4 +1,4 @@
-"""The catalogue: names, aliases, sources, and the way in for activations of the user's own."""
+"""The catalogue: names, aliases, sources, and registration of user-defined activations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ALIASES: dict[str, str] = {}
 
 
 def register(activation: Activation, *aliases: str, source: str) -> Activation:
-    """Enter ``activation`` into the catalogue under its name and ``aliases`` (all lower case).
+    """Add ``activation`` to the catalogue under its name and ``aliases`` (all lower case).
 
     Returns it.
 
@@ -39,7 +39,7 @@ def register(activation: Activation, *aliases: str, source: str) -> Activation:
     text(source, "source")
     for name in (checked(activation).name, *aliases):
         if text(name, "an alias") in _BY_NAME or name in _ALIASES:
-            raise KcalcError(f"an activation called {name!r} is registered already")
+            raise KcalcError(f"an activation called {name!r} is already registered")
     _BY_NAME[activation.name] = CatalogueEntry(activation, aliases, source)
     _ALIASES.update(dict.fromkeys(aliases, activation.name))
     return activation
@@ -63,7 +63,7 @@ def aliases() -> dict[str, str]:
 def by_name(name: str) -> Activation:
     """The registered activation of that name or alias, in any case.
 
-    Raises KcalcError listing the nearest names.
+    Raises KcalcError listing similar names.
     """
     key = name.strip().lower()
     key = _ALIASES.get(key, key)
@@ -73,9 +73,9 @@ def by_name(name: str) -> Activation:
 
 
 def entered() -> tuple[Activation, ...]:
-    """The registered activations in the order of their entry.
+    """The registered activations in order of registration.
 
-    Of two that are one function (elu and celu) the first has the usual name.
+    If two are the same function (elu and celu), the first has the usual name.
     """
     return tuple(entry.activation for entry in _BY_NAME.values())
 
@@ -83,6 +83,6 @@ def entered() -> tuple[Activation, ...]:
 def same_function(activation: Activation) -> Activation | None:
     """The registered activation equal to ``activation``, if there is one.
 
-    It may know closed forms.
+    It may have closed forms.
     """
     return next((phi for phi in entered() if phi == activation), None)

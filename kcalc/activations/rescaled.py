@@ -17,10 +17,9 @@ from kcalc.fields.expressions import rational
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rescaled(Transformed):
-    """s phi(a x) as an activation of its own: Q(q) = s^2 Q_phi(a^2 q), C(c, q) = C_phi(c, a^2 q).
+    """s phi(a x) as its own activation: Q(q) = s^2 Q_phi(a^2 q), C(c, q) = C_phi(c, a^2 q).
 
-    ``base`` and ``transformation`` are its own too, so that constants of shaping are relative to
-    it.
+    ``base`` and ``transformation`` refer to itself, so constants of shaping are relative to it.
     """
 
     @property

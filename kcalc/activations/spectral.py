@@ -1,11 +1,10 @@
-"""A function known by its values alone.
+"""A function known only by its values.
 
-Chebyshev panels that resolve it to rounding, and from them its derivatives.
+Chebyshev panels resolve it to rounding and give its derivatives.
 
 The polynomial used on a panel is fitted on a window that overlaps the neighbours (but crosses no
 kink), because rounding errors grow like (N/h)^n in the n-th derivative in the middle of a window of
-half-width h and like (N^2/h)^n at its ends. A point that no window resolves, however narrow, is a
-kink that was not declared.
+half-width h and like (N^2/h)^n at its ends. A point that no window resolves is an undeclared kink.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from kcalc.foundation.process_state import ALONE
 from kcalc.gaussian.expectations.quadrature import Array
 
 _TERMS = 32
-_RESOLVED = 1e-15  # of the greatest value on the window: last coefficients below this are rounding
+_RESOLVED = 1e-15  # of the largest value on the window: last coefficients below this are rounding
 _NOISY = 1e-12  # of the size nearby: coefficients that have stopped falling may be this large
-_SHARE = 0.05  # of the greatest value for |x| <= 4 counts as the size of the function everywhere
+_SHARE = 0.05  # of the largest value for |x| <= 4 counts as the size of the function everywhere
 # a window whose values exceed the panel's by more is narrowed, to keep small values relatively
 # accurate
 _STEEP = 100.0
@@ -90,9 +89,9 @@ class Panels:
     """Derivatives of ``values`` up to the third, on the requested part of the line.
 
     ``values`` is a vectorised function that is smooth between ``kinks``. The covered part of the
-    line grows on request.
+    line grows on demand.
 
-    Raises KcalcError, naming ``name``, where the function is not smooth, not finite, or varies too
+    Raises KcalcError, naming ``name``, if the function is not smooth, not finite, or varies too
     fast.
     """
 
@@ -176,9 +175,9 @@ class Panels:
         return c, tail, resolved
 
     def _refuse_blurred(self, low: float, high: float) -> None:
-        """Refuse panels so narrow that rounding hides a second derivative which is nowhere great.
+        """Reject panels so narrow that rounding hides a second derivative which is nowhere great.
 
-        Halved for a weak kink's sake.
+        They were halved because of a weak kink.
         """
         here = (self._left >= low) & (self._left < high)
         c, width = self._coefficients[here], (self._stop - self._start)[here]
@@ -196,9 +195,9 @@ class Panels:
         apart = np.abs(self._kinks - where).min(initial=np.inf)
         if apart <= _NARROWEST * (1 + abs(where)):
             return KcalcError(
-                f"activation {self._name!r} is not smooth beside its kink x = "
-                f"{simplest(where):.7g}: a root or a logarithm, whose derivatives are infinite "
-                f"there, is known to enough digits as a SymPy expression only; give it as one"
+                f"activation {self._name!r} is not smooth next to its kink x = "
+                f"{simplest(where):.7g}: for a root or a logarithm with infinite derivatives "
+                "there, callables are not accurate enough; give a SymPy expression"
             )
         return KcalcError(
             f"activation {self._name!r} is not smooth near x = {simplest(where):.7g}: declare "

@@ -1,4 +1,4 @@
-"""What activations declare about x far out, so that their bounds on the whole line are known.
+"""Declared behaviour of activations at infinity, for bounds on the whole line.
 
 A catalogue entry states where its features end; that its expression agrees is tested to 50 digits.
 """
@@ -33,7 +33,7 @@ class Core:
 
 
 Tails = tuple[Tail | None, Tail | None] | Core
-"""The tails on the left and on the right, None where none is declared; or a core."""
+"""The tails on the left and on the right, None if none is declared; or a core."""
 
 
 def tails(start: Any, left: tuple[Any, ...], right: tuple[Any, ...]) -> Tails:

@@ -2,12 +2,12 @@
 
 Closed forms, and integrals over one angle.
 
-``f = d (phi(a x + b) + e)``, the slope of phi jumping by ``J_k`` at ``kappa_k``. With
-``h_k = (kappa_k - b) / (|a| sqrt(q1))`` and ``l_k`` alike for q2, ``E f'(u) f'(v)`` is a sum of
-orthant probabilities ``L(h, l, t) = P(x > h, y > l)`` of a Gaussian pair with cosine cos t, for
-which ``dL/dt = -p``, ``p(t) = exp(-(h^2 + l^2 - 2 h l cos t) / (2 sin^2 t)) / (2 pi)``
-[Plackett 1954]. Integrals run over ``w = log tan(t/2)``, in which p has no narrow features; near c
-= 1 nothing is a difference of large numbers.
+``f = d (phi(a x + b) + e)``, the slope of phi jumping by ``J_k`` at ``kappa_k``. With ``h_k =
+(kappa_k - b) / (|a| sqrt(q1))`` and ``l_k`` likewise for q2, ``E f'(u) f'(v)`` is a sum of orthant
+probabilities ``L(h, l, t) = P(x > h, y > l)`` of a Gaussian pair with cosine cos t, for which
+``dL/dt = -p``, ``p(t) = exp(-(h^2 + l^2 - 2 h l cos t) / (2 sin^2 t)) / (2 pi)`` [Plackett 1954].
+Integrals run over ``w = log tan(t/2)``, in which p has no narrow features; near c = 1 no large
+numbers are subtracted.
 """
 
 from __future__ import annotations
@@ -277,8 +277,7 @@ class Standard:
     def wide(self, shape: tuple[int, ...]) -> Standard:
         """The same data with all arrays broadcast to one shape.
 
-        Gradients are then added up before the sum that undoes the broadcasting, which shortens
-        compilation.
+        Gradients are then summed before the broadcasting is undone, which shortens compilation.
         """
         import jax.numpy as jnp
 

@@ -1,11 +1,11 @@
 """Gaussian expectations of functions that JAX traces.
 
-Moments, C maps and cross moments, differentiable in everything.
+They include moments, C maps and cross moments, differentiable in all arguments.
 
-Where functions are smooth, their Hermite coefficients ``a_n(q) = E[f(sqrt(q) z) h_n(z)]`` take one
-matrix product, and ``E[f(u) g(v)] = sum_n a_n(q1) b_n(q2) c^n`` (Mehler). Where they have kinks
-that series is slow; expectations are then integrals over the plane, split where the functions have
-their kinks. Both are good to about 1e-11; a series that is cut too early gives nan.
+For smooth functions, the Hermite coefficients ``a_n(q) = E[f(sqrt(q) z) h_n(z)]`` take one matrix
+product, and ``E[f(u) g(v)] = sum_n a_n(q1) b_n(q2) c^n`` (Mehler). With kinks this series converges
+slowly; expectations are then integrals over the plane, split at the kinks. Both are accurate to
+about 1e-11; a truncated series that is too short gives nan.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TracedMaps(ABC):
 
     @property
     def endless(self) -> bool:
-        """Whether there are more kinks beyond those known, as of |sin x|."""
+        """Whether there are more kinks beyond the known ones, as for |sin x|."""
         return False
 
     @abstractmethod
@@ -93,7 +93,7 @@ class TracedMaps(ABC):
 
         The digits of 1 - C are kept near c = 1.
 
-        ``second_moments``: E f^2 at q1 and q2 where known.
+        ``second_moments``: E f^2 at q1 and q2, if known.
         """
         import jax
         import jax.numpy as jnp
@@ -161,8 +161,8 @@ def cross_drop(
     The decrease is that of ``E f(u) g(v)`` when the cosine decreases by ``loss``; its derivative is
     by ``loss``.
 
-    ``top`` is None where f and g see one Gaussian (cosine 1), ``loss`` where only the first is
-    asked for.
+    ``top`` is None if f and g see one Gaussian (cosine 1), ``loss`` where only the first is asked
+    for.
     """
     import jax
     import jax.numpy as jnp
@@ -210,7 +210,7 @@ def _alike(
 
     ``u'`` is u scaled to the variance of v.
 
-    The plane is split where f(u) and g(v) have kinks, and not where f(v) has them.
+    The plane is split at the kinks of f(u) and g(v), not at those of f(v).
     """
     import jax.numpy as jnp
 
@@ -291,7 +291,7 @@ def _merged(fixed: Any, kinks: list[Any], reach: float) -> Any:
         jnp.clip(jnp.broadcast_to(part, (*shape, part.shape[-1])), -reach, reach)
         for part in (fixed, *kinks)
     ]
-    # computed once, so that equal numbers stay equal
+    # computed once, so equal numbers stay equal
     whole = jax.lax.optimization_barrier(jnp.concatenate(parts, axis=-1))
     held = jax.lax.stop_gradient(whole)
     edges, first = jnp.sort(held, axis=-1), fixed.shape[-1]
@@ -309,9 +309,10 @@ def _over_pairs(
 ) -> tuple[Any, Any]:
     """``compute(gap, q1, q2, *more, most=...)``, integrals over the plane at all pairs.
 
-    Of many kinks (a periodic function has endless ones) those count that the Gaussians reach, which
-    is known when the kernel runs: one of a few sizes is chosen then; nan where endless kinks are
-    not known so far out. So many pairs at a time as memory bears.
+    Of many kinks (a periodic function has infinitely many), only those within reach of the
+    Gaussians count. Their number is known when the kernel runs, which then picks one of a few
+    sizes; the result is nan if the known kinks do not extend far enough. Pairs are processed in
+    batches that fit in memory.
     """
     import jax
     import jax.numpy as jnp
@@ -411,7 +412,7 @@ def _coefficients(f: TracedMaps, q: Any) -> Any:
     import jax.numpy as jnp
 
     q = jnp.asarray(q) * 1.0
-    # arrays of their own for every precision: JAX keeps constants by their identity
+    # separate arrays for every precision, because JAX caches constants by identity
     z, weighted = (part.astype(q.dtype) for part in _hermite())
     values = f(jnp.sqrt(q)[..., None] * z)
     out = jnp.moveaxis(jnp.matmul(values, weighted.T, precision="highest"), -1, 0)
@@ -427,7 +428,7 @@ def _mehler(one: Any, two: Any, top: Any, c: Any, distance: bool) -> tuple[Any, 
 
     (P(top), (P(top) - P(c))/(top - c), P'(c), sum_n (one_n - two_n)^2 / 2 if ``distance``).
 
-    One loop over n, so that no array holds all terms of all pairs.
+    One loop over n, so no array holds all terms of all pairs.
     """
     import jax
     import jax.numpy as jnp

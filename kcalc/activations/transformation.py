@@ -14,7 +14,7 @@ from kcalc.foundation.errors import KcalcError
 
 
 def short(value: sp.Expr) -> str:
-    """A number in at most four digits: .0904 for 0.0904379, 2 for 2."""
+    """A number with at most four digits: .0904 for 0.0904379, 2 for 2."""
     if value.free_symbols:
         return f"({value})" if value.args else str(value)
     text = str(value) if value.is_Rational else f"{float(value):.3g}"

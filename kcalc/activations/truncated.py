@@ -2,16 +2,16 @@
 
 E phi, E phi^2 and E phi' of every activation whose pieces are sums of x^n e^(rate x).
 
-That is all piecewise polynomials (hard_tanh, relu6, hard_swish, hard_shrink, ...), elu, selu, celu,
-and sums and products of such pieces by affine maps, sums and composition. For u = sqrt(q) z with
-density N(x; 0, q) on a piece from a to b, completing the square gives
+These are all piecewise polynomials (hard_tanh, relu6, hard_swish, hard_shrink, ...), elu, selu,
+celu, and sums and products of such pieces by affine maps, sums and composition. For u = sqrt(q) z
+with density N(x; 0, q) on a piece from a to b, completing the square gives
 
     M_0 = e^(rate^2 q/2) P(a < u + rate q < b),
     M_n = rate q M_(n-1) + (n-1) q M_(n-2) - q [x^(n-1) e^(rate x) N(x; 0, q)]_a^b.
 
 C has no such form: with a kink away from 0, E[phi(u) phi(v)] is a bivariate normal probability,
-which is not elementary (Owen's T function for one corner). It is integrated. NumPy integrates
-everything here, because the formulas cancel for small and for large q.
+which is not elementary (Owen's T function for one corner). It is integrated. NumPy uses integration
+instead, because the formulas cancel for small and for large q.
 """
 
 from __future__ import annotations
@@ -75,8 +75,7 @@ def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
 def pieces(phi: Any, exact: bool = True) -> tuple[Terms, ...] | None:
     """The pieces of phi as sums of x^n e^(rate x), or None if one is something else.
 
-    exact: whether floats are read as the fractions they are, so that multiplying out rounds
-    nothing.
+    exact: whether floats are converted to exact fractions, so expanding does not round.
     """
     found = tuple(map(_terms, _exact_pieces(phi) if exact else phi.pieces))
     return None if any(part is None for part in found) else found  # type: ignore[return-value]
@@ -85,7 +84,7 @@ def pieces(phi: Any, exact: bool = True) -> tuple[Terms, ...] | None:
 def _exact_pieces(phi: Any) -> tuple[sp.Expr, ...]:
     """The pieces in fractions.
 
-    Those of a transformed activation come from the original's, before its constants are multiplied
+    For a transformed activation they come from the original, before its constants are multiplied
     and rounded.
     """
     constants = phi.transformation
@@ -167,7 +166,7 @@ def _derivative(part: Terms) -> Terms:
 def _exact_jumps(phi: Any, parts: tuple[Terms, ...]) -> list[tuple[sp.Expr, sp.Expr]]:
     """(kink, jump) with kinks that are floats read as fractions.
 
-    The pieces do not quite meet at a rounded kink, and that counts.
+    The pieces do not quite meet at a rounded kink, and this difference is included.
     """
     values = []
     for kink, left, right in zip(phi.kinks, parts, parts[1:], strict=False):

@@ -1,4 +1,4 @@
-"""Arrays of floats with unlimited exponents, for expressions that overflow on the way to floats."""
+"""Arrays of floats with unlimited exponents, for overflowing intermediate values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Wide:
     mantissa: Array
     exponent: Array
 
-    __array_ufunc__ = None  # so that NumPy numbers on the left leave arithmetic to this class
+    __array_ufunc__ = None  # so NumPy numbers on the left defer to this class
 
     @classmethod
     def of(cls, values: Any, exponent: Any = 0.0) -> Wide:
@@ -134,13 +134,13 @@ _KNOWN += (sp.erf, sp.erfc)
 
 @lru_cache(maxsize=1024)
 def compile_wide(expr: sp.Expr, symbol: sp.Symbol) -> Callable[[Array], Array]:
-    """A smooth expression as a function of arrays of floats; nan where it is not real.
+    """A smooth expression as a function of arrays of floats; nan if it is not real.
 
-    Raises KcalcError for functions that are not known here.
+    Raises KcalcError for unsupported functions.
     """
     unknown = [f for f in expr.atoms(sp.Function, *CORNERED) if not isinstance(f, _KNOWN)]
     if unknown:
-        raise KcalcError(f"{glimpse(unknown[0])} has no evaluation with unlimited exponents")
+        raise KcalcError(f"{glimpse(unknown[0])} cannot be evaluated with unlimited exponents")
     function = lambdify([symbol], expr, modules=[_functions(), "math"], cse=True)
 
     def values(x: Array) -> Array:

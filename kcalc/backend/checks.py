@@ -1,6 +1,6 @@
-"""Arrays that come to a model.
+"""Checks of arrays that are passed to a model.
 
-Whether they fit the model, and whether jax has rounded them on the way.
+They test whether arrays fit the model, and whether JAX has rounded them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REMEDY = (
 
 
 def doubles_off(dtype: str) -> bool:
-    """Whether a model of this dtype is float64 where JAX traces every float64 as float32."""
+    """Whether a model of this dtype is float64 while JAX traces every float64 as float32."""
     import jax
 
     config: Any = jax.config
@@ -26,9 +26,9 @@ def doubles_off(dtype: str) -> bool:
 
 
 def refuse_rounded(named: Iterable[tuple[str, Any]]) -> None:
-    """Refuse arrays that JAX traces in less than double precision.
+    """Reject arrays that JAX traces in less than double precision.
 
-    Raises: KcalcError for such arrays, where the lower precision would go unseen.
+    Raises: KcalcError for such arrays, because the lower precision would go unnoticed.
     """
     import jax.numpy as jnp
     from jax.core import Tracer
@@ -46,7 +46,7 @@ def refuse_rounded(named: Iterable[tuple[str, Any]]) -> None:
 
 
 def refuse_traced(what: str, tree: Any) -> None:
-    """Raises: KcalcError for random numbers of double precision in a trace that has none."""
+    """Raises: KcalcError for random numbers of double precision in a trace without it."""
     import jax
     from jax.core import Tracer
 
@@ -60,7 +60,7 @@ def refuse_traced(what: str, tree: Any) -> None:
 def same_batch(arrays: Mapping[Node, Array], axes: Mapping[Node, int]) -> None:
     """Raises: KcalcError unless all inputs have the same leading axes.
 
-    ``axes`` is how many an example of each has.
+    ``axes`` is the number of axes of an example of each input.
     """
     leading = {
         node: tuple(array.shape[: array.ndim - axes[node]]) for node, array in arrays.items()
@@ -68,8 +68,8 @@ def same_batch(arrays: Mapping[Node, Array], axes: Mapping[Node, int]) -> None:
     if len(set(leading.values())) > 1:
         listed = ", ".join(f"{node!r}: {shape}" for node, shape in leading.items())
         raise KcalcError(
-            f"the inputs must have the same axes of examples, got {listed}; give as many examples "
-            f"of each"
+            f"the inputs must have the same axes of examples, got {listed}; give equally many "
+            "examples of each"
         )
 
 

@@ -1,6 +1,6 @@
-"""Whether the size of a network's coordinates depends on its width.
+"""A test whether the size of a network's coordinates depends on its width.
 
-A measurement at initialisation, over several widths.
+It measures them at initialisation, over several widths.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from ..calculi.widths import open_nodes
 from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError, glimpse, unknown
+from ..foundation.extras import imported
 from ..foundation.plain_arguments import is_key, items, whole
 from ..foundation.printing import Shown, shown, spread
 from ..network.compose import require_network
@@ -32,9 +33,9 @@ OPTIONS = ("image_shape", "weights", "dtype", "remat", "rolled", "trainable_norm
 class CoordinateCheck(Shown):
     """Root mean squares of every Affine's output by width, and the fitted powers of the width.
 
-    ``rms[node]`` has shape (widths, draws); ``slopes[node]`` is (power, standard error);
-    ``expected[node]`` the power the parameterization gives, None where a layer before it has one
-    other than 0. It speaks of initialisation alone, not of how learning rates transfer.
+    ``rms[node]`` has shape (widths, draws). ``slopes[node]`` is (power, standard error).
+    ``expected[node]`` is the power that the parameterization implies, None if a layer before it has
+    a nonzero one. The check covers only initialisation, not whether learning rates transfer.
     """
 
     widths: tuple[int, ...]
@@ -105,20 +106,21 @@ def coordinate_check(
 ) -> CoordinateCheck:
     """Measure how coordinates grow with width at initialisation.
 
-    Parameters: ``network`` leaves the widths of hidden layers open; its inputs have the channels of
-    the example ``x``, its output nodes ``outputs`` channels at every width. ``options`` go to
-    :func:`kcalc.to_jax`.
-    Raises: KcalcError for fewer than two widths or draws, networks in which no width is open or
-    with BatchNorm, and coordinates that are 0 or not finite (data that are, or weights).
+    Parameters: ``network`` leaves the widths of hidden layers open. Its inputs have the channels of
+    the example ``x``, and its output nodes ``outputs`` channels, at every width. ``options`` are
+    passed to
+    :func:`kcalc.to_jax`. Raises: KcalcError for fewer than two widths or draws, networks without an
+    open width or with BatchNorm, and coordinates that are 0 or not finite (because of the data or
+    the weights).
     """
-    import jax
-
+    jax = imported("jax")
     require_network(network)
     sizes_ = _widths(widths, draws, outputs)
     foreign = next((name for name in options if name not in OPTIONS), None)
     if foreign is not None:
         raise KcalcError(
-            f"{foreign}= is no option here; those of kc.to_jax that are: {', '.join(OPTIONS)}"
+            f"{foreign}= is not an option here; these options of kc.to_jax are: "
+            f"{', '.join(OPTIONS)}"
         )
     normed = network.nodes_of(BatchNorm)
     if normed:
@@ -156,7 +158,7 @@ def coordinate_check(
 
 
 def _widths(widths: Any, draws: Any, outputs: Any) -> tuple[int, ...]:
-    """The widths, whole numbers.
+    """Return the widths, whole numbers.
 
     Raises: KcalcError for fewer than two, and for draws and outputs that are not whole numbers.
     """
@@ -165,26 +167,26 @@ def _widths(widths: Any, draws: Any, outputs: Any) -> tuple[int, ...]:
         whole(value, name, 1)
     if len(set(given)) < 2 or draws < 2:
         raise KcalcError(
-            f"a power of the width needs two widths and two draws at least, got {glimpse(widths)} "
+            f"a power of the width needs at least two widths and two draws, got {glimpse(widths)} "
             f"and {draws}"
         )
     return tuple(int(w) for w in given)
 
 
 def _usable(model: Model, x: Any) -> None:
-    """Raises: KcalcError for an example with numbers that are not finite, or that is all 0."""
+    """Raises: KcalcError for an example with numbers that are not finite, or with only zeros."""
     with model.precision():
         arrays = {node: np.asarray(a, float) for node, a in model.inputs_of(x).items()}
     for node, values in arrays.items():
         if not np.isfinite(values).all() or not values.any():
             raise KcalcError(
-                f"the input {node!r} holds numbers that are not finite, or is 0 everywhere, so "
-                f"that coordinates have no size; give another example"
+                f"the input {node!r} contains numbers that are not finite, or is 0 everywhere, so "
+                "coordinates have no size; give another example"
             )
 
 
 def _measured(node: Node, width: int, rms: np.ndarray) -> None:
-    """Raises: KcalcError where the size of a node has no logarithm."""
+    """Raises: KcalcError if the size of a node has no logarithm."""
     finite = np.isfinite(rms).all()
     if not finite or not (rms > 0).all():
         raise KcalcError(
@@ -195,7 +197,7 @@ def _measured(node: Node, width: int, rms: np.ndarray) -> None:
 
 
 def _power(widths: np.ndarray, rms: np.ndarray) -> tuple[float, float]:
-    """The least-squares power of the width in root mean squares, and its standard error.
+    """Return the least-squares power of the width in root mean squares, and its standard error.
 
     ``rms``: root mean squares of shape (widths, draws). The standard error is over draws.
     """
@@ -204,7 +206,7 @@ def _power(widths: np.ndarray, rms: np.ndarray) -> tuple[float, float]:
 
 
 def _expected(network: Network, chosen: Any) -> dict[Node, float | None]:
-    """The power each Affine's output should have."""
+    """Return the power that each Affine's output should have."""
     places = roles(network)
     flat: dict[Node, bool] = {}
     expected: dict[Node, float | None] = {}

@@ -1,6 +1,6 @@
 """Initial weights rescaled on data, layer by layer.
 
-LSUV and within-layer initialisation [DKS sec. 26.2].
+The methods are LSUV and within-layer initialisation [DKS sec. 26.2].
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Array = Any
 class Adjusted:
     """The result of data-dependent initialisation for one layer.
 
-    ``variance_before``, ``variance_after``: the mean square deviation of its outputs (over channels
-    too); ``error``: the final error.
+    ``variance_before``, ``variance_after``: the mean square deviation of its outputs (also over
+    channels); ``error``: the final error.
     """
 
     node: Node
@@ -59,7 +59,7 @@ class DataDependent(Shown):
         return [head, *(tuple(map(shown, astuple(row))) for row in self.report)]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data, without the parameters."""
+        """Return the report as plain data, without the parameters."""
         return {"converged": self.converged, "report": plain(self.report)}
 
     def __repr__(self) -> str:
@@ -77,14 +77,14 @@ def lsuv(
     iterations: int = 10,
     state: Any = None,
 ) -> DataDependent:
-    """Layer-sequential unit variance.
+    """Apply layer-sequential unit variance.
 
     The outputs of every Affine get variance 1 over channels, locations and examples.
 
-    First to last, ``W -> W / std(output)`` until ``|variance - 1| <= tolerance`` or ``iterations``
-    are used up [Mishkin, Matas 2015]; one is enough where biases are 0. ``x`` is a batch of inputs,
-    (batch, ..., channels). Parameters keep their form (parameterization, rolled blocks). Raises:
-    KcalcError for layers whose output is constant or not finite, naming the node.
+    From first to last layer, ``W -> W / std(output)`` until ``|variance - 1| <= tolerance`` or
+    ``iterations`` are used up [Mishkin, Matas 2015]; one is enough if biases are 0. ``x`` is a
+    batch of inputs, (batch, ..., channels). Parameters keep their form (parameterization, rolled
+    blocks). Raises: KcalcError for layers whose output is constant or not finite, naming the node.
     """
 
     def adjust(
@@ -113,14 +113,14 @@ def wli(
     iterations: int = 10,
     state: Any = None,
 ) -> DataDependent:
-    """Within-layer initialisation.
+    """Apply within-layer initialisation.
 
     Every channel of every Affine gets mean 0 and variance 1 over locations and examples.
 
-    First to last, ``W_j -> W_j / std_j`` and ``b_j`` shifted by the mean, per output channel j
-    [Kraehenbuehl et al. 2016]. ``x`` is a batch of inputs. Channels that are constant on the batch
-    are left alone and counted in the report.
-    Raises: KcalcError for layers without a bias, naming the node.
+    From first to last layer, ``W_j -> W_j / std_j`` and ``b_j`` is shifted by the mean, per output
+    channel j [Kraehenbuehl et al. 2016]. ``x`` is a batch of inputs. Channels that are constant on
+    the batch do not change and are counted in the report. Raises: KcalcError for layers without a
+    bias, naming the node.
     """
     scales = {
         node: lowered.numbers[3]
@@ -133,8 +133,8 @@ def wli(
     ) -> tuple[dict[str, Array], float, int]:
         if node not in scales:
             raise KcalcError(
-                f"node {node!r} has no bias to shift its means with; use bias=True (in the ntk "
-                f"parameterization sigma_b > 0 too)"
+                f"node {node!r} has no bias to shift its means; use bias=True (in the ntk "
+                "parameterization also sigma_b > 0)"
             )
         channels = out.reshape(-1, out.shape[-1])
         mean, deviation = channels.mean(axis=0), channels.std(axis=0)
@@ -161,7 +161,7 @@ Adjust = Callable[[Node, dict[str, Array], np.ndarray], tuple[dict[str, Array], 
 
 @dataclass
 class _Calibration(Arrays):
-    """The array calculus, changing the weights of each Affine before its output goes on."""
+    """The array calculus, changing the weights of each Affine before its output is passed on."""
 
     adjust: Adjust = field(kw_only=True)
     tolerance: float = field(kw_only=True)
@@ -174,8 +174,8 @@ class _Calibration(Arrays):
             return out
         if layer.standardised:
             raise KcalcError(
-                f"node {node!r} has standardised weights, whose scale does not count; use "
-                f"standardised=False"
+                f"node {node!r} has standardised weights, whose scale has no effect; use "
+                "standardised=False"
             )
         params: Any = self.params
         before, used = float(np.asarray(out, float).var()), 0
@@ -208,13 +208,13 @@ def _calibrated(
         for node, array in inputs.items():
             if array.ndim < 2 or array.shape[0] < 2:
                 raise KcalcError(
-                    f"the input {node!r} must be a batch of two examples at least, got shape "
+                    f"the input {node!r} must be a batch of at least two examples, got shape "
                     f"{tuple(array.shape)}"
                 )
             if not np.isfinite(np.asarray(array, float)).all():
                 raise KcalcError(
-                    f"the input {node!r} holds numbers that are not finite (nan or inf); remove "
-                    f"those examples"
+                    f"the input {node!r} contains numbers that are not finite (nan or inf); "
+                    "remove those examples"
                 )
         own = model.unstack(params, x)
         plan = model.plan(x)

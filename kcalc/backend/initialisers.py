@@ -1,8 +1,8 @@
 """Laws of initial weights.
 
-A law says how large an entry is (``variance``, for sigma_w = 1), which fixed factor stands before
-the weights (``multiplier``), and makes *unit* weights of standard normals: those entries that are
-not zero have mean square 1. Parameterizations decide where the size goes.
+A law gives the size of an entry (``variance``, for sigma_w = 1) and the fixed factor before the
+weights (``multiplier``). It turns standard normals into *unit* weights, whose nonzero entries have
+mean square 1. Parameterizations decide where the size goes.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Fan:
 
     @property
     def taps(self) -> int:
-        """How many locations the weight reads."""
+        """Return how many locations the weight reads."""
         return math.prod(self.window)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the weight: window, channels read per group, all channels emitted."""
+        """Return the shape of the weight: window, channels read per group, all channels emitted."""
         return (*self.window, self.inputs, self.outputs * self.groups)
 
 
@@ -49,39 +49,38 @@ class Fan:
 class Initialiser:
     """Independent entries with variance ``sigma_w^2 / fan_in``, fan_in counting every tap.
 
-    The base of the other laws.
+    It is the base of the other laws.
     """
 
     name: str = "gaussian"
     delta: bool = False
 
     def variance(self, fan: Fan) -> float:
-        """The mean square of a nonzero entry, for sigma_w = 1 and without the multiplier."""
+        """Return the mean square of a nonzero entry, for sigma_w = 1 and without the multiplier."""
         return 1 / (fan.inputs * (1 if self.delta else fan.taps))
 
     def multiplier(self, fan: Fan) -> float:
-        """A fixed factor before the weights."""
+        """Return a fixed factor before the weights."""
         return 1.0
 
     def check(self, fan: Fan, node: Node) -> None:
-        """Raises: KcalcError where the law does not fit the layer."""
+        """Raises: KcalcError if the law does not fit the layer."""
         if self.delta and any(extent % 2 == 0 for extent in fan.window):
             raise KcalcError(
                 f"node {node!r}: a {' x '.join(map(str, fan.window))} kernel has no centre tap, "
-                f"which Delta initialisation needs; "
-                "use odd kernels or weights='orthogonal' (the kernel maps' assumption then does "
-                "not hold)"
+                "which Delta initialisation needs; use odd kernels or weights='orthogonal' (then "
+                "the assumption of kernel maps fails)"
             )
 
     def noise_shape(self, fan: Fan) -> tuple[int, ...]:
-        """The shape of the standard normals that the weights are made of.
+        """Return the shape of the standard normals from which the weights are made.
 
-        (groups, fan_in, fan_out).
+        It is (groups, fan_in, fan_out).
         """
         return fan.groups, (1 if self.delta else fan.taps) * fan.inputs, fan.outputs
 
     def unit(self, noise: Array, fan: Fan) -> Array:
-        """Unit weights of shape ``fan.shape``, made from standard normals.
+        """Return unit weights of shape ``fan.shape``, made from standard normals.
 
         The normals have the shape ``noise_shape(fan)``.
         """
@@ -97,7 +96,7 @@ class Initialiser:
         return jnp.zeros(fan.shape, noise.dtype).at[centre].set(entries)
 
     def matrix(self, noise: Array) -> Array:
-        """Unit weights of one group from standard normals, both (fan_in, fan_out)."""
+        """Return unit weights of one group from standard normals, both (fan_in, fan_out)."""
         return noise
 
 
@@ -105,9 +104,9 @@ class Initialiser:
 class Orthogonal(Initialiser):
     """Scale-corrected uniform orthogonal weights [DKS sec. 4.1].
 
-    The m x k matrix from k to m channels is Haar distributed with orthonormal rows (m <= k) or
-    columns (m > k), times max(sqrt(m/k), 1), so that the mean square of an entry is 1/k and, for m
-    >= k, |W z|^2/m = |z|^2/k exactly.
+    The m x k matrix from k to m channels is Haar-distributed with orthonormal rows (m <= k) or
+    columns (m > k), times max(sqrt(m/k), 1). So the mean square of an entry is 1/k and, for m >= k,
+    |W z|^2/m = |z|^2/k exactly.
     """
 
     name: str = "orthogonal"
@@ -139,7 +138,7 @@ class Uniform(Initialiser):
 class Glorot(Uniform):
     """Independent uniform entries with variance ``2 sigma_w^2 / (fan_in + fan_out)``.
 
-    Kernel maps assume it only where the two agree.
+    Kernel maps assume this law only if the two fans agree.
     """
 
     name: str = "glorot"
@@ -152,10 +151,10 @@ class Glorot(Uniform):
 class Geometric(Initialiser):
     """Gaussian entries of variance ``sigma_w^2 / (k_typ k sqrt(n m))`` [scaling calculus, A.3].
 
-    The factor ``sqrt(k_typ / k)`` stands before the weights.
+    The factor ``sqrt(k_typ / k)`` comes before the weights.
 
     n and m are the channels in and out, k the side of the kernel and ``typical`` = k_typ that of
-    most layers of the network: then every weight has the same scaling wherever the activation
+    most layers of the network. Then every weight has the same scaling wherever the activation
     scaling is constant. sigma_w^2 = 2 for relu.
     """
 
@@ -200,7 +199,7 @@ class Zeros(Initialiser):
 class Mirrored(Initialiser):
     """``(W, -W)`` over the two halves of the input channels [DKS sec. 26.5].
 
-    The halves hold phi(x) and phi(-x). ``half`` draws W.
+    The halves contain phi(x) and phi(-x). ``half`` draws W.
     """
 
     name: str = "looks_linear"
@@ -249,7 +248,7 @@ LAWS: dict[str, Initialiser] = {
 
 
 def initialiser(weights: Any) -> Initialiser:
-    """The law of a name, or a law itself.  Raises: KcalcError for other names."""
+    """Return the law of a name, or a law itself. Raises: KcalcError for other names."""
     if isinstance(weights, Initialiser):
         return weights
     if not isinstance(weights, str) or weights not in LAWS:
@@ -260,16 +259,16 @@ def initialiser(weights: Any) -> Initialiser:
 def describes_theory(law: Initialiser, fan: Fan) -> bool:
     """Whether kernel maps describe a layer with this law.
 
-    Gaussian or orthogonal, and one tap alone.
+    This needs a Gaussian or orthogonal law with only one tap.
     """
     kind = type(law) in (Initialiser, Orthogonal, Uniform)
     return kind and (law.delta or fan.taps == 1)
 
 
 def random_bits(key: Any) -> Array:
-    """A random key, from one or from a whole number.
+    """Return a random key, from a key or a whole number.
 
-    Raises: KcalcError for something else, and for several keys at once.
+    Raises: KcalcError for anything else, and for several keys at once.
     """
     import jax
     import jax.numpy as jnp
@@ -292,7 +291,7 @@ def random_bits(key: Any) -> Array:
         return jax.random.key(key)
     if shape == () if typed else dtype == np.uint32 and shape in ((n,) for n in KEY_WORDS):
         return key
-    hint = "; jax.vmap draws with several" if typed or dtype == np.uint32 else ""
+    hint = "; use jax.vmap to draw with several" if typed or dtype == np.uint32 else ""
     raise KcalcError(
         f"the key must be one jax.random.key(seed) or a whole number, got an array "
         f"{dtype}{list(shape)}{hint}"

@@ -1,6 +1,6 @@
-"""From a network and the shapes of its inputs to the array operation of every node.
+"""Turn a network and the shapes of its inputs into the array operation of every node.
 
-Extents, numbers, weights.
+The operations include extents, numbers and weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Node = Hashable
 
 
 def roles(network: Network) -> dict[Node, str]:
-    """The place of every Affine in the network: "input", "output", "single" or "hidden".
+    """Return the place of every Affine in the network: "input", "output", "single" or "hidden".
 
     "input" if no weights come before it, "output" if none come after it, "single" if both, else
     "hidden".
@@ -70,7 +70,7 @@ class Lowering:
         self.roles = roles(self.network)
 
     def found(self, node: Node, below: Sequence[Shape], shape: Shape, **rest: Any) -> Shape:
-        """Record a node; returns its shape."""
+        """Record a node, and return its shape."""
         self.nodes[node] = Lowered(self.places[node], tuple(below), shape, **rest)
         return shape
 
@@ -83,14 +83,14 @@ class Lowering:
         weight: tuple[int, ...],
         form: Any = (),
     ) -> Shape:
-        """Record a node with a weight whose size does not depend on a fan; returns its shape."""
+        """Record a node with a weight whose size does not depend on a fan, and return its shape."""
         size = self.parameterization.vector(float(sigma))
         numbers, tensors = (size.std, size.factor), {"weight": weight}
         return self.found(node, below, shape, numbers=numbers, tensors=tensors, form=form)
 
     @staticmethod
     def shared(node: Node, parts: int, what: str, channels: int, of: str = "channels") -> int:
-        """The channels of each of ``parts``.  Raises: KcalcError where they do not divide."""
+        """Return the channels of each of ``parts``. Raises: KcalcError if they do not divide."""
         if channels % parts:
             raise KcalcError(f"node {node!r}: {parts} {what} do not divide its {channels} {of}")
         return channels // parts
@@ -99,7 +99,7 @@ class Lowering:
 
     @singledispatchmethod
     def rule(self, layer: L.Layer, node: Node, inputs: Sequence[Shape]) -> Shape:
-        """The shape of a layer's output.  Raises: NoRule, KcalcError naming the node."""
+        """Return the shape of a layer's output. Raises: NoRule, KcalcError naming the node."""
         raise no_rule("arrays", layer, node)
 
     @rule.register
@@ -108,8 +108,8 @@ class Lowering:
         outputs = layer.features or self.features.get(node)
         if outputs is None:
             raise KcalcError(
-                f"node {node!r}: its width is not known; give features={{{node!r}: ..., None: "
-                f"others}} or one number for all"
+                f"node {node!r}: its width is unknown; give features={{{node!r}: ..., None: "
+                "others} or one number for all"
             )
         read = self.shared(node, layer.groups, "groups", below.channels, "input channels")
         emitted = self.shared(node, layer.groups, "groups", outputs, "output channels")
@@ -142,7 +142,7 @@ class Lowering:
         return self.found(node, inputs, shape, numbers=numbers, tensors=tensors, form=form)
 
     def _located(self, layer: L.Affine, node: Node, below: Shape) -> tuple[int, int] | None:
-        """The locations of the output."""
+        """Return the locations of the output."""
         for name in ("kernel", "stride", "padding", "dilation"):
             value = getattr(layer, name)
             if isinstance(value, tuple) and len(value) != 2:
@@ -196,7 +196,7 @@ class Lowering:
 
     @rule.register
     def _(self, layer: L.Product, node: Node, inputs: Sequence[Shape]) -> Shape:
-        """Gates without locations (made of global means) multiply every location."""
+        """Gates without locations (computed from global means) multiply every location."""
         located = [shape for shape in inputs if shape.locations is not None] or list(inputs)
         alike = [
             Shape(shape.channels, located[0].locations) if shape.locations is None else shape
@@ -215,8 +215,8 @@ class Lowering:
             )
         if rows != columns and 1 not in below.locations:
             raise KcalcError(
-                f"node {node!r} makes {rows} tokens of {columns}; a matrix over an image must be "
-                f"square"
+                f"node {node!r} makes {rows} tokens from {columns}; a matrix over an image must "
+                "be square"
             )
         if rows == columns:
             return self.found(node, inputs, below, form=layer)
@@ -232,8 +232,8 @@ class Lowering:
         if outputs is None or rows is None:
             what = "width" if outputs is None else "vocabulary"
             raise KcalcError(
-                f"node {node!r}: the {what} of the Embedding is not known; give "
-                f"L.Embedding(features, vocabulary)"
+                f"node {node!r}: the {what} of the Embedding is unknown; give "
+                "L.Embedding(features, vocabulary)"
             )
         if below.channels not in (1, rows):
             raise KcalcError(
@@ -251,8 +251,8 @@ class Lowering:
             return self.found(node, inputs, below, numbers=(0.0, 1.0), form=layer)
         if layer.kind == "learned" and layer.length is not None and count > layer.length:
             raise KcalcError(
-                f"node {node!r} knows {layer.length} positions, but its input has {count} tokens; "
-                f"give fewer, or a larger length"
+                f"node {node!r} has {layer.length} positions, but its input has {count} tokens; "
+                "give fewer, or a larger length"
             )
         weight = (1 if layer.kind == "constant" else count, below.channels)
         form = (layer.kind, layer.trained)
@@ -271,13 +271,13 @@ class Lowering:
         queries, keys, values = inputs
         if layer.heads is None:
             raise KcalcError(
-                f"node {node!r}: how many heads it has is not known; give L.Attend(heads=...)"
+                f"node {node!r}: its number of heads is unknown; give L.Attend(heads=...)"
             )
         rows, columns, read = (math.prod(self._tokens(node, shape)) for shape in inputs)
         if columns != read or (rows != columns and layer.identity != 0):
             raise KcalcError(
                 f"node {node!r} has {rows} queries, {columns} keys and {read} values; keys and "
-                f"values come in pairs"
+                "values must be equally many"
             )
         shared = layer.key_heads or layer.heads
         width, key_width, value_width = (
@@ -295,7 +295,7 @@ class Lowering:
             )
         if layer.rotary is not None and width % 2:
             raise KcalcError(
-                f"node {node!r} turns pairs of channels (rotary), but a head has {width}"
+                f"node {node!r} rotates pairs of channels (rotary), but a head has {width}"
             )
         shape = Shape(value_width * layer.heads, queries.locations)
         if layer.relative is None:
@@ -304,7 +304,7 @@ class Lowering:
         return self.weighted(node, inputs, shape, sigma, (layer.heads, buckets), layer)
 
     def _tokens(self, node: Node, shape: Shape) -> tuple[int, int]:
-        """The locations, which are the tokens."""
+        """Return the locations, which are the tokens."""
         if shape.locations is None:
             raise KcalcError(
                 f"node {node!r} reads tokens, but its input has none; give token ids, or "
@@ -341,10 +341,9 @@ class Lowering:
             int(g) * counts[0] != int(given[0]) * k for g, k in zip(given, counts, strict=True)
         ):
             raise KcalcError(
-                f"node {node!r} (Concat) says its inputs have channels in the ratio "
-                f"{':'.join(map(str, given))}, but they have "
-                f"({self._listed(node, inputs)}); give features= of the nodes that feed it in "
-                f"that ratio"
+                f"node {node!r} (Concat) states that its inputs have channels in the ratio "
+                f"{':'.join(map(str, given))}, but they have ({self._listed(node, inputs)}); set "
+                "features= of the nodes before it to that ratio"
             )
         return self.found(node, inputs, Shape(sum(counts), inputs[0].locations))
 
@@ -353,7 +352,7 @@ class Lowering:
         size = (inputs[0].channels,)
         op = layer.lowered(Reads(node, (), size))
         if not isinstance(op, Norm):
-            raise no_rule("arrays", layer, node)  # part of it has no layer of its own
+            raise no_rule("arrays", layer, node)  # some of it has no separate layer
         self.shared(node, op.groups, "groups", size[0])
         tensors = (
             dict.fromkeys(("scale", "offset") if op.centred else ("scale",), size)
@@ -394,7 +393,7 @@ class Lowering:
         given = (layer.factor, layer.place) if isinstance(layer, L.Resize) else (layer.factors,)
         if below is None or any(isinstance(v, tuple) and len(v) != 2 for v in given):
             raise KcalcError(
-                f"node {node!r} resizes images of two axes, and its input has locations "
+                f"node {node!r} resizes images with two axes, but its input has locations "
                 f"{below}; give image_shape=(height, width), and factors for both or one"
             )
         factors = given[0] if isinstance(given[0], tuple) else (given[0],) * 2
@@ -417,7 +416,7 @@ class Lowering:
     def _(
         self, layer: L.Scale | L.Dropout | L.Identity, node: Node, inputs: Sequence[Shape]
     ) -> Shape:
-        """What acts on every entry: the fields of the layer are its numbers."""
+        """Layers that act on every entry: the fields of the layer are its numbers."""
         return self.found(node, inputs, inputs[0], numbers=tuple(map(float, astuple(layer))))
 
     @rule.register
@@ -432,9 +431,9 @@ def has_rule(layer: L.Layer) -> bool:
 
 
 def width_grows_with(parameterization: Parameterization, role: str) -> float | None:
-    """The power of the width by which a layer changes coordinate sizes at initialisation.
+    """Return the power of the width by which a layer changes coordinate sizes at initialisation.
 
-    ``role``: the layer's place in the network. Returns: None where the power is not known.
+    ``role``: the layer's place in the network. Returns: None if the power is unknown.
     """
     if isinstance(parameterization, ABC):
         return parameterization.growth(role)

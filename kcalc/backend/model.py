@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from ..calculi.arrays import Shape
 from ..calculi.checks import refuse_displaced
@@ -28,8 +28,10 @@ from .options import dtype_name, images, laws, runnable
 from .parameterization import Parameterization
 from .parameterization import parameterization as named_parameterization
 
+if TYPE_CHECKING:
+    from jax import Array
+
 Node = Hashable
-Array = Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +40,9 @@ class Model(Shown):
 
     ``init`` and ``apply`` are pure, for jit, grad, vmap and shard_map.
 
-    Parameters are {entry: {"weight": ..., "bias": ...}}: an entry per node with weights,
-    ``"first..last"`` with a leading axis for the corresponding nodes of a repeated block. Dense
-    weights are (in, out), convolutions (rows, columns, in / groups, out) on NHWC images.
+    Parameters are {entry: {"weight": ..., "bias": ...}}. There is an entry per node with weights,
+    and ``"first..last"``, with a leading axis, for the corresponding nodes of a repeated block.
+    Dense weights are (in, out), convolutions (rows, columns, in / groups, out) on NHWC images.
     """
 
     network: Network
@@ -57,18 +59,18 @@ class Model(Shown):
     _compiled: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without compiled functions, which belong to this process."""
+        """Drop compiled functions, which belong to this process."""
         return {**self.__dict__, "_compiled": {}}
 
     # -- the functions -----------------------------------------------------------------------------
 
     def init(self, key: Any, x: Any = None) -> Params:
-        """Initial parameters.
+        """Return initial parameters.
 
         Parameters: ``key`` is ``jax.random.key(seed)`` or a whole number; ``x``, an example input
-        (or {input: array}), gives the channels of inputs that do not say them. Data drawn from the
-        same key would be the very numbers of the first weights: split it.
-        Raises: KcalcError where extents do not fit, naming the node.
+        (or {input: array}), gives the channels of inputs that do not specify them. Data drawn from
+        the same key would equal the first weights, so split the key. Raises: KcalcError if extents
+        do not fit, naming the node.
         """
         import jax
 
@@ -81,13 +83,21 @@ class Model(Shown):
         return drawn
 
     def init_state(self, x: Any = None) -> Params:
-        """The state kept from step to step: BatchNorm's running mean and variance.
+        """Return the state kept between steps: BatchNorm's running mean and variance.
 
-        Empty without BatchNorm.
+        It is empty without BatchNorm.
         """
         with self.precision():
             return self.plan(x).fresh_state(self._dtype)
 
+    @overload
+    def apply(
+        self, params: Params, x: Any, state: None = None, train: bool = False, key: Any = None
+    ) -> Array: ...
+    @overload
+    def apply(
+        self, params: Params, x: Any, state: Params, train: bool = False, key: Any = None
+    ) -> tuple[Array, Params]: ...
     def apply(
         self,
         params: Params,
@@ -95,8 +105,8 @@ class Model(Shown):
         state: Params | None = None,
         train: bool = False,
         key: Any = None,
-    ) -> Any:
-        """The output, (..., channels), or {output: array} where there are several.
+    ) -> Array | dict[Node, Array] | tuple[Array | dict[Node, Array], Params]:
+        """Return the output, (..., channels), or {output: array} if there are several.
 
         Parameters: ``x`` is an array (..., channels), images (..., height, width, channels), or
         {input: array}; ``state`` is for networks with BatchNorm, and then the result is (output,
@@ -119,7 +129,7 @@ class Model(Shown):
         train: bool = False,
         key: Any = None,
     ) -> dict[Node, Array]:
-        """The feature map of every node, inputs included, as :meth:`apply` makes them."""
+        """Return the feature maps of all nodes (inputs too), as :meth:`apply` computes them."""
         return self._run(params, x, state, train, key, keep=True)[0]
 
     def _run(
@@ -174,7 +184,7 @@ class Model(Shown):
     def _check_params(self, plan: ArrayPlan, params: Any) -> None:
         """Raises: KcalcError unless the parameters are those of the plan.
 
-        Says so where they are for other channels of the inputs.
+        The error says whether they are for other channels of the inputs.
         """
         try:
             plan.check(params)
@@ -199,9 +209,9 @@ class Model(Shown):
             raise
 
     def _function(self, purpose: Any, plan: ArrayPlan | None, make: Any) -> Any:
-        """A compiled function of a plan, made once for each purpose and plan.
+        """Return a compiled function of a plan, made once for each purpose and plan.
 
-        The function may also belong to something else that is made of the model.
+        The function may also belong to another object made from the model.
         """
         known = self._compiled
         if (purpose, id(plan)) not in known:
@@ -214,17 +224,17 @@ class Model(Shown):
 
         return jnp.dtype(self.dtype)
 
-    def precision(self) -> AbstractContextManager[Any]:
-        """The context in which arrays of the model's dtype exist."""
+    def precision(self) -> AbstractContextManager[object]:
+        """Return the context in which arrays of the model's dtype exist."""
         import jax
 
         return jax.enable_x64(True) if self.dtype == "float64" else nullcontext()
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """:meth:`precision`, with matrix products of all their digits.
+        """Like :meth:`precision`, but matrix products keep all their digits.
 
-        Graphics processors round the factors of float32 ones to 10 bits.
+        Graphics processors round the factors of float32 products to 10 bits.
         """
         import jax
 
@@ -234,7 +244,7 @@ class Model(Shown):
     # -- inputs ------------------------------------------------------------------------------------
 
     def inputs_of(self, x: Any) -> dict[Node, Array]:
-        """{input: array of the model's dtype}."""
+        """Return {input: array of the model's dtype}."""
         import jax.numpy as jnp
 
         given = x if isinstance(x, Mapping) else {self.network.inputs[0]: x}
@@ -246,12 +256,12 @@ class Model(Shown):
         for node in (*self.network.inputs, *given):
             if not is_key(node, given) or not is_key(node, self.network.inputs):
                 raise KcalcError(
-                    f"x must hold an array for each of the inputs {list(self.network.inputs)}, "
+                    f"x must contain an array for each of the inputs {list(self.network.inputs)}, "
                     f"got {glimpse(list(given))}"
                 )
         arrays: dict[Node, Array] = {}
         for node in self.network.inputs:
-            # other objects are read by NumPy, which refuses a list that holds itself
+            # other objects are read by NumPy, which rejects a list that contains itself
             value = given[node]
             arrays[node] = (
                 value if is_jax(value) else jnp.asarray(raw_array(value, f"the input {node!r}"))
@@ -266,7 +276,7 @@ class Model(Shown):
 
     @cached_property
     def id_inputs(self) -> frozenset[Node]:
-        """The inputs that embeddings alone read: whole numbers (..., tokens), the ids of tokens."""
+        """Return the inputs that only embeddings read: token ids, whole numbers (..., tokens)."""
         tables = self.network.nodes_of(Embedding)
         others = {p for n, _, parents in self.network.steps() if n not in tables for p in parents}
         read = {p for table in tables for p in self.network.parents(table)}
@@ -274,7 +284,7 @@ class Model(Shown):
 
     @staticmethod
     def _read_ids(node: Node, ids: Array) -> Array:
-        """Ids with an axis of locations and one channel."""
+        """Return ids with an axis of locations and one channel."""
         import jax.numpy as jnp
 
         if not jnp.issubdtype(ids.dtype, jnp.integer) or ids.ndim == 0:
@@ -285,7 +295,7 @@ class Model(Shown):
         return ids[..., None, None]
 
     def _shape(self, node: Node, array: Array) -> Shape:
-        """The shape of one example, from the array."""
+        """Return the shape of one example of an array."""
         if node in self.id_inputs:
             return Shape(1, (int(array.shape[-3]), 1))
         locations = self.image_shapes.get(node)
@@ -298,7 +308,7 @@ class Model(Shown):
         if array.ndim < axes or (locations is not None and tuple(array.shape[-3:-1]) != locations):
             raise KcalcError(
                 f"the input {node!r} must have shape {expected}, got {tuple(array.shape)}; "
-                f"image_shape= says the locations"
+                "image_shape= gives the locations"
             )
         layer: Any = self.network.layer(node)
         stated = layer.features or self.features.get(node)
@@ -311,9 +321,9 @@ class Model(Shown):
         return Shape(int(array.shape[-1]), locations)
 
     def plan(self, x: Any = None) -> ArrayPlan:
-        """How the network runs on inputs like ``x``.
+        """Return the plan for running the network on inputs like ``x``.
 
-        Without one, inputs have the channels they say or the common width.
+        Without ``x``, inputs have the channels that they specify or the common width.
         """
         if x is not None:
             with self.precision():
@@ -323,25 +333,25 @@ class Model(Shown):
         ids = next((node for node in self.network.inputs if node in self.id_inputs), None)
         if ids is not None:
             raise KcalcError(
-                f"how many tokens the input {ids!r} has is not known; pass ids, "
-                f"model.init(key, ids)"
+                f"the number of tokens of the input {ids!r} is unknown; pass ids, model.init(key, "
+                "ids)"
             )
         return self._plan_of({node: self._stated(node) for node in self.network.inputs})
 
     def _stated(self, node: Node) -> Shape:
-        """The shape of one example, as the layer and the options of the model state it."""
+        """Return the shape of one example, as given by the layer and the options of the model."""
         layer: Any = self.network.layer(node)
         channels = layer.features or self.features.get(node, self.default_features)
         if channels is None:
             raise KcalcError(
-                f"how many channels the input {node!r} has is not known; pass an example, "
+                f"the number of channels of the input {node!r} is unknown; pass an example, "
                 f"model.init(key, x), or make the model with features={{{node!r}: ..., None: "
-                f"others}}"
+                "others}"
             )
         return Shape(int(channels), self.image_shapes.get(node))
 
     def _plan_of(self, shapes: Mapping[Node, Shape]) -> ArrayPlan:
-        """How the network runs on inputs of the given shapes."""
+        """Return the plan for running the network on inputs of the given shapes."""
         key = tuple(shapes.items())
         if key not in self._plans:
             default = self.default_features
@@ -363,18 +373,18 @@ class Model(Shown):
     # -- parameters by node ------------------------------------------------------------------------
 
     def unstack(self, params: Params, x: Any = None) -> dict[Node, dict[str, Array]]:
-        """{node: {"weight": ..., "bias": ...}}, repeated blocks taken apart.
+        """Return {node: {"weight": ..., "bias": ...}}, with repeated blocks unstacked.
 
-        ``x`` as in :meth:`init`, if that was given one.
+        Pass the ``x`` that :meth:`init` was given, if any.
         """
         plan = self._plan_for(params, x)
         self._check_params(plan, params)
         return plan.unstacked(params)
 
     def stack(self, own: Mapping[Node, Mapping[str, Array]], x: Any = None) -> Params:
-        """The parameters, from {node: {"weight": ..., "bias": ...}}.
+        """Return the parameters, from {node: {"weight": ..., "bias": ...}}.
 
-        The inverse of :meth:`unstack`.
+        It is the inverse of :meth:`unstack`.
         """
         with self.precision():
             plan = (
@@ -385,7 +395,7 @@ class Model(Shown):
             return plan.stacked(own)
 
     def node_params(self, params: Params, node: Node, x: Any = None) -> dict[str, Array]:
-        """The weights of one node.  Raises: KcalcError for a node without any."""
+        """Return the weights of one node. Raises: KcalcError for a node without any."""
         own = self.unstack(params, x)
         if not is_key(node, own):
             self.network.layer(node)
@@ -395,7 +405,7 @@ class Model(Shown):
         return own[node]
 
     def _plan_for(self, params: Any, x: Any) -> ArrayPlan:
-        """The array plan with the shapes of these parameters: that of ``x``, else one that fits."""
+        """Return the array plan for these parameters: that of ``x``, else one that fits."""
         if x is not None:
             return self.plan(x)
         return (
@@ -405,19 +415,19 @@ class Model(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions, node by node, under which kernel maps describe this model.
+        """Return the assumptions, node by node, under which kernel maps describe this model.
 
         They say where kernel maps do not describe this model, and where its network differs from a
         model that was read.
 
-        They are known once inputs are: after ``init`` or ``apply``.
+        They are known once inputs are, after ``init`` or ``apply``.
         """
         plan = next(reversed(self._plans.values())) if self._plans else self.plan()
         found = [
             Assumption(
                 node,
-                f"{plan.laws[node].name} weights of shape {fan.shape} are not those kernel maps "
-                f"assume",
+                f"{plan.laws[node].name} weights of shape {fan.shape} are not those that kernel "
+                "maps assume",
                 "heuristic",
             )
             for node, fan in plan.fans.items()
@@ -426,7 +436,7 @@ class Model(Shown):
         return (*self.network.assumptions, *found)
 
     def to_dict(self) -> dict[str, Any]:
-        """Widths, laws of the weights and settings, as plain data."""
+        """Return widths, laws of the weights and settings as plain data."""
         laws = {str(node): law.name for node, law in self.laws.items()}
         own = {
             "parameterization": self.parameterization.name,
@@ -453,18 +463,18 @@ class Model(Shown):
 
 
 def _by_position(run: Any, nodes: list[Node]) -> Any:
-    """A function of inputs in a list: labels of nodes need not be keys of a pytree."""
+    """Return a function of inputs in a list: labels of nodes need not be keys of a pytree."""
     return lambda params, arrays, state, key: run(
         params, dict(zip(nodes, arrays, strict=True)), state, key
     )
 
 
 class Trainable(Protocol):
-    """A shaping, as :func:`to_jax` sees it."""
+    """A shaping in the form that :func:`to_jax` uses."""
 
     @property
     def to_train(self) -> tuple[Network, tuple[Node, ...]]:
-        """(the network to train, its nodes whose weights start as mirrored pairs)."""
+        """Return (the network to train, its nodes whose weights start as mirrored pairs)."""
         ...
 
 
@@ -479,23 +489,32 @@ def to_jax(
     rolled: bool = True,
     trainable_norms: bool = False,
 ) -> Model:
-    """A network, or the network of a shaping, as functions ``init`` and ``apply`` on JAX arrays.
+    """Return a network or shaping as functions ``init`` and ``apply`` on JAX arrays.
 
-    Parameters: ``features`` is the width of layers that do not say theirs, or {node: width}, with
-    None for all other nodes; ``image_shape`` the (height, width) of inputs that do not say theirs;
-    ``parameterization`` "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``; ``weights`` the law
-    of initial weights, or {node: law} with None for all others: "delta_orthogonal" (which is
-    "orthogonal" in dense layers), "delta_gaussian", "orthogonal", "gaussian", "geometric", ...
-    (``kcalc.backend.LAWS``). ``remat`` keeps only the inputs of a repeated block and computes the
-    rest again for gradients. ``rolled=False`` unrolls repeated blocks. ``trainable_norms`` gives
-    normalisation layers a gain and an offset to train.
+    Parameters: ``features`` is the width of layers that do not specify one, or {node: width}, with
+    None for all other nodes. ``image_shape`` is the (height, width) of inputs that do not specify
+    it. ``parameterization`` is "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``. ``weights``
+    is the law of initial weights, or {node: law} with None for all others: "delta_orthogonal"
+    (which is "orthogonal" in dense layers), "delta_gaussian", "orthogonal", "gaussian",
+    "geometric", ... (``kcalc.backend.LAWS``). ``remat`` keeps only the inputs of a repeated block
+    and recomputes the rest for gradients. ``rolled=False`` unrolls repeated blocks.
+    ``trainable_norms`` gives normalisation layers a trainable gain and offset.
 
-    Isomorphic consecutive blocks run as one scan with stacked parameters, so that compilation does
-    not take longer for deeper networks; initial weights and outputs are those of the unrolled
-    network.
-    Raises: KcalcError for symbols, unknown names, nodes or laws, extents that do not fit, layers
-    that arrays cannot run, and networks whose positions are not those of the model that they were
+    Isomorphic consecutive blocks run as one scan with stacked parameters, so deeper networks do not
+    take longer to compile; initial weights and outputs are those of the unrolled network. Raises:
+    KcalcError for symbols, unknown names, nodes or laws, extents that do not fit, layers that
+    arrays cannot run, and networks whose positions differ from those of the model that they were
     read from.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import kcalc as kc
+    >>> model = kc.to_jax(kc.architectures.vanilla(2, "tanh", features=16))
+    >>> params = model.init(0)
+    >>> model.apply(params, jax.numpy.ones((4, 16))).shape
+    (4, 16)
+
     """
     source, own_laws = _source(network)
     refuse_displaced(source, "outputs for images")
@@ -505,8 +524,8 @@ def to_jax(
     flags: dict[str, Any] = {name: truth(value, name) for name, value in given.items()}
     if remat and not rolled:
         raise KcalcError(
-            "remat=True computes inside repeated blocks again, which rolled=False does not have; "
-            "use rolled=True"
+            "remat=True recomputes the inside of repeated blocks, which rolled=False does not "
+            "have; use rolled=True"
         )
     widths, default = given_widths(source, features)
     model = Model(
@@ -522,12 +541,12 @@ def to_jax(
     if all(
         getattr(source.layer(node), "features", None) or node in widths for node in source.inputs
     ):
-        model.plan()  # options that do not fit are refused at once
+        model.plan()  # options that do not fit raise an error immediately
     return model
 
 
 def as_model(model: Any) -> Model:
-    """The model itself.  Raises: KcalcError for something else."""
+    """Return the model. Raises: KcalcError for anything else."""
     if not isinstance(model, Model):
         raise KcalcError(
             f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, "
@@ -537,7 +556,7 @@ def as_model(model: Any) -> Model:
 
 
 def _source(network: Any) -> tuple[Network, dict[Node, Initialiser]]:
-    """The network to run, and the laws that its shaping asks for."""
+    """Return the network to run, and the laws that its shaping needs."""
     shaping: Any = None if isinstance(network, Network) else getattr(network, "to_train", None)
     if shaping is not None:
         source, mirrored = shaping

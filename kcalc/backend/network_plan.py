@@ -1,6 +1,6 @@
-"""A network made ready for inputs of given shapes.
+"""A network prepared for inputs of given shapes.
 
-Extents, numbers, repeated blocks, and where each node's weights are.
+The plan contains extents, numbers, repeated blocks, and the places of each node's weights.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Params = dict[str, dict[str, Array]]
 class ParameterEntry:
     """One entry of the parameters.
 
-    The nodes whose weights it holds, stacked along the first axis where ``stacked``.
+    It lists the nodes whose weights it contains, stacked along the first axis if ``stacked``.
     """
 
     name: str
@@ -42,13 +42,13 @@ class ParameterEntry:
     stacked: bool
 
     def shape(self, own: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a leaf, from that of one node."""
+        """Return the shape of a leaf, given that of one node."""
         return (len(self.nodes), *own) if self.stacked else own
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayPlan:
-    """How a network runs on inputs of given shapes."""
+    """The plan for running a network on inputs of given shapes."""
 
     network: Network
     nodes: Mapping[Node, Lowered]
@@ -59,12 +59,12 @@ class ArrayPlan:
 
     @cached_property
     def folded(self) -> Network:
-        """The network with its repeated blocks rolled up."""
+        """Return the network with its repeated blocks rolled up."""
         return rolled(self.network, self.blocks)
 
     @cached_property
     def names(self) -> dict[Node, str]:
-        """Text for every node, distinct."""
+        """Return distinct texts for all nodes."""
         texts: dict[str, Node] = {}
         for i, node in enumerate(self.network):
             several = f"#{i} of {len(self.network)}: {node!r}"
@@ -73,7 +73,7 @@ class ArrayPlan:
         return {node: name for name, node in texts.items()}
 
     def entries(self, kind: str = "tensors") -> tuple[ParameterEntry, ...]:
-        """The entries of the parameters or of the state, in the order of the network.
+        """Return the entries of the parameters or of the state, in the order of the network.
 
         ``kind``: "tensors" for the parameters, "state" for the state.
         """
@@ -99,18 +99,18 @@ class ArrayPlan:
 
     @cached_property
     def tensors(self) -> tuple[ParameterEntry, ...]:
-        """The entries of the parameters."""
+        """Return the entries of the parameters."""
         return self.entries()
 
     @cached_property
     def states(self) -> tuple[ParameterEntry, ...]:
-        """The entries of the state."""
+        """Return the entries of the state."""
         return self.entries("state")
 
     # -- trees of arrays ---------------------------------------------------------------------------
 
     def check(self, tree: Any, kind: str = "tensors") -> None:
-        """Check that the arrays are those of this network for inputs of this shape.
+        """Check that the arrays belong to this network for inputs of this shape.
 
         Raises: KcalcError otherwise, naming the first array that does not fit.
         """
@@ -128,8 +128,8 @@ class ArrayPlan:
                 )
                 one, of = ("they are", "those") if kind == "tensors" else ("it is", "that")
                 raise KcalcError(
-                    f"the {what} {where} {name!r}: {one} of another network, or rolled otherwise; "
-                    f"take {of} of {maker}"
+                    f"the {what} {where} {name!r}: {one} of another network, or rolled "
+                    f"differently; take {of} of {maker}"
                 )
         for name, entry in expected.items():
             shapes = getattr(self.nodes[entry.nodes[0]], kind)
@@ -145,18 +145,18 @@ class ArrayPlan:
         return True
 
     def by_node(self, tree: Params, kind: str = "tensors") -> dict[Node, dict[str, Array]]:
-        """The entries under the first of their nodes, as the array calculus wants them."""
+        """Return the entries under the first of their nodes, as the array calculus needs them."""
         return {
             entry.nodes[0]: tree[entry.name]
             for entry in (self.tensors if kind == "tensors" else self.states)
         }
 
     def by_name(self, found: Mapping[Node, dict[str, Array]]) -> Params:
-        """The new state by entry."""
+        """Return the new state by entry."""
         return {entry.name: found[entry.nodes[0]] for entry in self.states}
 
     def unstacked(self, tree: Params) -> dict[Node, dict[str, Array]]:
-        """{node: its own arrays}."""
+        """Return {node: its own arrays}."""
         out: dict[Node, dict[str, Array]] = {}
         for entry in self.tensors:
             for i, node in enumerate(entry.nodes):
@@ -167,7 +167,7 @@ class ArrayPlan:
         return out
 
     def stacked(self, own: Mapping[Node, Mapping[str, Array]]) -> Params:
-        """The parameters, from {node: its own arrays}."""
+        """Return the parameters, from {node: its own arrays}."""
         import jax.numpy as jnp
 
         if not isinstance(own, Mapping):
@@ -202,13 +202,13 @@ class ArrayPlan:
     # -- drawing -----------------------------------------------------------------------------------
 
     def draw(self, key: Array, dtype: Any) -> Params:
-        """Random initial parameters.
+        """Draw random initial parameters.
 
         Those of a node depend on the key and its place in the network, not on how blocks are
         rolled.
 
-        All come from one vector of normals, and nodes with the same law and extents are made by one
-        loop, so that compilation is as quick for many layers as for one.
+        All come from one vector of normals, and one loop makes nodes with the same law and extents,
+        so compilation takes no longer for many layers than for one.
         """
         import jax
 
@@ -232,7 +232,7 @@ class ArrayPlan:
 
     @cached_property
     def _places(self) -> tuple[dict[tuple[Node, str], int], int]:
-        """The start of the normals of each random leaf, and the number of all normals.
+        """Return the start of the normals of each random leaf, and the number of all normals.
 
         Weights come before biases.
         """
@@ -255,7 +255,7 @@ class ArrayPlan:
         )
 
     def _leaf(self, leaf: str, nodes: Sequence[Node], noise: Array, dtype: Any) -> Array:
-        """One leaf of nodes that are drawn alike, stacked."""
+        """Return one leaf of nodes that are drawn in the same way, stacked."""
         import jax
         import jax.numpy as jnp
 
@@ -280,7 +280,7 @@ class ArrayPlan:
         return jax.lax.map(make, (jnp.asarray(starts), jnp.asarray(stds, noise.dtype)))
 
     def fresh_state(self, dtype: Any) -> Params:
-        """Running statistics before any step: mean 0, variance 1."""
+        """Return running statistics before any step: mean 0, variance 1."""
         import jax.numpy as jnp
 
         wide = draw_dtype(dtype)
@@ -293,7 +293,7 @@ class ArrayPlan:
         }
 
     def arrays(self, params: Params, state: Params | None = None, **options: Any) -> Arrays:
-        """The array calculus of one run."""
+        """Return the array calculus of one run."""
         kept = {} if state is None else self.by_node(state, "state")
         return Arrays(self.nodes, self.by_node(params), kept, **options)
 
@@ -301,10 +301,10 @@ class ArrayPlan:
 def _check_leaves(
     what: str, leaves: Any, shapes: Mapping[str, tuple[int, ...]], maker: str
 ) -> None:
-    """Raises: KcalcError where arrays are missing, unknown, of other shapes or no numbers."""
+    """Raises: KcalcError if arrays are missing, unknown, of other shapes, or not numbers."""
     if not isinstance(leaves, Mapping) or set(leaves) != set(shapes):
         got = sorted(map(str, leaves)) if isinstance(leaves, Mapping) else type(leaves).__name__
-        raise KcalcError(f"{what} must hold {sorted(shapes)}, got {got}; take those of {maker}")
+        raise KcalcError(f"{what} must contain {sorted(shapes)}, got {got}; take those of {maker}")
     for leaf, shape in shapes.items():
         values = leaves[leaf]
         if not array_like(values):
@@ -321,7 +321,7 @@ def _check_leaves(
 def _gathered(
     entry: ParameterEntry, rows: Mapping[Node, tuple[dict[str, Array], int]]
 ) -> dict[str, Array]:
-    """The leaves of an entry, out of the rows of the drawn arrays."""
+    """Return the leaves of an entry from the rows of the drawn arrays."""
     leaves, first = rows[entry.nodes[0]]
     if not entry.stacked:
         return {leaf: values[first] for leaf, values in leaves.items()}
@@ -333,7 +333,7 @@ def _gathered(
 
 
 def draw_dtype(dtype: Any) -> Any:
-    """The precision in which initial weights are drawn: at least single."""
+    """Return the precision in which initial weights are drawn: at least single."""
     import jax.numpy as jnp
 
     return dtype if jnp.finfo(dtype).bits >= 32 else jnp.dtype("float32")
@@ -348,9 +348,9 @@ def make_plan(
     roll: bool = True,
     trainable_norms: bool = False,
 ) -> ArrayPlan:
-    """The plan for inputs of the given shapes.
+    """Return the plan for inputs of the given shapes.
 
-    Raises: KcalcError naming the node where extents do not fit.
+    Raises: KcalcError naming the node if extents do not fit.
     """
     lowering = Lowering(network, features, laws, parameterization, trainable_norms)
     fold(network, lowering, shapes)

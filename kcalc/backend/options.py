@@ -1,6 +1,6 @@
-"""Options of :func:`kcalc.to_jax`, checked.
+"""Checks of the options of :func:`kcalc.to_jax`.
 
-Extents of images, laws of weights, number types, switches.
+These are extents of images, laws of weights, number types and switches.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse, unknown
+from ..foundation.extras import imported
 from ..foundation.plain_arguments import extents
 from ..network.compose import no_rule
 from ..network.layers import Affine
@@ -22,7 +23,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def images(network: Network, image_shape: Any) -> dict[Node, tuple[int, int]]:
-    """{input: (height, width)} of inputs that have one.
+    """Return {input: (height, width)} of inputs that have one.
 
     Raises: KcalcError for unknown inputs and anything but extents.
     """
@@ -63,7 +64,7 @@ def _extents(shape: Any) -> tuple[int, int]:
 
 
 def laws(network: Network, weights: Any) -> dict[Node, Initialiser]:
-    """{Affine: its law}, from one law or {node: law} with None for all others.
+    """Return {Affine: its law}, from one law or {node: law} with None for all others.
 
     Raises: KcalcError for unknown laws and other nodes.
     """
@@ -79,18 +80,17 @@ def laws(network: Network, weights: Any) -> dict[Node, Initialiser]:
 
 
 def dtype_name(given: Any) -> str:
-    """The name of a floating-point type: "float64", ``np.float64``, ``jnp.bfloat16``, ...
+    """Return the name of a floating-point type: "float64", ``np.float64``, ``jnp.bfloat16``, ...
 
     Raises: KcalcError for others.
     """
-    import jax.numpy as jnp
-
+    jnp = imported("jax.numpy")
     name = given if isinstance(given, str) else None
     # objects with a dtype, and dtypes
     for reading in (
         () if given is None or isinstance(given, str) else (lambda: given.dtype, lambda: given)
     ):
-        with suppress(Exception):  # user objects may raise anything as they are read
+        with suppress(Exception):  # reading a user's object may raise anything
             name = name or jnp.dtype(reading()).name
     if name not in DTYPES:
         raise unknown("dtype", given, DTYPES)

@@ -1,6 +1,6 @@
-"""An output multiplier for a wanted standard deviation on one batch.
+"""Output multipliers that give a desired standard deviation on one batch.
 
-The multiplier stands behind the output [Scaling sec. 7, 10, App. H].
+The multiplier comes after the output [Scaling sec. 7, 10, App. H].
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Node = Hashable
 
 @dataclass(frozen=True, eq=False)
 class OutputScale(Shown):
-    """A model with a fixed multiplier behind every output, and its parameters.
+    """A model with a fixed multiplier after every output, and its parameters.
 
-    ``model``: the model with the multipliers; ``params``: its parameters (the weights are as they
-    were).
+    ``model``: the model with the multipliers; ``params``: its parameters (the weights do not
+    change).
 
     ``factors``: {output: multiplier}; ``before``: {output: standard deviation on the batch without
     it}.
@@ -44,7 +44,7 @@ class OutputScale(Shown):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """The factors and the standard deviations before them, as plain data."""
+        """Return the factors and the standard deviations without them, as plain data."""
         return {"factors": plain(self.factors), "before": plain(self.before)}
 
     def __repr__(self) -> str:
@@ -53,9 +53,9 @@ class OutputScale(Shown):
 
 
 def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> OutputScale:
-    """Multiply the outputs so that their standard deviation on the batch ``x`` is ``std``.
+    """Multiply the outputs to give them the standard deviation ``std`` on the batch ``x``.
 
-    The standard deviation is over examples and channels. The factor is fixed afterwards.
+    The standard deviation is over examples and channels. Afterwards the factor is fixed.
 
     The standard deviation is about the mean over the batch;
     ``kc.shape(net, method="geometric", output_std=...)`` finds the factor without data, from
@@ -73,7 +73,7 @@ def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> Out
         )
     out = model.apply(params, x)
     outputs = model.network.outputs
-    found = {outputs[0]: out} if len(outputs) == 1 else out
+    found = out if isinstance(out, dict) else {outputs[0]: out}
     before = {node: float(np.asarray(values, dtype=float).std()) for node, values in found.items()}
     for node, value in before.items():
         if not 0 < value < float("inf"):

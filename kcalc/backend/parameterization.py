@@ -1,7 +1,7 @@
 """Where the size of a weight goes: into the initial draw or into a factor before it.
 
-All start with the same function of the same draws wherever the widths are those of the base; they
-differ in the gradients and in how things change with width.
+All start with the same function of the same draws if the widths are those of the base. They differ
+in the gradients and in how things change with width.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROLES = ("input", "hidden", "output", "single")
 
 @dataclass(frozen=True)
 class Size:
-    """A weight is ``factor * w``, w starting with the standard deviation ``std``."""
+    """A weight is ``factor * w``; w starts with the standard deviation ``std``."""
 
     std: float
     factor: float
@@ -28,19 +28,19 @@ class Size:
 
 @dataclass(frozen=True)
 class Parameterization:
-    """``"standard"``: the factor is 1.  The base of the others."""
+    """``"standard"``: the factor is 1. It is the base of the others."""
 
     name: str = "standard"
 
     def weight(self, role: str, fan: Fan, std: float, multiplier: float) -> Size:
-        """How a weight of total size ``multiplier * std`` is written.
+        """Return how to write a weight of total size ``multiplier * std``.
 
         ``role`` is its place in the network.
         """
         return Size(std, multiplier)
 
     def vector(self, std: float) -> Size:
-        """How a bias, or the weights of a pooling, are written."""
+        """Return how to write a bias, or the weights of a pooling."""
         return Size(std, 1.0)
 
     def keeps_bias(self, sigma_b: float) -> bool:
@@ -50,9 +50,9 @@ class Parameterization:
 
 @dataclass(frozen=True)
 class NTK(Parameterization):
-    """Weights start as N(0, 1) and stand behind ``sigma_w / sqrt(fan_in)``, biases behind sigma_b.
+    """Weights start as N(0, 1) after a factor ``sigma_w / sqrt(fan_in)``, biases after sigma_b.
 
-    None where sigma_b = 0.
+    There is no bias if sigma_b = 0.
     """
 
     name: str = "ntk"
@@ -69,14 +69,14 @@ class NTK(Parameterization):
 
 @dataclass(frozen=True)
 class ABC(Parameterization):
-    """Weights ``r^-a w``, where w starts with a size proportional to ``r^-b``  [Yang, Hu 2021].
+    """Weights ``r^-a w``, where w starts with a size proportional to ``r^-b`` [Yang, Hu 2021].
 
     r = n / base_width.
 
-    n is the number of channels a hidden or output layer reads, and that an input layer emits. (a,
-    b) by place in the network: ``input`` layers read the network's input, ``output`` layers have no
-    weights after them. At n = base_width this is the standard one, which is also (0, 0), (0, 1/2),
-    (0, 1/2) at every width. The default is muP.
+    n is the number of channels that a hidden or output layer reads, and that an input layer emits.
+    (a, b) by place in the network: ``input`` layers read the network's input, ``output`` layers
+    have no weights after them. At n = base_width this is the standard parameterization, which is
+    also (0, 0), (0, 1/2), (0, 1/2) at every width. The default is muP.
     """
 
     name: str = "mup"
@@ -101,12 +101,12 @@ class ABC(Parameterization):
             return Size(std, multiplier)
         a, b = getattr(self, role)
         ratio = (fan.outputs if role == "input" else fan.inputs) * fan.groups / self.base_width
-        # the power of the width that 1/sqrt(fan_in) holds already
+        # the power of the width already in 1/sqrt(fan_in)
         own = 0.0 if role == "input" else 0.5
         return Size(std * ratio ** (own - b), multiplier * ratio**-a)
 
     def growth(self, role: str) -> float:
-        """The power of the width by which a layer multiplies coordinate sizes at initialisation."""
+        """Return the power of the width by which a layer scales coordinates at initialisation."""
         if role == "single":
             return 0.0
         a, b = getattr(self, role)
@@ -119,7 +119,7 @@ PARAMETERIZATIONS: dict[str, Parameterization] = {
 
 
 def parameterization(given: Any) -> Parameterization:
-    """The parameterization of a name ("standard", "ntk", "mup"), or itself.
+    """Return the parameterization of a name ("standard", "ntk", "mup"), or itself.
 
     Raises: KcalcError for other names.
     """

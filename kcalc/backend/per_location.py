@@ -1,13 +1,14 @@
 """Per-location normalisation of a network's input.
 
-Every location vector gets a mean square of one [DKS sec. 10.2].
+It gives every location vector a mean square of one [DKS sec. 10.2].
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..fields import NUMPY
 from ..fields.arguments import positive_number
@@ -15,25 +16,43 @@ from ..fields.jax_field import is_jax
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import choice, whole
 
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
+
 VARIANTS = ("mean_norm", "constant", "none")
 
 
+@overload
 def normalise_locations(
-    x: Any, extra: str = "mean_norm", value: float = 1.0, batch_axes: int = 1
-) -> Any:
-    """``sqrt(k+1) (x_i, s) / sqrt(|x_i|^2 + s^2)`` for every location vector x_i of k channels.
+    x: JaxArray,
+    extra: Literal["mean_norm", "constant", "none"] = "mean_norm",
+    value: float = 1.0,
+    batch_axes: int = 1,
+) -> JaxArray: ...
+@overload
+def normalise_locations(
+    x: ArrayLike,
+    extra: Literal["mean_norm", "constant", "none"] = "mean_norm",
+    value: float = 1.0,
+    batch_axes: int = 1,
+) -> np.ndarray: ...
+def normalise_locations(
+    x: Any,
+    extra: Literal["mean_norm", "constant", "none"] = "mean_norm",
+    value: float = 1.0,
+    batch_axes: int = 1,
+) -> JaxArray | np.ndarray:
+    """Return ``sqrt(k+1) (x_i, s) / sqrt(|x_i|^2 + s^2)`` for location vectors x_i of k channels.
 
-    Uniform q values of 1.
+    It makes all q values 1.
 
-    Parameters: ``x`` has shape (batch..., locations..., k), the first ``batch_axes`` axes counting
-    examples. ``extra`` says what the new channel holds so that lengths are not lost: "mean_norm",
-    s^2 = the mean of |x_j|^2/k over the locations of the example, keeps them relative to each other
-    (with one location alone that is nothing: use "constant"); "constant", s = ``value`` > 0, from
-    which x can be had back; "none", no new channel: ``sqrt(k) x_i / |x_i|``.
-    Returns: an array of k+1 channels (k for "none"), NumPy float64 (float32 for float32) or JAX as
-    ``x`` is.
-    Raises: KcalcError for unknown variants, and for zero vectors (NumPy) where nothing gives them a
-    direction; JAX gives nan there.
+    Parameters: ``x`` has shape (batch..., locations..., k); the first ``batch_axes`` axes count
+    examples. ``extra`` determines the new channel, which preserves lengths. "mean_norm": s^2 = the
+    mean of |x_j|^2/k over the locations of the example, which preserves relative lengths (with only
+    one location that is nothing: use "constant"). "constant": s = ``value`` > 0, from which x can
+    be recovered. "none": no new channel, ``sqrt(k) x_i / |x_i|``. Returns: an array of k+1 channels
+    (k for "none"), NumPy float64 (float32 for float32) or JAX, like ``x``. Raises: KcalcError for
+    unknown variants, and for zero vectors (NumPy) without a direction; JAX gives nan there.
     """
     choice(extra, "variant of per-location normalisation", VARIANTS)
     batch_axes, value = whole(batch_axes, "batch_axes", 0), positive_number(value, "value")
@@ -47,7 +66,7 @@ def normalise_locations(
             return normalise_locations(array, extra, value, batch_axes).astype(np.float32)
     if array.ndim < batch_axes + 1:
         raise KcalcError(
-            f"x must have {batch_axes} axes of examples and one of channels at least, got shape "
+            f"x must have at least {batch_axes} axes of examples and one of channels, got shape "
             f"{tuple(array.shape)}"
         )
     channels = array.shape[-1]
@@ -73,11 +92,13 @@ def normalise_locations(
 
 
 def _numbers(x: Any) -> np.ndarray:
-    """``x`` as float64.  Raises: KcalcError for text, complex numbers, nan and infinities."""
+    """Return ``x`` as float64. Raises: KcalcError for text, complex numbers, nan and infinities."""
     array = np.asarray(x) if isinstance(x, np.ndarray | np.generic) else None
     if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise KcalcError(f"x holds {array[place]} at {place}; replace entries that are not finite")
+        raise KcalcError(
+            f"x contains {array[place]} at {place}; replace entries that are not finite"
+        )
     try:
         return np.asarray(NUMPY.number(x))
     except KcalcError as error:
@@ -85,9 +106,9 @@ def _numbers(x: Any) -> np.ndarray:
 
 
 def _unit(xp: Any, largest: Any, value: float) -> Any:
-    """A power of two near the largest entry.
+    """Return a power of two near the largest entry.
 
-    Dividing by it changes no ratio, and squares then stay in range. 1 where all are 0.
+    Dividing by it changes no ratio and keeps squares in range. 1 if all entries are 0.
     """
     top = xp.maximum(largest, value)
     return xp.where(top > 0, xp.ldexp(xp.ones_like(top), xp.frexp(top)[1] - 1), xp.ones_like(top))

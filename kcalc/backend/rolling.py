@@ -17,9 +17,9 @@ LEAST = 3  # pieces; a scan over two saves nothing
 
 @dataclass(frozen=True)
 class Signature(Layer):
-    """All that must agree between two nodes to be the same step of a scan.
+    """Everything that must agree between two nodes to be the same step of a scan.
 
-    Not their numbers, not their weights.
+    This excludes their numbers and their weights.
     """
 
     kind: type[Layer]
@@ -28,7 +28,7 @@ class Signature(Layer):
 
 
 def signature(layer: Layer, lowered: Lowered | None) -> Layer:
-    """The signature of a node; Inputs keep their own."""
+    """Return the signature of a node; Inputs have distinct ones."""
     if lowered is None:
         return layer
     extents = (
@@ -44,9 +44,9 @@ def signature(layer: Layer, lowered: Lowered | None) -> Layer:
 def repeated_blocks(
     network: Network, nodes: Mapping[Node, Lowered], least: int = LEAST
 ) -> tuple[Block, ...]:
-    """The blocks of ``least`` or more repeated pieces, first to last.
+    """Return the blocks of ``least`` or more repeated pieces, first to last.
 
-    The pieces of a block differ in numbers and weights alone.
+    The pieces of a block differ only in numbers and weights.
     """
     steps = tuple(
         (node, signature(layer, nodes.get(node)), parents)
@@ -60,7 +60,7 @@ def repeated_blocks(
 
 
 def rolled(network: Network, blocks: Sequence[Block]) -> Network:
-    """The network in which each block is one :class:`Repeated` node.
+    """Return the network in which each block is one :class:`Repeated` node.
 
     The node has the name of the last node of the block.
     """

@@ -1,7 +1,7 @@
 """Calculi: a state per feature map and a rule per primitive, folded over a network's graph.
 
-The folds are in :mod:`kcalc.network.compose`. The names here are what clients take besides the
-public names of kcalc; their modules are imported when one is first used.
+The folds are in :mod:`kcalc.network.compose`. This module exports the names that clients use
+besides the public names of kcalc; each module is imported on first use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Array operations of :mod:`kcalc.calculi.arrays`: activations, convolution, pooling.
 
-Padding ``"same"`` is that of XLA, see :func:`same_padding`.
+Padding ``"same"`` follows XLA, see :func:`same_padding`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ Array = Any
 Extent = tuple[int, int]
 IMAGES = ("NHWC", "HWIO", "NHWC")
 CONTINUED = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}
-"""{padding: the mode of numpy.pad}, for paddings that are not of zeros."""
+"""{padding: the mode of numpy.pad}, for paddings other than zeros."""
 
 
 @lru_cache(maxsize=512)
 def elementwise_form(phi: Activation) -> tuple[Hashable, tuple[float, ...]]:
-    """(form, numbers) of an activation; activations of equal form differ in their numbers only.
+    """(form, numbers) of an activation; activations of equal form differ only in their numbers.
 
-    The numbers of phi(x) = a x for x >= 0 and b x for x < 0 are (a, b); those of a transformed
-    activation are (input scale, input shift, output scale, output shift) followed by those of its
-    base; other activations have none.
+    The numbers of phi(x) = a x for x >= 0 and b x for x < 0 are (a, b); for a transformed
+    activation they are (input scale, input shift, output scale, output shift), followed by those of
+    its base. Other activations have none.
     """
     t = phi.transformation
     if phi.degree == 1 and all(k == 0 for k in phi.kinks):
@@ -45,7 +45,7 @@ def elementwise_form(phi: Activation) -> tuple[Hashable, tuple[float, ...]]:
 
 
 def activate(phi: Activation, x: Array, numbers: Sequence[Any]) -> Array:
-    """phi(x) with the numbers of its form, which may be traced; at least in single precision."""
+    """phi(x) with the numbers of its form, which may be traced; in at least single precision."""
     import jax.numpy as jnp
 
     wide = x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x
@@ -69,7 +69,7 @@ def _activated(form: Any, x: Array, numbers: Sequence[Any]) -> Array:
 
 
 def divided(x: Array, square: Array) -> Array:
-    """``x / sqrt(square)``, 0 where the square is (almost) 0."""
+    """``x / sqrt(square)``, 0 if the square is (almost) 0."""
     import jax.numpy as jnp
 
     tiny = float(jnp.finfo(x.dtype).tiny)
@@ -89,7 +89,7 @@ def same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
 
 
 def axis_padding(size: int, window: int, stride: int, padding: Any) -> tuple[int, int]:
-    """(before, after) along one axis, of a window that reaches over ``window`` positions."""
+    """(before, after) along one axis, for a window that spans ``window`` positions."""
     if padding == "valid":
         return 0, 0
     if not isinstance(padding, str):
@@ -113,7 +113,7 @@ def window_padding(
 
 
 def window_outputs(locations: Extent, window: Extent, stride: Extent, padding: Any) -> Extent:
-    """The numbers of outputs per axis; <= 0 where the window does not fit."""
+    """The number of outputs per axis; <= 0 if the window does not fit."""
     sides = window_padding(locations, window, stride, padding)
     rows, columns = (
         (n + low + high - k) // s + 1
@@ -155,7 +155,7 @@ def convolve(
 
 
 def continued(images: Array, sides: Sequence[tuple[int, int]], mode: str) -> Array:
-    """Images continued on each side, by a mode of ``numpy.pad``."""
+    """Images extended on each side, by a mode of ``numpy.pad``."""
     import jax.numpy as jnp
 
     return jnp.pad(images, ((0, 0), *sides, (0, 0)), mode=mode)
@@ -185,8 +185,8 @@ def pool(
 ) -> Array:
     """Pooling of (..., height, width, channels); ``window=None`` pools all locations.
 
-    ``weight`` (rows, columns) gives a weighted sum; in windows cut by the border it is scaled up so
-    that expected squares are the same. Padding is never counted.
+    ``weight`` (rows, columns) gives a weighted sum; windows cut by the border are scaled up to keep
+    expected squares the same. Padding never counts.
     """
     import jax.numpy as jnp
 
@@ -258,7 +258,7 @@ def resize_matrix(size: int, factor: Any, place: int, kind: str) -> np.ndarray:
 
 
 def resize(x: Array, factors: Sequence[Any], places: Sequence[int], kind: str) -> Array:
-    """(..., height, width, channels) with other numbers of rows and columns."""
+    """(..., height, width, channels) with a new number of rows and columns."""
     import jax.numpy as jnp
 
     rows, columns = (
@@ -281,7 +281,7 @@ def pixel_shuffle(x: Array, factors: Sequence[int], back: bool) -> Array:
 
 
 def _moved(x: Array, order: Sequence[int]) -> tuple[int, ...]:
-    """The last axes in another order, behind the others as they are."""
+    """The last axes in another order; the other axes stay first."""
     kept = x.ndim - len(order)
     return (*range(kept), *(kept + axis for axis in order))
 

@@ -1,7 +1,7 @@
 """Running a network on JAX arrays: the same fold as the kernel maps, with feature maps for states.
 
-A feature map is ``(..., channels)``, or ``(..., height, width, channels)`` where there are
-locations; leading axes are batches.
+A feature map is ``(..., channels)``, or ``(..., height, width, channels)`` with locations; leading
+axes are batches.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ Node = Hashable
 Tree = Mapping[Node, Mapping[str, Array]]
 Locations = tuple[int, int]
 
-BATCH_EPSILON = 1e-5  # added to the variance by BatchNorm, which kernel maps do not know
+BATCH_EPSILON = 1e-5  # added to the variance by BatchNorm; kernel maps ignore it
 MOMENTUM = 0.9  # of BatchNorm's running statistics
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Channels of a feature map, and its (height, width) or None where it has no locations."""
+    """Channels of a feature map, and its (height, width), or None without locations."""
 
     channels: int
     locations: Locations | None = None
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The axes behind those of the batch."""
+        """The axes after those of the batch."""
         return (*(self.locations or ()), self.channels)
 
     def __str__(self) -> str:
@@ -56,13 +56,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Lowered:
-    """The data of a node that its rule needs besides the layer.
+    """The data of a node that its rule needs in addition to the layer.
 
-    ``index``: its position in the network, from which its random keys are made.  ``below``,
-    ``shape``: shapes of its inputs and its output. ``numbers``: its constants, which may differ
-    between repeated blocks.  ``tensors``, ``state``: {name: shape} of trained parameters and of
-    running statistics.  ``form``: equal for two nodes if they compute the same function up to
-    numbers and weights.
+    ``index``: its position in the network, used for its random keys.  ``below``, ``shape``: shapes
+    of its inputs and its output. ``numbers``: its constants, which may differ between repeated
+    blocks.  ``tensors``, ``state``: {name: shape} of trained parameters and of running statistics.
+    ``form``: equal for two nodes if they compute the same function up to numbers and weights.
     """
 
     index: int
@@ -98,9 +97,9 @@ class Arrays:
 
     ``nodes``: {node: :class:`Lowered`}; ``params`` and ``state``: {node: {name: array}}, for
     repeated pieces stacked under the node of the first piece.  ``train``: use batch statistics and
-    dropout, whose random ``key`` must be given.  ``remat``: recompute repeated pieces in the
-    backward pass.  ``keep``: collect every feature map.  ``numbers`` and ``indices`` replace those
-    of ``nodes`` inside a scan.  A run fills ``new_state`` and ``kept``.
+    dropout, which need a random ``key``.  ``remat``: recompute repeated pieces in the backward
+    pass.  ``keep``: collect every feature map.  ``numbers`` and ``indices`` replace those of
+    ``nodes`` inside a scan.  A run fills ``new_state`` and ``kept``.
     """
 
     nodes: Mapping[Node, Lowered]
@@ -118,14 +117,14 @@ class Arrays:
     def number(self, node: Node) -> tuple[Any, ...]:
         """The numbers of a node, floats or traced scalars.
 
-        They are traced scalars inside a scan over pieces that differ in them.
+        They are traced scalars inside a scan over pieces with different numbers.
         """
         return self.numbers[node] if node in self.numbers else self.nodes[node].numbers
 
     def own(
         self, layer: L.Affine | L.Embedding | L.Positions | L.ClassToken, node: Node
     ) -> dict[str, Array]:
-        """The parameters of a node; no gradient reaches those that are not trained."""
+        """The parameters of a node; gradients do not reach untrained ones."""
         from jax.lax import stop_gradient
 
         fixed = {False: ("weight", "bias"), "weights": ("bias",), "biases": ("weight",)}
@@ -176,7 +175,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.StopGradient, node: Node, inputs: Sequence[Array]) -> Array:
-        """The same numbers without a gradient; one that is not known raises an error."""
+        """The same numbers without a gradient; an unknown gradient raises an error."""
         import jax
 
         if not layer.unknown:
@@ -279,9 +278,9 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Normalisation, node: Node, inputs: Sequence[Array]) -> Array:
-        """``(x - mean) / std`` or ``x / rms``, 0 where std is 0.
+        """``(x - mean) / std`` or ``x / rms``, 0 if std is 0.
 
-        The statistics are over the channels of each location, over those of a group and all
+        Statistics are over the channels of each location, over a group of channels and all
         locations, or over a batch.
         """
         form: Any = self.nodes[node].form
@@ -308,7 +307,7 @@ class Arrays:
             axes = tuple(range(x.ndim - 1))
             if not axes:
                 raise KcalcError(
-                    f"node {node!r} (BatchNorm) needs a batch to train on, got a single example"
+                    f"node {node!r} (BatchNorm) needs a batch in training, got a single example"
                 )
             mean = x.mean(axis=axes)
             variance = ((x - mean) ** 2).mean(axis=axes)
@@ -332,7 +331,7 @@ class Arrays:
     def _(self, layer: L.Pool, node: Node, inputs: Sequence[Array]) -> Array:
         """The maximum, mean or randomly weighted sum over windows.
 
-        Identity where there are no locations.
+        It is the identity without locations.
         """
         if self.nodes[node].below[0].locations is None:
             return inputs[0]
@@ -380,7 +379,7 @@ class Arrays:
     def _(self, layer: Repeated, node: Node, inputs: Sequence[Array]) -> Array:
         """One ``lax.scan`` over the pieces.
 
-        Numbers that are equal in all pieces are constants of it.
+        Numbers that are equal in all pieces become constants of the scan.
         """
         import jax
 
@@ -468,7 +467,7 @@ class Arrays:
 
 
 def _scaled(x: Array, scale: Any) -> Array:
-    """An array times a number, which is converted to its precision where it is traced."""
+    """An array times a number; a traced number is converted to the array's precision."""
     if isinstance(scale, int | float):
         return x if scale == 1 else x * scale
     return x * scale.astype(x.dtype)

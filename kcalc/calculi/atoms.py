@@ -25,9 +25,9 @@ class Atom:
     """One random variable per channel; atoms are equal only if they are the same object.
 
     ``support``: bit mask of the affine layers and inputs that it depends on. ``raw``: a network
-    input. ``terms``: the addends of a sum. ``activation``: a post-activation is
-    ``activation(scale * source)``. ``live``: the atom of which it is a copy that the tangent
-    calculus takes as fixed, after a stop of gradients.
+    input. ``terms``: the addends of a sum. ``activation``: a post-activation is ``activation(scale
+    * source)``. ``live``: the atom that it copies; the tangent calculus treats the copy as fixed,
+    after a stop of gradients.
     """
 
     node: Node
@@ -44,17 +44,17 @@ class Atom:
     live: Atom | None = None
     surrogate: bool = False
     mixed: bool = False  # a mean or another linear combination of locations of one feature map
-    age: int = field(default_factory=_ages.__next__, init=False)  # more than those it is made of
+    age: int = field(default_factory=_ages.__next__, init=False)  # more than those of its parts
     inputs: tuple[Atom, ...] = field(default=(), init=False, repr=False)  # below it
 
     def __post_init__(self) -> None:
-        """Keep the network inputs that it is made of: looked for, they would cost a walk."""
+        """Store the network inputs that it depends on, because finding them takes a traversal."""
         below = (a for part in self.parts for a in (part.inputs or (part,) * part.raw))
         object.__setattr__(self, "inputs", tuple(dict.fromkeys(below)))
 
     @property
     def parts(self) -> tuple[Atom, ...]:
-        """The atoms that it is made of: a source, addends, or those of factors."""
+        """The atoms that it consists of: a source, addends, or those of factors."""
         if self.source is not None:
             return (self.source,)
         terms = (*self.terms, *(t for pair in self.factors for t in pair.terms))
@@ -136,7 +136,7 @@ def disjoint(masks: Iterable[int]) -> bool:
 
 
 def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Terms with equal atoms (or equal activations of one source) added up, without zero terms."""
+    """Terms merged by equal atoms (or equal activations of one source), without zero terms."""
     alike: dict[Any, list[Term]] = {}
     for t in terms:
         key = (
@@ -153,7 +153,7 @@ def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
 
 
 def _total(numbers: list[Number]) -> Number:
-    """The sum; exactly 0 where floats cancel up to rounding errors."""
+    """The sum; exactly 0 if floats cancel up to rounding errors."""
     total = reduce(add, numbers)
     if all(isinstance(n, float | int) for n in numbers) and abs(total) <= 1e-15 * sum(
         map(abs, numbers)
@@ -163,7 +163,7 @@ def _total(numbers: list[Number]) -> Number:
 
 
 def gaussians(terms: Iterable[Term]) -> list[Atom | None]:
-    """The Gaussians of which terms are functions; None among them for a term that is of none."""
+    """The Gaussians that terms are functions of; None for a term that is a function of none."""
     found = [t.atom if t.atom.gaussian else t.atom.source for t in terms]
     return list({id(atom): atom for atom in found}.values())
 
@@ -171,7 +171,7 @@ def gaussians(terms: Iterable[Term]) -> list[Atom | None]:
 def opened(terms: Iterable[Term]) -> tuple[Term, ...]:
     """Terms with sums replaced by their addends, recursively, then merged.
 
-    The newest sum is opened first, so that every sum is opened once. The oldest atoms come first.
+    The newest sum is opened first, so every sum is opened only once. The oldest atoms come first.
     """
     out: list[Term] = []
     sums: dict[Atom, list[Term]] = {}
@@ -189,13 +189,13 @@ def opened(terms: Iterable[Term]) -> tuple[Term, ...]:
 
 
 def raw_inputs(atoms: Iterable[Atom]) -> list[Atom]:
-    """The network inputs in atoms as they are, not behind weights; oldest first."""
+    """The raw network inputs in atoms, not those after weights; oldest first."""
     found = dict.fromkeys(i for a in atoms if a.raw for i in ((a,) if not a.parts else a.inputs))
     return sorted(found, key=lambda atom: atom.age)
 
 
 def with_all_below(atoms: Iterable[Atom]) -> list[Atom]:
-    """The atoms and all that they are made of, the oldest first."""
+    """The atoms and everything they depend on, oldest first."""
     found: set[Atom] = set()
     waiting = list(atoms)
     while waiting:

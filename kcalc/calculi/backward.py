@@ -1,9 +1,9 @@
-"""Rules of gradients backwards: what a layer makes of the covariance of gradients behind it.
+"""Backward rules of gradients: how a layer transforms the covariance of gradients after it.
 
 A message is d K_out / d K for the covariance K of a node's channels, per group of channels: the
 mean product of the gradients of one output channel at two inputs, summed over the channels of the
-group. Its numbers are those of the kernel calculus whose states it is read with: floats for two
-inputs, arrays over all pairs of tokens.
+group. Its numbers are of the same type as in the forward kernel calculus: floats for two inputs,
+arrays over all pairs of tokens.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ Node = Hashable
 Number = Any
 Groups = list[Number]
 INDIRECT = (
-    "its weights are made of trained parameters (spectral or weight normalisation, another "
-    "parametrisation), whose gradients are left out; those of its input and output are exact"
+    "its weights are functions of trained parameters (spectral or weight normalisation, another "
+    "parametrisation), whose gradients are left out; the gradients of its input and output are "
+    "exact"
 )
 
 
 class Backward:
     """The rules of the reversed fold: messages from a layer to the nodes that it reads.
 
-    ``states`` are those of the kernel calculus ``kernel``; ``apart``: they are those of two inputs,
-    or of pairs of tokens, and gradients are products of gradients at both, else gradients at one of
-    them.
+    ``states`` are the states of the kernel calculus ``kernel``. ``apart``: whether they belong to
+    two inputs, or to pairs of tokens; gradients are then products of gradients at both, otherwise
+    squared gradients at one.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Backward:
     def _(
         self, op: P.Post | P.Surrogate, node: Node, message: Groups, reads: Sequence[Node]
     ) -> list[Groups]:
-        if all(map(is_zero, message)):  # which no slope changes, finite or not
+        if all(map(is_zero, message)):  # unchanged by any slope, finite or not
             return [message]
         pairs = self.states[reads[0]].pairs
         factors = [self.slope(op, node, pair.moments) for pair in pairs]
@@ -78,12 +79,12 @@ class Backward:
     def slope(self, op: P.Post | P.Surrogate, node: Node, moments: Moments) -> Number:
         """``E phi'(z1) phi'(z2)`` of the two pre-activations: C' times ``Q / q``.
 
-        Q and q are geometric means of both. A surrogate's slope has the place of phi'.
-        Raises: KcalcError for activations that jump.
+        Q and q are geometric means over both. The slope of a surrogate replaces phi'. Raises:
+        KcalcError for activations that jump.
         """
         own = isinstance(op, P.Post)
         phi = op.activation if own else op.slope
-        key = (phi, own, id(moments))  # kept with them, so that no others have their id
+        key = (phi, own, id(moments))  # kept alive, so their ids are not reused
         if key not in self._slopes:
             made = self._slope(phi, node, moments) if own else self._product(phi, moments)
             self._slopes[key] = moments, made
@@ -105,9 +106,9 @@ class Backward:
         return local.gap(phi, jet, q1, q2).coefficients[1] * geometric(*sizes) / geometric(q1, q2)
 
     def mean_slope(self, op: P.Post | P.Surrogate, node: Node, read: Node) -> float:
-        """``E phi'(z)^2`` of an activation, over channels and tokens its mean.
+        """``E phi'(z)^2`` of an activation, averaged over channels and tokens.
 
-        It is infinite for activations that jump, where no gradient passes them.
+        It is infinite for activations that jump if no gradient passes them.
         """
         if isinstance(op, P.Post) and has_infinite_slope(op.activation):
             return inf
@@ -168,7 +169,7 @@ class Backward:
 
     @rule.register
     def _(self, op: P.Stop, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        """Nothing; an error where the gradient is not known, and there is one."""
+        """No message; an error if there is a gradient but it is unknown."""
         if op.unknown and not all(map(is_zero, message)):
             raise unknown_gradient(op.unknown, node)
         return [[0.0 * m for m in message]]
@@ -181,7 +182,7 @@ class Backward:
         message: Groups,
         reads: Sequence[Node],
     ) -> list[Groups]:
-        """As kernel maps have it: positions that change places, or nothing."""
+        """As in kernel maps: a permutation of positions, or the identity."""
         if not isinstance(op, P.Blend) or op.matrix is None:
             return [message]
         if op.permutes is None:
@@ -191,7 +192,7 @@ class Backward:
     def _covariances(self, node: Node, parent: Node) -> Groups:
         """The covariance of ``parent`` at the two inputs in every group of ``node``.
 
-        It is the q value where both are one.
+        It is the q value if both inputs are the same.
         """
         moments = [self.states[parent].pairs[place].moments for place in self._places(node, parent)]
         geometric = self.kernel.algebra.moments.geometric
@@ -236,7 +237,7 @@ def mean_slopes(network: Network, backward: Backward) -> dict[Node, float]:
 
 
 def parameters(network: Network) -> dict[Node, tuple[Node, P.Fresh]]:
-    """{node with parameters: (the feature map that they make, the primitive)}.
+    """{node with parameters: (the feature map that they produce, the primitive)}.
 
     The feature map is a node of the lowered network.
     """
@@ -252,26 +253,26 @@ def own_parameters(network: Network) -> dict[Node, tuple[Node, P.Fresh]]:
 
 
 def left_out(network: Network) -> tuple[Assumption, ...]:
-    """What is said of weights whose own gradients are not computed."""
+    """Notes on weights whose gradients are not computed."""
     made = parameters(network).keys() - own_parameters(network).keys()
     return tuple(Assumption(node, INDIRECT, "heuristic") for node in network if node in made)
 
 
 def refuse_shared_in_batches(notes: Iterable[Assumption]) -> None:
-    """Refuse, with BatchNorm, sums whose addends share weights."""
+    """With BatchNorm, reject sums whose addends share weights."""
     for note in notes:
         if note.kind == "exact":
             raise KcalcError(
-                f"node {note.node!r}: {note.text}, for which there are no gradients through "
+                f"node {note.node!r}: {note.text}, which is not supported for gradients through "
                 "BatchNorm; put an Affine in between, or drop the norm with "
                 "net.without_normalization()"
             )
 
 
 def refuse_shared(notes: Iterable[Assumption]) -> None:
-    """Refuse, over tokens, sums whose addends share weights, which the notes of a reading say."""
+    """Over tokens, reject sums whose addends share weights, according to the notes."""
     if any(note.kind == "exact" for note in notes):
         raise KcalcError(
-            "branches share weights or activations are fused, for which there are no gradients "
-            "over tokens"
+            "branches share weights or activations are fused, which is not supported for "
+            "gradients over tokens"
         )

@@ -1,11 +1,12 @@
 """Gradients through batch normalisation over a large batch.
 
 BatchNorm gives the output of one example a gradient at every example of the batch. At the example
-itself it is divided by ``(1 - b) q``, as the C map of a large batch says; at each of the n others
-it is of order 1/n, so that their squared norms vanish, but they add up: the gradients at all
-examples of the batch sum to 0 before a BatchNorm. So a message has, beside ``d K_out / d K`` of the
-example with itself, the sum over all pairs of different examples. Node by node only the former
-counts; weights, which all examples share, see both. [De and Smith 2020; Yang et al. 2019]
+itself it is divided by ``(1 - b) q``, as in the C map of a large batch. At each of the n other
+examples it is of order 1/n. Their squared norms vanish, but their sum does not: the gradients at
+all examples of the batch sum to 0 before a BatchNorm. A message therefore contains ``d K_out / d
+K`` of the example with itself, and the sum over all pairs of different examples. Values at nodes
+only need the former; weights, which all examples share, need both. [De and Smith 2020; Yang et al.
+2019]
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ def weight_gradients(
 
 
 def _two_examples(network: Network, q: Mapping[Node, Any]) -> tuple[Kernel, dict[Node, Channels]]:
-    """The states of two examples of the batch, whose c value the first BatchNorm tells.
+    """The states of two examples of the batch, with the c value of the first BatchNorm.
 
-    Raises: KcalcError where the BatchNorms are not those of one batch.
+    Raises: KcalcError if the BatchNorms do not belong to the same batch.
     """
     norms = normalised_batches(network)
 

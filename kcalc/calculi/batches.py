@@ -39,8 +39,8 @@ class Batches:
             if between > 1 - 1e-9:
                 raise KcalcError(
                     f"node {node!r}: all examples of the batch have the same direction there (c = "
-                    f"{between:.6g}), so their variance is 0; "
-                    "take a smaller c, or remove the BatchNorm"
+                    f"{between:.6g}), so their variance is 0; choose a smaller c, or remove the "
+                    "BatchNorm"
                 )
             self.found[node] = max(between, 0.0)
             op = replace(op, batch_c=self.found[node])
@@ -53,22 +53,22 @@ def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
 
     The inputs have mean square ``q`` and pairwise c value ``c``.
 
-    In a batch of n examples with one q value and pairwise cosine b, as n grows, a channel's mean
-    has mean square ``b q`` and its variance is ``(1 - b) q``. So BatchNorm maps ``c -> (c - b) / (1
-    - b)`` and q to 1, and two examples of the batch have c = 0 behind it. Kernel maps note this as
-    heuristic: pairs of examples differ in their cosine, and after an activation channels differ in
-    their variance.
-    [De and Smith 2020; Yang et al. 2019]
+    Take a batch of n examples with the same q value and pairwise cosine b. As n grows, the mean of
+    a channel has mean square ``b q``, and its variance is ``(1 - b) q``. So BatchNorm maps ``c ->
+    (c - b) / (1
+    - b)`` and q to 1, and two examples of the batch have c = 0 after it. Kernel maps note this as
+      heuristic: pairs of examples differ in their cosine, and after an activation channels differ
+      in their variance. [De and Smith 2020; Yang et al. 2019]
 
     Parameters: 0 <= c < 1, q > 0. Returns: a network; other layers are unchanged. Raises:
-    KcalcError for bad numbers, where the kernel calculus does not apply, and where all examples
-    have the same direction before a BatchNorm.
+    KcalcError for bad numbers, if the kernel calculus does not apply, and if all examples have the
+    same direction before a BatchNorm.
     """
     require_network(network)
     between, size = one_number(c, "c"), one_q(q)
     if not 0 <= between < 1:
         raise KcalcError(
-            f"the c value between examples of a batch lies in [0, 1), got {glimpse(c)}"
+            f"the c value between examples of a batch must lie in [0, 1), got {glimpse(c)}"
         )
     batches = Batches(kernel_over(NUMPY, True))
     start: dict[Any, Channels] = {

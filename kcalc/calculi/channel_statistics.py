@@ -23,13 +23,13 @@ from .tape import recordable
 Number = Any
 Two = tuple[Number, Number]
 Node = Hashable
-FEW = 64  # channels per group under which a grouped convolution is far from Gaussian
+FEW = 64  # channels per group below which a grouped convolution is far from Gaussian
 SMALL = 1e-3  # a variance below this fraction of q is not computed as the difference q - mean^2
 
 
 @dataclass
 class AssumptionLog:
-    """The assumptions noted while a network is interpreted, and the bits of atoms' supports.
+    """The assumptions recorded during a pass over a network, and the bits of atoms' supports.
 
     Every layer of new weights and every input gets a bit.
     """
@@ -47,7 +47,7 @@ class AssumptionLog:
         return 1 << self.bits
 
     def fresh(self, node: Node, moments: Moments, gaussian: bool = True, raw: bool = False) -> Pair:
-        """A feature map that shares nothing with those before it; ``raw``: a network input."""
+        """A feature map that is independent of earlier ones; ``raw``: a network input."""
         return Pair.of(Atom(node, moments, self.bit(), gaussian, raw))
 
 
@@ -56,8 +56,8 @@ class Statistics:
     """Second moments of the channels of feature maps, over one number system.
 
     ``follow_c``: carry the gap as a :class:`Jet` in c; otherwise carry q only, which may be a Jet.
-    ``assume_independent``: where a hypothesis fails, record a note instead of raising. ``check``:
-    called with (field, q, node), raises KcalcError for a q value that is not allowed.
+    ``assume_independent``: if a hypothesis fails, record a note instead of raising an error.
+    ``check``: called with (field, q, node), raises KcalcError for a q value that is not allowed.
     """
 
     moments: SecondMoments
@@ -86,14 +86,14 @@ class Statistics:
         return state.average(_mean1, self.field), state.average(_mean2, self.field)
 
     def centred(self, op: Fresh, state: Channels, node: Node, many: bool) -> list[Part]:
-        """Second moments about the channel means, as standardised weights see them.
+        """Second moments about the channel means, as used by standardised weights.
 
-        ``many``: whether a group has many channels. Raises: KcalcError where there is only one.
+        ``many``: whether a group has many channels. Raises: KcalcError if there is only one.
         """
         if not many or op.reads == 1:
             raise KcalcError(
-                f"node {node!r} standardises weights over one input channel, so that all are 0; "
-                f"use standardised=False"
+                f"node {node!r} standardises weights over one input channel, so all are 0; use "
+                "standardised=False"
             )
         mean1, mean2 = self.means(state, node)
         if is_zero(mean1) and is_zero(mean2):
@@ -105,9 +105,9 @@ class Statistics:
         return [*self.parts(state), Part.of_means(mean1, mean2, sign=-1)]
 
     def _about_mean(self, state: Channels, q: Two, mean: Two, node: Node) -> Moments | None:
-        """The moments about the channel means where ``q - mean^2`` would lose digits, else None.
+        """The moments about the channel means if ``q - mean^2`` would lose digits, else None.
 
-        Raises: KcalcError where ``q - mean^2`` has too few digits.
+        Raises: KcalcError if ``q - mean^2`` has too few digits.
         """
         left = [size - m * m for size, m in zip(q, mean, strict=True)]
         for variance, size in zip(left, q, strict=True):
@@ -125,7 +125,7 @@ class Statistics:
         return found
 
     def _centred_activation(self, state: Channels) -> Moments | None:
-        """The moments about the mean of one activation of a Gaussian; None for other feature maps.
+        """The moments about the mean for one activation of a Gaussian; None for other feature maps.
 
         The variance is ``Q (1 - C(0))`` of the local maps. With ``J = sqrt(q1 q2)``, means ``m_j``
         and standard deviations ``s_j``,
@@ -190,7 +190,7 @@ class Statistics:
 
     @recordable
     def _clipped(self, gap: Number) -> Number:
-        """Keep rounding from carrying c out of [-1, 1]."""
+        """Clip c to [-1, 1] against rounding."""
         if not self.follow_c:
             return 0
         return Jet((self.field.clipped(gap.value), *gap.coefficients[1:]))
@@ -246,7 +246,7 @@ class Statistics:
         )
         out = below.map(lambda pair: self.affinely(pair, (s1, s2), (t1, t2), node))
         if len(out.groups) == 1:
-            one = q1 * 0 + 1  # by definition, and free of rounding
+            one = q1 * 0 + 1  # exact by definition
             moments = replace(out.pairs[0].moments, q1=one, q2=one if self.uniform else q2 * 0 + 1)
             return Channels.one(replace(out.pairs[0], moments=moments))
         return out
@@ -276,7 +276,10 @@ class Statistics:
 
     @recordable
     def _in_batch(self, gap: Number, between: Number, node: Node) -> Number:
-        """The gap after batch normalisation; refuses inputs that no such batch can hold."""
+        """The gap after batch normalisation.
+
+        Raises an error for inputs that no such batch can contain.
+        """
         if not self.follow_c:
             return gap
         found = gap * (1 / (1 - between))
@@ -284,21 +287,21 @@ class Statistics:
             least = 2 * float(between) - 1
             raise KcalcError(
                 f"node {node!r}: c = {1 - float(np.max(gap.value)):.6g} there, but inputs of a "
-                f"batch with pairwise c = {float(between):.6g} have c >= {least:.6g}; take a batch "
-                "of smaller c, kc.large_batch(net, c=...)"
+                f"batch with pairwise c = {float(between):.6g} have c >= {least:.6g}; choose a "
+                "batch of smaller c, kc.large_batch(net, c=...)"
             )
         return found
 
 
 def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) -> None:
-    """Refuse groups of one channel, and groups that hold channels of different feature maps."""
+    """Reject groups of one channel, and groups that hold channels of different feature maps."""
     width = op.reads
     if op.groups > 1 and width == op.groups:
         over = ""
         if op.over == "positions":
             over = " (instance normalisation): over the locations of one random function"
         raise KcalcError(
-            f"node {node!r} normalises every channel by itself{over}, not over many channels; use "
+            f"node {node!r} normalises every channel separately{over}, not over many channels; use "
             "fewer groups, or drop it with net.without_normalization()"
         )
     if op.groups > 1 and not below.split_by(op.groups):
@@ -306,11 +309,13 @@ def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) 
             raise FreshnessError(
                 f"node {node!r} normalises groups of a concatenation of different feature maps, "
                 f"and one group holds channels of several; use groups=1 or LayerNorm",
-                ", or pass assume_independent=True to normalise all groups alike",
+                ", or pass assume_independent=True to normalise all groups in the same way",
             )
-        statistics.note(node, "all groups of channels are normalised alike, by all channels")
+        statistics.note(
+            node, "all groups of channels are normalised in the same way, by all channels"
+        )
     if op.groups > 1 and width is not None and width // op.groups < FEW:
-        statistics.note(node, f"each group has {width // op.groups} channels only, treated as many")
+        statistics.note(node, f"each group has only {width // op.groups} channels, treated as many")
 
 
 def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> bool:
@@ -324,13 +329,15 @@ def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> b
             ", or pass assume_independent=True",
         )
     if len(below.groups) > 1:
-        statistics.note(node, "the groups of the convolution are treated as alike")
+        statistics.note(
+            node, "the groups of the convolution are treated as identically distributed"
+        )
     fan_in = op.reads // op.groups if op.reads is not None else None
     if fan_in == 1 or (fan_in is None and op.groups == op.features):
         return False
     if fan_in is not None and fan_in < FEW:
         statistics.note(
-            node, f"each group of the convolution reads {fan_in} channels only, treated as many"
+            node, f"each group of the convolution reads only {fan_in} channels, treated as many"
         )
     else:
         statistics.note(node, "each group of the convolution has many channels", "convention")
@@ -338,20 +345,20 @@ def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> b
 
 
 def note_raw_means(ledger: AssumptionLog, pairs: Sequence[Pair], node: Node) -> None:
-    """Record that sums of network inputs with other addends take them as of mean 0."""
+    """Record that sums of network inputs with other addends treat the inputs as having mean 0."""
     if any(p.raw for p in pairs) and not all(is_zero(p.moments.mean1) for p in pairs):
         ledger.note(node, "the network input has channel mean 0", "convention")
 
 
 def note_raw_pairs(ledger: AssumptionLog, pairs: Sequence[Pair], node: Node) -> None:
-    """Record which network inputs a sum takes as uncorrelated: those of its addends.
+    """Record the network inputs that a sum treats as uncorrelated: those of its addends.
 
-    Only a sum whose cross terms are left out does so; others refuse two inputs.
+    Only a sum that leaves out cross terms does so; other sums reject two inputs.
     """
     inputs = dict.fromkeys(a.node for p in pairs for a in raw_inputs(t.atom for t in p.terms))
     if len(inputs) > 1:
         names = ", ".join(map(repr, inputs))
-        ledger.note(node, f"the inputs {names} are taken as uncorrelated", "convention")
+        ledger.note(node, f"the inputs {names} are treated as uncorrelated", "convention")
 
 
 def _mean1(pair: Pair) -> Number:

@@ -1,4 +1,4 @@
-"""The channels of a feature map as groups of one distribution each, in channel order."""
+"""The channels of a feature map as groups of identically distributed channels, in order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ class Channels:
         return list(accumulate((share for share, _ in self.groups), initial=Fraction(0)))
 
     def map(self, change: Callable[[Pair], Pair]) -> Channels:
-        """Every group changed on its own; a pair that occurs twice is computed once."""
+        """The state with every group changed separately.
+
+        A pair that occurs twice is computed once.
+        """
         done: dict[int, Pair] = {}
         for pair in self.pairs:
             if id(pair) not in done:
@@ -50,24 +53,24 @@ class Channels:
         return Channels(tuple((share, done[id(pair)]) for share, pair in self.groups))
 
     def split_by(self, groups: int) -> bool:
-        """Whether each of that many groups of equally many channels lies in one feature map."""
+        """Whether each of this many equal groups of channels lies in one feature map."""
         return len(self.groups) == 1 or all(
             isinstance(edge, Fraction | int) and edge * groups == int(edge * groups)
             for edge in self.edges
         )
 
     def normalised(self, groups: int, change: Callable[[Channels], Channels]) -> Channels:
-        """A change that reads statistics over each of ``groups`` groups of channels.
+        """Apply a change that uses statistics over each of ``groups`` groups of channels.
 
-        It is made of every feature map by itself where no group holds channels of several, else of
-        all channels at once.
+        It applies to every feature map separately if no group mixes several, otherwise to all
+        channels at once.
         """
         if groups == 1 or not self.split_by(groups):
             return change(self)
         return self.map(lambda pair: change(Channels.one(pair)).pairs[0])
 
     def divisors(self, groups: int) -> list[Channels]:
-        """For every feature map the channels whose statistics it is then divided by."""
+        """For every feature map, the channels whose statistics normalise it."""
         if groups == 1 or not self.split_by(groups):
             return [self] * len(self.groups)
         return [Channels.one(pair) for pair in self.pairs]
@@ -105,11 +108,11 @@ def _simple(share: Any) -> Any:
 def combine_channel_groups(
     states: Sequence[Channels], combine: Callable[[Sequence[Pair]], Pair], node: Node
 ) -> Channels:
-    """Combine feature maps channel by channel: groups are cut at all their boundaries.
+    """Combine feature maps channel by channel; groups are split at all boundaries.
 
-    A part of a group keeps the ``window`` of its atoms' channels, so that different channels of one
-    feature map are never taken for the same. Raises: FreshnessError where boundaries are symbolic
-    and do not coincide.
+    A part of a group keeps the ``window`` of its atoms' channels, so different channels of one
+    feature map are never confused. Raises: FreshnessError if boundaries are symbolic and do not
+    coincide.
     """
     if all(len(s.groups) == 1 for s in states):
         return Channels.one(combine([s.pairs[0] for s in states]))

@@ -1,4 +1,4 @@
-"""Checks of states on their way through a network."""
+"""Checks of states during a pass through a network."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Number = Any
 Node = Hashable
 
 CANCELLED = 1e-8
-"""A difference below this fraction of its terms has less than half the digits of a double."""
+"""a difference below this fraction of its terms has less than half the digits of a double"""
 
 EQUAL = 1e-14
-"""A variance below this fraction of q may be 0 but for rounding errors."""
+"""a variance below this fraction of q may be 0 up to rounding errors"""
 
 
 def refuse_displaced(network: Network, what: str) -> None:
-    """Refuse a network whose strides, windows or sizes differ from those of its model.
+    """Reject a network whose strides, windows or sizes differ from those of its model.
 
     ``what``: the name of a computation that uses positions. Raises: KcalcError naming the node, the
     difference and remedies.
@@ -39,14 +39,15 @@ def refuse_displaced(network: Network, what: str) -> None:
     for note in network.notes:
         if note.level == "locations":
             raise KcalcError(
-                f"node {note.node!r}: {note.text}, so that positions here are not the model's, and "
-                f"{what} would be those of another model; kc.c_map(net) and kc.ntk(net) use no "
-                "positions; net.with_notes([]) takes the network's own positions for the model's"
+                f"node {note.node!r}: {note.text}, so positions here are not the model's, and "
+                f"{what} would describe another model; kc.c_map(net) and kc.ntk(net) use no "
+                "positions; net.with_notes([]) treats the positions of the network as those of "
+                "the model"
             )
 
 
 def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]]) -> None:
-    """Refuse image ``shapes``, {input: shape}, that differ from those at which a model was read.
+    """Reject image ``shapes``, {input: shape}, that differ from those used to read the model.
 
     The model may have other paddings and windows at another size. Raises: KcalcError naming the
     input and remedies.
@@ -74,12 +75,12 @@ def refuse_exploded(node: Node, q: Number) -> NoReturn:
 
 
 def check_q(field: Any, q: Number, node: Node) -> None:
-    """Refuse a q value that is not positive and finite, naming the node.
+    """Reject a q value that is not positive and finite, naming the node.
 
-    A q value that is too small for a double of full precision is refused too.
+    It also rejects q values that are too small for full double precision.
     """
     value = q.value if isinstance(q, Jet) else q
-    if is_jax(value):  # perhaps traced: a bad value shows as nan
+    if is_jax(value):  # possibly traced: a bad value shows up as nan
         return
     if field is SYMPY:
         if value == 0 or (isinstance(value, sp.Number) and value <= 0):  # its sign test may hang
@@ -101,14 +102,14 @@ def check_q(field: Any, q: Number, node: Node) -> None:
 
 
 def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
-    """Refuse to normalise channels whose variance is 0 or has lost its digits, naming the node."""
+    """Reject normalisation by a variance that is 0 or has lost its digits."""
     value, scale = (v.value if isinstance(v, Jet) else v for v in (var, q))
     if is_jax(value):
         return
     what = f"node {node!r} normalises a feature map whose"
     if field is SYMPY:
         if value == 0:
-            raise KcalcError(f"{what} channels are all equal, so that its variance is 0")
+            raise KcalcError(f"{what} channels are all equal, so its variance is 0")
     elif field is not NUMPY:
         if not value > 0:
             close = "variance over channels is 0, or too close to it for so many digits"
@@ -123,11 +124,11 @@ def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
 
 
 def check_several(op: Norm, node: Node) -> None:
-    """Refuse statistics over one channel."""
+    """Reject statistics over one channel."""
     if op.reads == 1:
         raise KcalcError(
-            f"node {node!r} normalises over a single channel, so that its output is constant; use "
-            f"more channels, or remove it"
+            f"node {node!r} normalises over a single channel, so its output is constant; use more "
+            "channels, or remove it"
         )
 
 

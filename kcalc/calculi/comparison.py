@@ -1,6 +1,6 @@
-"""Networks and activations side by side.
+"""Comparison of networks and activations.
 
-The Q and C map of every pair, as a table and as a picture.
+It shows the Q and C map of every pair as a table and as a plot.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class MapComparison(Shown):
-    """Networks side by side, for inputs of c value ``c`` and q value ``q``; see :func:`compare`."""
+    """Networks compared for inputs with c value ``c`` and q value ``q``; see :func:`compare`."""
 
     rows: tuple[Compared, ...]
     c: float
@@ -50,12 +50,12 @@ class MapComparison(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the maps, each once."""
+        """The assumptions of the maps, without repeats."""
         return tuple(dict.fromkeys(note for row in self.rows for note in row.c_map.assumptions))
 
     @property
     def labels(self) -> list[str]:
-        """The labels of a legend: the parts of (network, activation) in which the rows differ."""
+        """The labels of a legend: the parts of (network, activation) that differ between rows."""
         fields = [
             part
             for part in ("network", "activation")
@@ -92,7 +92,7 @@ class MapComparison(Shown):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the maps as plain data; None for infinite values."""
+        """Everything except the maps, as plain data; infinite values become None."""
         return {
             "c": self.c,
             "q": self.q,
@@ -114,13 +114,20 @@ def compare(
     q: float = 1.0,
     assume_independent: bool = False,
 ) -> MapComparison:
-    """Q and C maps of networks side by side, each with every activation.
+    """Compare Q and C maps of networks, each with every activation.
 
-    Parameters: ``networks``, of one output each, are one, several or {label: network};
-    ``activations`` are one, several (a list) or {label: activation}, which replace those of the
-    networks (None: each network keeps its own); ``c`` and ``q``: the c and q value of the inputs.
-    Returns: a :class:`MapComparison`. Raises: KcalcError for other arguments, and where a C map
-    does.
+    Parameters: ``networks``, one, several or {label: network}, each with one output;
+    ``activations``, one, several (a list) or {label: activation}, which replace those of the
+    networks (None: no replacement); ``c`` and ``q``, the c and q value of the inputs. Returns: a
+    :class:`MapComparison`. Raises: KcalcError for other arguments, and as a C map does.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> nets = {name: kc.architectures.vanilla(10, name) for name in ("relu", "tanh")}
+    >>> kc.compare(nets)
+    MapComparison(2 pairs of network and activation)
+
     """
     cosine, size = one_number(cosine_array(c), "c"), one_q(q)
     given = _labelled(
@@ -159,13 +166,13 @@ def _labelled(given: Any, what: str, name: Any = lambda one: "") -> Sequence[tup
         else [(name(o), o) for o in items(given, what)]
     )
     if not pairs:
-        raise KcalcError(f"there are no {what} to compare; give one at least")
+        raise KcalcError(f"there are no {what} to compare; give at least one")
     return pairs
 
 
 def _network_name(network: Any) -> str:
     require_network(network)
-    # a builder's name goes on with the activations
+    # the name of a builder continues with the activations
     return network.name.partition(",")[0] or f"{len(network)} nodes"
 
 

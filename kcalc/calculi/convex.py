@@ -33,10 +33,10 @@ class ConvexCalculus(ABC, Generic[State]):
     """``U_{f,r}`` on the states of a subclass.
 
     A Sum mixes its addends with shares ``w_i^2``, a Concat its parts with shares ``k_i`` (numbers
-    of channels), divided by their sum. Where ``q`` is given, each share is first multiplied by the
-    q value of the addend or part. ``q`` is {node: q value}, or one q value of all network inputs:
-    then the kernel calculus computes the q values [DKS eq. 12, footnote 10] and the slopes
-    ``q / (q - m^2)`` of LayerNorms and standardised weights that read channel means ``m``.
+    of channels), divided by their sum. If ``q`` is given, each share is first multiplied by the q
+    value of the addend or part. ``q`` is {node: q value}, or one q value of all network inputs:
+    then the kernel calculus computes the q values [DKS eq. 12, footnote 10] and the slopes ``q / (q
+    - m^2)`` of LayerNorms and standardised weights that read channel means ``m``.
     """
 
     name = "slope polynomials"
@@ -53,7 +53,7 @@ class ConvexCalculus(ABC, Generic[State]):
         self._true = q is not None and self.q is None
         if self._true:
             self.q, self.normalisations = _true_values(network, q)
-        # nodes with a slope of their own
+        # nodes with a separate slope
         self.centring = frozenset(map(owner, self.normalisations))
 
     @cached_property
@@ -94,7 +94,7 @@ class ConvexCalculus(ABC, Generic[State]):
         if op.sigma_b != 0:
             raise KcalcError(
                 f"node {node!r} has sigma_b = {op.sigma_b}, which lowers the slope; {self.name} "
-                "are for sigma_b = 0: take the shaped network, or read a model with sigmas=False"
+                "are for sigma_b = 0: use the shaped network, or read a model with sigmas=False"
             )
         return self._centred(node, inputs[0])
 
@@ -109,13 +109,13 @@ class ConvexCalculus(ABC, Generic[State]):
             raise no_rule(self.name, op, node)
         if op.groups > 1 and self.q is not None and self._joined(node):
             raise KcalcError(
-                f"node {node!r} normalises groups of a concatenation, whose parts then weigh by "
-                f"their channels alone; leave out the q values, or use groups=1 or LayerNorm"
+                f"node {node!r} normalises groups of a concatenation, so its parts are weighted "
+                "only by their channels; leave out the q values, or use groups=1 or LayerNorm"
             )
         return self._centred(node, inputs[0])
 
     def _joined(self, node: Node) -> bool:
-        """Whether a node reads the channels of several feature maps, no weights between."""
+        """Whether a node reads the channels of several feature maps without weights in between."""
         waiting, seen = [node], {node}
         for here in waiting:  # grows as it is read
             op, reads = self._steps[here]
@@ -163,10 +163,10 @@ class ConvexCalculus(ABC, Generic[State]):
 
     @cached_property
     def _rule(self) -> Any:
-        return self.rule  # a dispatching method is made anew at every look
+        return self.rule  # every look-up creates a new dispatching method
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but that method, which cannot be pickled."""
+        """Everything except that method, which cannot be pickled."""
         return {name: value for name, value in vars(self).items() if name != "_rule"}
 
     def of_node(self, node: Node, inputs: Sequence[State]) -> State:
@@ -188,7 +188,7 @@ class ConvexCalculus(ABC, Generic[State]):
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions: first on the whole network, then one per node that subtracts means."""
-        plain = "by squared weights and channels alone, every addend having the same q value"
+        plain = "by squared weights and channels only, as if every addend had the same q value"
         weights = (
             "by the q values of the kernel calculus"
             if self._true
@@ -197,15 +197,15 @@ class ConvexCalculus(ABC, Generic[State]):
             else "by the q values given"
         )
         whole = [
-            f"formal: activations need no fresh inputs, addends of a Sum are taken as "
-            f"independent; {self.name} check neither",
+            "formal: inputs of activations are assumed fresh and addends of a Sum independent; "
+            f"{self.name} check neither",
             "infinite width; convolutions and pooling act as the identity on c values",
             f"mixes weigh {weights}",
         ]
         if any(isinstance(op, P.Prod) for _, op, _ in self.network.operations):
             whole.append(
-                "factors of a Product are taken as independent: its slope at c = 1 is the sum of "
-                "theirs"
+                "factors of a Product are treated as independent: its slope at c = 1 is the sum "
+                "of theirs"
             )
         found = [Assumption(WHOLE, text) for text in whole]
         meaning = interpret(self.network, _Means(), dict.fromkeys(self.network.inputs, False))
@@ -219,7 +219,7 @@ class ConvexCalculus(ABC, Generic[State]):
                 )
             elif not self._true and meaning[read]:
                 text = (
-                    f"C(0) = 0 is taken for the feature map that this {kind} reads, so that its "
+                    f"the feature map that this {kind} reads is assumed to have C(0) = 0, so its "
                     "slope is 1 (it is larger otherwise; q=1.0 computes it)"
                 )
                 found.append(Assumption(node, text))
@@ -231,7 +231,7 @@ class ConvexCalculus(ABC, Generic[State]):
         _, parents = self._steps[node]
         missing = next((parent for parent in parents if parent not in self.q), None)
         if missing is not None:
-            raise KcalcError(f"node {node!r} mixes {missing!r}, for which q gives no value")
+            raise KcalcError(f"node {node!r} mixes {missing!r}, which has no value in q")
         shares = convex_shares(
             tuple(
                 _exact(a) * _exact(self.q[parent])
@@ -262,7 +262,7 @@ def _centres(op: P.Primitive) -> bool:
 class _Means:
     """Calculus of booleans: whether a feature map may have a channel mean other than 0.
 
-    It may behind an activation, up to the next weights or LayerNorm.
+    This is so after an activation, until the next weights or LayerNorm.
     """
 
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[bool]) -> bool:
@@ -289,7 +289,7 @@ def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[
 
 @lru_cache(maxsize=4096)
 def _rounded(value: sp.Expr) -> sp.Expr:
-    """A number rounded to 14 digits, so that rounding errors do not make equal blocks differ."""
+    """A number rounded to 14 digits, so rounding errors do not make equal blocks differ."""
     return sp.Float(float(f"{float(value):.14g}"))
 
 
@@ -315,7 +315,7 @@ def _exact_square(weight: sp.Expr) -> sp.Expr:
 def convex_shares(amounts: tuple[Any, ...]) -> tuple[sp.Expr, ...]:
     """``a_i / sum_j a_j``, simplified, exact unless an amount is a float.
 
-    Raises: KcalcError where the sum is 0.
+    Raises: KcalcError if the sum is 0.
     """
     if all(type(a) is int for a in amounts):
         whole = sum(amounts)

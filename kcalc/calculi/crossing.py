@@ -15,9 +15,9 @@ from ..gaussian.expectations.quadrature import panel_nodes
 from .tape import TapeNumber, recordable
 
 Number = Any
-SHORT = 0.05  # over shorter steps in c, decreases of cross moments are integrals of the slope
+SHORT = 0.05  # for shorter steps in c, decreases of cross moments are integrals of the slope
 NODES, WEIGHTS = (part[0] for part in panel_nodes(np.array([0.0, 1.0]), 8))
-END = 8  # cosines within so many epsilons of +-1 become +-1, as arccos magnifies their error
+END = 8  # cosines within this many epsilons of +-1 become +-1, because arccos magnifies their error
 
 
 def expected(
@@ -28,7 +28,7 @@ def expected(
 
 
 def to_end(cosine: Number, xp: Any = np) -> Number:
-    """The cosine, set to 1 or -1 where it is END epsilons away or nearer."""
+    """The cosine, set to 1 or -1 if it is within END epsilons."""
     nearest = 1 - END * xp.finfo(xp.result_type(cosine)).eps
     return xp.where(xp.abs(cosine) >= nearest, xp.sign(cosine), cosine)[()]
 

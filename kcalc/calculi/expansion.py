@@ -1,6 +1,6 @@
 """Factored slope polynomials multiplied out.
 
-python-flint does it exactly where weights are rational polynomials, SymPy for other weights.
+python-flint does this exactly if weights are rational polynomials; SymPy handles other weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LONGEST = 50_000  # terms of a factored form; SymPy prints about 30,000 per seco
 
 
 def needed_factors(factors: Factors, monomials: Sequence[Monomial]) -> list[int]:
-    """The numbers of all factors in products, those nested in sums included, inner ones first."""
+    """The numbers of all factors in products, including those nested in sums, inner ones first."""
     found: set[int] = set()
     waiting = [f for monomial in monomials for f, _ in monomial]
     while waiting:
@@ -53,7 +53,7 @@ def polynomial(factors: Factors, monomial: Monomial) -> sp.Poly:
 
 
 def too_long(factors: Factors, monomial: Monomial) -> bool:
-    """Whether the factored form, with every sum written out, is too long for SymPy to print.
+    """Whether the factored form is too long for SymPy to print with every sum written out.
 
     In densely connected networks its length doubles with every layer.
     """
@@ -79,10 +79,10 @@ def rational_polynomials(
 ) -> list[Any] | None:
     """Products as python-flint polynomials over the rationals.
 
-    Their variables are the slope symbols less ``shift``, and the weight symbols.
+    Their variables are the slope symbols minus ``shift``, and the weight symbols.
 
-    ``floats``: convert floats to the binary fractions that they are. None where weights are no
-    rational polynomials, or python-flint has no multivariate ones.
+    ``floats``: convert floats to exact binary fractions. None if weights are not rational
+    polynomials, or if python-flint lacks multivariate ones.
     """
     import flint
 
@@ -134,7 +134,7 @@ def _sum(
 
 
 def _share(share: sp.Expr, weights: list[Any], ring: Any, skipped: int) -> Any:
-    """A mixing weight as an element of the ring; None where it is no rational polynomial."""
+    """A mixing weight as an element of the ring; None if it is not a rational polynomial."""
     import flint
 
     if share.is_Rational:

@@ -1,6 +1,6 @@
 """Exact polynomials in factored form, and their fast evaluation in float64.
 
-Equal factors are stored once, so that equal blocks of a network cost nothing.
+Equal factors are stored once, so equal blocks of a network cost nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Terms = tuple[tuple[sp.Expr, Monomial], ...]
 ONE: Monomial = ()
 Part = TypeVar("Part", bound=Hashable)
 LARGE = 500.0
-SORTED = 64  # sums with more terms are left in given order, as SymPy's canonical order takes long
+SORTED = 64  # sums with more terms keep the given order, because SymPy's canonical order is slow
 NESTED = 4  # sums nested more deeply are left unevaluated, for the same reason
 
 
 def shares_by_part(shares: Sequence[sp.Expr], parts: Sequence[Part]) -> dict[Part, sp.Expr]:
-    """{part: its shares added up}, without parts of share 0."""
+    """{part: the sum of its shares}, without parts of share 0."""
     terms: dict[Part, sp.Expr] = {}
     for share, part in zip(shares, parts, strict=True):
         if not is_zero(share):
@@ -37,9 +37,9 @@ class Factors:
 
     Slope symbols, constants >= 1 and sums ``sum_j a_j m_j`` of products without a common factor.
 
-    A product is a :data:`Monomial`, a sorted tuple of (factor number, exponent); polynomials made
-    by the same operations are equal tuples. A sum's factors have smaller numbers than the sum.
-    Polynomials without constants are 1 where all symbols are 1.
+    A product is a :data:`Monomial`, a sorted tuple of (factor number, exponent); polynomials built
+    by the same operations are equal tuples. The factors of a sum have smaller numbers than the sum.
+    Polynomials without constants are 1 if all symbols are 1.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Factors:
     def mix(self, shares: Sequence[sp.Expr], parts: Sequence[Monomial]) -> Monomial:
         """The sum ``sum_i shares_i parts_i`` as a monomial.
 
-        Common factors are pulled out, equal terms added and terms of share 0 dropped.
+        Common factors are factored out, equal terms merged, and terms of share 0 dropped.
         """
         terms = shares_by_part(shares, parts)
         common = _common(terms)
@@ -143,7 +143,7 @@ class Factors:
         return self._products[monomial]
 
     def curvature(self, monomial: Monomial) -> sp.Expr:
-        """``p'(1)``, exact: the network's ``C''(1)`` where every layer has ``C'(1) = C''(1) = 1``.
+        """``p'(1)``, exact: ``C''(1)`` of the network if every layer has ``C'(1) = C''(1) = 1``.
 
         It is the mean number of nonlinear layers on a path.
         """
@@ -280,7 +280,7 @@ class LogProgram:
         )
 
     def _gather(self, parts: Sequence[Monomial]) -> tuple[Any, ...]:
-        # the number after the last stands for the factor 1
+        # the number after the last represents the factor 1
         filled = [part or ((self.size, 1),) for part in parts]
         index = np.array([f for part in filled for f, _ in part], dtype=np.intp)
         exponents = np.array([e for part in filled for _, e in part], dtype=np.float64)[:, None]

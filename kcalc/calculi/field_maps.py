@@ -1,4 +1,4 @@
-"""Local maps of activations: q value, channel mean and gap ``1 - c`` behind one activation."""
+"""Local maps of activations: q value, channel mean and gap ``1 - c`` after one activation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FieldMaps:
     _maps: dict[Any, Any] = field(default_factory=dict)
 
     def q(self, phi: Activation, q: Number) -> tuple[Number, Number]:
-        """``(E phi(sqrt(q) z)^2, E phi(sqrt(q) z))``: q value and channel mean behind phi."""
+        """``(E phi(sqrt(q) z)^2, E phi(sqrt(q) z))``: q value and channel mean after phi."""
         if isinstance(q, Jet):
             return q.compose(phi.q_series(q.value, 2, q.order)), q.compose(
                 phi.q_series(q.value, 1, q.order)
@@ -49,7 +49,7 @@ class FieldMaps:
         if isinstance(q1, Jet):
             if gap.order > 1:
                 raise KcalcError(
-                    "the cosine of two tokens has first derivatives in q only; ask for order 1"
+                    "the cosine of two tokens has only first derivatives in q; use order 1"
                 )
             return self.gap(phi, gap, q1.value, q1.value) + Jet(
                 (0 * gap.value, self._by_q(phi, gap.value, q1.value) * q1.coefficients[1])

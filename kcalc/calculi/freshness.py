@@ -1,12 +1,12 @@
-"""Feature maps as linear expressions in atoms; from them a kernel rule checks its hypothesis.
+"""Feature maps as linear expressions in atoms, which kernel rules use to check their hypotheses.
 
 At infinite width one channel of any feature map is a function of independent Gaussian variables,
 one per affine layer (distinct weights give independent variables even when one layer feeds the
 other). kcalc keeps each feature map as a linear expression ``shift + sum_k a_k A_k`` in *atoms*
 ``A_k``: raw inputs, Gaussian pre-activations, activations of one Gaussian, and sums, which are
-opened only where they share weights with another addend. Second moments of such expressions are
-exact: identical atoms merge, atoms without common weights contribute products of means, and all
-other pairs of atoms have the cross moments of :mod:`kcalc.calculi.products`.
+opened only if they share weights with another addend. Second moments of such expressions are exact:
+identical atoms merge, atoms without common weights contribute products of means, and all other
+pairs of atoms have the cross moments of :mod:`kcalc.calculi.products`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Node = Hashable
 class Algebra:
     """Exact second moments of sums and products of feature maps.
 
-    They are over the number system of ``moments``.
+    They use the number system of ``moments``.
     """
 
     def __init__(self, moments: SecondMoments, products: Products | None = None) -> None:
@@ -45,7 +45,7 @@ class Algebra:
     def weighted_sum(self, pairs: Sequence[Pair], weights: Sequence[Number], node: Node) -> Pair:
         """``sum_i w_i f_i`` with every cross term.
 
-        Raises: FreshnessError where a cross moment has no rule, KcalcError where addends cancel.
+        Raises: FreshnessError if a cross moment has no rule, KcalcError if addends cancel.
         """
         terms = merged(
             [
@@ -67,7 +67,7 @@ class Algebra:
         if len(windows) > 1 and not apart:
             raise FreshnessError(
                 f"node {node!r} adds different channels of one feature map (concatenations whose "
-                "parts do not line up); put an Affine on the addends, or line the parts up"
+                "parts do not line up); put an Affine on the addends, or align the parts"
             )
         if apart:
             check_raw([t.atom for pair in pairs for t in pair.terms], node)
@@ -201,7 +201,7 @@ def _gap_of_both(one: Number, two: Number) -> Number:
 
 
 def _factors(pair: Pair) -> tuple[Pair, ...]:
-    """The factors of a feature map; the feature map itself where it is no product."""
+    """The factors of a feature map; the feature map itself if it is not a product."""
     (term, *others) = pair.terms
     whole = (
         not others
@@ -218,7 +218,7 @@ def _times(a: Number, b: Number) -> Number:
 
 
 def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], node: Node) -> None:
-    """Refuse a sum whose addends' second moments cancel, so that its ``q`` has few digits.
+    """Reject a sum whose addends cancel, because its ``q`` then has few digits.
 
     Raises: KcalcError naming the node.
     ``still``: mask of the locations where the sum is the same constant for all weights; there q may
@@ -229,8 +229,8 @@ def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], 
     if np.any(lost) and np.any(lost & ~((_value(q) == 0) & still())):
         raise KcalcError(
             f"node {node!r}: its addends cancel to less than {CANCELLED:g} of their mean squares, "
-            "which leaves too few digits of its q; write the sum as one activation, take larger "
-            "inputs, or ask the map's ball(...) for certified digits"
+            "which leaves too few digits of its q; write the sum as one activation, use larger "
+            "inputs, or call the map's ball(...) for certified digits"
         )
 
 

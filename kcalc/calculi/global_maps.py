@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, TypeVar, overload
 
 import numpy as np
 
 from ..fields import NUMPY
-from ..fields.arguments import cosine_array, one_q, per_input, q_array, q_pair, read_pair
+from ..fields.arguments import (
+    Array,
+    Number,
+    Numbers,
+    cosine_array,
+    one_q,
+    per_input,
+    q_array,
+    q_pair,
+    read_pair,
+)
 from ..fields.gaps import Gap
 from ..fields.jax_field import is_jax, jax_arrays, jax_field, precision, within
 from ..fields.jets import Jet
@@ -25,10 +35,15 @@ from .symbolic import symbolic_map, symbolic_notes
 from .tape import Replay, tape_inputs
 
 if TYPE_CHECKING:
+    from jax import Array as JaxArray
+
+    from .attention.maps import TokenValue
     from .attention.sampling import Sampling
+    from .attention.values import SampledValues
     from .spatial import SpatialKernelMap
 
 Node = Hashable
+Value = TypeVar("Value", bound="NodeValue | TokenValue")
 KEPT = 16  # results that are kept with a network
 
 
@@ -68,15 +83,25 @@ def c_map(
 
     Its arguments are the c and q values of the inputs.
 
-    ``assume_independent=True`` goes on where a hypothesis of the kernel calculus fails and says so
-    in ``.assumptions``. ``spatial="exact"``, with the ``image_shape`` (height, width): dense
-    convolutions and mean pooling over the locations of actual images, ``C(X, Y=None)``, a
+    ``assume_independent=True`` continues if a hypothesis of the kernel calculus fails, and
+    ``.assumptions`` records it. ``spatial="exact"``, with the ``image_shape`` (height, width):
+    dense convolutions and mean pooling over the locations of actual images, ``C(X, Y=None)``, a
     :class:`kcalc.calculi.spatial.SpatialKernelMap`; ``weights`` as in :func:`kcalc.ntk`.
 
-    ``tokens``: how many tokens an input has, for networks with attention; ``token_cosine``: the
-    cosine of any two of them, 0 by default. c is the cosine of two inputs at one place; at two
-    places it is ``c token_cosine``.
-    Raises: FreshnessError or NoRule naming the node where the calculus does not apply.
+    ``tokens``: the number of tokens of an input, for networks with attention; ``token_cosine``: the
+    cosine of any two of them, 0 by default. c is the cosine of two inputs at the same position; at
+    different positions it is ``c token_cosine``. Raises: FreshnessError or NoRule naming the node
+    if the calculus does not apply.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> C = kc.c_map(kc.architectures.vanilla(10, "relu"))
+    >>> print(round(C(0.0), 6))
+    0.871536
+    >>> C([0.0, 0.5]).round(3)
+    array([0.872, 0.898])
+
     """
     options = {"spatial": spatial, "image_shape": image_shape, "weights": weights}
     options |= {"tokens": tokens, "token_cosine": token_cosine}
@@ -93,7 +118,16 @@ def q_map(
     tokens: int | None = None,
     token_cosine: float | None = None,
 ) -> NetworkQMap:
-    """The global Q map of a network, ``Q(q)`` in the q values of its inputs; see :func:`c_map`."""
+    """The global Q map of a network, ``Q(q)`` in the q values of its inputs; see :func:`c_map`.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> Q = kc.q_map(kc.architectures.vanilla(3, "relu"))
+    >>> print(Q(1.0))
+    0.125
+
+    """
     guest = READINGS.answering("q_map", tokens=tokens, token_cosine=token_cosine)
     if guest is not None:
         return guest(network, assume_independent)
@@ -107,8 +141,16 @@ def q_values(
     *,
     tokens: int | None = None,
     token_cosine: float | None = None,
-) -> dict[Node, Any]:
-    """The q value of every node for uniform input q (a number, or {input: number}), as floats."""
+) -> dict[Node, float]:
+    """The q value of every node for uniform input q (a number, or {input: number}), as floats.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> list(kc.q_values(kc.architectures.vanilla(2, "relu")).values())
+    [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+
+    """
     guest = READINGS.answering("q_values", tokens=tokens, token_cosine=token_cosine)
     if guest is not None:
         return guest(network, q, assume_independent)
@@ -146,20 +188,20 @@ class NodeValue(NamedTuple):
     ``q1`` and ``q2`` are the q values of the two feature maps, ``c`` is their c value.
     """
 
-    q1: Any
-    q2: Any
-    c: Any
+    q1: float | Array
+    q2: float | Array
+    c: float | Array
 
 
-class NodeValues(dict[Node, Any], Shown):
+class NodeValues(dict[Node, Value], Shown, Generic[Value]):
     """{node: its values}, in the order of the network.
 
-    ``assumptions``: what the values take for granted.
+    ``assumptions``: the assumptions behind the values.
     """
 
     assumptions: tuple[Assumption, ...] = ()
 
-    def __missing__(self, node: Node) -> Any:
+    def __missing__(self, node: Node) -> NoReturn:
         raise unknown("node", node, map(str, self))
 
     def _frame(self) -> dict[str, Any]:
@@ -191,6 +233,41 @@ class NodeValues(dict[Node, Any], Shown):
         return f"NodeValues({len(self)} nodes)"
 
 
+@overload
+def node_values(
+    network: Network,
+    c: Any = None,
+    q1: Any = None,
+    q2: Any = None,
+    assume_independent: bool = False,
+    *,
+    q: Any = None,
+) -> NodeValues[NodeValue]: ...
+@overload
+def node_values(
+    network: Network,
+    c: Any = None,
+    q1: Any = None,
+    q2: Any = None,
+    assume_independent: bool = False,
+    *,
+    q: Any = None,
+    tokens: Any,
+    token_cosine: float | None = None,
+) -> NodeValues[TokenValue]: ...
+@overload
+def node_values(
+    network: Network,
+    c: Any = None,
+    q1: Any = None,
+    q2: Any = None,
+    assume_independent: bool = False,
+    *,
+    q: Any = None,
+    tokens: Any = None,
+    token_cosine: float | None = None,
+    sampling: Sampling | None,
+) -> SampledValues: ...
 def node_values(
     network: Network,
     c: Any = None,
@@ -202,21 +279,30 @@ def node_values(
     tokens: Any = None,
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
-) -> NodeValues:
+) -> NodeValues[NodeValue] | NodeValues[TokenValue] | SampledValues:
     """q1, q2 and c of every node for inputs of the given c and q values.
 
     The depth trace of a network.
 
-    ``c`` (default 0) and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are
-    numbers, arrays, or {input: value}. ``tokens``, ``token_cosine``: the tokens of an input, as in
+    ``c`` (default 0) and ``q`` (default 1; ``q1`` and ``q2`` if the two inputs differ) are numbers,
+    arrays, or {input: value}. ``tokens``, ``token_cosine``: the tokens of an input, as in
     :func:`c_map`. Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal
-    positions tells tokens apart: it is sampled, as ``sampling`` says, a :class:`kcalc.Sampling`. It
-    is also sampled where it is given, and for tokens of your own: ``tokens`` may be a covariance
-    (T, T), token ids (T,) or (N, T), or inputs (N, T, features).
+    positions distinguishes tokens: it is then sampled as specified by ``sampling``, a
+    :class:`kcalc.Sampling`. Attention is also sampled if ``sampling`` is given, and for explicit
+    tokens: ``tokens`` may be a covariance (T, T), token ids (T,) or (N, T), or inputs (N, T,
+    features).
 
-    Returns: {node: NodeValue}, over tokens {node: TokenValue}, where attention is sampled a
+    Returns: {node: NodeValue}; over tokens {node: TokenValue}; if attention is sampled, a
     :class:`SampledValues`.
     Raises: KcalcError as a C map does.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> values = kc.node_values(kc.architectures.vanilla(3, "relu"), c=0.0)
+    >>> [f"{value.c:.3f}" for value in values.values()]
+    ['0.000', '0.000', '0.318', '0.318', '0.494', '0.494', '0.605', '0.605']
+
     """
     options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
     guest = READINGS.answering("node_values", **options)
@@ -226,7 +312,7 @@ def node_values(
 
 
 class RulePass(NamedTuple):
-    """What one pass of the rules at given q values finds, for any c values.
+    """The result of one pass of the rules at given q values, for any c values.
 
     ``notes``: the assumptions it made; ``q``: {output: its q value}; ``gaps``: 1 - C of the outputs
     as a function of 1 - c of the inputs.
@@ -238,7 +324,7 @@ class RulePass(NamedTuple):
 
 
 class MapReading(KernelReading):
-    """A network with the options of the kernel calculus, which runs in any number system."""
+    """A network with the options of the kernel calculus, for any number system."""
 
     def __init__(self, network: Network, assume_independent: bool) -> None:
         require_network(network)
@@ -252,7 +338,7 @@ class MapReading(KernelReading):
     def passed(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
         """The pass at q values in double precision (``q2=None``: uniform).
 
-        At single q values it is kept with the network, for all of its maps.
+        For single q values it is cached with the network, for all of its maps.
         """
         numbers = (*q1.values(), *(() if q2 is None else q2.values()))
         if any(q.ndim for q in numbers):
@@ -260,7 +346,7 @@ class MapReading(KernelReading):
         return self._kept(tuple(map(float, numbers)), lambda: self.fresh_pass(q1, q2))
 
     def fresh_pass(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """The pass, whatever is kept."""
+        """The pass, without caching."""
         given = tape_inputs(self.network.inputs)
         try:
             kernel, states = self.run(NUMPY, q1, q2, given)
@@ -271,7 +357,7 @@ class MapReading(KernelReading):
         return RulePass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
 
     def _renormalised(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """The pass with q values near 1, for networks where these leave double precision."""
+        """The pass with q values rescaled to about 1, if q leaves double precision."""
         given, second = tape_inputs(self.network.inputs), q1 if q2 is None else q2
         kernel = self.plain_kernel(NUMPY, q2 is None)
         inputs = {
@@ -287,7 +373,7 @@ class MapReading(KernelReading):
         return RulePass(tuple(kernel.notes.values()), sizes, gaps)
 
     def _kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
-        """``make()``, one of the last KEPT results that are kept with the network."""
+        """``make()``, cached among the last KEPT results of the network."""
         known = self.network.__dict__.setdefault("_kernel_passes", {})
         key = (self.assume, self.said, what)
         found = known.get(key)
@@ -307,7 +393,7 @@ class MapReading(KernelReading):
     ) -> tuple[Any, dict[Node, Any]]:
         """The calculus and the state of every node.
 
-        ``q2=None`` for uniform q, ``gap=None`` to follow q alone.
+        ``q2=None`` for uniform q, ``gap=None`` to follow only q.
         """
         second = q1 if q2 is None else q2
         kernel = self.plain_kernel(field, q2 is None, gap is not None)
@@ -337,7 +423,7 @@ class MapReading(KernelReading):
         kernel, states = self.run(NUMPY, given, None, None)
         return {node: float(kernel.whole(state)[0]) for node, state in states.items()}
 
-    def node_values(self, c: Any, q1: Any, q2: Any) -> NodeValues:
+    def node_values(self, c: Any, q1: Any, q2: Any) -> NodeValues[NodeValue]:
         """:func:`node_values` of the network."""
         values = per_input(self.network.inputs)
         first, second = read_pair(
@@ -373,7 +459,7 @@ class MapReading(KernelReading):
             notes = self.symbolic_notes()
         else:
             notes = self.at_one.notes
-            if self.assume:  # other heuristics may enter where the two inputs differ in q
+            if self.assume:  # other heuristics may apply if the two inputs differ in q
                 one, two = (dict.fromkeys(self.network.inputs, np.asarray(q)) for q in (1.0, 2.0))
                 kernel, _ = self.run(NUMPY, one, two, None)
                 notes = tuple(dict.fromkeys((*notes, *kernel.notes.values())))
@@ -410,8 +496,27 @@ class NetworkCMap(_OfNetwork, CMap):
         """1 - C per output in a number system."""
         return self._reading.gaps(gap, q1, q2, field)
 
-    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
-        """C(c, q1, q2): NumPy, or JAX where an argument is a JAX array.
+    @overload
+    def __call__(
+        self, c: JaxArray, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> JaxArray: ...
+    @overload
+    def __call__(
+        self,
+        c: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def __call__(
+        self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def __call__(
+        self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> JaxArray | float | Array:
+        """C(c, q1, q2): NumPy, or JAX if an argument is a JAX array.
 
         JAX arrays may be traced by jit, grad and vmap; traced c values out of the domain give nan.
         Raises: KcalcError outside -1 <= c <= 1, q > 0.
@@ -443,9 +548,9 @@ class NetworkCMap(_OfNetwork, CMap):
         """The map as a named composition in the symbol ``c``, for several inputs in ``c_<input>``.
 
         ``q``, or ``q1`` and ``q2``: the q values of the inputs, numbers or SymPy expressions.
-        Stages are named ``q_k``, ``p_k`` (q values of the two inputs) and ``c_k``.
-        Raises: KcalcError for symbols of other quantities, such as ``kc.symbols.c``, and where a
-        symbol of a layer has the name of an argument.
+        Stages are named ``q_k``, ``p_k`` (q values of the two inputs) and ``c_k``. Raises:
+        KcalcError for symbols of other quantities, such as ``kc.symbols.c``, and if a symbol of a
+        layer has the name of an argument.
         """
         return self._reading.formula(*q_pair(q1, q2, q), self.letter)
 
@@ -463,8 +568,14 @@ class NetworkQMap(_OfNetwork, QMap):
             for node, value in self._out(given, NUMPY).items()
         }
 
-    def __call__(self, q: Any) -> Any:
-        """Q(q): NumPy, or JAX where q is a JAX array, which may be traced.
+    @overload
+    def __call__(self, q: JaxArray) -> JaxArray: ...
+    @overload
+    def __call__(self, q: Number) -> float: ...
+    @overload
+    def __call__(self, q: Numbers) -> Array: ...
+    def __call__(self, q: Any) -> JaxArray | float | Array:
+        """Q(q): NumPy, or JAX if q is a JAX array, which may be traced.
 
         Domain: q > 0. Raises: KcalcError outside it or for nan.
         """

@@ -1,8 +1,8 @@
 """Mean squared gradients at infinite width: E|d out / d node|^2 at every node, by a reversed fold.
 
 If the covariance K_g of a node's channels changes by 1 (at c = 1), that of an output channel k
-changes by ``E|d out_k / d node|^2``, the squared norm being summed over the node's channels. So
-gradients explode or vanish as derivatives of kernel maps at c = 1 do.
+changes by ``E|d out_k / d node|^2``, with the squared norm summed over the node's channels. So
+gradients explode or vanish like derivatives of kernel maps at c = 1.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Node = Hashable
 MODES = ("mean", "difference")
-COPIES = "resizing is the identity: gradients of the copies of a position are not added up"
+COPIES = "resizing is the identity: gradients of the copies of a position are not summed"
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,10 +54,10 @@ class Gradients(Shown, Approximable):
 
     ``k`` is one channel of ``output``. ``nodes``: {node: value}, the squared norm summed over the
     node's channels; ``weights``: {node with parameters: E|d out_k / d parameters|^2} in the NTK
-    parameterisation, which add up to the tangent kernel at c = 1: those of Affine layers, and of
-    embeddings and learned positions, which count as Affine layers on one-hot vectors; ``chi``:
-    {activation: E phi'(z)^2} with its pre-activation z. An activation and the Affine that reads it
-    together multiply the mean squared gradient by sigma_w^2 chi.
+    parameterisation, whose sum is the tangent kernel at c = 1. Nodes with parameters are Affine
+    layers, embeddings and learned positions; the latter two count as Affine layers on one-hot
+    vectors. ``chi``: {activation: E phi'(z)^2} with its pre-activation z. An activation and the
+    Affine that reads it together multiply the mean squared gradient by sigma_w^2 chi.
 
     Over T tokens ``out_k`` is a channel of one token and ``nodes`` and ``weights`` sum over all
     tokens of a node. ``mean`` is the squared norm of the sum over tokens of the gradients at a
@@ -77,7 +77,7 @@ class Gradients(Shown, Approximable):
 
     @property
     def growth(self) -> float:
-        """Largest over smallest mean squared gradient among Affine outputs; zeros are left out."""
+        """Largest over smallest mean squared gradient among Affine outputs, ignoring zeros."""
         values = [self.nodes[node] for node in self.weights if self.nodes[node] > 0]
         return max(values) / min(values) if values else float("nan")
 
@@ -141,22 +141,31 @@ def gradients(
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
 ) -> Gradients:
-    """How large gradients are at every node of a network at initialisation, infinite width.
+    """Mean squared gradients at every node of a network, at initialisation and infinite width.
 
-    ``q``: the mean square of the inputs, a number or {input: number}; ``output``: which output,
-    needed where there are several. Through BatchNorm gradients need a large batch,
-    ``kc.large_batch(net)``: nodes have the gradient of one example's output at its own features,
-    weights that through all examples of the batch. Where branches share weights or activations are
-    fused, only the Affine layers and the inputs are reported. ``tokens``, ``token_cosine``: the
-    tokens of an input, for networks with attention, as in :func:`kcalc.c_map`. ``tokens`` may also
-    be an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (T,) or (N, T), or
-    inputs (N, T, features). For such tokens, for attention that tells tokens apart (causal masks,
-    rotary embeddings, ALiBi, sinusoidal positions), and where ``sampling`` is given, a
+    ``q``: the mean square of the inputs, a number or {input: number}; ``output``: the output,
+    required if there are several. Gradients through BatchNorm need a large batch,
+    ``kc.large_batch(net)``: at nodes, they are the gradients of one example's output with respect
+    to its own features; at weights, through all examples of the batch. If branches share weights or
+    activations are fused, only Affine layers and inputs are reported. ``tokens``, ``token_cosine``:
+    the tokens of an input, for networks with attention, as in :func:`kcalc.c_map`. ``tokens`` may
+    also be an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (T,) or (N,
+    T), or inputs (N, T, features). Attention is sampled for such tokens, for attention that
+    distinguishes tokens (causal masks, rotary embeddings, ALiBi, sinusoidal positions), and if
+    ``sampling`` is given, a
     :class:`kcalc.Sampling`, attention is sampled.
 
-    Returns: a :class:`Gradients`, where attention is sampled a :class:`SampledGradients`.
-    Raises: KcalcError for bad q, an unknown output, activations that jump, and where the kernel
-    calculus does not apply. [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
+    Returns: a :class:`Gradients`, or a :class:`SampledGradients` if attention is sampled. Raises:
+    KcalcError for bad q, an unknown output, activations that jump, and if the kernel calculus does
+    not apply. [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> found = kc.gradients(kc.architectures.vanilla(2, "relu"))
+    >>> found
+    Gradients(6 nodes, growth 4)
+
     """
     require_network(network)
     options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
@@ -193,8 +202,8 @@ def gradients(
     notes = (*known, *copies, *left_out(network))
     if not simple:
         text = (
-            "branches share weights or activations are fused: gradients are reported at Affine "
-            "layers and inputs only"
+            "branches share weights or activations are fused: gradients are reported only at "
+            "Affine layers and inputs"
         )
         notes = (*notes, Assumption("network", text, "convention"))
     return Gradients(
@@ -203,7 +212,7 @@ def gradients(
 
 
 def asked_at(network: Network, q: Any, output: Node) -> tuple[Node, dict[Node, Any]]:
-    """The output that is meant, and {input: its q value}."""
+    """The chosen output, and {input: its q value}."""
     chosen = chosen_output(network, output)
     return chosen, per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
 
@@ -239,8 +248,8 @@ def _forward(
 ) -> dict[Node, float]:
     """{node with parameters or input: E|d out_k / d node|^2} by one pass of the tangent calculus.
 
-    It serves networks whose addends have cross terms. Gradients at feature maps are those of
-    parameters that make all of them, trained or not.
+    This is for networks whose addends have cross terms. Gradients at feature maps follow from those
+    of all parameters that produce them, trained or not.
     """
     reading = TangentReading(_all_trained(network), None, reading.assume)
     made = {node: one for node, (one, _) in parameters(network).items()}

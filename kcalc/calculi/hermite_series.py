@@ -1,8 +1,8 @@
 """Local maps at many q values: Hermite coefficients of ``phi(sqrt(q) z)`` interpolated in log q.
 
-``phi(sqrt(q) z) / sqrt(Q(q)) = sum_n b_n(q) h_n(z)``, so that ``C(c, q1, q2) = sum_n b_n(q1)
-b_n(q2) c^n``. The b_n are analytic in log q; they are interpolated at Chebyshev points on each
-octave of q, and the interpolants are cached.
+``phi(sqrt(q) z) / sqrt(Q(q)) = sum_n b_n(q) h_n(z)``, so ``C(c, q1, q2) = sum_n b_n(q1) b_n(q2)
+c^n``. The b_n are analytic in log q; they are interpolated at Chebyshev points on each octave of q,
+and the interpolants are cached.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ..gaussian.expectations.single import hermite, second_moment
 
 Array = np.ndarray
 POINTS = 18  # Chebyshev points per octave of q
-LAST = 3e-14  # greatest interpolation coefficient of the three highest degrees
-HIDDEN = 1e-15  # greatest share of Q(q) in the unknown coefficients
+LAST = 3e-14  # largest interpolation coefficient of the three highest degrees
+HIDDEN = 1e-15  # largest share of Q(q) in the unknown coefficients
 INSIDE = 0.9  # |c| up to which a short series suffices
 CHUNK = 4096  # pairs of q values in one batch of long series
 NOISE = 6e-16  # coefficients below this are rounding errors
-REPEATED = 4096  # most q values whose series are kept, of the last calls
-OCTAVES = 64  # most octaves of q in one call
+REPEATED = 4096  # maximal number of q values with cached series
+OCTAVES = 64  # maximal number of octaves of q in one call
 LONGEST, STEP, REACH = 4096, 0.02, 13.0  # terms of long series; step and range of z
-FLAT = 1e-13  # greatest estimated error of C' near c = 1
+FLAT = 1e-13  # largest estimated error of C' near c = 1
 SMALL = 1e-18  # terms with n b_n b'_n below this are left out
 
 
@@ -81,7 +81,7 @@ def _negligible(b: Array) -> bool:
 
 
 def _continued(phi: Activation, q: float, size: float, known: Array) -> Array | None:
-    """LONGEST coefficients by the trapezoid rule, or None where they are not accurate to LAST.
+    """LONGEST coefficients by the trapezoid rule, or None if they are not accurate to LAST.
 
     They are compared with the coefficients ``known``, with those of twice the step, and with
     Parseval's sum 1.
@@ -117,7 +117,7 @@ def _hermite_functions() -> tuple[Array, Array]:
 def octave(phi: Activation, low: int) -> Octave | None:
     """The table for 2^low <= q <= 2^(low + 1).
 
-    None where the series of phi is not known to rounding.
+    None if the series of phi is not known to rounding.
     """
     q = 2.0 ** (low + (points(POINTS) + 1) / 2)
     sizes = np.array([second_moment(phi, float(value)) for value in q])
@@ -150,7 +150,7 @@ class Expansion:
 
     @cached_property
     def single(self) -> Array | None:
-        """The b_n, where they are the same at all q values."""
+        """The b_n, if they are the same at all q values."""
         rows = self.b.reshape(len(self.b), -1)
         return (
             rows[:, 0] if np.array_equal(rows, np.broadcast_to(rows[:, :1], rows.shape)) else None
@@ -160,7 +160,7 @@ class Expansion:
 def expansion(phi: Activation, q: Array) -> Expansion | None:
     """The series of phi at positive q values of any shape.
 
-    None where it is not known to rounding.
+    None if it is unknown to rounding.
     """
     if q.size > REPEATED:
         found = _expanded(phi, q.ravel())
@@ -228,7 +228,7 @@ def series_taylor(first: Expansion, second: Expansion, gap: Array, order: int) -
 
 
 def _at_one_q(b: Array, gap: Array, order: int) -> tuple[Array, ...]:
-    """(1 - C, C')[: order + 1] where all q values are the same.
+    """(1 - C, C')[: order + 1] if all q values are the same.
 
     ``1 - C = gap sum_m c^m sum_{n > m} b_n^2``.
     """

@@ -21,7 +21,7 @@ def degrees(
 
     None: the structure of the network implies no such k. ``start``: {node: degree} known in
     advance, by default 1 for every Input. ``nodes``: the nodes to compute, by default all. Biases
-    are constants; where sigma_b = 0 they are 0.
+    are constants; if sigma_b = 0 they are 0.
     """
     found: dict[Node, int | None] = dict(start or dict.fromkeys(network.inputs, 1))
     wanted = None if nodes is None else set(nodes)

@@ -1,8 +1,8 @@
-"""Kernel maps: how q values and c values travel through a network.
+"""Kernel maps: how q values and c values propagate through a network.
 
-State of a feature map, per group of channels: ``(q1, q2, gap, mean1, mean2)`` for two inputs,
-``gap = 1 - c``, and its expression in atoms (:mod:`kcalc.calculi.freshness`).
-The rules are those of [DKS sec. 5 to 7, 9, 19], corrected.
+State of a feature map, per group of channels: ``(q1, q2, gap, mean1, mean2)`` for two inputs, ``gap
+= 1 - c``, and its expression in atoms (:mod:`kcalc.calculi.freshness`). The rules follow [DKS sec.
+5 to 7, 9, 19], with corrections.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -39,11 +39,12 @@ from .kernel_activations import Activations
 from .second_moments import Moments, Part, SecondMoments, is_zero
 
 Number = Any
+State = TypeVar("State")
 Node = Hashable
 
 EQUAL_POSITIONS = (
-    "statistics over locations: all locations are taken to have one q value and one mean (exact "
-    "where they do)"
+    "statistics over locations: all locations are assumed to have the same q value and mean "
+    "(exact if they do)"
 )
 EQUAL_EXAMPLES = (
     "batch normalisation of a large batch whose examples all have the same q value and pairwise c "
@@ -54,13 +55,12 @@ DELTA_CONVOLUTIONS = (
 )
 WIDE_PADDING = (
     "the padding is wider than half of the window: whichever tap is the one of the Delta "
-    "initialisation, it reads only padding at some locations, which hold the bias alone; all "
-    "locations are taken to read the image"
+    "initialisation, it reads only padding at some locations, which hold only the bias; all "
+    "locations are assumed to read the image"
 )
 TOKENS_NEEDED = (
-    "attends over tokens, and kernel maps need to know how many there are: pass tokens=, as in "
-    "kc.c_map(net, tokens=128), and "
-    "token_cosine=, the cosine of two tokens of one input (0 by default)"
+    "attends over tokens, and kernel maps need their number: pass tokens=, as in kc.c_map(net, "
+    "tokens=128), and token_cosine=, the cosine of two tokens of one input (0 by default)"
 )
 POOLING = {
     "max": "max pooling is treated as the identity (exact when all positions of a pooling window "
@@ -72,12 +72,12 @@ POOLING = {
     "identity [DKS sec. 20.1.2]",
 }
 GAUSSIAN = (
-    "weights over tokens are taken as new Gaussian ones, and all tokens to have one q value (exact "
-    "for many tokens that are uncorrelated)"
+    "weights over tokens are treated as new Gaussian ones, and all tokens as having the same q "
+    "value (exact for many uncorrelated tokens)"
 )
 INTERPOLATION = (
-    "linear interpolation is treated as the identity, as mean pooling is (exact where the "
-    "positions that it mixes have one feature vector)"
+    "linear interpolation is treated as the identity, like mean pooling (exact if the positions "
+    "that it mixes have the same feature vector)"
 )
 
 
@@ -123,7 +123,7 @@ class Kernel:
     def _(self, op: P.Fresh, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``q -> sigma_w^2 q + sigma_b^2``, likewise the cross moment.
 
-        The output is a new Gaussian atom. Standardised weights see ``q - mean^2`` in place of q.
+        The output is a new Gaussian atom. Standardised weights see ``q - mean^2`` instead of q.
         """
         (below,) = inputs
         if not op.one_tap:
@@ -214,10 +214,10 @@ class Kernel:
     def _(self, op: P.Norm, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``c -> (sqrt(q1 q2) c - mu1 mu2) / sqrt((q1 - mu1^2)(q2 - mu2^2))``, q -> 1.
 
-        Means mu and q values are over all channels; an RMSNorm, which does not centre, keeps c.
-        For statistics over positions, all positions are taken to have one q value and one mean.
-        Groups of channels that each lie in one part of a concatenation have that part's q and mean.
-        Over a large batch ``c -> (c - b) / (1 - b)``, where ``b`` is the c value between its
+        Means mu and q values are over all channels; an RMSNorm, which does not centre, keeps c. For
+        statistics over positions, all positions are assumed to have the same q value and mean.
+        Groups of channels that each lie in one part of a concatenation use the q and mean of that
+        part. Over a large batch ``c -> (c - b) / (1 - b)``, where ``b`` is the c value between its
         examples [De and Smith 2020].
         """
         (below,) = inputs
@@ -243,7 +243,7 @@ class Kernel:
     def _(self, op: P.Window, node: Node, inputs: Sequence[Channels]) -> Channels:
         """Windows count as the identity.
 
-        Positions that only change places keep q (times the square of a common factor) and c.
+        A permutation of positions preserves q (times the square of a common factor) and c.
         """
         (below,) = inputs
         if not isinstance(op, P.Blend) or op.matrix is None:
@@ -264,7 +264,7 @@ class Kernel:
         if not stays:
             self.note(
                 node,
-                "tokens are only permuted; all are taken to have one q value and one mean",
+                "tokens are only permuted; all are assumed to have the same q value and mean",
                 "convention",
             )
         return below.map(
@@ -279,7 +279,7 @@ class Kernel:
         return self.ledger.fresh(node, Moments(square * m.q1, square * m.q2, m.gap))
 
     def _check_centred(self, below: Channels, node: Node) -> None:
-        """Refuse a change of sign where a group of channels has a mean, even if they sum to 0."""
+        """Reject a change of sign if a group of channels has a mean, even if the means sum to 0."""
         self.statistics.means(below, node)  # records the assumption that inputs have channel mean 0
         if not all(
             is_zero(mean)
@@ -287,9 +287,9 @@ class Kernel:
             for mean in (pair.moments.mean1, pair.moments.mean2)
         ):
             raise KcalcError(
-                f"node {node!r} changes the sign of some tokens of a feature map whose mean is "
-                f"not 0, so that its tokens are no longer "
-                "alike; give all rows of the matrix one sign, or put the TokenMix behind an Affine"
+                f"node {node!r} changes the sign of some tokens of a feature map whose mean is not "
+                "0, so its tokens are no longer exchangeable; give all rows of the matrix the "
+                "same sign, or put the TokenMix after an Affine"
             )
 
     @staticmethod
@@ -308,9 +308,9 @@ class Kernel:
         return self.position_state(node, False)
 
     def position_state(self, node: Node, different_positions: bool) -> Channels:
-        """The state of vectors that tell positions apart.
+        """The state of vectors that distinguish positions.
 
-        It is the same for all inputs at one position, and orthogonal at ``different_positions``.
+        They are the same for all inputs at one position, and orthogonal at ``different_positions``.
         """
         one1, one2, none = self._unit
         moments = Moments(one1, one2, none + 1 if different_positions else none)
@@ -331,7 +331,7 @@ class Kernel:
 
 
 def _reaches_beyond(layer: P.Fresh) -> bool:
-    """Whether, on some axis, no single tap reads the image at both the first and the last output.
+    """Whether, on some axis, no tap reads the image at both the first and the last output.
 
     This assumes strides of 1.
     """
@@ -356,8 +356,8 @@ def kernel_over(
 
     ``uniform``: both inputs have the same q and mean, so the first input's numbers serve both.
     ``follow_c``: carry the gap as a :class:`Jet` in c; otherwise carry q only, which may be a Jet.
-    ``assume_independent``: where a hypothesis of the calculus fails, record a note instead of
-    raising. ``local``: the local maps of activations; by default ``FieldMaps(field)``.
+    ``assume_independent``: if a hypothesis of the calculus fails, record a note instead of raising
+    an error. ``local``: the local maps of activations; by default ``FieldMaps(field)``.
     """
     moments = SecondMoments(field, uniform)
     statistics = Statistics(moments, AssumptionLog(), follow_c, assume_independent)
@@ -368,7 +368,8 @@ def kernel_over(
 class KernelReading:
     """A network with the options of the kernel calculus.
 
-    ``assume``: as ``assume_independent``; ``said``: what is said of its inputs, None for vectors.
+    ``assume``: as ``assume_independent``; ``said``: the description of its inputs, None for
+    vectors.
     """
 
     said: Any = None
@@ -392,15 +393,15 @@ class KernelReading:
         local = local or field_maps_of(self.network, field)
         return kernel_over(field, uniform, follow_c, self.assume, local)
 
-    def interpreted(self, kernel: Any, inputs: dict[Node, Any]) -> dict[Node, Any]:
+    def interpreted(self, kernel: Any, inputs: dict[Node, State]) -> dict[Node, State]:
         """The state of every node."""
         with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
             return interpret(self.network, kernel, inputs)
 
     def require_closed(self) -> None:
-        """Raise KcalcError where the reading has values only: no enclosures, formulas, matrices."""
+        """Raise KcalcError if the reading has only values, no enclosures, formulas or matrices."""
 
     def noting(self, first: Assumption, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
-        """The notes of one reading after the assumptions of every reading of the network."""
+        """The notes of one reading, after the assumptions common to every reading."""
         said = () if self.said is None else self.said.assumptions(self.network)
         return (first, *said, *self.network.assumptions, *notes)

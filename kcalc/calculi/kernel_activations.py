@@ -1,4 +1,4 @@
-"""Activations in kernel maps: applied to a Gaussian, fused with earlier activations, or refused."""
+"""Activations in kernel maps: applied to a Gaussian, fused with earlier ones, or rejected."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Activations:
         if not self.assume_independent:
             raise FreshnessError(
                 f"node {node!r}: {phi.name} sees {self._describe(pair)}, not a fresh Gaussian "
-                "pre-activation; put an Affine layer in front of it",
+                "pre-activation; put an Affine layer before it",
                 ", or pass assume_independent=True to treat it as Gaussian",
             )
         self.note(
@@ -168,8 +168,8 @@ class Activations:
                 continue
             if any(type(n).__name__ == "arb" for n in numbers):
                 raise FreshnessError(
-                    f"node {node!r} fuses activations whose coefficients are enclosures, which has "
-                    "no certified rule; evaluate the map with floating-point numbers, or put an "
+                    f"node {node!r} fuses activations with interval coefficients, which has no "
+                    "certified rule; evaluate the map with floating-point numbers, or put an "
                     "Affine between the activations"
                 )
             if all(agree(t.a1, t.a2) for t in terms) and agree(pair.shift1, pair.shift2):

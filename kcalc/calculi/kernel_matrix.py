@@ -42,16 +42,16 @@ METHODS = ("auto", "angle", "pairs")
 KINDS = ("nngp", "ntk")
 CENTRED = "the network input has channel mean 0"
 FEW_NORMS = 4
-"""Up to this many different norms, there is one table per pair of norms."""
+"""up to this many different norms, there is one table per pair of norms"""
 MANY_PAIRS = 2000
-"""From this many pairs of rows on, activations are interpolated in angles and norms."""
+"""from this many pairs of rows, activations are interpolated in angles and norms"""
 MOST_PAIRS = 100_000
-"""From this many pairs of rows on, whole networks without kinks are."""
+"""from this many pairs of rows, whole networks without kinks are"""
 LAYERED_AT_ONCE = 1 << 14
 
 
 class Matrices(NamedTuple):
-    """The two kernels of the same data."""
+    """Both kernels of the same data."""
 
     nngp: Any
     ntk: Any
@@ -80,12 +80,12 @@ class LayeredPairs:
 
     @property
     def tabled(self) -> bool:
-        """Whether there is any table: positively homogeneous activations need none."""
+        """Whether there is a table; positively homogeneous activations need none."""
         return any(self.tables)
 
     @property
     def error(self) -> float:
-        """The largest error of a table."""
+        """The largest error of any table."""
         return max((table.error for table in self.tables if table is not None), default=0.0)
 
 
@@ -131,7 +131,7 @@ class MatrixKernel:
         return self._tables[qs]
 
     def normed(self, low: float, high: float) -> NormTable | None:
-        """The table for q values between exp(low) and exp(high), None where there is none."""
+        """The table for q values between exp(low) and exp(high), or None."""
         if (low, high) not in self._norms:
             layered = self.layered(np.exp(np.linspace(low, high, 64)))
             functions = NormFunctions(self.pairs, layered or self.pairs, self.table, self._odd)
@@ -185,7 +185,7 @@ class MatrixKernel:
 
     @cached_property
     def degree(self) -> int | None:
-        """k with K(a x, b y) = (a b)^k K(x, y) for a, b > 0, where the structure implies one.
+        """k with K(a x, b y) = (a b)^k K(x, y) for a, b > 0, if the structure implies one.
 
         Else None.
         """
@@ -201,8 +201,8 @@ class MatrixKernel:
     def _bias_counts(self) -> bool:
         """Whether biases contribute to the tangent kernel even at sigma_b = 0.
 
-        They do in the standard parameterisation, by a constant, which is neither homogeneous nor
-        odd.
+        They contribute a constant in the standard parameterisation, which is neither homogeneous
+        nor odd.
         """
         return self.reading.fan_in is not None and any(
             op.bias for _, op, _ in self.reading.network.operations if isinstance(op, Fresh)
@@ -210,7 +210,7 @@ class MatrixKernel:
 
     @property
     def features(self) -> int | None:
-        """The number of features of the network's input, stated by it or by ``fan_in``.
+        """The number of features of the network's input, from the network or ``fan_in``.
 
         Else None.
         """
@@ -220,7 +220,7 @@ class MatrixKernel:
 
     @property
     def centred(self) -> bool:
-        """Whether the kernels hold for rows of mean 0 only, as a layer reads the input's mean."""
+        """Whether the kernels need rows of mean 0, because a layer depends on the input's mean."""
         return any(note.text == CENTRED for note in self.reading.assumptions)
 
     def _check(self) -> None:
@@ -236,7 +236,10 @@ class MatrixKernel:
 
 @dataclass(frozen=True)
 class Binding:
-    """The interface of a network's kernels to the engine; it chooses the plan for given rows."""
+    """The interface between a network's kernels and the engine.
+
+    It chooses the plan for given rows.
+    """
 
     kernel: MatrixKernel
     method: str
@@ -255,9 +258,9 @@ class Binding:
     def plan(self, left: Array, right: Array, tolerance: float, tabled: bool = False) -> ChunkPlan:
         """The plan for rows of q values ``left`` and ``right``.
 
-        q values within the relative ``tolerance`` count as equal. ``tabled``: a table is wanted
-        however few the pairs are. Raises: KcalcError for
-        ``method="angle"`` and rows of several norms, unless the network is homogeneous.
+        q values within the relative ``tolerance`` count as equal. ``tabled``: use a table even for
+        few pairs. Raises: KcalcError for ``method="angle"`` and rows of several norms, unless the
+        network is homogeneous.
         """
         if self.q is not None:
             left, right = np.full(left.shape, self.q), np.full(right.shape, self.q)
@@ -307,15 +310,15 @@ class Binding:
     def by_angle(self) -> tuple[AngleTable, int]:
         """(table, k) with K = table(c) (q1 q2)^(k/2).
 
-        Raises: KcalcError where the kernel is no such function.
+        Raises: KcalcError if the kernel is not such a function.
         """
         if self.q is not None:
             return self.kernel.tabled((self.q,)), 0
         if self.kernel.degree is None:
             raise KcalcError(
-                "inside jax.grad or jax.jit the norms of the rows are not known, and the kernel of "
-                "this network, which is not homogeneous, "
-                "depends on them; pass q= to count angles alone"
+                "inside jax.grad or jax.jit the norms of the rows are unknown, and the kernel of "
+                "this network depends on them because it is not homogeneous; pass q= to use only "
+                "angles"
             )
         return self.kernel.tabled((1.0,)), self.kernel.degree
 
@@ -347,7 +350,7 @@ def _classes(
 
 @dataclass(frozen=True, eq=False)
 class KernelOfRows:
-    """A kernel on rows of data: what a :class:`kcalc.calculi.ntk.KernelFunction` asks for matrices.
+    """A kernel on rows of data, which :class:`kcalc.calculi.ntk.KernelFunction` uses for matrices.
 
     ``part``: 0 for the NNGP, 1 for the NTK; ``seeds`` as in :class:`MatrixKernel`.
     """
@@ -397,7 +400,7 @@ class KernelOfRows:
         choice(kind, "kind", (*KINDS, "both"))
         if self.seeds is not None:
             raise KcalcError(
-                f"this kernel is a part, with matrices of kind {own!r} only; call matrix of the "
+                f"this kernel is a part and only has matrices of kind {own!r}; call matrix of the "
                 f"whole kernel for {kind!r}"
             )
         return (0, 1) if kind == "both" else (KINDS.index(kind),)

@@ -1,6 +1,6 @@
 """Kernels as differentiable JAX functions of the data, sigma_w, sigma_b and activation constants.
 
-They serve the maximisation of marginal likelihoods.
+Use them to maximise marginal likelihoods.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ..fields.jax_field import is_jax, jax_field
 from ..fields.jets import Jet
 from ..fields.tables.angles import angular_nodes, interpolated
 from ..foundation.errors import KcalcError, without_option
+from ..foundation.extras import imported
 from ..foundation.plain_arguments import choice, truth
 from ..foundation.printing import Shown, plain, shown
 from ..foundation.process_state import cached_property
@@ -45,6 +46,9 @@ from .learnable_tangent import Learnt, learnable_tangent
 from .ntk import TangentReading, ntk
 from .tangent import refuse_jumps
 
+if TYPE_CHECKING:
+    from jax import Array
+
 Node = Hashable
 KINDS = ("ntk", "nngp", "both")
 
@@ -58,8 +62,8 @@ def learnable_kernel(
     The function depends on the data, sigma_w, sigma_b and activation constants.
 
     Arguments as for :func:`kcalc.ntk`. Returns: a :class:`LearnableKernel`. Raises: KcalcError for
-    several inputs or outputs, symbols, activations that jump, and where the tangent calculus does
-    not apply.
+    several inputs or outputs, symbols, activations that jump, and if the tangent calculus does not
+    apply.
     """
     K = ntk(network, parameterization, features)
     return LearnableKernel(network.written_out(), K.reading.fan_in)
@@ -69,12 +73,11 @@ def learnable_kernel(
 class LearnableKernel(Shown):
     """The NNGP and NTK of a network as a pure function ``kernel(params, X, Y=None, kind="ntk")``.
 
-    It supports jit, grad and vmap over params and X. ``params`` is
-    ``{"sigma_w": s, "sigma_b": s, "constants": c}``, each entry optional: ``s`` is one number for
-    all Affine layers or {node name: number}, ``c`` is {node name: {"input_scale": ...,
-    "input_shift": ..., "output_scale": ..., "output_shift": ...}}. A number that is not given is
-    the network's. :meth:`init` returns all of them. Node names
-    are ``str(node)``.
+    It supports jit, grad and vmap over params and X. ``params`` is ``{"sigma_w": s, "sigma_b": s,
+    "constants": c}``, each entry optional: ``s`` is one number for all Affine layers or {node name:
+    number}, ``c`` is {node name: {"input_scale": ..., "input_shift": ..., "output_scale": ...,
+    "output_shift": ...}}. Numbers that are not given come from the network. :meth:`init` returns
+    all of them. Node names are ``str(node)``.
     """
 
     network: Network
@@ -89,7 +92,7 @@ class LearnableKernel(Shown):
         self._validate()
 
     def init(self, shared: bool = False) -> dict[str, Any]:
-        """The network's own numbers as ``params``.
+        """The numbers of the network as ``params``.
 
         ``shared``: one sigma_w and one sigma_b for all Affine layers, those of the last layer.
         """
@@ -116,29 +119,27 @@ class LearnableKernel(Shown):
 
     def __call__(
         self, params: Params, X: Any, Y: Any = None, kind: str = "ntk", uniform: bool | None = None
-    ) -> Any:
+    ) -> Array:
         """The kernel between the rows of X (N, d) and of Y (M, d; None: X), a JAX array.
 
-        Precision: that of the data. NumPy float64, NumPy whole numbers and lists are computed and
-        returned in float64, with an error of about 1e-10, whether ``jax_enable_x64`` is on or not;
+        The precision is that of the data. NumPy float64, NumPy integers and lists are computed and
+        returned in float64, with an error of about 1e-10, whether ``jax_enable_x64`` is on or off;
         so are calls with any JAX float64 array. NumPy and JAX float32 give float32, with an error
-        of about 1e-4; so do arguments of your own jit or vmap while x64 is off, as JAX has rounded
-        them. Gradients have the type of the argument. Where x64 is off, float64 results can be
-        differentiated backward (grad, jacrev, hessian), but not by jvp or jacfwd alone, and JAX
-        rounds later operations on them to float32; :meth:`log_marginal_likelihood` is computed in
+        of about 1e-4. So do arguments of your jit or vmap while x64 is off, because JAX has rounded
+        them. Gradients have the type of the argument. If x64 is off, float64 results support
+        reverse-mode differentiation (grad, jacrev, hessian) but not jvp or jacfwd alone, and JAX
+        rounds later operations on them to float32. :meth:`log_marginal_likelihood` is computed in
         float64 throughout.
 
-        For rows with c > .99, 1 - c is computed from their difference, so that angles of
-        near-duplicates have an absolute error of 1e-15 (where JAX traces the rows, only if N M d <=
-        2^27; else 1e-8).
+        For rows with c > .99, 1 - c is computed from their difference, so angles of near-duplicates
+        have an absolute error of 1e-15 (for traced rows, only if N M d <= 2^27; otherwise 1e-8).
 
-        ``uniform``: whether all rows have one mean square |x|^2/d. Then the kernel is one function
-        of the angle, which is interpolated at a low cost for any depth; otherwise the recursion
-        runs over all pairs. None: determined from the data, False where X is traced. Gradients at
-        coinciding rows are finite: the kernel's one-sided slope in the angle is left out there.
-        Returns: (N, M); for ``kind="both"`` (NNGP, NTK).
-        Raises: KcalcError for invalid parameters and rows, and for results that are not
-        finite, unless JAX traces them.
+        ``uniform``: whether all rows have the same mean square |x|^2/d. The kernel is then a
+        function of the angle, which is cheap to interpolate at any depth; otherwise the recursion
+        runs over all pairs. None: determined from the data, or False if X is traced. Gradients at
+        coinciding rows are finite: they omit the one-sided slope of the kernel in the angle.
+        Returns: (N, M); for ``kind="both"`` (NNGP, NTK). Raises: KcalcError for invalid parameters
+        and rows, and for results that are not finite, unless JAX traces them.
         """
         choice(kind, "kind of kernel", KINDS)
         given = checked_params(params, self.network, self._fixed)
@@ -180,13 +181,13 @@ class LearnableKernel(Shown):
         noise: Any,
         kind: str = "nngp",
         uniform: bool | None = None,
-    ) -> Any:
+    ) -> Array:
         """``log N(y | 0, K + noise I)``, y of shape (N,) or (N, k) (summed over columns).
 
         Differentiable in params, X and noise.
 
-        nan where K + noise I is not positive definite (a gradient step may not raise); ``noise`` is
-        the variance added to the diagonal.
+        The result is nan if K + noise I is not positive definite (a gradient step may not raise);
+        ``noise`` is the variance added to the diagonal.
         """
         choice(kind, "kind of kernel", KINDS[:2])
         y = y if is_jax(y) else real_array(y, "y")
@@ -216,9 +217,9 @@ class LearnableKernel(Shown):
         return MatrixKernel(TangentReading(self.network, self.fan_in, False), None)
 
     def _validate(self) -> None:
-        """Trace once, with and without constants, so that unsupported layers fail here."""
-        import jax
-        import jax.numpy as jnp
+        """Trace once, with and without constants, so unsupported layers fail here."""
+        jax = imported("jax")
+        jnp = jax.numpy
 
         gap, q1, q2 = (
             jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 2), (2, 1), (1, 2))
@@ -233,7 +234,7 @@ class LearnableKernel(Shown):
 
     @property
     def _fixed(self) -> dict[Node, str]:
-        """{nonlinear node: the reason why its constants cannot be given}."""
+        """{nonlinear node: the reason why its constants cannot be set}."""
         return self.__dict__["_fixed"]
 
     @cached_property
@@ -247,7 +248,7 @@ class LearnableKernel(Shown):
     ) -> tuple[Any, Any]:
         """(NNGP, NTK) of all pairs of rows.
 
-        ``same``: both sets of rows are one, so that pairs on the diagonal are equal inputs.
+        ``same``: both sets of rows are the same, so pairs on the diagonal are equal inputs.
         """
         import jax.numpy as jnp
 
@@ -304,19 +305,19 @@ class LearnableKernel(Shown):
         )  # type: ignore[attr-defined]
         raise KcalcError(
             "the kernel is not finite: q values are beyond the range of floats, or at these q "
-            f"values the Hermite series of an activation ({', '.join(names)}) is too long or not "
-            "all of its kinks are known; use smaller rows, sigma_w or input_scale, or kc.ntk"
+            f"values the Hermite series of an activation ({', '.join(names)}) is too long, or some "
+            "of its kinks are unknown; use smaller rows, sigma_w or input_scale, or kc.ntk"
         )
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the network's kernel at the network's own numbers."""
+        """The assumptions of the network's kernel at the numbers of the network."""
         from .ntk import ntk
 
         return ntk(self.network).assumptions
 
     def to_dict(self) -> dict[str, Any]:
-        """The network's own numbers and the assumptions, as plain data."""
+        """The numbers of the network and the assumptions, as plain data."""
         return {"parameters": plain(self.init()), "assumptions": plain(self.assumptions)}
 
     def _rows(self) -> list[tuple[str, ...]]:
@@ -348,10 +349,10 @@ def _typed(tree: Any, double: bool) -> Any:
 
 
 def doubled(double: bool) -> Any:
-    """A decorator for functions of trees to be differentiated in float64 while JAX's x64 is off.
+    """A decorator that differentiates functions of pytrees in float64 while JAX's x64 is off.
 
-    JAX runs the backward pass after the function, outside of its x64 context, and would round some
-    of the arrays there.
+    JAX runs the backward pass after the function, outside its x64 context, and would otherwise
+    round some of the arrays.
     """
     import jax
 

@@ -19,7 +19,7 @@ Node = Hashable
 Params = Mapping[str, Any]
 GROUPS = ("sigma_w", "sigma_b", "constants")
 CLOSE = 0.01  # gaps 1 - c below this are computed from the difference of the rows
-DIFFERENCES = 1 << 27  # the most numbers N M d for which traced rows get such gaps
+DIFFERENCES = 1 << 27  # the largest N M d for which traced rows get such gaps
 
 
 # -- parameters ------------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ def by_name(network: Network, kind: type[Layer]) -> dict[str, Node]:
 
 
 def is_traced(value: Any) -> bool:
-    """Whether JAX traces the value, so that it cannot be checked."""
+    """Whether JAX traces the value, so it cannot be checked."""
     from jax.core import Tracer
 
     return isinstance(value, Tracer)
@@ -48,8 +48,8 @@ def leaves(params: Params) -> list[Any]:
 def checked_params(params: Any, network: Network, fixed: Mapping[Node, str]) -> dict[str, Any]:
     """The parameters as plain dictionaries.
 
-    ``fixed``: {nonlinear node: the reason why its constants cannot be given}. Raises: KcalcError
-    for unknown names, values that are not one real number, and values that the layers do not allow.
+    ``fixed``: {nonlinear node: the reason why its constants cannot be set}. Raises: KcalcError for
+    unknown names, values that are not one real number, and values that the layers do not allow.
     """
     shape = 'a mapping {"sigma_w": ..., "sigma_b": ..., "constants": ...}, each entry optional'
     if not isinstance(params, Mapping):
@@ -111,7 +111,7 @@ def _constants(
 def _number(value: Any, what: str, wanted: str) -> Any:
     """The value unchanged.
 
-    Raises: KcalcError unless it is one real number with the property ``wanted``.
+    Raises KcalcError unless it is one real number with the property ``wanted``.
     """
     if not is_jax(value):
         try:
@@ -169,7 +169,7 @@ def activations_of(params: Params, network: Network) -> dict[Node, TracedMaps]:
 def is_double(data: list[Any], numbers: list[Any]) -> bool:
     """Whether to compute in double precision.
 
-    True for NumPy float64, NumPy whole numbers and lists in ``data``, and for JAX float64 anywhere.
+    True for NumPy float64, NumPy integers and lists in ``data``, and for JAX float64 anywhere.
     """
     if any(is_jax(x) and x.dtype == np.float64 for x in (*data, *numbers)):
         return True
@@ -180,7 +180,7 @@ def is_double(data: list[Any], numbers: list[Any]) -> bool:
 
 
 def rows_of(X: Any, what: str) -> Any:
-    """Rows as a float64 NumPy array, or as a JAX array where traced.
+    """Rows as a float64 NumPy array, or as a JAX array if traced.
 
     Raises: KcalcError for other shapes and types, and for rows that are zero or not finite.
     """
@@ -210,9 +210,9 @@ def rows_of(X: Any, what: str) -> Any:
 
 
 def common_level(sizes: list[Any], wanted: Any, single: bool) -> Any:
-    """The mean square of all rows, or None where rows differ.
+    """The common mean square of all rows, or None if rows differ.
 
-    Raises: KcalcError where rows differ although ``wanted`` is True.
+    Raises: KcalcError if rows differ although ``wanted`` is True.
     """
     wanted = None if wanted is None else truth(wanted, "uniform")
     if wanted is False or (wanted is None and any(is_traced(s) for s in sizes)):
@@ -225,16 +225,16 @@ def common_level(sizes: list[Any], wanted: Any, single: bool) -> Any:
         return level
     if wanted:
         raise KcalcError(
-            f"uniform=True, but the rows' mean squares differ by {spread:.1e}, relatively; leave "
-            f"uniform=None, or rescale"
+            "uniform=True, but the mean squares of the rows have a relative difference of "
+            f"{spread:.1e}; leave uniform=None, or rescale"
         )
     return None
 
 
 def gaps_of(first: Any, second: Any, same: bool) -> Any:
-    """1 - c of all pairs of rows, from differences of rows where c > .99.
+    """1 - c of all pairs of rows, computed from differences of rows if c > .99.
 
-    ``same``: both sets of rows are one, so that the diagonal is exactly 0.
+    ``same``: both sets of rows are the same, so the diagonal is exactly 0.
     """
     if is_traced(first) or is_traced(second):
         return _traced_gaps(first, second, same)

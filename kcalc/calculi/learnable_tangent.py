@@ -29,7 +29,7 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class Learnt:
-    """Numbers that replace the network's: sigma_w and sigma_b by Affine, activations by node."""
+    """Replacements for numbers: sigma_w and sigma_b by Affine, activations by node."""
 
     sigma_w: Mapping[Node, Any]
     sigma_b: Mapping[Node, Any]
@@ -64,8 +64,8 @@ def learnable_tangent(
 ) -> LearnableTangent:
     """The tangent calculus over JAX arrays.
 
-    ``equal``: both inputs are equal, so that every gap is 0. ``fixed``: filled in with {nonlinear
-    node: the reason why its constants cannot be given}.
+    ``equal``: both inputs are equal, so every gap is 0. ``fixed``: filled in with {nonlinear node:
+    the reason why its constants cannot be set}.
     """
     local = TracedFieldMaps(uniform, equal)
     kernel = traced_kernel(local, chosen=learnt.activations, fixed=fixed)
@@ -118,7 +118,7 @@ class TracedFieldMaps(FieldMaps):
         return maps.second_moment(q), maps.mean(q)
 
     def gap(self, phi: Any, gap: Jet, q1: Any, q2: Any) -> Jet:
-        """1 - C behind phi, a jet of at most first order."""
+        """1 - C after phi, a jet of at most first order."""
         if closed_in_jax(phi):
             return super().gap(phi, gap, q1, q2)
         maps = self.of(phi)
@@ -142,15 +142,15 @@ class TracedActivations(Activations):
     fixed: dict[Node, str] = field(kw_only=True)
 
     def activated(self, phi: Any, pair: Pair, node: Node) -> Pair:
-        """The feature map phi(f), with the caller's activation in place of phi, if given."""
+        """The feature map phi(f), with the caller's activation instead of phi, if given."""
         known: Any = self.chosen.get(node, phi)
         return super().activated(known, pair, node)
 
     def _fusion(self, phi: Any, pair: Pair, node: Node) -> tuple[Any, Atom] | None:
-        """The fusion of :class:`Activations` where all constants are the network's own.
+        """The fusion of :class:`Activations` if all constants come from the network.
 
-        With constants of the caller, only where the outer activation has no kinks, as the kinks of
-        the fused one are not known.
+        With constants from the caller, fusion needs an outer activation without kinks, because the
+        kinks of the fused one are unknown.
         """
         below = [t.atom for t in opened(pair.terms)]
         if isinstance(phi, Activation) and not any(
@@ -159,8 +159,8 @@ class TracedActivations(Activations):
             found = super()._fusion(phi, pair, node)
             if found is not None and phi.kinks:
                 text = (
-                    f"{phi.name} has kinks and is fused with the functions before it, so the "
-                    f"constants of none of them can be learnt"
+                    f"{phi.name} has kinks and is fused with the functions before it, so none of "
+                    "their constants can be learnt"
                 )
                 self.fixed.update(
                     dict.fromkeys(
@@ -255,7 +255,7 @@ def _norm(q1: Any, q2: Any) -> Any:
 
 
 def _maps(phi: Any) -> TracedMaps | None:
-    """The maps of an activation for JAX; None where its closed forms serve."""
+    """The maps of an activation for JAX; None if its closed forms suffice."""
     return phi if isinstance(phi, TracedMaps) else None if closed_in_jax(phi) else traced(phi, {})
 
 

@@ -1,15 +1,15 @@
 """Local maps of activations for rows of many norms: tables in the angle and in both log q.
 
-Let phi have no kinks, or kinks at 0 alone, and no jumps. Write u, v for its Gaussian arguments of
+Let phi have no jumps, and no kinks except possibly at 0. Write u, v for its Gaussian arguments of
 variances q1, q2 and cosine cos theta. Then
 
     1 - C = |w(q1) - w(q2)|^2/2 + sin^2(theta/2) G(theta, q1, q2),    C' = D(theta, q1, q2)
 
 with functions w, G and D that are smooth in theta on [0, pi] and in log q1, log q2: in polar
-coordinates of the two Gaussians a kink at 0 is a line through the origin, which moves with theta
-and not with q. G and D are Chebyshev series in theta whose coefficients, functions of q1 and q2,
-are sums of few products. G comes from D by ``sin^2(theta/2) G = int_0^theta D sin``, so that gaps
-keep their relative accuracy however small the angle, for equal and for unequal norms.
+coordinates of the two Gaussians a kink at 0 is a line through the origin, which depends on theta
+but not on q. G and D are Chebyshev series in theta whose coefficients, functions of q1 and q2, are
+sums of few products. G follows from D by ``sin^2(theta/2) G = int_0^theta D sin``, so gaps keep
+their relative accuracy at arbitrarily small angles, for equal and unequal norms.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .field_maps import FieldMaps
 Array = np.ndarray
 
 ACCURATE = 1e-11
-"""Greatest error of a table that is used, relative to the largest value."""
+"""largest accepted error of a table, relative to the largest value"""
 
 _ENOUGH = 2e-14
 _STEP = 0.5  # ranges of log q are rounded outwards to its multiples
@@ -51,8 +51,8 @@ class LocalTable:
     """The maps of ``phi`` for log q in [low, high].
 
     ``moments``: Chebyshev coefficients in log q of (log Q, E phi / sqrt Q); ``apart``: those of w;
-    ``drop`` and ``slope``: G and D. error: of G and D, relative to the largest values, at angles
-    and q values between the nodes.
+    ``drop`` and ``slope``: G and D. ``error``: of G and D, relative to the largest values, at
+    angles and q values between the nodes.
     """
 
     phi: Activation
@@ -96,10 +96,10 @@ class LocalTable:
 def local_table(
     phi: Activation, low: float, high: float, polar: bool | None = None
 ) -> LocalTable | None:
-    """The table of phi for log q in [low, high], or None where none is accurate.
+    """The table of phi for log q in [low, high], or None if no table is accurate.
 
-    ``polar``: whether expectations are integrals in polar coordinates, which resolve features near
-    0 alone, else sums of Hermite coefficients; None for integrals where there are kinks.
+    ``polar``: whether expectations are integrals in polar coordinates, which resolve only features
+    near 0, else sums of Hermite coefficients; None chooses integrals if there are kinks.
     """
     if any(phi.kink_points) or any(phi.jump_sizes(0)):
         return None
@@ -111,7 +111,7 @@ def local_table(
 
 @dataclass(frozen=True)
 class _PairExpectations:
-    """How expectations of two values of phi are computed."""
+    """A method to compute expectations of two values of phi."""
 
     phi: Activation
     polar: bool
@@ -135,7 +135,7 @@ class _PairExpectations:
 
 
 def _best(pairs: _PairExpectations, low: float, high: float) -> LocalTable | None:
-    """The first table that is as good as rounding, or the best of those that are accurate."""
+    """The first table accurate to rounding, or else the best acceptable one."""
     norms = min(_MOST_NORMS, 10 + math.ceil(4 * (high - low)))
     best: LocalTable | None = None
     with np.errstate(all="ignore"):
@@ -188,7 +188,7 @@ def _made(
 
 
 def _shape(phi: Any, q: Array) -> tuple[Array, Array, Array] | None:
-    """(moments, apart, sqrt Q at the nodes q), None where a rule does not resolve phi."""
+    """(moments, apart, sqrt Q at the nodes q), or None if a rule does not resolve phi."""
     ends = float(q.max()), float(q.min())
     rule = normal_rule(split(joint_edges(phi, ends[0], phi, ends[1], 1), 1.0))
     values = phi.numeric(0)(np.sqrt(q)[:, None] * rule.z)
@@ -204,7 +204,7 @@ def _shape(phi: Any, q: Array) -> tuple[Array, Array, Array] | None:
 
 
 def _integrals(angles: int) -> Array:
-    """Coefficients of D -> those of G = int_0^theta D sin / sin^2(theta/2), (angles, angles)."""
+    """The matrix from coefficients of D to those of G = int_0^theta D sin / sin^2(theta/2)."""
     theta = (1 + points(angles)) * (math.pi / 2)
     inner, w = (part[:, 0] for part in panel_nodes(np.stack([0 * theta, theta], axis=1), _INTEGRAL))
     bent = np.sin(inner) * w / np.sin(theta / 2)[:, None] ** 2
@@ -214,7 +214,7 @@ def _integrals(angles: int) -> Array:
 
 @lru_cache(maxsize=4)
 def _hermites(phi: Any, q: tuple[float, ...]) -> Any:
-    """The Hermite coefficients, which the same q values need again for other angles and for n."""
+    """The Hermite coefficients, cached because other angles and n reuse the same q values."""
     return hermites(phi, np.array(q))
 
 
@@ -222,7 +222,7 @@ def _polar(f: Any, scale: Array, theta: float, count: int) -> Array:
     """E f(s u) f(s' v) for standard normal u, v of cosine cos theta and all s, s' in ``scale``.
 
     ``u = r sin t, v = r sin(t + theta)`` while both have one sign, ``v = r sin(t - theta)`` else.
-    The mesh is graded towards the lines u = 0 and v = 0 and towards the origin.
+    The mesh is refined towards the lines u = 0 and v = 0 and towards the origin.
     """
     steep = float(scale.max())
     edges = _graded(_REACH, 4 * steep)
@@ -278,7 +278,7 @@ def _error(table: LocalTable, pairs: _PairExpectations) -> float:
 class TabledMaps(FieldMaps):
     """Local maps by one table per call, in the order in which a network calls for them.
 
-    Activations without a table have the exact maps of :class:`FieldMaps`.
+    Activations without a table use the exact maps of :class:`FieldMaps`.
     """
 
     def __init__(self, tables: Sequence[LocalTable | None], system: Any = NUMPY) -> None:
@@ -310,7 +310,7 @@ class TabledMaps(FieldMaps):
 
 
 class RecordedMaps(FieldMaps):
-    """Local maps of rows alone, gaps left out.
+    """Local maps of single rows, without gaps.
 
     ``calls`` and ``tables``: the activations called for, with the tables of their pairs.
     ``known``: tables made before, {activation: tables}.
@@ -329,7 +329,7 @@ class RecordedMaps(FieldMaps):
         return super().q(phi, q) if table is None else table.q(q)
 
     def gap(self, phi: Activation, gap: Any, q1: Any, q2: Any) -> Any:
-        """No gaps: those of a row and itself."""
+        """All gaps are 0: a row is paired with itself."""
         return gap
 
     def _table(self, phi: Activation, q: Array) -> LocalTable | None:

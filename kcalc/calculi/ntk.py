@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..fields import NUMPY
 from ..fields.arguments import (
+    Number,
+    Numbers,
     finished,
     gap_balls,
     gaps_at,
@@ -43,20 +46,24 @@ from .tangent_symbolic import symbolic_kernels
 from .widths import filled
 
 if TYPE_CHECKING:
+    from jax import Array as JaxArray
     from matplotlib.axes import Axes
 
+    from ..fields.balls import Enclosure
     from ..matrices.gram.tables import AngleTable
     from .attention.kernels import TokenKernels
     from .attention.sampling import Sampling
-    from .kernel_matrix import KernelOfRows
+    from .channels import Channels
+    from .kernel_matrix import KernelOfRows, Matrices
     from .spatial import SpatialTangentKernel
 
 Node = Hashable
 Array = np.ndarray
+Kind = Literal["ntk", "nngp"] | None
 WIDTH = Assumption(
     "network", "infinite width; independent weights of mean 0; the kernel at initialisation"
 )
-NUMBERS_HELD = 1 << 25  # most numbers in memory for one pass that computes the parts of many layers
+NUMBERS_HELD = 1 << 25  # maximal number of values in memory for one pass over many layers
 
 
 @overload
@@ -116,30 +123,37 @@ def ntk(
 
     ``parameterization``: "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is
     differentiated in W and b, or "standard", in the weights themselves; that kernel grows with
-    width. ``features``: the width of the layers that state none, for "standard".
+    width. ``features``: the width of layers without one, for "standard".
 
     ``spatial``: "delta", the kernel at one location, as for Delta-initialised convolutions; or
-    "exact", dense convolutions and mean pooling over the locations of actual images:
-    ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``:
-    (height, width), for "exact". ``weights``: "dense" or "delta", the law of convolutions, for
-    "exact". ``tokens``, ``token_cosine``: the tokens of an input, for networks with attention, as
-    in :func:`kcalc.c_map`; the kernel is that of one token of either input. ``tokens`` may also be
-    an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N, T), or inputs (N,
-    T, features). The kernels are then arrays between all tokens of all sequences, for causal masks
-    too; softmax attention is sampled as ``sampling`` says.
+    "exact", dense convolutions and mean pooling over the locations of actual images: ``K.matrix(X,
+    Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``: (height,
+    width), for "exact". ``weights``: "dense" or "delta", the law of convolutions, for "exact".
+    ``tokens``, ``token_cosine``: the tokens of an input, for networks with attention, as in
+    :func:`kcalc.c_map`; the kernel is between one token of each input. ``tokens`` may also be an
+    array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N, T), or inputs (N, T,
+    features). The kernels are then arrays between all tokens of all sequences, also for causal
+    masks; softmax attention is sampled as specified by ``sampling``.
 
     ``K(c)`` and ``K.nngp(c)`` are kernels of one output channel, not divided by q values: at c = 1
     ``K.nngp`` is its mean square. Inputs have cosine c, and q = 1 unless ``q1``, ``q2`` are given;
-    the last Affine is included. Embeddings and learned positions count, each as an Affine without
-    bias that reads one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
+    the last Affine is included. Embeddings and learned positions count as Affine layers without
+    bias that read one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
 
     Returns: a :class:`TangentKernel`, for "exact" a
     :class:`kcalc.calculi.spatial.SpatialTangentKernel`, for an array of tokens a
     :class:`kcalc.calculi.attention.kernels.TokenKernels`.
     Raises: KcalcError for a network without Affine layers or trained weights, a readout tied to an
-    embedding, activations that jump, gradients that are not known, an unknown parameterisation or
-    missing widths; FreshnessError or NoRule where the kernel calculus does not apply, naming the
-    node.
+    embedding, activations that jump, unknown gradients, an unknown parameterisation or missing
+    widths; FreshnessError or NoRule naming the node if the kernel calculus does not apply.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> K = kc.ntk(kc.architectures.vanilla(3, "relu"))
+    >>> print(K(1.0), K.nngp(1.0))
+    0.5 0.125
+
     """
     require_network(network)
     choice(parameterization, "parameterization", PARAMETERIZATIONS)
@@ -150,8 +164,8 @@ def ntk(
     if not any(getattr(network.layer(n), "trained", True) for n in parameter_nodes(network)):
         raise KcalcError(
             "no weights of the network are trained (all are frozen, as requires_grad=False says), "
-            "so its tangent kernel is 0; say trained=True in those that are, or ask kc.c_map and "
-            "kc.gradients, which have no need of them"
+            "so its tangent kernel is 0; set trained=True where weights are trained, or use "
+            "kc.c_map and kc.gradients, which do not need trained weights"
         )
     if not truth(assume_independent, "assume_independent"):
         refuse_tied(network)
@@ -174,9 +188,9 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
 
     The number is 1 for tables of vectors.
 
-    ``features``: the width of layers that state none. The taps of a convolution do not count, as
-    only the centre tap of a Delta initialisation is non-zero. Raises: KcalcError naming the node
-    whose width is not known.
+    ``features``: the width of layers without one. The taps of a convolution do not count, because
+    only the centre tap of a Delta initialisation is non-zero. Raises: KcalcError naming a node of
+    unknown width.
     """
     known = filled(network, features, Affine, Input).features
     out: dict[Node, int] = {
@@ -203,7 +217,7 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
 class TangentReading(KernelReading):
     """A network with the options of the tangent calculus, for all parts of a TangentKernel.
 
-    ``fan_in``: that of :func:`fan_ins` for the standard parameterisation, else None; ``assume``: as
+    ``fan_in``: from :func:`fan_ins` for the standard parameterisation, else None; ``assume``: as
     ``assume_independent``.
     """
 
@@ -224,7 +238,7 @@ class TangentReading(KernelReading):
 
     @cached_property
     def unseen(self) -> frozenset[Node]:
-        """The nodes of the lowered network from which no gradient of an output passes."""
+        """The nodes of the lowered network that no gradient of an output reaches."""
         return unseen_nodes(self.network)
 
     def run(
@@ -234,7 +248,7 @@ class TangentReading(KernelReading):
         q1: dict[Node, Any],
         q2: dict[Node, Any] | None,
         seeds: Mapping[Node, Any] | None = None,
-    ) -> tuple[Any, dict[Node, Any]]:
+    ) -> tuple[Tangent, dict[Node, Channels]]:
         """The calculus and the state of every node; ``q2=None`` for uniform q."""
         jets = {node: Jet((value, value * 0)) for node, value in gap.items()}
         second = q1 if q2 is None else q2
@@ -250,8 +264,8 @@ class TangentReading(KernelReading):
         q1: dict[Node, Any],
         q2: dict[Node, Any] | None,
         seeds: Mapping[Node, Any] | None = None,
-    ) -> dict[Node, tuple[Any, Any]]:
-        """{output: (NNGP, NTK)} in float64; infinite where they exceed it."""
+    ) -> dict[Node, tuple[Array, Array]]:
+        """{output: (NNGP, NTK)} in float64; infinite if they exceed it."""
         kernel, states = self.run(NUMPY, gap, q1, q2, seeds)
         with np.errstate(all="ignore"):
             found = {node: kernel.kernels(states[node]) for node in self.network.outputs}
@@ -263,8 +277,8 @@ class TangentReading(KernelReading):
 
         ``part``: 0 for the NNGP, 1 for the NTK; ``node``: the NTK of this node alone, if given.
 
-        It is 0 for an odd network without biases, as all pre-activations of orthogonal inputs are
-        independent. In the standard parameterisation biases count even if they start at 0.
+        It is 0 for an odd network without biases, because all pre-activations of orthogonal inputs
+        are independent. In the standard parameterisation biases count even if they start at 0.
         """
         if part == 1 and self.fan_in is not None:
             nodes = parameter_nodes(self.network) if node is None else (node,)
@@ -282,7 +296,10 @@ class TangentReading(KernelReading):
         return self.assumed(None)
 
     def assumed(self, seeds: Mapping[Node, Any] | None) -> tuple[Assumption, ...]:
-        """The assumptions of the kernels of some parameters. Raises: KcalcError as these do."""
+        """The assumptions of the kernels of some parameters.
+
+        Raises: KcalcError as the kernels do.
+        """
         if self.network.free_symbols:
             return self.network.assumptions
         half, one = np.asarray(0.5), np.asarray(1.0)
@@ -301,11 +318,25 @@ def _orthogonal(gap: Mapping[Node, Any]) -> Array:
     return np.all(np.broadcast_arrays(*(np.asarray(value) == 1 for value in gap.values())), axis=0)
 
 
+class MatrixOptions(TypedDict, total=False):
+    """Options of :meth:`KernelFunction.matrix`."""
+
+    method: Literal["auto", "angle", "pairs"]
+    q: float | None
+    dtype: Any
+    out: Any
+    block_rows: int | None
+    memory: int | None
+    progress: bool | None
+    backend: Literal["numpy", "jax"] | None
+    mesh: Any
+
+
 class KernelFunction(OfReading, Formula):
     """A kernel of two inputs as a function of their c and q values: covariances, not cosines.
 
-    Call ``K(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``K(c, q1, q2)`` where
-    the two inputs differ in q (``q2=None`` means ``q1``); all methods take q values in these two
+    Call ``K(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``K(c, q1, q2)`` if
+    the two inputs differ in q (``q2=None`` means ``q1``); all methods accept q values in these two
     ways.
     """
 
@@ -315,7 +346,20 @@ class KernelFunction(OfReading, Formula):
         self.reading, self.name = reading, name
         self._part, self._seeds = part, seeds
 
-    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def __call__(
+        self,
+        c: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def __call__(
+        self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
         """The kernel at c values in [-1, 1] and q values > 0; {output: kernel} for several outputs.
 
         Raises: KcalcError outside.
@@ -324,7 +368,22 @@ class KernelFunction(OfReading, Formula):
             gaps_at(self.network.inputs, c), *q_pair(q1, q2, q), single_precision(c, q1, q2, q)
         )
 
-    def at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def at_angle(
+        self,
+        theta: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def at_angle(
+        self, theta: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def at_angle(
+        self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> float | Array:
         """The kernel at angles theta = arccos c in [0, pi]; small angles keep their digits."""
         return self._evaluate(
             gaps_at_angle(self.network.inputs, theta),
@@ -355,6 +414,18 @@ class KernelFunction(OfReading, Formula):
     def _on_rows(self) -> KernelOfRows:
         return KERNELS["matrices", "rows"](self.reading, self._part, self._seeds)
 
+    @overload
+    def matrix(
+        self, X: Any, Y: Any = None, *, kind: Literal["both"], **options: Unpack[MatrixOptions]
+    ) -> Matrices: ...
+    @overload
+    def matrix(
+        self, X: JaxArray, Y: Any = None, *, kind: Kind = None, **options: Unpack[MatrixOptions]
+    ) -> JaxArray: ...
+    @overload
+    def matrix(
+        self, X: ArrayLike, Y: Any = None, *, kind: Kind = None, **options: Unpack[MatrixOptions]
+    ) -> Array: ...
     def matrix(
         self,
         X: Any,
@@ -370,28 +441,27 @@ class KernelFunction(OfReading, Formula):
         progress: bool | None = None,
         backend: str | None = None,
         mesh: Any = None,
-    ) -> Any:
+    ) -> JaxArray | Array | Matrices:
         """The kernel of all pairs of rows of ``X`` (N, d) and ``Y`` (M, d; None: X).
 
         It is an (N, M) array, exact for equal rows.
 
-        The kernel depends on the angles between rows and their q values |x|^2/d.  Where all q
-        values agree, or the network is positively homogeneous, it is a function of the angle,
-        tabulated once (see :meth:`table`); for |c| > 0.992 the angle is computed from the
-        difference (or sum) of the rows.  Where norms differ, pairs are followed through the layers
-        by tables of the activations in the angle and in both q values, or, for many pairs and
-        activations without kinks, by one such table of the whole network; both have errors of about
-        1e-12, and ``matrix_method`` states them.  Activations with kinks elsewhere than at 0, such
-        as hard tanh, have no table: then the recursion runs for every pair of rows, exactly, at
-        about a millisecond per pair and layer.
-        NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask; float32 gives
-        float32, computed in double precision.
+        The kernel depends on the angles between rows and their q values |x|^2/d.  If all q values
+        agree, or the network is positively homogeneous, it is a function of the angle, tabulated
+        once (see :meth:`table`); for |c| > 0.992 the angle is computed from the difference (or sum)
+        of the rows. If norms differ, pairs are followed through the layers by tables of the
+        activations in the angle and both q values. For many pairs and activations without kinks,
+        one such table covers the whole network. Both have errors of about 1e-12, which
+        ``matrix_method`` reports. Activations with kinks away from 0, such as hard tanh, have no
+        table: the exact recursion then runs for every pair of rows and takes about a millisecond
+        per pair and layer. NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask;
+        float32 gives float32, computed in double precision.
 
         kind: "ntk", "nngp", or "both" as for :meth:`matrices`; by default the kind of this kernel.
         method: "auto"; "angle" to insist on the function of the angle; "pairs" for the general
-        recursion in (c, q1, q2), exact and slow. q: take all rows to have this q value, so that
-        only angles count. out: a path (``.npy``; a record beside it lets a stopped run continue) or
-        an array to fill;
+        recursion in (c, q1, q2), exact and slow. q: assume this q value for all rows, so only
+        angles count. out: a path (``.npy``; a record next to it lets an interrupted run continue)
+        or an array to fill;
             two of them for both kernels.
         memory: bytes of work space besides X and the result (512 MiB).
         block_rows: the number of rows computed at once, instead of memory.
@@ -400,12 +470,12 @@ class KernelFunction(OfReading, Formula):
         backend: "numpy" or "jax", for NumPy data.
         mesh: a :class:`jax.sharding.Mesh` over whose devices rows are distributed.
 
-        A zero row has no angle; its kernels depend on the other row's norm. They are 0 where
-        nothing but the input feeds the network, and what biases, and activations with phi(0) != 0,
-        give it elsewhere; a norm of a feature map that is 0 is 0, as in frameworks.
+        A zero row has no angle; its kernels depend on the other row's norm. They are 0 if only the
+        input feeds the network; otherwise biases and activations with phi(0) != 0 contribute. A
+        norm of a zero feature map returns 0, as in frameworks.
 
-        Raises: KcalcError for zero rows where ``q`` is given, nan, unsuitable shapes, several
-        inputs or outputs, files of another run, unknown options.
+        Raises: KcalcError for zero rows if ``q`` is given, nan, wrong shapes, several inputs or
+        outputs, files of another run, or unknown options.
         """
         work = (dtype, out, block_rows, memory, progress, backend, mesh)
         return self._on_rows.matrix(X, Y, kind, method, q, work)
@@ -419,29 +489,28 @@ class KernelFunction(OfReading, Formula):
         """
         return self._on_rows.matrix_method(X, Y, method, q)
 
-    def matrices(self, X: Any, Y: Any = None, **options: Any) -> Any:
+    def matrices(self, X: Any, Y: Any = None, **options: Unpack[MatrixOptions]) -> Matrices:
         """NNGP and NTK of the same data from one pass, as ``.nngp`` and ``.ntk``.
 
         Arguments as for :meth:`matrix`.
         """
-        options["kind"] = "both"
-        return self.matrix(X, Y, **options)
+        return self.matrix(X, Y, kind="both", **options)
 
     def table(self, q: float = 1.0) -> AngleTable:
-        """The table behind :meth:`matrix` for inputs of one q value.
+        """The table after :meth:`matrix` for inputs of one q value.
 
-        It has an ``error_bound`` and is read by ``at_gap(1 - c)``.
+        It has an ``error_bound``; evaluate it with ``at_gap(1 - c)``.
         """
         return self._on_rows.table(q)
 
     def condition_number(self, X: Any, **options: Any) -> float:
         """lambda_max / lambda_min of the kernel matrix of the rows of X.
 
-        It is infinite where lambda_min is below the rounding error. Options as for :meth:`matrix`.
+        It is infinite if lambda_min is below the rounding error. Options are as for :meth:`matrix`.
         """
         if options.get("kind") == "both":
             raise KcalcError(
-                "kind='both' gives two matrices, which have no one condition number; ask with "
+                "kind='both' gives two matrices with separate condition numbers; call with "
                 "kind='ntk' and kind='nngp'"
             )
         return self._on_rows.condition_number(self.matrix(X, **options))
@@ -463,7 +532,7 @@ class KernelFunction(OfReading, Formula):
 
     def ball(
         self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None
-    ) -> Any:
+    ) -> Enclosure:
         """A certified enclosure of the kernel at single numbers (or {input: number}).
 
         ``digits``: the number of decimal digits. The enclosure is proven, not estimated.
@@ -482,11 +551,11 @@ class KernelFunction(OfReading, Formula):
         with field.working():
             try:
                 kernel, states = self.reading.run(field, gap, first, second, self._seeds)
-            except FreshnessError as error:  # the rule exists in double precision only
+            except FreshnessError as error:  # the rule exists only in double precision
                 why = str(error).split(";")[0]
                 raise KcalcError(
-                    f"{why}; there is no certified enclosure of it. {self.name}(c) gives it in "
-                    f"double precision"
+                    f"{why}; it has no certified enclosure. {self.name}(c) computes it in double "
+                    "precision"
                 ) from None
             found = {
                 node: kernel.kernels(states[node])[self._part] for node in self.network.outputs
@@ -535,9 +604,9 @@ class KernelFunction(OfReading, Formula):
 class TangentKernel(KernelFunction):
     """The neural tangent kernel: ``K(c)`` is the sum of ``K.layers[node](c)``.
 
-    The nodes with parameters are Affine layers, and embeddings and learned positions, whose tables
-    are trained as the weights of an Affine on one-hot vectors. ``K.nngp`` is the kernel of the
-    network as a Gaussian process.
+    The nodes with parameters are Affine layers, embeddings and learned positions; the tables of the
+    latter two are trained like the weights of an Affine on one-hot vectors. ``K.nngp`` is the
+    kernel of the network as a Gaussian process.
     """
 
     def __init__(self, reading: TangentReading) -> None:
@@ -558,7 +627,22 @@ class TangentKernel(KernelFunction):
         """
         return regime(self, c, q)
 
-    def by_layer(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> dict[Node, Any]:
+    @overload
+    def by_layer(
+        self,
+        c: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> dict[Node, float]: ...
+    @overload
+    def by_layer(
+        self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> dict[Node, Array]: ...
+    def by_layer(
+        self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> dict[Node, float] | dict[Node, Array]:
         """{node with parameters: its part of the kernel} for one output; arguments as for a call.
 
         Many parts are computed in one pass.

@@ -1,11 +1,11 @@
-"""Kernels of deep networks at uniform q: maps of repeated blocks are raised to powers by doubling.
+"""Kernels of deep networks at uniform q: powers of the maps of repeated blocks, by doubling.
 
-Consider a piece of the network between two feature maps that all paths cross and that are centred
-Gaussians. It maps the state ``(q, u, t)`` of a pair of inputs, ``u = 1 - c`` and ``t`` the tangent
-kernel over q, by ``q -> Q(q)``, ``u -> U(u)``, ``t -> D(u) t + A(u)``. Where q is constant from
-piece to piece (or the piece is positively homogeneous, so that only the ratio of q values matters),
-n equal pieces are the n-th power of that map. The table of ``(U, D, A)`` composed with itself is
-computed from that of ``(U, D, A)``: a thousand layers take ten tables.
+Consider a piece of the network between two centred Gaussian feature maps that all paths cross. It
+maps the state ``(q, u, t)`` of a pair of inputs, ``u = 1 - c`` and ``t`` the tangent kernel over q,
+by ``q -> Q(q)``, ``u -> U(u)``, ``t -> D(u) t + A(u)``. If q is constant from piece to piece (or
+the piece is positively homogeneous, so only the ratio of q values matters), n equal pieces are the
+n-th power of that map. The table of ``(U, D, A)`` composed with itself is computed from that of
+``(U, D, A)``: a thousand layers take ten tables.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Node = Hashable
 Array = np.ndarray
 
 FEWEST = 12
-"""Fewer equal pieces are evaluated one by one: tables would cost more."""
+"""fewer equal pieces are evaluated one by one, because tables would cost more"""
 
 _SETTLED = 1e-15  # relative change of q from piece to piece that counts as none
-_CALM = 7.0  # greatest log of the slope at c = 1 of all pieces together
+_CALM = 7.0  # largest log of the slope at c = 1 of all pieces together
 _TOLERANCE = 1e-14  # of tables
 
 
@@ -123,7 +123,7 @@ class DeepKernel:
             k += 1
 
     def _alike(self, block: Block) -> bool:
-        """Whether all pieces have equal tangent kernels of their own parameters."""
+        """Whether all pieces have equal tangent their own kernels parameters."""
         seeds, fan_in = self.seeds, self.reading.fan_in
         if seeds and any(node in seeds for node in block.nodes):
             return False
@@ -144,7 +144,7 @@ class DeepKernel:
     def _calm(self, block: Block, r: int, q: float) -> bool:
         """Whether the slope of all pieces at c = 1 is at most exp(_CALM).
 
-        Steeper odd networks drive c to 0, where tables in terms of 1 - c lose digits.
+        Steeper odd networks drive c to 0, and tables in terms of 1 - c lose digits there.
         """
         key = (block.pieces[0], r)
         if key not in self._slopes:
@@ -277,7 +277,7 @@ def _emitted(
 
 
 def _keeping(op: Fresh, below: Channels, state: Channels) -> Channels:
-    """``state`` with the gap of the input, which weights without bias do not change.
+    """``state`` with the gap of the input, which weights without bias preserve.
 
     The calculus would round 1 + c.
     """

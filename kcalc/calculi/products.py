@@ -34,14 +34,14 @@ class Products:
 
     def __init__(self, moments: SecondMoments) -> None:
         self.moments, self.field, self.uniform = moments, moments.field, moments.uniform
-        # {newer atom: {older atom: their cross moments}}, for as long as the newer one is used
+        # {newer atom: {older atom: their cross moments}}, while the newer one is in use
         self._known: WeakKeyDictionary[Atom, dict[Atom, Both]] = WeakKeyDictionary()
 
     def product(self, a: Atom, b: Atom, node: Node) -> Both:
         """``E a_i b_j``: one part with (i, j) = 11, 22, 12 and one with 11, 22, 21.
 
-        Cross moments are kept: sums of sums ask for those of their addends again and again.
-        Raises: FreshnessError where the dependence of a and b has no rule.
+        Cross moments are cached, because sums of sums need those of their addends repeatedly.
+        Raises: FreshnessError if the dependence of a and b has no rule.
         """
         if a is b:
             own = self.moments.own(a.moments)
@@ -53,9 +53,9 @@ class Products:
         return (ahead, back) if older is a else (back, ahead)
 
     def _missing(self, older: Atom, newer: Atom) -> list[tuple[Atom, Atom]]:
-        """The pair, and the pairs that opened sums and factors ask for: oldest first, unless known.
+        """The pair, and the pairs needed for opened sums and factors: oldest first, unless known.
 
-        So no chain of sums is too deep for recursion.
+        This avoids deep recursion along chains of sums.
         """
         found: dict[tuple[Atom, Atom], None] = {}
         waiting = [(older, newer)]
@@ -69,7 +69,7 @@ class Products:
         return sorted(found, key=lambda pair: pair[0].age + pair[1].age)
 
     def _asked(self, a: Atom, b: Atom) -> list[tuple[Atom, Atom]]:
-        """The pairs of atoms below a and b that their own rule asks for, if sums or products."""
+        """The pairs of atoms below a and b that their rule needs, if they are sums or products."""
         if a.live or b.live:
             return [(a.live or a, b.live or b)]
         if not a.support & b.support or a.patched or b.patched:
@@ -89,7 +89,7 @@ class Products:
         return [(t.atom, other) for t in top.terms]
 
     def _made(self, a: Atom, b: Atom, node: Node) -> Both:
-        """The cross moments of two atoms; b is the newer one, so that it is opened first."""
+        """The cross moments of two atoms; b is the newer one, so it is opened first."""
         if a.live or b.live:
             ahead, back = self.product(a.live or a, b.live or b, node)
             return ahead.fixed, back.fixed
@@ -183,8 +183,8 @@ class Products:
                 if post.activation is not None
             )
             raise FreshnessError(
-                f"node {node!r} adds {' and '.join(names)}, which share weights; "
-                "their cross moment is known numerically only. Evaluate the map with numbers"
+                f"node {node!r} adds {' and '.join(names)}, which share weights; their cross "
+                "moment is only known numerically. Evaluate the map with numbers"
             )
         return _rescaled(a), _rescaled(b)
 
@@ -250,7 +250,7 @@ def by_age(a: Atom, b: Atom) -> tuple[Atom, Atom]:
 
 
 def _vanishes(part: Part) -> bool:
-    """Whether a contribution is plainly 0: numbers of Python, which no array stands for."""
+    """Whether a contribution is literally 0: a Python number, not an array."""
     numbers = (part.first, part.second, part.joint, part.deficit)
     return all(isinstance(number, int | float) and number == 0 for number in numbers)
 
@@ -261,12 +261,12 @@ def _steins(a: Atom, b: Atom) -> bool:
 
 
 def check_raw(atoms: Sequence[Atom], node: Node, verb: str = "adds") -> None:
-    """Refuse atoms of two different network inputs. Raises: FreshnessError."""
+    """Reject atoms of two different network inputs. Raises: FreshnessError."""
     raw = raw_inputs(atoms)
     if len(raw) > 1:
         raise FreshnessError(
-            f"node {node!r} {verb} the inputs {raw[0].node!r} and {raw[1].node!r} directly, and "
-            "nothing is known of how their channels correlate; give each its own Affine first"
+            f"node {node!r} {verb} the inputs {raw[0].node!r} and {raw[1].node!r} directly, but "
+            "the correlation of their channels is unknown; give each its own Affine first"
         )
 
 

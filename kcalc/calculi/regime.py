@@ -1,6 +1,6 @@
 """The regime of a tangent kernel at large depth: collapsing, exploding, edge or data-dependent.
 
-Regimes are predicted and measured. [DKS secs. 24.4-24.6, App. H]
+It predicts and measures regimes. [DKS secs. 24.4-24.6, App. H]
 
 With equal layers of slope ``chi = C'(1)``, the kernel matrix tends to a degenerate one as the depth
 D grows: constant for chi < 1, ``D q (I + alpha_bar (E - I))`` for chi = 1, E the matrix of ones,
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 Node = Hashable
 Array = np.ndarray
 STEEP = 10.0  # global slopes beyond this, or below 1 over it, are far from what layers undo
-ALIKE = 0.98  # orthogonal inputs that come out with larger c values are told apart no more
+ALIKE = 0.98  # orthogonal inputs with larger c values at the output are no longer distinguishable
 SETTLED = 1e-3  # relative change of q over the second half of the layers that counts as none
 EDGE = 1e-7  # |C'(1) - 1| of a layer that counts as the edge
 CENTRED = 1e-8  # c values that count as 0
-ROUNDING = 1e-13  # what a c value of a deep network is accurate to
+ROUNDING = 1e-13  # accuracy of a c value of a deep network
 PASSING = (Source, Reshape, Mask)
 
 
@@ -109,11 +109,11 @@ class Regime(Shown):
     """The regime of a network's tangent kernel at its depth; see :func:`regime`.
 
     ``kind``: "collapsing", "exploding", "edge" or "data-dependent". ``slope`` = C_f'(1) and
-    ``level`` = C_f(0) of the whole network decide it.
-    ``diagonal`` = K(1), ``off_diagonal`` = K(c), ``alpha_bar`` = K(c) / K(1) and ``alphas`` {Affine
-    node: Theta_i(c) / Theta_i(1)} are measured. ``limit`` is the predicted limit of growing depth,
-    ``bound`` the distance to the Gram matrix; where they are None, ``notes`` give the reason.
-    ``accuracy`` is the absolute rounding error of ``alpha_bar``; smaller values are printed as 0.
+    ``level`` = C_f(0) of the whole network decide it. ``diagonal`` = K(1), ``off_diagonal`` = K(c),
+    ``alpha_bar`` = K(c) / K(1) and ``alphas`` {Affine node: Theta_i(c) / Theta_i(1)} are measured.
+    ``limit`` is the predicted limit of growing depth, ``bound`` the distance to the Gram matrix; if
+    they are None, ``notes`` give the reason. ``accuracy`` is the absolute rounding error of
+    ``alpha_bar``; smaller values are printed as 0.
     """
 
     kind: str
@@ -137,7 +137,7 @@ class Regime(Shown):
         return self.off_diagonal / self.diagonal
 
     @property
-    def predicted_alpha_bar(self) -> float | Any:
+    def predicted_alpha_bar(self) -> float | None:
         """The alpha_bar of the predicted limit, or None."""
         return None if self.limit is None else self.limit.alpha_bar
 
@@ -172,7 +172,7 @@ class Regime(Shown):
 
 
 def _above(value: float, accuracy: float) -> float:
-    """The value, or 0 where it is within the rounding error ``accuracy``."""
+    """The value, or 0 if it is within the rounding error ``accuracy``."""
     return value if abs(value) > accuracy else 0.0
 
 
@@ -181,27 +181,27 @@ def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
 
     Ratios are measured between inputs with c value ``c``.
 
-    - "exploding": C_f'(1) > 10; the kernel of different inputs is small beside K(1).
+    - "exploding": C_f'(1) > 10; the kernel of different inputs is small compared with K(1).
     - "collapsing": C_f'(1) < 1/10; the kernel is nearly the same for all pairs of inputs.
     - "edge": neither, but C_f(0) > .98: orthogonal inputs have nearly equal outputs, and K tends to
       D q (I + alpha_bar (E - I)).
-    - "data-dependent": none of these: at this depth the kernel still depends on the inputs.
+    - "data-dependent": otherwise; at this depth the kernel still depends on the inputs.
 
-    ``kind`` is measured at the given depth, for any network of one input and output. ``limit`` is
-    predicted for chains of equal layers whose C map is the same in all of them; ``bound`` is given
-    for chains in which every layer keeps c = 0 (DKS).
-    Raises: KcalcError for several inputs or outputs, and c or q outside their domains.
+    ``kind`` is measured at the given depth, for any network with one input and one output.
+    ``limit`` is predicted for chains of equal layers with the same C map; ``bound`` exists for
+    chains in which every layer preserves c = 0 (DKS). Raises: KcalcError for several inputs or
+    outputs, and c or q outside their domains.
     """
     network = kernel.network
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise KcalcError(
-            f"a regime is that of one input and one output, the network has {len(network.inputs)} "
+            f"a regime needs one input and one output, but the network has {len(network.inputs)} "
             f"and {len(network.outputs)}"
         )
     level, cosine = one_q(q), one_cosine(c)
     if abs(cosine) == 1:
         raise KcalcError(
-            f"c = {cosine:g} is the c value of equal or opposite inputs; give one with -1 < c < 1"
+            f"c = {cosine:g} is the c value of equal or opposite inputs; give -1 < c < 1"
         )
     maps = c_map(network)
     slope = float(maps.derivative(1)(1.0, level))
@@ -220,7 +220,8 @@ def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
         limit = None
         bound = None
         notes = (
-            "no limit and no bound to the Gram matrix: only the NTK parameterisation has them",
+            "no limit and no distance bound to the Gram matrix: only the NTK parameterisation "
+            "has them",
         )
     assumptions = kernel.assumptions
     accuracy = (
@@ -324,11 +325,11 @@ def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str
 def layer_limit(
     layer: Any, at: float, q: float, depth: int, odd: bool = False
 ) -> tuple[Limit | None, tuple[str, ...]]:
-    """(limit for ``depth`` weight layers, reasons), from the C map of one layer at q value ``at``.
+    """(limit for ``depth`` weight layers, reasons), using the C map of one layer at q value ``at``.
 
-    ``q`` is the q value of the output. The limit is None where there is none.
+    ``q`` is the q value of the output. The limit is None if there is none.
 
-    ``odd``: the layer is an odd function, so that c = 0 is a fixed point exactly.
+    ``odd``: the layer is an odd function, so c = 0 is a fixed point exactly.
     """
     slope = float(layer.derivative(1)(1.0, at))
     gap = float(layer.gap_at_angle(math.pi / 2, at))
@@ -386,13 +387,13 @@ def gram_bound(
     if any(op.trained is not True for _, op in found[0]):
         return None, ("no bound to the Gram matrix: some weights of the chain are not trained",)
     c = np.cos(np.linspace(np.pi, 0, points))
-    values = node_values(network, np.append(c, 0.0), q)
+    values: Any = node_values(network, np.append(c, 0.0), q)
     worst = max(values, key=lambda node: abs(np.broadcast_to(values[node][2], len(c) + 1)[-1]))
     drift = float(values[worst][2][-1])
     if abs(drift) > CENTRED:
         return None, (
             f"no bound to the Gram matrix: c = 0 becomes {drift:.3g} at {worst}; under DKS every "
-            f"layer keeps it",
+            "layer preserves it",
         )
     after = np.ones_like(c)
     best = GramBound(-1.0, zeta, None, 0.0)

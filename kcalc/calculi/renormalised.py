@@ -1,10 +1,9 @@
-"""Kernel maps of networks whose q values leave double precision while c values do not.
+"""Kernel maps of networks whose q values leave double precision although c values do not.
 
-Every feature map is carried divided by a power of two of its own, which new weights and sums choose
-so that q stays near 1: the network with rescaled weights is another network, whose c values are the
-same. A positively homogeneous activation passes the power on; before any other one, or another
-operation that is not homogeneous, the feature map gets its own size back, as far as that is a
-double.
+Every feature map is stored divided by a power of two, which new weights and sums choose to keep q
+near 1. This is a network with rescaled weights and the same c values. A positively homogeneous
+activation passes the power on. Before any operation that is not homogeneous, the feature map is
+restored to its size, if that is a double.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from .checks import refuse_exploded
 from .kernel import Kernel
 
 Node = Hashable
-_CALM = 64  # log2 of q values that are left as they are
-_LEAST = -500  # powers of two of addends, beside the greatest: smaller ones do not count
+_CALM = 64  # log2 of q values that stay unchanged
+_LEAST = -500  # addends smaller than the largest by this power of two do not count
 
 
 class Scaled(NamedTuple):
@@ -97,7 +96,7 @@ class Renormalised:
 
     @staticmethod
     def _near_one(emitted: Callable[[int], Channels], power: int) -> Scaled:
-        """The feature map that is emitted, divided by a power of two, with q near 1."""
+        """The output feature map, divided by a power of two, with q near 1."""
         state = emitted(power)
         excess = _excess(state)
         return Scaled(emitted(power + excess), power + excess) if excess else Scaled(state, power)
@@ -125,7 +124,7 @@ def _times(number: Any, power: int) -> float:
 
 
 def _excess(state: Channels) -> int:
-    """The power of two that brings q values around 1, 0 where they are near it."""
+    """The power of two that brings q values close to 1, 0 if they are already close."""
     sizes = np.concatenate(
         [np.ravel(q) for pair in state.pairs for q in (pair.moments.q1, pair.moments.q2)]
     )

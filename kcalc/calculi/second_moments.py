@@ -1,7 +1,7 @@
 """Second moments of feature maps for two inputs, and of sums from those of their addends.
 
 For nearly equal inputs the gap 1 - c is a small difference of large numbers; here the gap of a sum
-is added up from small terms, so that it keeps its digits.
+is a sum of small terms, so it keeps its digits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Part:
 
     That to ``E f1 f2`` is ``joint - deficit``, with the deficit 0 at ``c = 1``.
 
-    ``ratio``: ``joint / first`` if ``joint^2 = first second``; None if that is false or not known.
+    ``ratio``: ``joint / first`` if ``joint^2 = first second``; None if that is false or unknown.
     """
 
     first: Number
@@ -60,7 +60,7 @@ class Part:
 
     @property
     def fixed(self) -> Part:
-        """The contribution with the same values, of which no jet has derivatives."""
+        """The contribution with the same values, without derivatives of jets."""
         first, second, joint, deficit = map(
             fixed, (self.first, self.second, self.joint, self.deficit)
         )
@@ -86,11 +86,11 @@ def fixed(value: Number) -> Number:
 
 def is_zero(value: Number) -> bool:
     """True if a number is exactly zero everywhere."""
-    if isinstance(value, float):  # most numbers of deep networks are
+    if isinstance(value, float):  # the usual case in deep networks
         return bool(value == 0)
     if isinstance(value, Jet):
         return all(is_zero(a) for a in value.coefficients)
-    if is_jax(value):  # a traced value is not known, so it does not count as zero
+    if is_jax(value):  # a traced value is unknown, so it does not count as zero
         return False
     result = value == 0
     return bool(result.all()) if hasattr(result, "all") else bool(result)
@@ -116,7 +116,7 @@ class SecondMoments:
         return value.sqrt(self.field.sqrt) if isinstance(value, Jet) else self.field.sqrt(value)
 
     def geometric(self, a: Number, b: Number) -> Number:
-        """``sqrt(a b)``, exactly ``a`` where the two are equal."""
+        """``sqrt(a b)``, exactly ``a`` if both are equal."""
         if a is b:
             return a
         if isinstance(a, Jet) or isinstance(b, Jet):
@@ -145,13 +145,13 @@ class SecondMoments:
         )
         if not known:
             return Part(m.q1, m.q2, joint, m.gap * joint)
-        with np.errstate(invalid="ignore"):  # 0 / 0 where a location is 0, as at padding
+        with np.errstate(invalid="ignore"):  # 0 / 0 if a location is 0, as at padding
             return Part(m.q1, m.q2, joint, m.gap * joint, joint / m.q1)
 
     def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) of a sum of parts.
 
-        The gap keeps its digits where q1 = q2, or where all ratios are known.
+        The gap keeps its digits if q1 = q2, or if all ratios are known.
         """
         parts = list(parts)
         q1 = q2 = joint = deficit = 0
@@ -178,7 +178,7 @@ class SecondMoments:
             squares = squares + first * second * (r - s) ** 2
         if self.field is not NUMPY:
             return squares / (norm + joint)
-        with np.errstate(all="ignore"):  # a ratio is 0 / 0 where a location is 0
+        with np.errstate(all="ignore"):  # a ratio is 0 / 0 if a location is 0
             exact = squares / (norm + joint)
         sound = np.isfinite(exact) & (np.asarray(joint) > 0)
         return exact if sound.all() else np.where(sound, exact, norm - joint)[()]

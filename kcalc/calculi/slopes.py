@@ -1,21 +1,21 @@
 """Slope polynomials: a network's ``C'(1)`` as a function of the slope of its nonlinear layers.
 
-They are factored as the network is.
+Their factors follow the structure of the network.
 
 Replace the C map of every nonlinear layer by ``r(x) = psi x`` and every mix by a convex
 combination; the network then multiplies 1 by its slope polynomial ``p(psi)``, with ``p(1) = 1`` and
 coefficients >= 0 [DKS sec. 17.1, 21.3]. The slope of a Product is the sum of its k factors' slopes,
-so that ``p(1) = k`` there. The reading is formal: it assumes a shaped network (``sigma_b = 0``,
-``C(0) = 0`` before each LayerNorm), does not check that inputs of activations are Gaussian or
-addends independent, and counts a feature map that a Sum reads twice as two addends. With the q
-value of the inputs, mixes are weighted by true q values, and a LayerNorm that reads channel means
-``m`` has its true slope ``q / (q - m^2) >= 1``, so that ``p(1) >= 1``.
+so ``p(1) = k`` there. The calculus is formal: it assumes a shaped network (``sigma_b = 0``, ``C(0)
+= 0`` before each LayerNorm). It does not check that inputs of activations are Gaussian or that
+addends are independent, and it counts a feature map that a Sum reads twice as two addends. If the q
+value of the inputs is given, mixes are weighted by true q values, and a LayerNorm that reads
+channel means ``m`` has its true slope ``q / (q - m^2) >= 1``, so ``p(1) >= 1``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import sympy as sp
 
@@ -61,7 +61,7 @@ class Slopes(ConvexCalculus[Monomial]):
     def _symbol(self, phi: Activation) -> sp.Symbol:
         """The slope symbol of an activation, one symbol per activation.
 
-        Activations that share a name are numbered in the order they come.
+        Activations that share a name are numbered in order.
         """
         if phi not in self.symbols:
             name, number = phi.name, 2
@@ -78,7 +78,7 @@ class Slopes(ConvexCalculus[Monomial]):
 def polynomial_texts(
     factors: Factors, monomials: Sequence[Monomial], write: Callable[[Any], str] = str
 ) -> list[str]:
-    """Polynomials as text in factored form; long ones are given by their degree."""
+    """Polynomials as factored text; long ones are described by their degree."""
     sizes, degrees = (factors.measure(monomials, largest=flag) for flag in (False, True))
     name = "a polynomial of degree %d" if write is str else r"\text{a polynomial of degree %d}"
     return [
@@ -100,26 +100,45 @@ def slope_texts(network: Network, q: Any = None) -> dict[Node, str]:
     )
 
 
+@overload
+def slope_polynomial(
+    network: Network,
+    q: Any = None,
+    *,
+    symbols_by_activation: bool = False,
+    expand: Literal[False] = False,
+) -> sp.Expr: ...
+@overload
+def slope_polynomial(
+    network: Network, q: Any = None, *, symbols_by_activation: bool = False, expand: Literal[True]
+) -> sp.Poly: ...
 def slope_polynomial(
     network: Network, q: Any = None, *, symbols_by_activation: bool = False, expand: bool = False
-) -> Any:
+) -> sp.Expr | sp.Poly:
     """The slope polynomial ``p(psi)`` of a network [DKS sec. 21.3, eq. 20].
 
-    It is factored as the network is.
+    Its factors follow the structure of the network.
 
-    Where the factored form would have more than 50,000 terms, as in densely connected networks, it
-    is multiplied out.
+    If the factored form would have more than 50,000 terms, as in densely connected networks, it is
+    expanded.
 
     ``q``: the q value of the inputs, or {node: q value}, for the weights of addends in sums. None
-    takes all q values as equal, which they are if ``Q(q) = q`` at every nonlinear layer and sums
-    are normalised [DKS footnote 10]. With one q value, LayerNorms also have their true slopes ``q /
-    (q - m^2)``, ``m`` the mean over the channels they read; otherwise slope 1.
-    ``symbols_by_activation=True`` gives each activation its own ``psi_<name>``. All network inputs
-    share one c value. ``expand=True`` multiplies out, exactly where weights are exact.
-    Returns: a SymPy expression in ``kc.symbols.psi`` (a ``sympy.Poly`` if ``expand``), or {output:
-    expression} for several outputs. Its assumptions are
-    ``kc.maximal_slope(network, q).assumptions``.
-    Raises: NoRule for BatchNorm and Opaque; KcalcError for a Concat of known and unknown channels.
+    assumes equal q values, which holds if ``Q(q) = q`` at every nonlinear layer and sums are
+    normalised [DKS footnote 10]. With one q value, LayerNorms also have their true slopes ``q / (q
+    - m^2)``, ``m`` the mean over the channels they read; otherwise slope 1.
+      ``symbols_by_activation=True`` gives each activation its own ``psi_<name>``. All network
+      inputs share one c value. ``expand=True`` expands the polynomial, exactly if weights are
+      exact. Returns: a SymPy expression in ``kc.symbols.psi`` (a ``sympy.Poly`` if ``expand``), or
+      {output: expression} for several outputs. Its assumptions are ``kc.maximal_slope(network,
+      q).assumptions``. Raises: NoRule for BatchNorm and Opaque; KcalcError for a Concat of known
+      and unknown channels.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> kc.slope_polynomial(kc.architectures.vanilla(3, "tanh"))
+    psi**3
+
     """
     calculus = Slopes(network, q, symbols_by_activation)
     states = calculus.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -61,14 +62,14 @@ class SymbolicInputs(NamedTuple):
 
 
 class SymbolicReading(NamedTuple):
-    """What the calculus finds of a network in symbols: its namer, and the state of every node."""
+    """The symbolic result for a network: its namer, and the state of every node."""
 
     inputs: SymbolicInputs
     namer: Namer
     states: dict[Node, Any]
 
     def composed(self, letter: str) -> Any:
-        """The map of an output, for several outputs {output: its map}; "Q" is that of q."""
+        """The map of an output, or {output: its map} for several outputs; "Q" is the map of q."""
         arguments = formula_symbols(self.inputs.own, self.inputs.others)
         parts = {}
         for node in self.inputs.network.outputs:
@@ -179,7 +180,28 @@ def cosine(gap: sp.Expr) -> sp.Expr:
     above, below = sp.fraction(gap)
     if below.is_number:
         return tidy(1 - gap)
-    return sp.expand_mul(below - above) / below
+    return collected(below - above) / below
+
+
+_VALUE = re.compile(r"[ct](_.*)?|D*\d*C_.*")  # names of cosines, tangents, C maps, their slopes
+
+
+def collected(expr: sp.Expr) -> sp.Expr:
+    """A sum with one term for each cosine or tangent: w^2 c + (1 - w^2) C."""
+    weights: dict[sp.Expr, list[sp.Expr]] = {}
+    terms = [part for term in sp.Add.make_args(expr) for part in sp.Add.make_args(tidy(term))]
+    for term in terms:
+        factors = sp.Mul.make_args(term)
+        value = sp.Mul(*(factor for factor in factors if _is_value(factor)))
+        weights.setdefault(value, []).append(term / value)
+    return sp.Add(*(value * sp.factor_terms(sp.Add(*part)) for value, part in weights.items()))
+
+
+def _is_value(factor: sp.Expr) -> bool:
+    """Whether a factor of a term is a cosine, a tangent or a local map of them."""
+    base = factor.base if isinstance(factor, sp.Pow) else factor
+    name = str(base.func) if isinstance(base, AppliedUndef) else getattr(base, "name", "")
+    return _VALUE.fullmatch(name) is not None
 
 
 def _mixed(gap: sp.Expr) -> sp.Expr | None:
@@ -227,12 +249,12 @@ def tidy(expr: sp.Expr) -> sp.Expr:
 class NamedMaps:
     """Local maps in SymPy, with ``Q_phi``, ``C_phi`` and ``M_phi`` kept as functions.
 
-    Only maps that are not trivial are kept so.
+    Trivial maps are replaced by their values.
     """
 
     def __init__(self) -> None:
         self.functions: dict[tuple[str, Any], LocalFunction] = {}
-        self.reserved: frozenset[str] = frozenset()  # names of the network's own symbols
+        self.reserved: frozenset[str] = frozenset()  # names of the symbols of the network
         self._names: dict[str, Activation] = {}
 
     def q(self, phi: Activation, q: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
@@ -279,7 +301,7 @@ class NamedMaps:
         return self.functions[key].function
 
     def _parameter(self, symbol: sp.Symbol) -> sp.Symbol:
-        """The parameter of a local map: primed where the network has a symbol of its name."""
+        """The parameter of a local map, primed if the network has a symbol of its name."""
         name = symbol.name
         while sp.latex(sp.Symbol(name)) in self.reserved:
             name += "'"
@@ -314,14 +336,16 @@ def _closed_moments(phi: Activation) -> tuple[sp.Expr, sp.Expr]:
 def _closed_cosine(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
     """C as a function of ``symbols.c`` and q values, and whether it depends on q."""
     two = (symbols.q, symbols.q) if uniform else (symbols.q, P)
-    closed = tidy(1 - phi.taylor(1 - symbols.c, *two, 0, SYMPY)[0])
+    value = 1 - phi.taylor(1 - symbols.c, *two, 0, SYMPY)[0]
+    closed = value if sp.fraction(value)[1].is_Add else tidy(value)  # one fraction stays one
     return closed, bool(closed.free_symbols & set(two) or closed.atoms(AppliedUndef))
 
 
 class Namer:
     """The calculus ``kernel`` with the states' values replaced by named symbols.
 
-    Values get a name at nodes that all paths cross, and elsewhere from ``long`` operations on.
+    Values get a name at nodes that all paths cross, and elsewhere if they have at least ``long``
+    operations.
     """
 
     long = NAMED_SIZE
@@ -371,7 +395,7 @@ class Namer:
         return state.map(lambda pair: self._named(pair, node, cut))
 
     def finish(self) -> None:
-        """Put the definitions made after the last cut node into a stage of their own."""
+        """Put the definitions after the last cut node into a separate stage."""
         if self.pending:
             self.stages.append(Stage(tuple(self.pending), ()))
             self.pending = []
@@ -386,7 +410,7 @@ class Namer:
         ).pruned()
 
     def _fresh_name(self, letter: str) -> str:
-        """``c_7``, or ``c_{7a}``, ``c_{7b}`` ... where that is taken."""
+        """``c_7``, or ``c_{7a}``, ``c_{7b}`` ... if that is taken."""
         name, tail = f"{letter}_{self.count}", 0
         while sp.latex(sp.Symbol(name)) in self.names:
             name, tail = f"{letter}_{self.count}{suffix(tail)}", tail + 1
@@ -394,7 +418,7 @@ class Namer:
         return name
 
     def _carried(self, moments: Sequence[Moments]) -> tuple[sp.Symbol, ...]:
-        """The symbols that the state is made of."""
+        """The symbols in the state."""
         found = (
             {v} if isinstance(v, sp.Symbol) else self.named & v.free_symbols
             for m in moments

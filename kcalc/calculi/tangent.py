@@ -1,13 +1,13 @@
 """The tangent kernel as a calculus: kernel maps together with their derivative in the covariances.
 
-Write ``k`` for the covariance of one channel of a feature map at two inputs. By Price's theorem
-``d E[f(u) g(v)] / dk = E[f'(u) g'(v)]``, and the right-hand side is the factor that an activation
-gives to a tangent kernel. So the kernel calculus to first order in a perturbation ``e`` of the
-covariances carries the tangent kernel too. Every Affine adds ``e`` times the kernel of its own
+Write ``k`` for the covariance of one channel of a feature map at two inputs. By Price's theorem ``d
+E[f(u) g(v)] / dk = E[f'(u) g'(v)]``, and the right-hand side is the factor by which an activation
+multiplies a tangent kernel. So the kernel calculus, to first order in a perturbation ``e`` of the
+covariances, also carries the tangent kernel. Every Affine adds ``e`` times the kernel of its
 parameters to the covariance of its output; the coefficient of ``e`` at the network's output is the
-tangent kernel. Sums, shared branches, fusions and norms need no rules of their own. After a stop of
-gradients a feature map is a copy without a perturbation: in sums with the feature map itself the
-values have all cross terms, the perturbations only those of what is not stopped.
+tangent kernel. Sums, shared branches, fusions and norms need no extra rules. After a stop of
+gradients, a feature map is a copy without a perturbation. In sums with the original, values include
+all cross terms, and perturbations only those of the parts that are not stopped.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ WHOLE = 1 - 1e-9  # E |z|^-p is infinite for p >= 1
 Node = Hashable
 Number = Any
 PARAMETERIZATIONS = ("ntk", "standard")
-TIED = "(tied)"  # in what readers say of a readout
+TIED = "(tied)"  # in readers' notes on a readout
 ACROSS = (
-    "the outputs of other examples of the batch, which BatchNorm reads too, are taken as fixed; "
-    "kc.gradients counts them"
+    "the outputs of other examples of the batch, which BatchNorm also reads, are treated as "
+    "fixed; kc.gradients includes them"
 )
 CENTRE = "only the centre tap of a Delta-initialised convolution is counted as a parameter"
 
@@ -55,7 +55,7 @@ class Tangent:
     None for the NTK parameterisation, where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W
     and b of unit variance. A trained table, of token ids or positions, is an Affine without bias
     that reads one-hot vectors: its kernel is the covariance of its rows. ``unseen``: the nodes of
-    the lowered network from which no gradient of an output passes. [DKS sec. 24]
+    the lowered network that no gradient of an output reaches. [DKS sec. 24]
     """
 
     kernel: Kernel
@@ -97,12 +97,12 @@ class Tangent:
         )
 
     def _parameters(self, op: Fresh, node: Node, pair: Pair, below: Channels) -> Number:
-        """The kernel of the layer's own parameters over sqrt(q1 q2).
+        """The kernel of the layer's parameters over sqrt(q1 q2).
 
-        NTK parameterisation: the cosine c of the layer's output, as its parameters' kernel is its
-        covariance. Standard parameterisation: ``(fan_in E x1 x2 + 1) / sqrt(q1 q2)``, without the 1
-        where the layer has no bias; x is the layer's input, q1 and q2 are those of its output.
-        Of both, only what is trained counts.
+        In the NTK parameterisation it is the cosine c of the layer's output, because the kernel of
+        its parameters is its covariance. In the standard parameterisation it is ``(fan_in E x1 x2 +
+        1) / sqrt(q1 q2)``, without the 1 if the layer has no bias; x is the layer's input, q1 and
+        q2 are those of its output. Only trained parameters count.
         """
         field, geometric = self.kernel.field, self.kernel.algebra.moments.geometric
         weights, biases = op.trains
@@ -114,8 +114,8 @@ class Tangent:
             return whole - shift if weights else shift
         if op.standardised and weights:
             raise KcalcError(
-                f"node {node!r} has standardised weights, for which the standard parameterisation "
-                f"has no rule; use 'ntk'"
+                f"node {node!r} has standardised weights, which the standard parameterisation does "
+                "not support; use 'ntk'"
             )
         q1, q2, gap = self.whole(below)
         bias = field.number(1 if op.bias and biases else 0)
@@ -124,9 +124,9 @@ class Tangent:
         return joint / geometric(pair.moments.q1, pair.moments.q2)
 
     def stopped(self, op: Stop, pair: Pair, node: Node) -> Pair:
-        """A feature map of which gradients see nothing: the same values, no perturbation.
+        """A feature map without gradients: the same values, no perturbation.
 
-        Raises: KcalcError where gradients see it in an unknown way.
+        Raises: KcalcError if its gradient is unknown.
         """
         if op.unknown and not _still(pair):
             raise unknown_gradient(op.unknown, node)
@@ -137,7 +137,7 @@ class Tangent:
         return replace(term, atom=self._fixed(term.atom))
 
     def _fixed(self, atom: Atom) -> Atom:
-        """The copy of an atom that is not perturbed, and is made of such copies."""
+        """The copy of an atom without perturbation, which consists of such copies."""
         for one in with_all_below([atom]):  # the oldest first
             if one in self._stopped:
                 continue
@@ -165,7 +165,7 @@ class Tangent:
     def surrogate(self, op: Surrogate, node: Node, state: Channels, below: Channels) -> Channels:
         """The values of the activation; the perturbation is multiplied by ``E slope(u) slope(v)``.
 
-        Nothing else may be made of the same weights: its cross moments would need the slope too.
+        Nothing else may depend on the same weights: cross moments would need the slope, too.
         """
         local, geometric = self.kernel.activations.local, self.kernel.algebra.moments.geometric
 
@@ -203,7 +203,7 @@ class Tangent:
 
 
 def unseen_nodes(network: Network) -> frozenset[Node]:
-    """The nodes of the lowered network from which no gradient of an output passes."""
+    """The nodes of the lowered network that no gradient of an output reaches."""
     seen = set(network.outputs)
     for node, op, reads in reversed(network.operations):
         if node in seen and not (isinstance(op, Stop) and not op.unknown):
@@ -222,34 +222,34 @@ def parameter_nodes(network: Network) -> tuple[Node, ...]:
 
 
 def tied_heads(network: Network) -> tuple[Node, ...]:
-    """The readouts of a network that was read whose weights are the table of an embedding."""
+    """The readouts, in a network that was read, that share weights with an embedding."""
     return tuple(a.node for a in network.assumptions if TIED in a.text)
 
 
 def refuse_tied(network: Network) -> None:
-    """Refuse a readout tied to an embedding, whose tangent kernel has cross terms of the two."""
+    """Reject a readout tied to an embedding, because its tangent kernel has cross terms."""
     for node in tied_heads(network):
         raise KcalcError(
             f"node {node!r} is a readout tied to an embedding: the tangent kernel has cross terms "
-            "of its two places, which have no rule. Give the model a readout with weights of its "
-            "own, or pass assume_independent=True to leave the cross terms out"
+            "between the two, which have no rule. Give the model a separate readout, or pass "
+            "assume_independent=True to leave the cross terms out"
         )
 
 
 def _still(pair: Pair) -> bool:
-    """Whether nothing perturbs a feature map."""
+    """Whether a feature map has no perturbation."""
     return is_zero(pair.moments.gap.coefficients[1])
 
 
 def _over(rate: Number, norm: Number) -> Number:
-    """``rate / norm``, 0 where a feature map is 0."""
+    """``rate / norm``, 0 if a feature map is 0."""
     if not isinstance(norm, np.ndarray) or norm.all():
         return rate / norm
     return np.where(norm == 0, 0.0, rate / np.where(norm == 0, 1.0, norm))
 
 
 def trained_part(op: Fresh, covariance: Number) -> Number:
-    """The part of the covariance of a layer's output that its trained weights and biases make."""
+    """The part of the covariance of a layer's output due to trained weights and biases."""
     weights, biases = op.trains
     if weights and biases:
         return covariance
@@ -258,16 +258,16 @@ def trained_part(op: Fresh, covariance: Number) -> Number:
 
 
 def refuse_indirect(op: Fresh, node: Node) -> None:
-    """Refuse weights whose trained parameters are others, of which they are made.
+    """Reject weights that are functions of other trained parameters.
 
     Raises: KcalcError.
     """
     if op.trained == "indirectly":
         raise KcalcError(
-            f"node {owner(node)!r}: its weights are made of trained parameters (spectral or weight "
-            "normalisation, another parametrisation), whose gradients are others; remove the "
-            "parametrisation, or say trained=True for the kernel of the weights themselves, or "
-            "trained=False to leave them out"
+            f"node {owner(node)!r}: its weights are functions of other trained parameters "
+            "(spectral or weight normalisation, another parametrisation), which have different "
+            "gradients; remove the parametrisation, or set trained=True for the kernel of the "
+            "weights themselves, or trained=False to leave them out"
         )
 
 
@@ -277,7 +277,7 @@ def has_infinite_slope(phi: Activation) -> bool:
 
 
 def _steep_points(phi: Activation) -> list[float]:
-    """Where phi is so steep that E phi'(z)^2 is infinite."""
+    """The points where phi is so steep that E phi'(z)^2 is infinite."""
     if not phi.rough:
         return []
     pairs = zip(phi.kink_points, phi.strengths(1), strict=True)
@@ -288,9 +288,9 @@ def refuse_jumps(phi: Activation, node: Node) -> None:
     """Raise KcalcError if phi jumps, as phi' misses the jump, or if E phi'^2 is infinite."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
-            f"node {node!r}: {phi.name} jumps; gradients of networks leave the jump out, while the "
-            f"slope of its C map at c = 1 is infinite, so that kernel calculus does not have their "
-            f"tangent kernel; use a continuous activation"
+            f"node {node!r}: {phi.name} jumps; gradients of networks ignore the jump, but the "
+            "slope of its C map at c = 1 is infinite, so the kernel calculus cannot compute the "
+            "tangent kernel; use a continuous activation"
         )
     if steep := _steep_points(phi):
         raise KcalcError(

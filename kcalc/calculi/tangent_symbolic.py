@@ -20,9 +20,23 @@ from ..foundation import symbols
 from ..maps.composition import Composition
 from ..network.compose import interpret
 from ..network.network import Network
+from ..network.primitives import Post, Primitive
+from .channels import Channels
 from .kernel import kernel_over
 from .second_moments import Moments
-from .symbolic import NamedMaps, Namer, P, cosine, cosine_inputs, tidy, unscaled, with_exact_numbers
+from .symbolic import (
+    NAMED_SIZE,
+    Letters,
+    NamedMaps,
+    Namer,
+    P,
+    collected,
+    cosine,
+    cosine_inputs,
+    tidy,
+    unscaled,
+    with_exact_numbers,
+)
 from .tangent import Tangent, unseen_nodes
 
 Node = Hashable
@@ -63,7 +77,7 @@ class NamedSlopes(NamedMaps):
     """Local maps ``C_phi`` and their derivatives ``DC_phi`` as named functions."""
 
     def gap(self, phi: Activation, gap: Jet, q1: sp.Expr, q2: sp.Expr) -> Jet:
-        """The Jet (1 - C, its coefficient of e) behind phi, written with the named functions."""
+        """The Jet (1 - C, its coefficient of e) after phi, written with the named functions."""
         (value,) = super().gap(phi, gap, q1, q2).coefficients
         phi, _ = unscaled(phi)
         uniform = q1 == q2
@@ -89,19 +103,37 @@ def _closed_slope(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
     return closed, unknown or bool(closed.free_symbols & set(two))
 
 
+def recursion(c: sp.Expr, gap: sp.Expr, tangent: sp.Expr) -> sp.Expr:
+    """A tangent as its own cosine and the rest, where it has that part: c + C' t."""
+    whole = collected(tangent)
+    rest = collected(tangent - (1 - gap))
+    if len(sp.Add.make_args(rest)) < len(sp.Add.make_args(whole)):
+        return c + rest
+    return whole
+
+
 class TangentNamer(Namer):
-    """Names tangents as well as cosines, from 6 operations on, as NNGP and NTK share them."""
+    """Names tangents as well as cosines, from 6 operations on, as NNGP and NTK share them.
+
+    The values of activations get no names, but those of the layers that read them, so that formulas
+    are those of papers: Theta = K + sigma_w^2 K' Theta, for cosines t_2 = c_2 + C'(c_1) t_1.
+    """
 
     long = 6
 
+    def rule(self, op: Primitive, node: Node, inputs: list[Any]) -> Any:
+        """As that of all namers; after an activation only long values get names."""
+        self.activated = isinstance(op, Post)
+        self.long = NAMED_SIZE if self.activated else TangentNamer.long
+        return super().rule(op, node, inputs)
+
+    def _all_named(self, state: Channels, node: Node, cut: bool, letters: Letters) -> Channels:
+        return super()._all_named(state, node, cut and not self.activated, letters)
+
     def _named_gap(self, gap: Jet, cut: bool) -> Jet:
         value, tangent = gap.coefficients
-        return Jet(
-            (
-                1 - self._name("c", cosine(value), cut, real=True),
-                -self._name("t", tidy(-tangent), cut, real=True),
-            )
-        )
+        c = self._name("c", cosine(value), cut, real=True)
+        return Jet((1 - c, -self._name("t", recursion(c, value, -tangent), cut, real=True)))
 
     def _values(self, m: Moments) -> list[sp.Expr]:
         return [*super()._values(m), -m.gap.coefficients[1]]

@@ -1,7 +1,7 @@
 """Computations recorded once and replayed for any c.
 
-Rules of a calculus see a :class:`TapeNumber` as a number; a :class:`Replay` computes what they made
-of it, without the rules.
+Rules of a calculus see a :class:`TapeNumber` as a number; a :class:`Replay` repeats their
+computation without the rules.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Node = Hashable
 class TapeNumber:
     """A number that depends on numbers given later.
 
-    ``steps``: (function, arguments) of all such numbers of one computation, in order, with None
-    for those that are given; ``place``: that of this number among them.
+    ``steps``: (function, arguments) of all such numbers of one computation, in order, with None for
+    given numbers; ``place``: the index of this number.
     """
 
     steps: list[tuple[Callable[..., Any], tuple[Any, ...]] | None]
     place: int
 
-    __array_ufunc__ = None  # so that NumPy arrays on the left defer to this arithmetic
+    __array_ufunc__ = None  # so NumPy arrays on the left defer to this arithmetic
 
     def later(self, function: Callable[..., Any], *arguments: Any) -> TapeNumber:
         """The number ``function(*arguments)``, which joins the computation."""
@@ -58,7 +58,7 @@ class TapeNumber:
 
 
 def recordable(function: Callable[P, Result]) -> Callable[P, Result]:
-    """The function, recorded where one of its (positional) arguments is :class:`TapeNumber`."""
+    """The function, recorded if one of its positional arguments is a :class:`TapeNumber`."""
 
     @wraps(function)
     def recording(*arguments: P.args, **named: P.kwargs) -> Any:
@@ -71,7 +71,7 @@ def recordable(function: Callable[P, Result]) -> Callable[P, Result]:
 
 
 def tape_inputs(nodes: Iterable[Node]) -> dict[Node, TapeNumber]:
-    """{node: a number that is given later}, of one computation."""
+    """{node: a number given later}, for one computation."""
     nodes = tuple(nodes)
     steps: list[Any] = [None] * len(nodes)
     return {node: TapeNumber(steps, place) for place, node in enumerate(nodes)}
@@ -80,7 +80,7 @@ def tape_inputs(nodes: Iterable[Node]) -> dict[Node, TapeNumber]:
 class Replay:
     """``results``, {node: deferred number}, as a function of ``given``, {node: given number}.
 
-    Only the steps that the results need are done, and numbers are dropped after their last use.
+    Only the steps needed for the results run, and numbers are dropped after their last use.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """A readout tied to the table of an embedding: the logit of a token's own id.
 
 The feature map before the readout is ``out = a e + rest``, where e is the embedding of the token's
-id, of variance sigma^2, and rest is uncorrelated with it: residual streams carry e along, new
-weights end it, norms divide it. The logits of a tied readout, ``l_v = sum_c out_c e_vc``, then have
-for n channels
+id, of variance sigma^2, and rest is uncorrelated with it: residual streams preserve e, new weights
+remove it, norms divide it. The logits of a tied readout, ``l_v = sum_c out_c e_vc``, then have for
+n channels
 
     the token's own id      mean n a sigma^2
     other ids               mean 0, variance n q sigma^2
@@ -45,10 +45,10 @@ class TiedReadout(Approximable, Shown):
     """Logits of a readout whose weights are the table of ``embedding``, at initialisation.
 
     ``overlap``: ``E out_c e_c``, the covariance of a channel of the output with that of the
-    embedding of the token's own id, a mean over tokens; ``cosine``: that over the root mean squares
-    of both; ``own``: the mean logit of the token's own id; ``spread``: the standard deviation of
-    the logits of other ids, None, as ``own``, where the number of channels is not known.
-    ``own / spread`` is the cosine times the root of the number of channels.
+    embedding of the token's own id, a mean over tokens; ``cosine``: the overlap divided by the root
+    mean squares of both; ``own``: the mean logit of the token's own id; ``spread``: the standard
+    deviation of the logits of other ids. ``own`` and ``spread`` are None if the number of channels
+    is unknown. ``own / spread`` is the cosine times the root of the number of channels.
     """
 
     output: Node
@@ -73,23 +73,23 @@ def tied_readout(
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
 ) -> TiedReadout:
-    """The logits that a readout tied to an embedding makes of the network's output.
+    """The logits of a readout tied to an embedding, for the network's output.
 
-    ``network`` ends in what the readout reads, as :func:`kcalc.architectures.gpt2` does, or in a
-    readout that was read as tied from a model. ``embedding``: the Embedding node, needed where
-    there are several. ``tokens``, ``token_cosine``, ``sampling``: as in :func:`kcalc.node_values`;
-    one sequence. Where attention is sampled, the result states no errors: there are 8 draws in 6
+    ``network`` ends in the input of the readout, as in :func:`kcalc.architectures.gpt2`, or in a
+    readout that was read as tied from a model. ``embedding``: the Embedding node, required if there
+    are several. ``tokens``, ``token_cosine``, ``sampling``: as in :func:`kcalc.node_values`; one
+    sequence. If attention is sampled, the result has no error estimates: it uses 8 draws in 6
     chains unless ``sampling`` gives other numbers, and ``error=`` and ``seconds=`` raise an error.
-    Compare two seeds to see how large errors are.
+    Compare two seeds to estimate errors.
 
     Returns: a :class:`TiedReadout`. Raises: KcalcError for networks without an Embedding or with
-    several outputs, and where the embedding passes through a layer that neither adds it, normalises
-    it, nor ends it with new weights.
+    several outputs, and if the embedding passes through a layer other than a sum, a norm, or new
+    weights.
     """
     require_network(network)
     table = _chosen(network, embedding)
     if len(network.outputs) != 1:
-        raise KcalcError(f"a readout reads one output, and the network has {len(network.outputs)}")
+        raise KcalcError(f"a readout needs one output, but the network has {len(network.outputs)}")
     plain, states, notes = _states(network, tokens, token_cosine, sampling)
     below = {node: reads[0] for node, op, reads in network.operations if isinstance(op, P.Norm)}
     carried = interpret(
@@ -117,7 +117,7 @@ def _chosen(network: Network, embedding: Node) -> Node:
         return embedding
     listed = ", ".join(map(repr, known)) or "none"
     raise KcalcError(
-        f"say which Embedding the readout is tied to, embedding=; the network has {listed}"
+        f"give the Embedding that the readout is tied to, embedding=; the network has {listed}"
     )
 
 
@@ -125,28 +125,26 @@ def _states(
     network: Network, tokens: Any, token_cosine: float | None, sampling: Sampling | None
 ) -> tuple[Any, Mapping[Node, Any], tuple[Assumption, ...]]:
     """The kernel calculus of two tokens of one sequence, all states, and the assumptions."""
-    asked = read_sampling(sampling)  # no errors are stated, so none decides on the draws
+    asked = read_sampling(sampling)  # there are no error estimates to choose the draws
     if asked.seconds is not None or asked.error not in (None, ERROR):
         raise KcalcError(
-            "a tied readout states no errors, so error= and seconds= say nothing; give "
+            "a tied readout has no error estimates, so error= and seconds= have no effect; give "
             "kc.Sampling(draws=, chains=)"
         )
     asked = Sampling(DRAWS, CHAINS, asked.seed) if asked.draws is None else asked
     if has_distinct_tokens(tokens):
         if token_cosine is not None:
-            raise KcalcError(
-                "an array of tokens says itself what their cosines are; drop token_cosine="
-            )
+            raise KcalcError("an array of tokens already defines their cosines; drop token_cosine=")
         covariance, sequences = token_covariance(tokens, network)
     else:
         given = read_tokens(tokens, token_cosine)
         if given is None:
-            raise KcalcError("the logits depend on how many tokens there are; say it, tokens=")
+            raise KcalcError("the logits depend on the number of tokens; give tokens=")
         if not one_by_one(network, tokens, sampling):
             return sequence_states(network, given)
         covariance, sequences = same_tokens(given.count, given.cosine, None, 1.0, 1.0)
     kernel = Sampled(token_kernel(False), Draws.of(asked), sequences, exact=sampling is None)
-    with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
+    with np.errstate(all="ignore"):  # the rules raise an error for overflows, naming the node
         states = interpret(
             network, kernel, {node: kernel.start(node, covariance) for node in network.inputs}
         )
@@ -154,7 +152,7 @@ def _states(
 
 
 class _Carried:
-    """The calculus of ``a``: numbers, or arrays over chains and tokens where states are."""
+    """The calculus of ``a``: numbers, or arrays over chains and tokens if states are arrays."""
 
     def __init__(
         self, kernel: Any, states: Mapping[Node, Any], table: Node, below: Mapping[Node, Node]
@@ -164,12 +162,12 @@ class _Carried:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Array]) -> Array:
-        """The coefficient of the embedding in what a primitive emits."""
+        """The coefficient of the embedding in the output of a primitive."""
         if any(np.any(np.asarray(a) != 0) for a in inputs):
             raise KcalcError(
                 f"node {node!r} reads the embedding {self.table!r} through its "
-                f"{type(op.origin).__name__}, and only sums, norms and "
-                "dropout carry it on; put an Affine layer before it"
+                f"{type(op.origin).__name__}, but only sums, norms and dropout preserve it; put an "
+                "Affine layer before it"
             )
         return 0.0
 

@@ -1,4 +1,4 @@
-"""The argument ``features=``: widths of layers that state none, for finite widths and JAX."""
+"""The argument ``features=``: widths of layers without one, for finite widths and JAX."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ..network.layers import Affine, Concat, Input, Layer
 from ..network.network import Network, require_kind
 
 Node = Hashable
-SIZED = (Affine, Input)  # the layers that state a width of their own
+SIZED = (Affine, Input)  # the layers with a width field
 
 
 def open_nodes(network: Network) -> tuple[Node, ...]:
-    """The Affine and Input nodes that state no width."""
+    """The Affine and Input nodes without a width."""
     return tuple(node for node in network.nodes_of(*SIZED) if network.layer(node).features is None)
 
 
 def filled(network: Network, features: int | None, *kinds: type[Layer]) -> Network:
-    """The network with one width at all nodes of the kinds that state none."""
+    """The network with one width at all nodes of these kinds without a width."""
     if features is None:
         return network
     return network.map_layers(
@@ -35,12 +35,12 @@ def filled(network: Network, features: int | None, *kinds: type[Layer]) -> Netwo
 def given_widths(
     network: Network, features: Any, symbols: bool = False
 ) -> tuple[dict[Node, Any], Any]:
-    """({node: width}, the width of others) of ``features``.
+    """({node: width}, the width of others) from ``features``.
 
     One width, or {node: width} with None for all other nodes.
 
     ``symbols``: SymPy expressions are allowed. Raises: KcalcError for nodes other than Affine and
-    Input, widths that contradict the layer, and values that are no width.
+    Input, widths that contradict the layer, and values that are not widths.
     """
     given = dict(features) if isinstance(features, Mapping) else {None: features}
     default = given.pop(None, None)
@@ -49,7 +49,7 @@ def given_widths(
         require_kind(
             network,
             [node],
-            ": its width is that of what it reads; give features of Affine and Input nodes",
+            ": its width is that of its input; give features of Affine and Input nodes",
             *SIZED,
         )
         stated = network.layer(node).features
@@ -70,9 +70,8 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
 
     See :func:`given_widths`.
 
-    A Concat that states the ratio of its inputs' channels loses that statement once their widths
-    are known.
-    Raises: KcalcError also where the widths are not in that ratio.
+    A Concat with a given ratio of input channels drops it once the widths are known. Raises:
+    KcalcError, also if the widths are not in that ratio.
     """
     widths, default = given_widths(network, features, symbols)
     if not widths and default is None:
@@ -88,7 +87,7 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
         if (
             id(layer),
             width,
-        ) not in made:  # a deep network has few layer objects, each of which is checked anew
+        ) not in made:  # a deep network has few layer objects, and each is checked again
             made[id(layer), width] = replace(layer, features=width)
         return made[id(layer), width]
 
@@ -106,7 +105,7 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
 
 
 def _unknown_inputs(network: Network, nodes: Iterable[Node]) -> set[Node]:
-    """The nodes that read a feature map whose channels are not known."""
+    """The nodes that read a feature map with unknown channels."""
     features = network.features
     return {node for node in nodes if any(features[p] is None for p in network.parents(node))}
 

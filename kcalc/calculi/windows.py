@@ -1,10 +1,10 @@
 """Locations read by a convolution or a pooling window, axis by axis, and sums over them.
 
 Index convention: output location ``o`` reads the input locations ``o * stride + offset`` for the
-offsets of the taps. Padding "same", "circular", "reflect" and "replicate" put
-``max((ceil(n / stride) - 1) stride + k - n, 0)`` locations around an axis of length n, the smaller
-half first (as XLA does), "causal" all of them; a number pads both sides; zero padding reads zeros,
-the others read the image again. :mod:`kcalc.calculi.arrays` uses the same windows.
+offsets of the taps. Padding "same", "circular", "reflect" and "replicate" put ``max((ceil(n /
+stride) - 1) stride + k - n, 0)`` locations around an axis of length n, the smaller half first (as
+XLA does), "causal" all of them first. A number pads both sides. Zero padding reads zeros, the
+others read the image again. :mod:`kcalc.calculi.arrays` uses the same windows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis: ``size`` locations read, ``out`` emitted."""
+    """One spatial axis: ``size`` input and ``out`` output locations."""
 
     size: int
     out: int
@@ -80,7 +80,7 @@ class TapWindow:
 
     @property
     def trivial(self) -> bool:
-        """True if every location reads itself alone."""
+        """True if every location reads only itself."""
         return all(a.size == a.out and a.stride == 1 and a.offsets == (0,) for a in self.axes)
 
     @cached_property
@@ -176,7 +176,7 @@ class Mixing:
     def greatest(self, values: Array) -> Array:
         """Upper bound of mixed mean squares from mean squares (..., locations).
 
-        ``(sum_s |A_ts|)^2`` times the greatest value that output t reads, (..., output locations).
+        ``(sum_s |A_ts|)^2`` times the largest value that output t reads, (..., output locations).
         """
         reads = np.where(self.array != 0, values[..., None, :], 0.0).max(axis=-1)
         return reads * np.abs(self.array).sum(axis=1) ** 2
@@ -201,7 +201,7 @@ class Gather:
 def resizing(op: Resize, node: Node, sizes: Sequence[int]) -> Gather | Mixing:
     """The locations that each location of a resized image reads.
 
-    Raises: KcalcError naming the node where the factors do not fit the image.
+    Raises: KcalcError naming the node if the factors do not fit the image.
     """
     factors, places = (_per_axis(v, node, "factor", len(sizes)) for v in (op.factor, op.place))
     axes = [resize_matrix(*a, op.form) for a in zip(sizes, factors, places, strict=True)]
@@ -229,8 +229,8 @@ def shuffling(op: Shuffle, node: Node, sizes: Sequence[int]) -> Gather:
     """
     if op.back or len(op.factor) != len(sizes):
         raise KcalcError(
-            f"node {node!r}: pixel shuffles have a rule over locations where they make locations "
-            f"of channels, with one factor per axis of the image; use spatial='delta'"
+            f"node {node!r}: over locations, pixel shuffles are supported only from channels to "
+            "locations, with one factor per axis of the image; use spatial='delta'"
         )
     shape = tuple(n * f for n, f in zip(sizes, op.factor, strict=True))
     places = np.indices(shape).reshape(len(shape), -1)
@@ -245,7 +245,7 @@ def shuffling(op: Shuffle, node: Node, sizes: Sequence[int]) -> Gather:
 def mixing(op: Pooling, node: Node, sizes: Sequence[int]) -> Mixing:
     """The matrix of a TokenMix over the locations of an image with axes of ``sizes``.
 
-    Raises: KcalcError naming the node where the matrix does not fit the sizes.
+    Raises: KcalcError naming the node if the matrix does not fit the sizes.
     """
     assert op.matrix is not None
     rows, columns = len(op.matrix), len(op.matrix[0])
@@ -305,7 +305,7 @@ def _convolved(
 def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> TapWindow:
     """The windows of a pooling layer; a stride of None equals the window.
 
-    Raises: KcalcError naming the node where no window fits the image.
+    Raises: KcalcError naming the node if no window fits the image.
     """
     if op.window is None:
         return everything(sizes)
@@ -334,7 +334,7 @@ def _per_axis(value: Any, node: Node, what: str, count: int) -> tuple[int, ...]:
         return (value,) * count
     if len(value) != count:
         raise KcalcError(
-            f"node {node!r}: {what}={glimpse(value)} has {len(value)} numbers, the image has "
+            f"node {node!r}: {what}={glimpse(value)} has {len(value)} numbers, but the image has "
             f"{count} axes"
         )
     return value

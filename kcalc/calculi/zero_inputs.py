@@ -1,8 +1,8 @@
 """Kernel maps of inputs that may be 0: zero rows of data, black pixels, padding.
 
-Where q = 0 a pre-activation is the constant 0 and its activation the constant phi(0). The cosine of
+If q = 0, a pre-activation is the constant 0 and its activation the constant phi(0). The cosine of
 that with phi(v) of positive q is ``sign(phi(0)) E phi(v) / sqrt(E phi(v)^2)``, and 1 with another
-such constant. Where phi(0) = 0 the feature map is 0: its gap counts as 1, its kernels are 0.
+such constant. If phi(0) = 0, the feature map is 0: its gap counts as 1 and its kernels are 0.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ class ZeroProducts(Products):
     """Cross moments of atoms where q may be 0."""
 
     def _mean_slope(self, phi: Activation, q: Number) -> Number:
-        """E phi'(sqrt(q) z); at q = 0 that of q = 1, as the covariance it multiplies is 0 there."""
+        """E phi'(sqrt(q) z).
+
+        At q = 0 the value at q = 1, because it multiplies a covariance of 0.
+        """
         values = np.asarray(q)
         return super()._mean_slope(phi, np.where(values > 0, values, 1.0))
 
@@ -101,7 +104,7 @@ class ZeroMaps(FieldMaps):
         return np.where(dead, constant**2, size), np.where(dead, constant, mean)
 
     def gap(self, phi: Activation, gap: Jet, q1: Array, q2: Array) -> Jet:
-        """``1 - C`` behind phi, a jet of order 0 or 1; gap and q values broadcast together."""
+        """``1 - C`` after phi, a jet of order 0 or 1; gap and q values broadcast together."""
         dead1, dead2 = np.asarray(q1) == 0, np.asarray(q2) == 0
         live1, live2 = np.where(dead1, 1.0, q1), np.where(dead2, 1.0, q2)
         parts = self.taylor(phi, gap.value, live1, live2, gap.order)
@@ -117,7 +120,7 @@ class ZeroMaps(FieldMaps):
     def _constant_gap(
         self, phi: Activation, dead1: Array, q1: Array, dead2: Array, q2: Array
     ) -> Array:
-        """``1 - C`` where one pre-activation or both are 0, as marked by the masks."""
+        """``1 - C`` if one or both pre-activations are 0, as marked by the masks."""
         constant = _at_zero(phi)
         if constant == 0:
             return np.ones(())
@@ -132,7 +135,7 @@ class ZeroMaps(FieldMaps):
 class ZeroStatistics(Statistics):
     """Statistics over channels where q may be 0: a norm of such a feature map is 0.
 
-    So it is in every framework, whose norms add a small number to the variance.
+    This agrees with every framework, because norms there add a small number to the variance.
     """
 
     def divided(
@@ -158,8 +161,8 @@ class ZeroTangent(Tangent):
     def _parameters(self, op: Fresh, node: Node, pair: Pair, below: Channels) -> Number:
         """The kernel of the layer's own parameters over sqrt(q1 q2), of which neither may be 0.
 
-        Biases that start at 0 are parameters in the standard parameterisation. The jets of cosines
-        cannot carry their kernel past a feature map that is 0.
+        Biases that start at 0 are parameters in the standard parameterisation. Jets of cosines
+        cannot carry their kernel through a feature map that is 0.
         """
         if self.fan_in is None:
             return super()._parameters(op, node, pair, below)
@@ -167,9 +170,9 @@ class ZeroTangent(Tangent):
         dead = (np.asarray(m.q1) == 0) | (np.asarray(m.q2) == 0)
         if op.bias and np.any(dead):
             raise KcalcError(
-                f"node {owner(node)!r}: the input is 0, and so is everything up to there, where a "
-                "trained bias starts at 0: the standard parameterisation needs sigma_b > 0 there "
-                "for a zero row; or use parameterization='ntk', or leave the row out"
+                f"node {owner(node)!r}: everything from the zero input up to this trained bias is "
+                "0, and the bias starts at 0: the standard parameterisation needs sigma_b > 0 "
+                "there for a zero row; or use parameterization='ntk', or leave the row out"
             )
         live = [np.where(np.asarray(q) == 0, 1.0, q) for q in (m.q1, m.q2)]
         safe = replace(pair, moments=replace(m, q1=live[0], q2=live[1]))
@@ -187,7 +190,7 @@ def zero_kernel(assume_independent: bool) -> Kernel:
 
 
 def check_not_negative(field: Any, q: Any, node: Node) -> None:
-    """Refuse q values that are negative or not finite; 0 is allowed."""
+    """Reject q values that are negative or not finite; 0 is allowed."""
     bad = ~(np.isfinite(q) & (np.asarray(q) >= 0))
     if np.any(bad):
         raise KcalcError(
@@ -198,10 +201,10 @@ def check_not_negative(field: Any, q: Any, node: Node) -> None:
 
 
 def _at_zero(phi: Activation) -> float:
-    """phi(0). Raises: KcalcError where phi jumps there."""
+    """phi(0). Raises: KcalcError if phi jumps there."""
     if any(k == 0 and jump for k, jump in zip(phi.kink_points, phi.jump_sizes(0), strict=True)):
         raise KcalcError(
-            f"{phi.name} jumps at 0, and somewhere (a zero row, a black pixel, padding) its input "
-            f"is 0 with certainty; use sigma_b > 0"
+            f"{phi.name} jumps at 0, but its input is exactly 0 somewhere (a zero row, a black "
+            "pixel, padding); use sigma_b > 0"
         )
     return float(phi(0.0))

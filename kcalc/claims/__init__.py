@@ -4,7 +4,7 @@ from .bench import BUDGETS, Bench
 from .claim import COPIES, Claim, Evidence, Method, Paper, Verdict
 from .errata import Erratum, errata
 from .journal import check_file
-from .registry import PAPERS, all, get, papers
+from .registry import PAPERS, all, get, paper, papers
 from .report import Report, errata_text
 from .verify import check, verify
 
@@ -26,6 +26,7 @@ __all__ = [
     "errata",
     "errata_text",
     "get",
+    "paper",
     "papers",
     "verify",
 ]

@@ -1,4 +1,4 @@
-"""The tools of a check: random numbers, a budget, and comparisons that give evidence."""
+"""Tools for checks: random numbers, a budget, and comparisons that give evidence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import sympy as sp
@@ -23,7 +23,7 @@ BUDGETS = ("quick", "full")
 THRESHOLD = 4.5  # standard errors
 _DIGITS = 50
 _ROUNDS = 4000  # most pieces of a subdivision
-_LEAST = 30  # fewest samples from which a standard error is estimated
+_LEAST = 30  # minimal number of samples for a standard error
 
 # -- comparisons: each returns Evidence, by default about the claim's statement --------------------
 
@@ -61,12 +61,12 @@ def equal(
 ) -> Evidence:
     """|found - truth| <= tolerance max(1, |truth|), everywhere.
 
-    The margin is the tolerance less the worst error.
+    The margin is the tolerance minus the worst error.
     """
     told = partial(Evidence, about, Method.NUMERIC)
     found, truth = _broadcast(found, truth)
     if found.size == 0 or not (np.isfinite(found).all() and np.isfinite(truth).all()):
-        note = "nothing to compare, or values that are not finite"
+        note = "nothing to compare, or non-finite values"
         return told(None, what, data={"note": note} | data)
     error = float((np.abs(found - truth) / np.maximum(1.0, np.abs(truth))).max())
     known = {"compared": found.size, "worst_error": error, "tolerance": tolerance}
@@ -101,10 +101,9 @@ def counterexample(
 ) -> Evidence:
     """One instance in which a statement is violated by ``violated_by``.
 
-    That is a deviation from an equality, of either sign; or, where ``one_sided``, the excess over
-    what an inequality allows, of which a negative one violates nothing. Up to ``tolerance`` it
-    counts as satisfied; undecided where it is not a number. Of an amended claim it is by default
-    about the printed form.
+    That is a deviation from an equality, of either sign, or with ``one_sided`` the excess over the
+    bound of an inequality; a negative excess violates nothing. Up to ``tolerance`` it counts as
+    satisfied; nan is undecided. For an amended claim it is by default about the printed form.
     """
     told = partial(Evidence, about, Method.COUNTEREXAMPLE)
     amount = float(violated_by)
@@ -162,7 +161,7 @@ def worst(
     """:func:`statistical` for several means, of which the worst comparison is told.
 
     A refuted one is worse than an undecided one; otherwise the margins decide. ``truths``: by the
-    keys of ``samples``, or one for all. The data has the number of comparisons.
+    keys of ``samples``, or one for all. The data include the number of comparisons.
     """
     if not isinstance(truths, Mapping):
         truths = dict.fromkeys(samples, truths)
@@ -256,7 +255,7 @@ _COUNTS = ("compared", "violations", "cases", "pieces", "comparisons")
 
 
 def pooled(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """The evidence with all comparisons of one description told as one, the worst of them.
+    """The evidence with all comparisons of one description merged into the worst of them.
 
     A refuted one is worse than an undecided one; otherwise the margins decide. The data has the
     number of comparisons.
@@ -312,11 +311,19 @@ class Bench:
         """``quick`` or ``full`` rounds of a loop, by the budget; without ``full``, ``quick``."""
         return range(self.size(quick, quick if full is None else full))
 
-    def normal(self, *shape: int) -> Any:
+    @overload
+    def normal(self) -> float: ...
+    @overload
+    def normal(self, *shape: int) -> Array: ...
+    def normal(self, *shape: int) -> float | Array:
         """Standard normals: one float, or an array of this shape."""
         return self.rng.normal(size=shape) if shape else self.rng.normal()
 
-    def uniform(self, low: float, high: float, *shape: int) -> Any:
+    @overload
+    def uniform(self, low: float, high: float) -> float: ...
+    @overload
+    def uniform(self, low: float, high: float, *shape: int) -> Array: ...
+    def uniform(self, low: float, high: float, *shape: int) -> float | Array:
         """Uniform numbers between ``low`` and ``high``: one float, or an array of this shape."""
         return self.rng.uniform(low, high, shape or None)
 

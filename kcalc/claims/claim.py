@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import text
 from ..foundation.printing import Shown
 
 
@@ -31,9 +32,8 @@ class Method(StrEnum):
     """The method of a piece of evidence.
 
     exact: a symbolic identity.  certified: ball arithmetic over whole intervals.  numeric:
-    comparison with an independent computation.
-    statistical: Monte Carlo with its standard error. counterexample: one instance, small enough to
-    be checked by hand.
+    comparison with an independent computation. statistical: Monte Carlo with its standard error.
+    counterexample: one instance, small enough to check by hand.
     """
 
     EXACT = "exact"
@@ -43,8 +43,6 @@ class Method(StrEnum):
     COUNTEREXAMPLE = "counterexample"
 
 
-FAILING = (Verdict.CORRECTED, Verdict.REFUTED)
-"""The verdicts of claims whose printed statement fails."""
 COUNTED = {
     Verdict.HOLDS: "holds",
     Verdict.CAVEAT: "holds with a caveat",
@@ -57,13 +55,11 @@ COUNTED = {
 STATEMENT, PRINTED = "statement", "printed"
 SCHEMA = "kcalc.claims/2"  # of journals and JSON reports
 COPIES = (
-    "Every claim that can be decided is stated in the form that holds. Where the paper prints a "
-    "different mathematical statement, which "
-    "fails, the printed one is quoted beside the claim. The papers were read in plain-text copies "
-    "that are damaged in places: slips of "
-    "these copies (letters, indices, lost signs) are listed as errata, have no verdict and are "
-    "not counted. In both cases the published "
-    "paper may be right."
+    "Every claim that can be decided is stated in the form that holds. If the paper prints a "
+    "different form that fails, the printed form is quoted beside the claim. The papers were read "
+    "as plain-text copies, which are damaged in places. Slips in these copies (letters, indices, "
+    "lost signs) are listed as errata; they have no verdict and are not counted. In both cases "
+    "the published paper may be right."
 )
 
 
@@ -94,9 +90,10 @@ class Evidence:
     """One finding about a claim.
 
     ``about``: "statement", or "printed" for the printed form that fails, or for the statement
-    without its caveat (None: "printed" if the claim is amended, else "statement"). ``holds``: None where the budget did not suffice. ``what``: a description of
-    the comparison. ``margin``: the amount by which it holds (negative: fails), in the units of the
-    comparison. ``data``: numbers, seeds, counts; plain JSON values.
+    without its caveat (None: "printed" if the claim is amended, else "statement"). ``holds``: None
+    if the budget was too small. ``what``: a description of the comparison. ``margin``: the amount
+    by which it holds (negative: fails), in the units of the comparison. ``data``: numbers, seeds,
+    counts; plain JSON values.
     """
 
     about: str | None
@@ -131,10 +128,10 @@ class Claim(Shown):
     """One statement of a paper.
 
     ``statement``: the form that holds, LaTeX in text ($...$ for formulas). ``printed``: a
-    mathematically different form that the paper prints and that fails; ``caveat``: a hypothesis or
-    limit that the paper leaves out. ``expected``: the verdict that the check must reach.
-    ``reason``: the reason why it cannot be decided here, for claims without a check.
-    ``may_stay_open``: the quick budget may be too small, so that "undecided" is no contradiction.
+    mathematically different form in the paper that fails; ``caveat``: a hypothesis or limit that
+    the paper omits. ``expected``: the verdict that the check must reach. ``reason``: the reason why
+    it cannot be decided here, for claims without a check. ``may_stay_open``: the quick budget may
+    be too small, so "undecided" is no contradiction.
     """
 
     id: str
@@ -150,6 +147,8 @@ class Claim(Shown):
     may_stay_open: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("id", "place", "statement"):
+            text(getattr(self, name), name, empty=name == "statement")
         if not self.statement.strip():
             raise KcalcError(
                 f"claim {self.id} has no statement; give it as an argument or as the docstring of "
@@ -159,22 +158,20 @@ class Claim(Shown):
             self.check is None
         ) != (self.reason is not None):
             raise KcalcError(
-                f"claim {self.id}: a claim has a check, or a reason why it cannot be decided here"
+                f"claim {self.id}: a claim needs a check, or a reason why it cannot be decided here"
             )
         if (self.expected is Verdict.CORRECTED) != (self.printed is not None):
             raise KcalcError(
-                f"claim {self.id}: a printed form belongs to a claim whose printed form fails, "
-                f"and the other way round"
+                f"claim {self.id}: a claim has a printed form if and only if its printed form fails"
             )
         if (self.expected is Verdict.CAVEAT) != (self.caveat is not None):
             raise KcalcError(
-                f"claim {self.id}: a caveat belongs to a claim that holds with one, and the other "
-                f"way round"
+                f"claim {self.id}: a claim has a caveat if and only if it holds with one"
             )
 
     @property
     def theorem(self) -> bool:
-        """Whether it is a theorem, proposition, lemma or corollary, by its place."""
+        """Whether its place is that of a theorem, proposition, lemma or corollary."""
         return bool(re.search("^(?!.*proof of).*(Theorem|Proposition|Lemma|Corollary)", self.place))
 
     @property
@@ -213,7 +210,7 @@ class Claim(Shown):
 
 
 def form(claim: Claim, item: Evidence) -> str:
-    """The form that a piece of evidence is about: "statement" or "printed"."""
+    """The form that the evidence is about: "statement" or "printed"."""
     return item.about or (PRINTED if claim.amended else STATEMENT)
 
 
@@ -250,7 +247,7 @@ _PARAGRAPHS = {"Printed": "printed", "But": "caveat", "Under": "hypotheses"}
 
 
 def _said(docstring: str) -> dict[str, str]:
-    """What the docstring of a check says: its statement, and its other paragraphs by name."""
+    """The statement in the docstring of a check, and its other paragraphs by name."""
     heads = "|".join(_PARAGRAPHS)
     statement, *rest = re.split(rf"\n\s*\n\s*({heads}): ", docstring)
     named = {_PARAGRAPHS[head]: text for head, text in zip(rest[::2], rest[1::2], strict=True)}

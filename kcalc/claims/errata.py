@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .claim import Paper
 from .registry import wanted_papers
 
 
@@ -27,13 +28,14 @@ class Erratum:
     claim: str | None = None
 
 
-def errata(paper: str | Iterable[str] | None = None) -> tuple[Erratum, ...]:
+def errata(paper: str | Paper | Iterable[str | Paper] | None = None) -> tuple[Erratum, ...]:
     """The slips of the copies, in the order of the papers.
 
     ``paper``: one paper ("dks", "tat", "scaling", "gradient", "skips"), several, or None for all.
     Raises: KcalcError for an unknown paper, or an empty list.
     """
-    wanted = wanted_papers(paper)
+    asked = wanted_papers(paper)
+    wanted = {one.name if isinstance(one, Paper) else one for one in asked}
     return tuple(row for row in ERRATA if row.paper in wanted)
 
 
@@ -132,7 +134,7 @@ _TAT = (
     ("App. B.2", r"$r_2(x)=\mathcal C''(1)\,x$", r"$r_2(x)=x+\mathcal C''(1)$", "TAT-r2"),
     ("App. B.3", r"$\mathcal C(c)$ decreases in $c$", r"it decreases in $\alpha$", "TAT-b3"),
     ("App. B.4, rules for $r_2$", "the input maps to $x$", "it maps to 0", "TAT-b4b"),
-    ("App. B.5, last display", "$3(1-w^2)$", "3, of the branch alone", "TAT-b5b"),
+    ("App. B.5, last display", "$3(1-w^2)$", "3, of the branch only", "TAT-b5b"),
     (
         "App. C, Theorem 1, eq. 10",
         r"$\min\{4\,\mathcal C_f'(0),1\}$",
@@ -173,7 +175,7 @@ _TAT = (
 )
 _SCALING = (
     (
-        "Sec. 4, display behind eq. 2",
+        "Sec. 4, display after eq. 2",
         r"$\rho_l^2$",
         r"$\rho_{l+1}^2$, as in App. C",
         "SC-extrinsic",
@@ -252,7 +254,7 @@ _SKIPS = (
         "SKIP-eq37-end",
     ),
     (
-        "Example A.1, behind eq. 21",
+        "Example A.1, after eq. 21",
         r"$DP(w)\in\mathbb R^{d_0N\times p}$",
         r"$\mathbb R^{d_1d_0\times p}$",
         "SKIP-eq21",

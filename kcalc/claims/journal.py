@@ -93,7 +93,7 @@ class Journal:
 
 
 def check_file(path: Path, refusal: str = "cannot write") -> None:
-    """Refuse paths that are no regular file and where none could be created; no file is changed.
+    """Reject paths that are no regular file and where none could be created; no file is changed.
 
     Raises: KcalcError, its message beginning with ``refusal``.
     """

@@ -8,7 +8,7 @@ from typing import Any
 from ..foundation.templates import asset, template
 from .claim import COPIES, PRINTED, Verdict, counted, printed_form
 from .errata import errata
-from .registry import papers
+from .registry import PAPERS, papers
 
 COLOURS = {
     Verdict.HOLDS: "#1a7f37",
@@ -23,14 +23,18 @@ COLOURS = {
 
 def page(report: Any) -> str:
     """The report as the text of one HTML page."""
-    by_paper = ((p, [f for f in report.findings if f.claim.paper == p.name]) for p in papers())
+    ours = any(finding.claim.paper in PAPERS for finding in report.findings)
+    by_paper = (
+        (p, [f for f in report.findings if f.claim.paper == p.name])
+        for p in (*papers(), *report.own)
+    )
     return template(asset("kcalc.claims", "page.html")).render(
         found=[item for item in by_paper if item[1]],
         summary=report.summary.splitlines(),
         counts=sorted(report.counts.items(), key=lambda item: -item[1]),
         colours=COLOURS,
         contradicted=COLOURS[Verdict.CONTRADICTED],
-        copies=COPIES,
+        copies=COPIES if ours else "",
         printed=PRINTED,
         errata=errata,
         counted=counted,

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse, unknown
-from ..foundation.plain_arguments import is_key, items
+from ..foundation.plain_arguments import is_key, items, text
 from .claim import Claim, Paper
 
 PAPERS: dict[str, str] = {
@@ -26,7 +26,7 @@ PAPERS: dict[str, str] = {
 
 @lru_cache(maxsize=1)
 def papers() -> tuple[Paper, ...]:
-    """The papers with all their claims."""
+    """The papers of kcalc with all their claims."""
     found = tuple(importlib.import_module(place).PAPER for place in PAPERS.values())
     ids = [claim for paper in found for claim in paper.claims]
     twice = next((claim for claim in ids if ids.count(claim) > 1), None)
@@ -35,21 +35,111 @@ def papers() -> tuple[Paper, ...]:
     return found
 
 
-def all(paper: str | Iterable[str] | None = None) -> tuple[Claim, ...]:
-    """All claims, or those of some papers.
+def paper(name: str, title: str) -> Paper:
+    """A paper of your own, whose method ``claim`` registers checks.
 
-    ``paper``: "dks", "tat", "scaling", "gradient", "skips", "attention", or several of these.
+    :func:`verify` and ``kcalc verify module:papers`` take it as they take kcalc's papers.
+
+    Parameters
+    ----------
+    name : str
+        Short name, for reports.
+    title : str
+        Title, for headings of reports.
+
+    Returns
+    -------
+    Paper
+        A paper without claims.
+
+    Raises
+    ------
+    KcalcError
+        If kcalc has a paper of this name.
+
+    Examples
+    --------
+    >>> mine = kc.claims.paper("mine", "My paper")
+    >>> @mine.claim("MY-1", "Sec. 2", "He's variance keeps the mean square of ReLU layers")
+    ... def _(bench):
+    ...     net = kc.architectures.vanilla(1, "relu", sigma_w=2**0.5)
+    ...     yield bench.equal(float(kc.q_map(net)(1.0)), 2.0, "q after the readout")
+    >>> kc.claims.verify(paper=mine)["MY-1"].verdict
+    <Verdict.HOLDS: 'holds'>
+
+    """
+    made = Paper(text(name, "name"), text(title, "title"))
+    _not_ours(made)
+    return made
+
+
+def _not_ours(own: Paper) -> None:
+    if is_key(own.name, PAPERS):
+        raise KcalcError(
+            f"kcalc has a paper {own.name!r}; give another name, as in "
+            f"kc.claims.paper('my-{own.name}', title)"
+        )
+
+
+def all(paper: str | Paper | Iterable[str | Paper] | None = None) -> tuple[Claim, ...]:
+    """All claims of kcalc's papers, or those of some papers.
+
+    ``paper``: "dks", "tat", "scaling", "gradient", "skips", "attention", a paper of your own
+    (:func:`paper`), or several of these.
 
     Raises: KcalcError for an unknown paper, or an empty list.
     """
+    return _claims(sources(paper))
+
+
+def _claims(asked: Iterable[Paper]) -> tuple[Claim, ...]:
+    return tuple(claim for source in asked for claim in source.claims.values())
+
+
+def sources(paper: str | Paper | Iterable[str | Paper] | None) -> tuple[Paper, ...]:
+    """The requested papers with their claims: kcalc's in its order, then the user's.
+
+    Raises: KcalcError for an unknown paper, an empty list, and own papers that have no claims, or
+    names or ids of claims that other papers have.
+    """
     wanted = wanted_papers(paper)
-    return tuple(
-        claim for source in papers() if source.name in wanted for claim in source.claims.values()
-    )
+    ours = tuple(source for source in papers() if any(_is(source, one) for one in wanted))
+    own = own_papers(one for one in wanted if isinstance(one, Paper))
+    taken = dict.fromkeys(claim.id for claim in _claims(papers()))
+    for number, source in enumerate(own):
+        _not_ours(source)
+        if any(source.name == other.name for other in own[:number]):
+            raise KcalcError(f"there are two papers {source.name!r}; give one another name")
+        if not source.claims:
+            raise KcalcError(
+                f"the paper {source.name!r} has no claims; add some with its method claim"
+            )
+        twice = next((id for id in source.claims if id in taken), None)
+        if twice is not None:
+            raise KcalcError(
+                f"another paper has a claim {twice!r} too; rename that of {source.name!r}"
+            )
+        taken |= dict.fromkeys(source.claims)
+    return (*ours, *own)
 
 
-def wanted_papers(paper: str | Iterable[str] | None) -> tuple[str, ...]:
-    """The requested short names of papers; None means all.
+def own_papers(asked: Iterable[Paper]) -> tuple[Paper, ...]:
+    """The papers that are not kcalc's, each once."""
+    found: list[Paper] = []
+    for source in asked:
+        if not any(source is other for other in (*papers(), *found)):
+            found.append(source)
+    return tuple(found)
+
+
+def _is(source: Paper, asked: str | Paper) -> bool:
+    return source is asked or source.name == asked
+
+
+def wanted_papers(
+    paper: str | Paper | Iterable[str | Paper] | None,
+) -> tuple[str | Paper, ...]:
+    """The requested papers, kcalc's by their short names; None means all of kcalc's.
 
     Raises: KcalcError for an unknown paper, or an empty list.
     """
@@ -57,20 +147,27 @@ def wanted_papers(paper: str | Iterable[str] | None) -> tuple[str, ...]:
         tuple(PAPERS)
         if paper is None
         else (paper,)
-        if isinstance(paper, str)
+        if isinstance(paper, str | Paper)
         else items(paper, "paper")
     )
     if not wanted:
         raise KcalcError("paper is empty; leave it out for all papers")
     for name in wanted:
-        if not is_key(name, PAPERS):
+        if not isinstance(name, Paper) and not is_key(name, PAPERS):
             raise unknown("paper", name, PAPERS)
     return wanted
 
 
 def get(id: str) -> Claim:
-    """The claim with an id. Raises: KcalcError for an unknown id, suggesting the nearest."""
-    known = {claim.id: claim for claim in all()}
+    """The claim of kcalc with an id.
+
+    Raises: KcalcError for an unknown id, suggesting the nearest.
+    """
+    return _named(id, all())
+
+
+def _named(id: str, among: Iterable[Claim]) -> Claim:
+    known = {claim.id: claim for claim in among}
     if not is_key(id, known):
         asked = id if isinstance(id, str) else glimpse(id)
         raise KcalcError(
@@ -81,7 +178,7 @@ def get(id: str) -> Claim:
 
 
 def _reduced(claim: Claim) -> Any:
-    """A registered claim for pickle: its id, as its check cannot be pickled."""
+    """A registered claim for pickle: its id, because its check cannot be pickled."""
     known = any(one is claim for one in all())
     return (get, (claim.id,)) if known else claim.__reduce_ex__(2)
 
@@ -99,21 +196,21 @@ def _nearest(id: str, known: Iterable[str]) -> list[str]:
     return [names[name] for name in dict.fromkeys(near)][:3]
 
 
-def chosen(ids: Iterable[str] | str | None, paper: str | Iterable[str] | None) -> tuple[Claim, ...]:
-    """The requested claims, each once, in the order of the papers."""
-    paper = items(paper, "paper") if paper is not None and not isinstance(paper, str) else paper
+def chosen(ids: Iterable[str] | str | None, asked: tuple[Paper, ...]) -> tuple[Claim, ...]:
+    """The requested claims of the papers ``asked``, each once, in the order of the papers."""
+    claims = _claims(asked)
     if ids is None:
-        return all(paper)
-    wanted = {get(id).id for id in ([ids] if isinstance(ids, str) else items(ids, "ids"))}
+        return claims
+    known = (*all(), *_claims(own_papers(asked)))
+    given = [ids] if isinstance(ids, str) else items(ids, "ids")
+    wanted = {(claim := _named(id, known)).id: claim for id in given}
     if not wanted:
         raise KcalcError("ids is empty; leave it out to verify all claims")
-    found = tuple(claim for claim in all(paper) if claim.id in wanted)
+    found = tuple(claim for claim in claims if claim.id in wanted)
     if len(found) < len(wanted):
-        other = next(iter(wanted - {claim.id for claim in found}))
-        named = paper if isinstance(paper, str) else " or ".join(map(repr, paper or ()))
-        told = repr(named) if isinstance(paper, str) else named
+        other = next(claim for claim in wanted.values() if claim not in found)
         raise KcalcError(
-            f"claim {other!r} is of the paper {get(other).paper!r}, not of the paper {told}; "
-            f"leave one of the two out"
+            f"claim {other.id!r} belongs to the paper {other.paper!r}, not to the paper "
+            f"{' or '.join(repr(paper.name) for paper in asked)}; leave one of the two out"
         )
     return found

@@ -1,4 +1,4 @@
-"""The findings as a table, as JSON, and as one HTML page."""
+"""The findings as a table, as JSON, and as a single HTML page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from ..foundation.keyed import Keyed
 from ..foundation.printing import Tabled
-from .claim import PRINTED, SCHEMA, STATEMENT, Verdict, counted, printed_form, tally
+from .claim import PRINTED, SCHEMA, STATEMENT, Paper, Verdict, counted, printed_form, tally
 from .errata import Erratum
 from .finding import Finding
 from .page import findings_table, page
@@ -25,13 +25,14 @@ WIDTH = 62  # of a statement in the table
 class Report(Keyed[Finding], Tabled):
     """The findings of a run by the ids of claims, in the order of the papers.
 
-    ``seconds``: its duration.
+    ``seconds``: its duration.  ``own``: the papers of claims that are not kcalc's.
     """
 
     findings: tuple[Finding, ...]
     budget: str
     seed: int
     seconds: float
+    own: tuple[Paper, ...] = ()
     _named = "claim of this report"
 
     @property
@@ -129,7 +130,7 @@ class Report(Keyed[Finding], Tabled):
         }
 
     def to_html(self) -> str:
-        """The report as one HTML page that works offline."""
+        """The report as a single HTML page that works offline."""
         return page(self)
 
     def _repr_html_(self) -> str:
@@ -227,7 +228,9 @@ def plain(statement: str) -> str:
         .replace(r"\|", "|")
     )
     text = re.sub(rf"\\[dt]?frac\s*{_GROUP}\s*{_GROUP}", _fraction, text)
-    text = re.sub(r"\\([A-Za-z]+)", lambda found: f" {SIGNS.get(found[1], found[1])} ", text)
+    text = re.sub(
+        r"(/| ?)\\([A-Za-z]+)", lambda at: f"{at[1] or ' '}{SIGNS.get(at[2], at[2])} ", text
+    )
     text = re.sub(r"\{(\w+'?)\}", r"\1", text).replace("{", "(").replace("}", ")")
     return re.sub(r"\s+([)\]^_,'])", r"\1", re.sub(r"([(\[^_])\s+", r"\1", " ".join(text.split())))
 

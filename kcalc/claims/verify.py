@@ -9,6 +9,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,16 @@ import numpy as np
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import choice, file_path, truth, whole
 from .bench import BUDGETS, Bench, pooled
-from .claim import Claim, Evidence, Verdict, form, verdict
+from .claim import Claim, Evidence, Paper, Verdict, form, verdict
 from .finding import Finding
 from .journal import Journal
-from .registry import chosen, get
+from .registry import chosen, get, own_papers, sources
 from .report import Report
 
 
 def verify(
     ids: Iterable[str] | str | None = None,
-    paper: str | Iterable[str] | None = None,
+    paper: str | Paper | Iterable[str | Paper] | None = None,
     budget: str = "quick",
     seed: int = 0,
     processes: int | None = None,
@@ -34,25 +35,61 @@ def verify(
 ) -> Report:
     """Check claims, and report verdicts and evidence.
 
-    ``ids``: ids of claims (None: all); ``paper``: one paper or several (None: all); ``budget``:
-    "quick" or "full"; ``processes``: number
-    of processes (None: one per processor; 1: this process); ``journal``: a .jsonl file of findings,
-    from which an interrupted run continues; ``progress``: show a progress bar.
-    The findings depend on ``seed`` and ``budget`` only. Returns: a :class:`Report`.
-    Raises: KcalcError for unknown ids, papers, budgets, and journals of other runs.
+    The findings depend on ``seed`` and ``budget`` only.
+
+    Parameters
+    ----------
+    ids : str or sequence of str, optional
+        Ids of claims; by default all claims of the papers.
+    paper : str, Paper or sequence of these, optional
+        Short names of kcalc's papers and papers of your own (:func:`paper`); by default all of
+        kcalc's.
+    budget : str
+        "quick" or "full".
+    seed : int
+        Seed of the random numbers.
+    processes : int, optional
+        Number of processes; by default one per processor; 1 means this process. Claims of your own
+        papers are always checked in this process.
+    journal : str or path, optional
+        A .jsonl file of findings, from which an interrupted run continues. Not for papers of your
+        own.
+    progress : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    Report
+        The findings by the ids of claims.
+
+    Raises
+    ------
+    KcalcError
+        For unknown ids, papers and budgets, and journals of other runs.
+
     """
     choice(budget, "budget", BUDGETS)
     seed, progress = whole(seed, "seed"), truth(progress, "progress")
     processes = None if processes is None else whole(processes, "processes", 1)
-    claims = chosen(ids, paper)
+    asked = sources(paper)
+    claims, own = chosen(ids, asked), own_papers(asked)
+    if own and journal is not None:
+        raise KcalcError(
+            "a journal does not notice that a check of your own has changed; leave out journal, or "
+            "verify kcalc's papers alone"
+        )
     book = Journal(None if journal is None else file_path(journal, "journal"), budget, seed)
+    here = {id for source in own for id in source.claims}
     waiting = [claim for claim in claims if claim.id not in book.known]
-    count = min(processes or os.cpu_count() or 1, len(waiting))
+    ours = [claim for claim in waiting if claim.id not in here]
+    count = min(processes or os.cpu_count() or 1, len(ours))
     started = time.perf_counter()
-    for finding in _shown(_found(waiting, budget, seed, count), len(waiting), progress):
+    mine = (_plain_check(claim, budget, seed) for claim in waiting if claim.id in here)
+    found = chain(_found(ours, budget, seed, count), mine)
+    for finding in _shown(found, len(waiting), progress):
         book.add(finding)
     seconds = time.perf_counter() - started
-    return Report(tuple(book.known[claim.id] for claim in claims), budget, seed, seconds)
+    return Report(tuple(book.known[claim.id] for claim in claims), budget, seed, seconds, own)
 
 
 def bench_of(claim: Claim, budget: str = "quick", seed: int = 0) -> Bench:
@@ -69,13 +106,35 @@ def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
     evidence: list[Evidence] = []
     error = None
     try:
-        for item in claim.check(bench) if claim.check else ():
-            evidence.append(replace(item, about=form(claim, item)))
+        for item in _evidence(claim, bench):
+            evidence.append(item)
     except Exception as failure:  # an error decides nothing, and must not stop other checks
         error = f"{type(failure).__name__}: {failure}"[:500]
     evidence = pooled(evidence)
     said = Verdict.UNDECIDED if error else verdict(claim, evidence)
     return Finding(claim, said, tuple(evidence), time.perf_counter() - started, error)
+
+
+def _evidence(claim: Claim, bench: Bench) -> Iterator[Evidence]:
+    """What the check of a claim yields, about the form that it concerns."""
+    given = claim.check(bench) if claim.check else ()
+    for item in given if isinstance(given, Iterable) else (given,):
+        if not isinstance(item, Evidence):
+            raise KcalcError(
+                f"the check of {claim.id} gave {glimpse(item)}, not evidence; yield what the bench "
+                f"returns, as in yield bench.equal(found, truth, what)"
+            )
+        yield replace(item, about=form(claim, item))
+
+
+def _plain_check(claim: Claim, budget: str, seed: int) -> Finding:
+    """The finding for one claim, its data plain, as those of other processes are."""
+    found = check(claim, budget, seed)
+    items = tuple(
+        replace(item, data=json.loads(json.dumps(dict(item.data), default=_plain)))
+        for item in found.evidence
+    )
+    return replace(found, evidence=items)
 
 
 def _check_by_id(job: tuple[str, str, int]) -> dict[str, Any]:

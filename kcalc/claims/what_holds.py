@@ -1,46 +1,68 @@
-"""The page "What holds": every claim by paper, printed forms that fail, errata of the copies."""
+"""The page "What holds": every claim by paper, what holds first, then errata of the copies."""
 
 from __future__ import annotations
 
-from .claim import COPIES, FAILING, Claim, Paper, Verdict, counted, tally
+from collections.abc import Sequence
+
+from .claim import COPIES, Claim, Paper, Verdict
 from .errata import errata
 from .registry import all, papers
 
 HEAD = f"""\
 # What holds
 
-What the source papers state, and what this documentation states of attention, as far as kcalc checks it: `kcalc verify` does so,
-`kcalc verify --claim ID` prints one claim with its evidence, and `kcalc verify --errata` the slips of the copies. This page is made
-from the same registry by `python -m kcalc.claims.what_holds docs/what_holds.md`. Cite a claim by its id and the version of kcalc.
+The statements of the source papers that kcalc checks, and those of this documentation about attention. Re-run the checks with `kcalc verify`.
+`kcalc verify --claim ID` prints one claim with its evidence. Cite a claim by its id and the version of kcalc, for example
+"DKS-thm13a, kcalc 0.3.0".
 
 {COPIES}
 """
 WORDS = {
-    Verdict.CORRECTED: "Fails as printed, a corrected form holds",
-    Verdict.REFUTED: "Fails",
-    Verdict.CAVEAT: "Holds with a caveat",
     Verdict.HOLDS: "Holds",
+    Verdict.CAVEAT: "Holds with a caveat",
+    Verdict.CORRECTED: "Fails as printed, holds as corrected",
+    Verdict.REFUTED: "Fails",
     Verdict.NOT_DECIDABLE: "Cannot be decided here",
 }
 
 
 def page() -> str:
     """The page as Markdown."""
-    verdicts = [claim.expected for claim in all()]
-    failing = sum(verdict in FAILING for verdict in verdicts)
-    headline = (
-        f"**{failing} of {counted(len(verdicts), 'mathematical statement')} fail as printed.** In "
-        f"all: {tally(verdicts)}."
+    parts = [HEAD, headline(), "", *_table(), ""]
+    return "\n".join([*parts, *(part for paper in papers() for part in _section(paper))])
+
+
+def headline() -> str:
+    """How many statements hold, and what becomes of the others."""
+    claims = all()
+    holds, caveat, corrected, fails, open_ = (len(_of(claims, verdict)) for verdict in WORDS)
+    failing = f" {fails} fail." if fails else ""
+    return (
+        f"**{holds + caveat} of {len(claims)} statements hold**, {caveat} of them with a caveat. "
+        f"{corrected} fail as printed and hold as corrected.{failing} {open_} cannot be decided "
+        f"here."
     )
-    return "\n".join(
-        [HEAD, headline, "", *(part for paper in papers() for part in _section(paper))]
-    )
+
+
+def _of(claims: Sequence[Claim], verdict: Verdict) -> list[Claim]:
+    return [claim for claim in claims if claim.expected is verdict]
+
+
+def _table() -> list[str]:
+    """The counts of each paper as a table."""
+    told = [verdict for verdict in WORDS if _of(all(), verdict)]
+    lines = ["| | " + " | ".join(WORDS[verdict].lower() for verdict in told) + " |"]
+    lines.append("|---|" + "---|" * len(told))
+    for paper in papers():
+        counts = (str(len(_of(list(paper.claims.values()), verdict))) for verdict in told)
+        lines.append(f"| [{paper.title}](#what-holds-{paper.name}) | " + " | ".join(counts) + " |")
+    return lines
 
 
 def _section(paper: Paper) -> list[str]:
-    lines = [f"## {paper.title}", ""]
+    lines = [f"(what-holds-{paper.name})=", f"## {paper.title}", ""]
     for verdict, words in WORDS.items():
-        claims = [claim for claim in paper.claims.values() if claim.expected is verdict]
+        claims = _of(list(paper.claims.values()), verdict)
         if claims:
             lines += [f"### {words}", "", *(line for claim in claims for line in _entry(claim)), ""]
     rows = [
@@ -53,10 +75,10 @@ def _section(paper: Paper) -> list[str]:
 def _entry(claim: Claim) -> list[str]:
     lines = [f"- **{claim.id}** ({claim.place}): {_flat(claim.statement)}"]
     for label, text in (
-        ("Under", claim.hypotheses),
-        ("Printed", claim.printed),
-        ("But", claim.caveat),
-        ("Why", claim.reason),
+        ("Assumptions", claim.hypotheses),
+        ("The paper prints", claim.printed),
+        ("Caveat", claim.caveat),
+        ("Reason", claim.reason),
     ):
         lines += [f"  *{label}:* {_flat(text)}"] if text else []
     return lines

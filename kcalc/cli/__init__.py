@@ -13,10 +13,10 @@ from contextlib import suppress
 from typing import Any
 
 from .. import __version__
-from ..foundation.errors import FreshnessError, KcalcError
+from ..foundation.errors import FreshnessError, KcalcError, glimpse
 from ..foundation.guests import brought
-from .command import call, describe, pure_output
-from .wording import Options, spoken
+from .command import call, describe, elapsed, pure_output
+from .wording import Options, not_known, spoken
 
 __all__ = ["COMMANDS", "main", "parser"]
 
@@ -24,20 +24,21 @@ BAD_INPUT = 2
 LINE = 600  # characters
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EBADF, getattr(errno, "EDQUOT", errno.ENOSPC)}
 COMMANDS = {
-    "maps": "print Q and C maps of a network",
+    "maps": "print the Q and C maps of a network",
     "shape": "compute the constants that make a network trainable",
-    "apply": "perform the edits of a shaping on a PyTorch model",
+    "apply": "apply the edits of a shaping to a PyTorch model",
     "ntk": "print the neural tangent kernel of a network",
-    "gain": "print the weight scale that keeps q",
+    "gain": "print the weight scale that preserves q",
     "moments": "print how much a network of finite width fluctuates",
     "scaling": "print the scaling of every weight",
     "smoothness": "bound the curvature and the step size of a network's loss",
     "transfer": "print how settings change with width and depth",
-    "report": "write one self-contained HTML page about a network",
+    "report": "write a self-contained HTML page about a network",
     "train": "train networks and compare methods",
     "verify": "check the statements of the source papers",
-    "read": "read a model of another framework",
+    "read": "read a model from another framework",
     "audit": "find what is wrong with a model's initialisation",
+    "completion": "print a script that completes kcalc commands in your shell",
 }
 
 
@@ -46,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns: 0, the exit status of a command, or 2 with one line on standard error for bad input.
 
-    The same where standard output cannot be written, on a full disk; a pipe closed by its reader is
-    not an error.
+    The same holds if standard output cannot be written, as on a full disk. A pipe that its reader
+    has closed is not an error.
     """
     try:
         return _status(arguments)
@@ -77,7 +78,7 @@ def _status(arguments: Sequence[str] | None) -> int:
         words = sys.argv[1:] if arguments is None else list(arguments)
         options = vars(parser(words).parse_args(words))
         known = options["known"]
-        with pure_output(options.values()):
+        with pure_output(options.values()), elapsed(options["command"]):
             return call(options["run"], options) or 0
     except FreshnessError as error:
         return _refused(
@@ -103,10 +104,29 @@ def _refused(text: str) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that reports a mistake in one line."""
+    """An argument parser that reports a mistake in one line and suggests what was meant."""
 
     def error(self, message: str) -> Any:
         self.exit(BAD_INPUT, f"{self.prog}: {one_line(message)} (try {self.prog} --help)\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As of argparse, but words that no option takes are a mistake of this parser."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            word = next((word for word in rest if word.startswith("-")), rest[0])
+            if not word.startswith("-"):
+                self.error(f"unexpected argument {glimpse(word)}")
+            name = word.partition("=")[0]
+            self.error(not_known("option", name, self._option_string_actions))
+        return found, rest
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        if isinstance(action, argparse._SubParsersAction):
+            raise argparse.ArgumentError(None, not_known("command", value, known))
+        raise argparse.ArgumentError(action, not_known("value", value, known))
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         if action.option_strings and arg_strings == ["--"]:  # of which argparse makes an empty list
@@ -130,7 +150,8 @@ def parser(words: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
             name, help=help, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         if name in words:
-            run = brought(f"cli.{name}:run")
-            describe(verb, run)
-            verb.set_defaults(run=run, known={action.dest: action for action in verb._actions})
+            module = brought(f"cli.{name}")
+            describe(verb, module.run, getattr(module, "COMMON", ()))
+            known = {action.dest: action for action in verb._actions}
+            verb.set_defaults(run=module.run, known=known, command=name)
     return top

@@ -1,10 +1,11 @@
-"""``kcalc apply MODEL EDITS``: the edits of a shaping performed on a model, its weights written."""
+"""``kcalc apply MODEL EDITS``: apply the edits of a shaping to a model and write its weights."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 from ..foundation.errors import KcalcError, glimpse
+from ..foundation.extras import imported
 from ..foundation.files import replacing
 from ..interchange import Edits, apply_edits, load_edits
 from .command import Option, write
@@ -18,7 +19,7 @@ def run(
     model: Annotated[
         str,
         Option(
-            "module:attribute, a PyTorch model or a function that returns one, as it was shaped",
+            "module:attribute, the PyTorch model that was shaped or a function that returns it",
             "model",
             metavar="MODEL",
         ),
@@ -30,7 +31,7 @@ def run(
     output: Annotated[
         str,
         Option(
-            "where the weights are written, as torch.save(model.state_dict(), FILE) does",
+            "the file of weights, as torch.save(model.state_dict(), FILE) writes it",
             "-o",
             "--output",
             metavar="FILE",
@@ -41,11 +42,11 @@ def run(
         str,
         Option("how weights are drawn; default orthogonal_delta", choices=LAWS),
     ] = LAWS[0],
-    seed: Annotated[int, Option("of the new weights, a whole number; default 0", metavar="N")] = 0,
+    seed: Annotated[int, Option("seed of the new weights; default 0", metavar="N")] = 0,
 ) -> None:
-    """Perform the edits of a shaping on a PyTorch model, and write its initial weights.
+    """Apply the edits of a shaping to a PyTorch model, and write its initial weights.
 
-    The file of weights does not say what is edited: load it with kc.load_edited, as the last line
+    The file of weights does not contain the edits: load it with kc.load_edited, as the last line
     of the output shows.
 
     Examples:
@@ -56,12 +57,12 @@ def run(
 
     """
     if output == "-":
-        raise KcalcError("weights are no text; give --output the name of a file")
+        raise KcalcError("weights cannot be printed; give --output the name of a file")
     check_files({"--output": output})
     if PYTHON.fullmatch(model) is None:
         raise KcalcError(
-            f"{glimpse(model)} is no module:attribute; edits are of PyTorch models, such as "
-            f"mymodels:resnet for what resnet() of mymodels.py returns"
+            f"{glimpse(model)} is not module:attribute; edits are for PyTorch models, such as "
+            f"mymodels:resnet for the result of resnet() in mymodels.py"
         )
     found = load_edits(edits)
     made, state = _performed(model, found, weights, seed)
@@ -72,10 +73,7 @@ def run(
 
 def _performed(model: str, edits: Edits, weights: str, seed: int) -> tuple[Any, Any]:
     built = python_object(model)
-    try:
-        import torch
-    except ModuleNotFoundError:
-        raise KcalcError("edits need PyTorch; install it, pip install torch") from None
+    torch = imported("torch")
     if not -(2**63) <= seed < 2**63:
         raise KcalcError(f"--seed is a whole number of 64 bits, got {glimpse(seed)}")
     generator = torch.Generator().manual_seed(seed)

@@ -14,7 +14,7 @@ from .text import check_files
 
 FOUND = 1
 FILES = {
-    kind: Option(f"also write the audit as {kind}, '-' for standard output alone", metavar="FILE")
+    kind: Option(f"also write the audit as {kind}; - prints only that", metavar="FILE")
     for kind in ("json", "sarif", "html")
 }
 
@@ -23,8 +23,8 @@ def run(
     model: Annotated[
         str,
         Option(
-            "a function without arguments that returns a torch.nn.Module, whose run is recorded; "
-            "or a module, whose weights are measured",
+            "a function without arguments that returns a torch.nn.Module (kcalc records its run), "
+            "or a module (kcalc measures its weights)",
             "model",
             metavar="MODULE:BUILDER",
         ),
@@ -33,7 +33,7 @@ def run(
     recipe: Annotated[
         str | None,
         Option(
-            f"the recipe that the model declares: {', '.join(r for r in RECIPES if r != 'mup')}, "
+            f"the recipe that the model follows: {', '.join(r for r in RECIPES if r != 'mup')}, "
             "mup=module:builder with the builder of the base width, or module:attribute with "
             "{pattern: sigma}",
             metavar="NAME",
@@ -48,13 +48,11 @@ def run(
     ] = None,
     fail_on: Annotated[
         str,
-        Option(
-            "the least severity that gives the exit status 1; default error", choices=SEVERITIES
-        ),
+        Option("exit with status 1 at this severity or worse; default error", choices=SEVERITIES),
     ] = "error",
     ignore: Annotated[
         tuple[str, ...],
-        Option("leave out findings of some codes, with commas between", metavar="CODES"),
+        Option("leave out findings with these codes, separated by commas", metavar="CODES"),
     ] = (),
     also: Annotated[
         tuple[str, ...],
@@ -63,25 +61,25 @@ def run(
     predict: Annotated[
         bool,
         Option(
-            "leave out the sizes of stream and logits by the kernel calculus, which are given "
-            "where it has rules for every layer",
+            "leave out the predicted sizes of stream and logits (given if kcalc has rules for "
+            "every layer)",
             "--no-predict",
             action="store_false",
         ),
     ] = True,
     lock: Annotated[
         str | None,
-        Option("write laws and sigmas to a file, '-' for standard output alone", metavar="FILE"),
+        Option("write laws and sigmas to a file; - prints only them", metavar="FILE"),
     ] = None,
     baseline: Annotated[
-        str | None, Option("report what differs from the file that --lock wrote", metavar="FILE")
+        str | None, Option("report differences from a file that --lock wrote", metavar="FILE")
     ] = None,
     **files: Annotated[str, FILES],
 ) -> int:
     """Audit the initialisation of a PyTorch model.
 
-    The audit has the law and the role of every parameter, the sizes of stream, gradients and
-    logits at the start, and findings with file and line.
+    Prints the law and the role of every parameter, the sizes of stream, gradients and logits at
+    the start, and findings with file and line.
 
     Examples:
       kcalc audit mymodel:build --input 4,64
@@ -89,8 +87,8 @@ def run(
       kcalc audit mymodel:build --lock init.lock
       kcalc audit mymodel:build --baseline init.lock
 
-    The module is imported, and its code run. The exit status is 0 without findings of the
-    severity of --fail-on or a worse one, 1 with them, 2 for bad input.
+    The module is imported, and its code run. The exit status is 1 if there are findings at the
+    severity of --fail-on or worse, 2 for bad input, and 0 otherwise.
 
     """
     ignored = known_codes([c.strip() for text in ignore for c in text.split(",")], "--ignore")
@@ -115,7 +113,7 @@ def run(
     if lock:
         write(lock, lock_text(found.name, found.parameters))
     if "-" not in (lock, *files.values()):
-        print(found)
+        write("-", f"{found}\n")
     return FOUND if found.found(fail_on) else 0
 
 

@@ -4,7 +4,8 @@ A parameter is annotated ``Annotated[type, Option(help)]``. The option ``--like-
 parameter ``like_this``; without it the parameter keeps its default. A parameter that is annotated
 ``Annotated[type, function]`` is the result of that function, whose parameters are options too;
 ``**targets: Annotated[Any, {name: Option(help)}]`` takes the options of a table. The docstring
-describes the command; what follows "Examples:" in it stands below the options.
+describes the command; the text from "Examples:" on follows the options. A command with many
+options names the common ones, which come first.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ import argparse
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from textwrap import fill
+from threading import Event, Thread
+from time import monotonic
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from ..foundation.files import write_whole
+from ..foundation.progress import PATIENCE
 
 
 class Option:
     """An option: its help, its flags where its name does not give them, and what argparse takes.
 
-    ``group``: the heading it stands under. The annotated type says what argparse is not told:
+    ``group``: its heading in the help. The annotated type fills in the rest for argparse:
     float is a finite number, bool a switch, and a tuple collects an option given several times.
     """
 
@@ -45,8 +49,12 @@ def number(text: str) -> float:
 
 
 _documents: ContextVar[Any] = ContextVar("documents", default=None)
+_clock: ContextVar[Any] = ContextVar("clock", default=None)
+SHOWING_PROGRESS = ("train", "verify")  # by themselves
+TICK, CLEAR = 1.0, "\r\x1b[K"
 WIDTH = 86  # columns of descriptions
 GIVEN = object()  # in place of an Option: all that was given, {name: value}
+MORE = "more options"
 KINDS: dict[type, dict[str, Any]] = {
     tuple: {"action": "append"},
     float: {"type": number},
@@ -66,21 +74,35 @@ def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, Any, tuple[
         yield name, kind, tuple(about)
 
 
-def describe(parser: argparse.ArgumentParser, function: Callable[..., Any]) -> None:
-    """Give a parser the description and the options of a function."""
+def describe(
+    parser: argparse.ArgumentParser, function: Callable[..., Any], common: Sequence[str] = ()
+) -> None:
+    """Give a parser the description and the options of a function, the common ones first."""
     text, mark, examples = (inspect.getdoc(function) or "").partition("Examples:\n")
     paragraphs = text.strip().split("\n\n")
     parser.description = "\n\n".join(p if "\n " in p else fill(p, WIDTH) for p in paragraphs)
     parser.epilog = mark.lower() + examples
-    _declare(parser, function, {None: parser})
+    declared = list(_declared(function))
+    places = [named["metavar"] for flags, named, _ in declared if not flags[0].startswith("-")]
+    parser.usage = " ".join(["%(prog)s", *places, "[options]"])
+    declared.sort(key=lambda one: common.index(one[1]["dest"]) if one[1]["dest"] in common else 99)
+    groups: dict[Any, Any] = {}
+    for flags, named, group in declared:
+        heading = None if named["dest"] in common else group or (MORE if common else None)
+        if not flags[0].startswith("-"):
+            heading, named = None, {k: v for k, v in named.items() if k != "dest"}
+        if heading not in groups:
+            groups[heading] = parser.add_argument_group(heading) if heading else parser
+        groups[heading].add_argument(*flags, **named)
 
 
-def _declare(
-    parser: argparse.ArgumentParser, function: Callable[..., Any], groups: dict[Any, Any]
-) -> None:
+def _declared(
+    function: Callable[..., Any],
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any], Any]]:
+    """(flags, what argparse is told, group) of every option."""
     for name, kind, about in _parameters(function):
         if callable(about[0]):
-            _declare(parser, about[0], groups)
+            yield from _declared(about[0])
             continue
         if about[0] is GIVEN:
             continue
@@ -89,13 +111,9 @@ def _declare(
         kinds += [get_origin(k) for k in kinds]
         usual = next((KINDS[k] for k in KINDS if k in kinds), {})
         for dest, option in table:
-            if option.group not in groups:
-                groups[option.group] = parser.add_argument_group(option.group)
             flags = option.flags or ("--" + dest.replace("_", "-"),)
-            named = {"dest": dest} if flags[0].startswith("-") else {}
-            groups[option.group].add_argument(
-                *flags, **usual | {"default": argparse.SUPPRESS} | named | option.more
-            )
+            told = usual | {"default": argparse.SUPPRESS, "dest": dest} | option.more
+            yield flags, told, option.group
 
 
 def call(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
@@ -134,11 +152,43 @@ def pure_output(options: Iterable[Any]) -> Iterator[None]:
         _documents.reset(token)
 
 
+@contextmanager
+def elapsed(command: str) -> Iterator[None]:
+    """On a terminal, show for how long a slow command has been running, until it prints."""
+    if sys.stderr is None or not sys.stderr.isatty() or command in SHOWING_PROGRESS:
+        yield
+        return
+    stream, stopped = sys.stderr, Event()
+
+    def show() -> None:
+        started = monotonic()
+        while not stopped.wait(TICK):
+            if (seconds := monotonic() - started) >= PATIENCE:  # the next text replaces this one
+                print(f"{CLEAR}kcalc {command}: {seconds:.0f} s\r", end="", file=stream, flush=True)
+
+    def stop() -> None:
+        if not stopped.is_set():
+            stopped.set()
+            thread.join()
+            print(CLEAR, end="", file=stream, flush=True)
+
+    thread = Thread(target=show, daemon=True)
+    token = _clock.set(stop)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop()
+        _clock.reset(token)
+
+
 def write(path: str, text: str) -> None:
     """Write a text to a file, or to standard output for -."""
     if path != "-":
         write_whole(path, text)
         return
+    if (stop := _clock.get()) is not None:
+        stop()
     stream = _documents.get() or sys.stdout
     if stream is not None:  # None where it is closed
         stream.write(text)

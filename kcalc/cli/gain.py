@@ -1,4 +1,4 @@
-"""``kcalc gain ACTIVATION ...``: the weight scale that keeps q."""
+"""``kcalc gain ACTIVATION ...``: the weight scale that preserves q."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ from typing import Annotated
 from .. import gain
 from ..activations import activation
 from .command import Option
-from .text import table
+from .text import Json, check_files, show, table
 
 
 def run(
     activations: Annotated[
         list[str], Option("activations by name", "activations", nargs="+", metavar="NAME")
     ],
-    q: Annotated[float, Option("the q value to keep; default 1")] = 1.0,
+    q: Annotated[float, Option("the q value to preserve; default 1")] = 1.0,
+    json: Json = None,
 ) -> None:
-    """Print the gains of activations."""
-    rows = [("activation", "gain", "centred gain")]
+    """Print the gains of activations: the sigma_w that preserves q, and that of centred weights."""
+    check_files({"--json": json})
+    found: dict[str, dict[str, float | None]] = {}
     for name in activations:
         phi = activation(name)
-        variance = float(phi.second_moment(q)) - float(phi.mean(q)) ** 2
-        centred = f"{gain(phi, q, centred=True):.13g}" if variance > 0 else "-"
-        rows.append((phi.name, f"{gain(phi, q):.13g}", centred))
-    print("\n".join(table(rows)))
+        varies = float(phi.second_moment(q)) > float(phi.mean(q)) ** 2
+        centred = float(gain(phi, q, centred=True)) if varies else None
+        found[phi.name] = {"gain": float(gain(phi, q)), "centred_gain": centred}
+    rows = [
+        (name, *("-" if value is None else f"{value:.13g}" for value in gains.values()))
+        for name, gains in found.items()
+    ]
+    text = "\n".join(table([("activation", "gain", "centred gain"), *rows]))
+    show(text, lambda: {"q": q, "gains": found}, json)

@@ -13,7 +13,17 @@ from ..calculi.subnetworks import maximal_slope, subnetworks
 from ..foundation.errors import KcalcError
 from .command import Option, Plot, save_figure
 from .networks import Named, Tokens, Weighted
-from .text import assumption_lines, heading, mode_lines, table
+from .text import (
+    Json,
+    assumption_lines,
+    by_output,
+    check_files,
+    document,
+    heading,
+    mode_lines,
+    show,
+    table,
+)
 
 if TYPE_CHECKING:
     from ..maps import CMap
@@ -30,7 +40,7 @@ def run(
         float | None, Option("q value (mean square) of the network's input; default 1")
     ] = None,
     assume_independent: Annotated[
-        bool, Option("go on where a hypothesis fails, saying so")
+        bool, Option("continue if a hypothesis fails, and mark the result as heuristic")
     ] = False,
     slopes: Annotated[
         bool,
@@ -39,8 +49,17 @@ def run(
             "q values); --plot draws the subnetworks"
         ),
     ] = False,
+    json: Json = None,
 ) -> None:
-    """Print the global Q and C map of a network."""
+    """Print the global Q and C maps of a network.
+
+    Examples:
+      kcalc maps vanilla-50 --activation relu --plot maps.png
+      kcalc maps resnet-50 --slopes
+      kcalc maps bert --tokens 128 --json bert.json
+
+    """
+    check_files({"--json": json})
     network, level = named.network, 1.0 if q is None else q
     if level <= 0:
         raise KcalcError(f"--q is a mean square and must be > 0, got {q}")
@@ -48,7 +67,7 @@ def run(
         text = slopes_text(named, q)
         if plot:
             save_figure(subnetworks(network).draw(), plot)
-        print(text)
+        show(text, lambda: slope_numbers(named, q), json)
         return
     at = partial(node_values, network, 0.0, q=level, assume_independent=assume_independent, **over)
     if over["tokens"] is not None and tells_tokens_apart(network, over["tokens"]):
@@ -61,15 +80,50 @@ def run(
             gradients(network, level, output, assume_independent=assume_independent, **over)
             for output in network.outputs
         ]
-        print(sampled_text(named, values, found))
+        streams = {
+            "nodes": values.to_dict()["nodes"],
+            "gradients": {one.output: one for one in found},
+        }
+        text = sampled_text(named, values, found)
+        show(text, lambda: document(named, values, q=level, **streams), json)
         return
     c = c_map(network, assume_independent, **over)
-    text = maps_text(named, q_map(network, assume_independent, **over), c, level)
+    q_of = q_map(network, assume_independent, **over)
+    text, stream = maps_text(named, q_of, c, level), None
     if over["tokens"] is not None:
-        text += "\n\n" + tokens_text(named, at())
+        stream = at()
+        text += "\n\n" + tokens_text(named, stream)
     if plot:
         save_figure(c.plot(q=level, labels=[named.short]), plot)
-    print(text)
+    show(text, lambda: map_numbers(named, q_of, c, level, stream), json)
+
+
+def map_numbers(named: Named, q_of: Any, c_of: CMap, q: float, stream: Any) -> dict[str, Any]:
+    """The global maps as plain data; over tokens with the values along the stream."""
+    parts = [
+        by_output(named.network, value)
+        for value in (q_of(q), c_of(COSINES, q), c_of.derivative(1)(COSINES, q))
+    ]
+    outputs = {
+        node: dict(zip(("Q", "C", "C_slope"), (part[node] for part in parts), strict=True))
+        for node in parts[0]
+    }
+    found: dict[str, Any] = {"outputs": outputs}
+    if len(outputs) == 1:
+        found["fixed_points"] = c_of.fixed_points(q)
+    if stream is not None:
+        values = {node: stream[node] for node in named.network.cut_nodes()}
+        found["nodes"] = {
+            node: {"q": value.q1, "token_cosine": value.token_cosine1, "c": value.c}
+            for node, value in values.items()
+        }
+    return document(named, c_of, q=q, c=COSINES, **found)
+
+
+def slope_numbers(named: Named, q: float | None) -> dict[str, Any]:
+    """The slope polynomials as texts and the maximal slope function, as plain data."""
+    mu = maximal_slope(named.network, q)
+    return document(named, mu, slope_polynomials=slope_texts(named.network, q), maximal_slope=mu)
 
 
 def maps_text(named: Named, q_of: Any, c_of: CMap, q: float) -> str:

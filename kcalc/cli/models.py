@@ -1,7 +1,4 @@
-"""The user's own models on the command line.
-
-ONNX files, JSON files and Python objects named as ``module:attribute``.
-"""
+"""Users' models on the command line: ONNX, JSON, and Python objects ``module:attribute``."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from ..interchange import FORMATS, example_ids, example_shape
 from .command import Option
 
 PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-LONGEST = 40  # digits of a size, more than any has
+LONGEST = 40  # digits of a size; no real size has as many
 MODEL_HELP = (
     "an .onnx file, a network .json file, or module:attribute, a model (or a function that "
     "returns one) in a Python module"
@@ -38,8 +35,8 @@ def sizes(text: str) -> tuple[int, ...]:
     parts = [part.strip().lstrip("0") for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise argparse.ArgumentTypeError(
-            f"{glimpse(text)} is no shape; write positive whole numbers with commas, the examples "
-            f"first: 1,3,224,224"
+            f"{glimpse(text)} is not a shape; write positive whole numbers separated by commas, "
+            f"the number of examples first: 1,3,224,224"
         )
     try:
         return example_shape([int(part[:LONGEST]) for part in parts], "--input")
@@ -48,9 +45,9 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def token_ids(text: str) -> np.ndarray:
-    """Token ids of a shape from the command line, ``2,12``: small whole numbers, none of them 0.
+    """Token ids of a shape from the command line, ``2,12``: small whole numbers other than 0.
 
-    A PyTorch model gets others in place of those that it takes for padding.
+    For a PyTorch model, ids that it treats as padding are replaced.
 
     Raises: argparse.ArgumentTypeError naming the text.
     """
@@ -67,7 +64,7 @@ def by_name(parse: Callable[[str], Any]) -> Callable[[str], Any]:
         name, named, rest = text.rpartition("=")
         found = parse(rest.strip())
         if named and not name.strip().isidentifier():
-            raise argparse.ArgumentTypeError(f"{glimpse(name)} is no name of an argument")
+            raise argparse.ArgumentTypeError(f"{glimpse(name)} is not the name of an argument")
         return {name.strip(): found} if named else found
 
     return read_one
@@ -83,15 +80,15 @@ def assembled(inputs: Sequence[Any]) -> tuple[Any, ...]:
 Inputs: TypeAlias = Annotated[
     tuple[Any, ...],
     Option(
-        "as --input, for an input of token ids (whole numbers): 2,16 for 2 sequences of 16 tokens; "
-        "inputs stand in the order of --input and --ids",
+        "as --input, for an input of token ids: 2,16 is 2 sequences of 16 tokens; inputs are in "
+        "the order of --input and --ids",
         "--ids",
         type=by_name(token_ids),
         metavar="SIZES",
     ),
     Option(
-        "the shape of an example input, the examples first: 1,3,224,224; once for every input of "
-        "the model, also by its name: mask=2,16",
+        "shape of an example input, number of examples first: 1,3,224,224; once per input of the "
+        "model, or by name: mask=2,16",
         type=by_name(sizes),
         metavar="SIZES",
     ),
@@ -113,9 +110,9 @@ def _is_file(text: str) -> bool:
 def model_named(text: str, inputs: Sequence[Any] = (), sigmas: bool = True) -> Reading:
     """The model that a word of the command line names, read.
 
-    A Python module is imported, and so executed, only where the word has the form module:attribute.
+    A Python module is imported, and so run, only for a word of the form module:attribute.
 
-    Raises: KcalcError for files and modules that are missing or no models.
+    Raises: KcalcError for files and modules that are missing or that are not models.
     """
     given = assembled(inputs)
     if PYTHON.fullmatch(text) and not _is_file(text):
@@ -126,7 +123,7 @@ def model_named(text: str, inputs: Sequence[Any] = (), sigmas: bool = True) -> R
 def python_object(text: str) -> Any:
     """The object that ``module:attribute`` names.
 
-    A function or class that needs no arguments is called. The working folder is searched.
+    A function or class that needs no arguments is called. The working folder is searched first.
     """
     return python_attribute(text, lambda found: found() if _is_maker(found) else found)
 
@@ -160,7 +157,7 @@ def python_attribute(text: str, use: Callable[[Any], Any] = lambda found: found)
         raise
     except Exception as error:
         raise KcalcError(
-            f"{text}: {type(error).__name__} while the module was imported or the model made: "
+            f"{text}: {type(error).__name__} while importing the module or building the model: "
             f"{_short(error)}"
         ) from error
     finally:

@@ -1,7 +1,4 @@
-"""``kcalc moments NET``: exact moments of norms and Jacobians at finite width.
-
-The command also gives fluctuations of q, for any activation.
-"""
+"""``kcalc moments NET``: moments of norms and Jacobians at finite width, fluctuations of q."""
 
 from __future__ import annotations
 
@@ -11,10 +8,10 @@ from .. import layers as L
 from ..calculi.fluctuations import Fluctuations, fluctuations
 from ..calculi.moments import LAWS, Moments, moments
 from ..foundation.errors import KcalcError
-from ..shaping import shape
 from .command import Option, Plot, save_figure
 from .networks import FirstMethod, WeightsAlone, check_widths
-from .text import assumption_lines, heading, table
+from .targets import shape_by_name
+from .text import Json, assumption_lines, check_files, heading, show, table
 
 
 def run(
@@ -42,11 +39,12 @@ def run(
         Option("with --fluctuations: also the variance of c for two inputs of this cosine"),
     ] = None,
     layers: Annotated[bool, Option("print every node, not only the output")] = False,
+    json: Json = None,
 ) -> None:
     """Print exact means, fourth moments and variances of norms and Jacobians.
 
-    They are for a network of finite width and an input of norm 1 or of mean square Q; with
-    --fluctuations, the variances of q and c values for any activation.
+    The network has finite width, the input norm 1 or mean square Q. With --fluctuations: the
+    variances of q and c values, for any activation.
 
     Examples:
       kcalc moments vanilla-20 --features 100 --sigma-w 1.41421356 --layers
@@ -55,11 +53,12 @@ def run(
 
     """
     network = named.network
+    check_files({"--json": json})
     check_widths(network, features)
     if c is not None and not fluctuate:
         raise KcalcError("--c needs --fluctuations")
     if method is not None:
-        network = shape(network, method=method).network
+        network = shape_by_name(network, method=method).network
     found: Moments | Fluctuations
     if fluctuate:
         found = fluctuations(network, features, weights, q=1 if q is None else q, c=c)
@@ -70,17 +69,8 @@ def run(
     body = [*str(found).splitlines(), ""] if layers else []
     if plot:
         save_figure(found.plot(), plot)
-    print(
-        "\n".join(
-            [
-                *heading(named.title, network),
-                *lines,
-                "",
-                *body,
-                *assumption_lines(found.assumptions),
-            ]
-        )
-    )
+    text = [*heading(named.title, network), *lines, "", *body]
+    show("\n".join([*text, *assumption_lines(found.assumptions)]), found.to_dict, json)
 
 
 def _law(text: str) -> str | float:

@@ -1,7 +1,4 @@
-"""Networks on the command line.
-
-a family and a number (``resnet-v2-101``), or a model of the user's own.
-"""
+"""Networks on the command line: ``resnet-v2-101``, a family and a number, or a user's model."""
 
 from __future__ import annotations
 
@@ -45,8 +42,8 @@ TRANSFORMERS: dict[str, Any] = {
 class Family:
     """A family of built-in networks.
 
-    ``about`` stands in its titles; ``weighted``: whether its sums have shortcut weights; ``less``:
-    by how much it has fewer nonlinear layers than its depth says, where it is counted so.
+    ``about`` is part of its titles; ``weighted``: whether its sums have shortcut weights; ``less``:
+    by how many layers its depth exceeds the number of nonlinear layers.
     """
 
     build: Any
@@ -78,20 +75,22 @@ NET_HELP = (
     "vanilla-DEPTH, resnet-v2-50|101|152 (or resnet-...), wide-resnet-DEPTH, "
     "layernorm-resnet-50|101|152, "
     "rescaled-resnet-BLOCKS, densenet-LAYERS, gated-mlp-BLOCKS, convnext-BLOCKS, "
-    "gpt2|llama|bert|vit|t5 (with -BLOCKS for another number of blocks), an .onnx file, a network "
-    ".json "
-    "file, or module:attribute for a model in Python"
+    "gpt2|llama|bert|vit|t5 (add -BLOCKS for another number of blocks), an .onnx file, a network "
+    ".json file, or module:attribute for a model in Python"
 )
 
 
 @dataclass(frozen=True)
 class Named:
-    """A network from the command line, its title, and the changes made to it."""
+    """A network from the command line, its title, and the model that it was read from.
+
+    ``reading``: of a model of which nothing but the activation was changed, to ``activation``.
+    """
 
     network: Network
     title: str
-    reading: Reading | None = None  # of a model to which no more was done than
-    activation: str | None = None  # to give it these activations
+    reading: Reading | None = None
+    activation: str | None = None
 
     @property
     def short(self) -> str:
@@ -117,13 +116,13 @@ def network_from(
     shortcut_weight: ShortcutWeight = None,
     input: Inputs = (),
     without_normalization: Annotated[
-        bool, Option("drop Batch-, Layer-, RMS- and GroupNorm, and normalise the weights of sums")
+        bool, Option("remove Batch-, Layer-, RMS- and GroupNorm, and normalise sums")
     ] = False,
     normalise_sums: Annotated[
-        bool, Option("divide the weights of every sum by the root of their squares' sum")
+        bool, Option("divide the weights of every sum by the root of the sum of their squares")
     ] = False,
     preactivated: Annotated[
-        bool, Option("rewrite a ResNet V1, whose sums add activations, as a V2")
+        bool, Option("rewrite a ResNet V1 (its sums add activations) as a V2")
     ] = False,
 ) -> Named:
     """The network that a command line names.
@@ -144,10 +143,7 @@ def network_from(
 
 
 def bare(named: Named, without: bool = True) -> Named:
-    """The network with normalised sums, ``without`` its normalisation layers.
-
-    The title lists both.
-    """
+    """The network with normalised sums, and ``without`` its norms; the title lists both."""
     network = named.network.without_normalization() if without else named.network
     normalised = network.normalised()
     sums = [
@@ -175,7 +171,7 @@ def weighted(
         float | None, Option("standard deviation of all biases", metavar="S")
     ] = None,
 ) -> Named:
-    """The network with one sigma_w, and one sigma_b, in all Affine layers, where they are given."""
+    """The network with the given sigma_w and sigma_b in all Affine layers."""
     given = {k: v for k, v in (("sigma_w", sigma_w), ("sigma_b", sigma_b)) if v is not None}
     if not given:
         return named
@@ -184,7 +180,7 @@ def weighted(
 
 
 def without_biases(named: Net, sigma_w: SigmaW = None) -> Named:
-    """The network with one sigma_w in all Affine layers, where it is given."""
+    """The network with the given sigma_w in all Affine layers."""
     return weighted(named, sigma_w)
 
 
@@ -208,7 +204,7 @@ Tokens: TypeAlias = Annotated[dict[str, Any], tokens_of]
 FirstMethod: TypeAlias = Annotated[
     str | None,
     Option(
-        "shape the network first, by a method of kcalc shape with its default targets",
+        "shape the network first by a method of kcalc shape, with its default targets",
         metavar="METHOD",
         choices=tuple(METHODS),
     ),
@@ -218,7 +214,7 @@ FirstMethod: TypeAlias = Annotated[
 def check_widths(network: Network, features: int | None) -> None:
     """Check that layers state their widths or that a width is given.
 
-    Raises: KcalcError otherwise, in words of the command line.
+    Raises: KcalcError that names the option otherwise.
     """
     if features is not None and features < 1:
         raise KcalcError(
@@ -237,12 +233,10 @@ def named_network(
     shortcut_weight: float | None = None,
     inputs: Sequence[Any] = (),
 ) -> Named:
-    """The network a command line names.
+    """The network that a command line names: a family and a number, or a user's model.
 
-    a family and a number, or a model of the user's own with the shapes of its ``inputs``.
-
-    Raises: KcalcError for an unknown family (with the nearest), a bad depth, or a file that does
-    not hold a network.
+    ``inputs``: the shapes of the model's inputs. Raises: KcalcError for an unknown family (it
+    names the nearest), a bad depth, or a file without a network.
     """
     if is_model(name):
         if shortcut_weight is not None:
@@ -252,7 +246,7 @@ def named_network(
         return _from_model(name, activation_name, inputs)
     if inputs:
         raise KcalcError(
-            f"--input gives the shapes of a model's inputs; the built-in network {name!r} takes any"
+            f"--input is for models; the built-in network {name!r} takes inputs of any shape"
         )
     transformer, _, blocks = name.lower().partition("-")
     if transformer in TRANSFORMERS and (blocks.isdigit() or name.lower() == transformer):
@@ -300,7 +294,7 @@ def _built(name: str, depth: int, phi: str | None, weight: float | None) -> Name
         return Named(network, f"{title}{family.about}: {_counted(network)}")
     if weight is not None and not 0 <= weight < 1:
         raise KcalcError(
-            f"--shortcut-weight must lie in [0, 1), got {weight:g}: at 1 the branches are cut off"
+            f"--shortcut-weight must be in [0, 1), got {weight:g}: at 1 branches have weight 0"
         )
     chosen: Any = architectures.HALF if weight is None else weight
     network = family.build(depth, shortcut_weight=chosen, **given)

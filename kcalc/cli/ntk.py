@@ -1,7 +1,4 @@
-"""``kcalc ntk NET``: the NNGP, the neural tangent kernel and the gradients at every layer.
-
-The neural tangent kernel is also split into its parts by layer.
-"""
+"""``kcalc ntk NET``: the NNGP kernel, the tangent kernel with its parts, and the gradients."""
 
 from __future__ import annotations
 
@@ -13,11 +10,21 @@ from .. import Gradients, gradients, ntk
 from .. import layers as L
 from ..calculi import PARAMETERIZATIONS, TangentKernel
 from ..foundation.errors import KcalcError
-from ..shaping import shape
 from .command import Option, Plot, save_figure
 from .maps import COSINES
 from .networks import FirstMethod, Named, Tokens, Weighted
-from .text import assumption_lines, heading, mode_lines, table
+from .targets import shape_by_name
+from .text import (
+    Json,
+    assumption_lines,
+    by_output,
+    check_files,
+    document,
+    heading,
+    mode_lines,
+    show,
+    table,
+)
 
 ROUNDING = 2.0**-48  # per layer, over the variance of the output; less prints as 0
 
@@ -35,10 +42,11 @@ def run(
     layers: Annotated[
         bool, Option("also print the part of every Affine layer and the gradients there")
     ] = False,
+    json: Json = None,
 ) -> None:
     """Print the infinite-width kernels of a network as functions of the inputs' c value.
 
-    Printed too is how large gradients are at initialisation.
+    Also prints how large gradients are at initialisation.
 
     Examples:
       kcalc ntk vanilla-100 --activation relu --sigma-w 1.41421356
@@ -49,18 +57,33 @@ def run(
         raise KcalcError(f"--q is a mean square and must be > 0, got {q}")
     network = named.network
     if method is not None:
-        network = shape(network, method=method).network
+        network = shape_by_name(network, method=method).network
+    check_files({"--json": json})
     kernel = ntk(network, parameterization, features, **tokens)
     text = kernel_text(named, kernel, q, layers, **tokens)
     if plot:
         save_figure(kernel.plot(q=q), plot)
-    print(text)
+    show(text, lambda: kernel_numbers(named, kernel, q, **tokens), json)
+
+
+def kernel_numbers(named: Named, kernel: TangentKernel, q: float, **tokens: Any) -> dict[str, Any]:
+    """The kernels as plain data, with the parts of every Affine layer and the gradients."""
+    network = kernel.network
+    tangent, covariance = (by_output(network, f(COSINES, q)) for f in (kernel, kernel.nngp))
+    outputs = {node: {"nngp": covariance[node], "ntk": tangent[node]} for node in tangent}
+    found: dict[str, Any] = {}
+    if len(outputs) == 1:
+        parts = kernel.by_layer([0.0, 1.0], q)
+        found["layers"] = {node: {"ntk": part, "c": [0.0, 1.0]} for node, part in parts.items()}
+        found["gradients"] = gradients(network, q, **tokens)
+    return document(named, kernel, q=q, c=COSINES, outputs=outputs, **found)
 
 
 def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool, **tokens: Any) -> str:
     """The kernels as aligned text."""
     lines = heading(named.title, kernel.network, kernel)
-    tangent, covariance = kernel(COSINES, q), kernel.nngp(COSINES, q)
+    tangent: Any = kernel(COSINES, q)  # {output: array} of several outputs
+    covariance: Any = kernel.nngp(COSINES, q)
     for node in kernel.network.outputs:
         theta, k = (v[node] if isinstance(v, dict) else v for v in (tangent, covariance))
         if len(kernel.network.outputs) > 1:

@@ -1,7 +1,4 @@
-"""``kcalc read MODEL``: the network of a model, and where it differs from the model.
-
-The network is printed node by node.
-"""
+"""``kcalc read MODEL``: the network of a model node by node, and how it differs from the model."""
 
 from __future__ import annotations
 
@@ -30,15 +27,15 @@ def run(
             action=argparse.BooleanOptionalAction,
         ),
     ] = True,
-    all: Annotated[bool, Option(f"print all nodes, not {ROWS} at most")] = False,
+    all: Annotated[bool, Option(f"print all nodes, not at most {ROWS}")] = False,
     json: Annotated[
         str | None,
-        Option("also write the network as JSON, '-' for standard output alone", metavar="FILE"),
+        Option("also write the network as JSON; - prints only the JSON", metavar="FILE"),
     ] = None,
 ) -> None:
-    """Read a model (ONNX, JSON or a Python object) and print the network it is, node by node.
+    """Read a model (ONNX, JSON or a Python object) and print its network node by node.
 
-    The exit status is 0 where it was read and 2 where it was not.
+    The exit status is 0 if the model was read and 2 if not.
 
     Examples:
       kcalc read model.onnx
@@ -46,7 +43,7 @@ def run(
       kcalc read mymodels:resnet --input 1,3,32,32 --no-sigmas
       kcalc read mymodels:transformer --ids 2,16
 
-    A Python module is imported, and its code run, only where you write module:attribute.
+    A Python module is imported, and its code run, only if you write module:attribute.
 
     """
     check_files({"--json": json})
@@ -86,7 +83,7 @@ def reading_text(title: str, reading: Reading, most: int | None = ROWS) -> str:
 
 
 def described(layer: L.Layer) -> str:
-    """A layer in short: its kind and the fields that are not as usual."""
+    """A layer in short: its kind and the fields that differ from their defaults."""
     parts = []
     for item in fields(layer):
         value = getattr(layer, item.name)

@@ -1,4 +1,4 @@
-"""``kcalc report NET``: one self-contained HTML page about a network."""
+"""``kcalc report NET``: a self-contained HTML page about a network."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import numpy as np
 from ..foundation.errors import KcalcError
 from ..foundation.files import destination
 from ..foundation.plain_arguments import file_path
+from ..interchange import json_text
 from ..lab.report import report
 from ..shaping import METHODS
 from .command import GIVEN, Option, write
 from .models import PYTHON, is_model
 from .networks import Tokens, Weighted
-from .text import check_files
+from .text import Json, check_files
 
 
 def run(
@@ -27,7 +28,7 @@ def run(
     output: Annotated[
         str,
         Option(
-            "the page to write, '-' for standard output alone; default report.html",
+            "the page to write; - prints it; default report.html",
             "-o",
             "--output",
             metavar="FILE",
@@ -36,24 +37,25 @@ def run(
     method: Annotated[
         str | None,
         Option(
-            "the shaping method of the page, as of kcalc shape; default tat for ReLUs, dks for "
-            "all else",
+            "shaping method, as in kcalc shape; default edge for transformers, tat for ReLUs, dks "
+            "for all else",
             metavar="METHOD",
             choices=tuple(METHODS),
         ),
     ] = None,
     zeta: Annotated[
-        float | None, Option("with dks: the largest slope of any subnetwork; default 1.5")
+        float | None, Option("with dks: largest slope of any subnetwork; default 1.5")
     ] = None,
     eta: Annotated[
-        float | None, Option("with tat: the largest c value of orthogonal inputs; default 0.9")
+        float | None, Option("with tat: largest c value of orthogonal inputs; default 0.9")
     ] = None,
-    name: Annotated[str | None, Option("the headline of the page; by default NET")] = None,
+    name: Annotated[str | None, Option("headline of the page; default NET")] = None,
+    json: Json = None,
 ) -> None:
-    """Write one HTML page about a network, readable without network access.
+    """Write a self-contained HTML page about a network.
 
-    On the page: its drawing, Q and C maps with sliders, slopes, tangent kernel, shaping,
-    constants for each framework, and the assumptions of all that.
+    The page has a drawing, Q and C maps with sliders, slopes, the tangent kernel, the shaping with
+    constants for each framework, and the assumptions of all results.
 
     Examples:
       kcalc report vanilla-100 --activation tanh
@@ -62,10 +64,10 @@ def run(
       kcalc report model.onnx --without-normalization -o model.html
       kcalc report mymodels:transformer --ids 2,16 --tokens 16 -o transformer.html
 
-    The page needs no network access: it can be attached to a paper, a pull request or a mail.
+    The page needs no network access: attach it to a paper, a pull request or a mail.
 
     """
-    check_files({"--output": output}, lambda path: destination(file_path(path)))
+    check_files({"--output": output, "--json": json}, lambda path: destination(file_path(path)))
     targets = {key: given[key] for key in ("zeta", "eta") if key in given}
     if len(targets) == 2:
         raise KcalcError("give --zeta (dks) or --eta (tat), not both")
@@ -81,10 +83,12 @@ def run(
         **over,
         **targets,
     )
+    if json:
+        write(json, json_text(found.to_dict()))
     if output == "-":
         write(output, found.html)
-        return
-    print(f"wrote {found.path} ({found.size / 1000:.0f} kB)")
+    elif json != "-":
+        write("-", f"wrote {found.path} ({found.size / 1000:.0f} kB)\n")
 
 
 def _line(title: str) -> str:
@@ -101,7 +105,7 @@ def _command(given: Mapping[str, Any], output: str) -> str:
     """The command line again, with paths made short."""
     words = ["kcalc", "report", _headline(given["network"])]
     for name in given["known"]:
-        if name not in given or name in ("network", "output", "name", "input"):
+        if name not in given or name in ("network", "output", "name", "input", "json"):
             continue
         value = given[name]
         words.append("--" + name.replace("_", "-"))

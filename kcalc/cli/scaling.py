@@ -1,7 +1,4 @@
-"""``kcalc scaling NET``: the learning speed of every weight relative to its size.
-
-The correction of each weight and the assumptions that fail are printed too.
-"""
+"""``kcalc scaling NET``: the learning speed of every weight relative to its size."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ def run(
     named: Net,
     plot: Plot = None,
     features: Annotated[
-        int | None, Option("width of layers (and inputs) that do not say theirs", metavar="N")
+        int | None, Option("width of layers and inputs without a stated width", metavar="N")
     ] = None,
     image_shape: Annotated[
         tuple[int, ...] | None,
         Option(
-            "locations of inputs that do not say theirs",
+            "image size of inputs without a stated one",
             type=shape_of_image,
             action="store",
             metavar="HxW",
@@ -40,7 +37,7 @@ def run(
     ] = "gaussian",
     method: Annotated[
         str | None,
-        Option("give the network geometric initialisation first", choices=("geometric",)),
+        Option("first initialise the network geometrically", choices=("geometric",)),
     ] = None,
     sigma_w: SigmaW = None,
     json: Json = None,

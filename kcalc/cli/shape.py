@@ -16,12 +16,13 @@ from ..foundation.printing import cut
 from ..interchange import json_text
 from ..interchange.writers import WRITERS, writer
 from ..network import sum_weights
-from ..shaping import METHODS, OPTION, Constants, RegionalShaping, record, shape, works
+from ..shaping import METHODS, OPTION, Constants, RegionalShaping, record, works
 from .command import Option, Plot, save_figure, write
 from .networks import Named, Net, check_widths
-from .targets import TARGETS, flag, owners
+from .targets import TARGETS, flag, owners, shape_by_name
 from .text import Json, assumption_lines, check_files, heuristic_lines, several, show, table
 
+COMMON = ("method", "activation", "zeta", "eta", "input", "plot", "json", "export", "output")
 REWEIGHTED = ("residual_weights", "nf")
 TAKING = {method for target in TARGETS if target != OPTION for method in owners(target)}
 
@@ -29,7 +30,7 @@ TAKING = {method for target in TARGETS if target != OPTION for method in owners(
 def run(
     named: Net,
     plot: Plot = None,
-    method: Annotated[str, Option(f"{', '.join(METHODS)} (see above); default dks")] = "dks",
+    method: Annotated[str, Option(f"{', '.join(METHODS)} (see below); default dks")] = "dks",
     json: Json = None,
     export: Annotated[
         str | None,
@@ -41,7 +42,7 @@ def run(
     output: Annotated[
         str | None,
         Option(
-            "write the text of --export to a file, and print the constants as usual",
+            "write the text of --export to a file, and also print the constants",
             "-o",
             "--output",
             metavar="FILE",
@@ -50,15 +51,15 @@ def run(
     edits: Annotated[
         str | None,
         Option(
-            "of a PyTorch model: write what changes in it, for kcalc apply and kc.apply_edits",
+            "for a PyTorch model: write the edits, for kcalc apply and kc.apply_edits",
             metavar="FILE",
         ),
     ] = None,
     patch: Annotated[
         str | None,
         Option(
-            "of a PyTorch model: write the edits as a patch of its source, which then needs no "
-            "kcalc",
+            "for a PyTorch model: write the edits as a patch of its source, which then runs "
+            "without kcalc",
             metavar="FILE",
         ),
     ] = None,
@@ -67,8 +68,7 @@ def run(
     _check_targets(method, targets)
     if output and not export:
         raise KcalcError(
-            "-o names the file of an export; say which with --export, as in --export torch -o "
-            "acts.py"
+            "-o names the file of an export; add --export, as in --export torch -o acts.py"
         )
     files = {"--json": json, "--edits": edits, "--patch": patch}
     check_files(files | {"--export": output or "-"} if export else files)
@@ -84,14 +84,14 @@ def run(
     if named.reading is not None and (apart or edits or patch):
         if apart and (plot or export):
             raise KcalcError(
-                "--plot and --export are for one network, and this model has operations that are "
-                "left alone; --json writes the constants of all regions"
+                "--plot and --export take one network, but shaping leaves some operations of this "
+                "model alone; --json writes the constants of all regions"
             )
         network, activation = named.reading, named.activation
     else:
         network, activation = named.network, None
     try:
-        result = shape(network, activation, method, **targets)
+        result = shape_by_name(network, activation, method, **targets)
     except KcalcError as error:
         raise _tried(error, network, activation) from None
     text = (
@@ -112,7 +112,7 @@ def run(
 
 
 def _tried(error: KcalcError, network: Network | Reading, activation: Any) -> KcalcError:
-    """The refusal, with which of the shapings that it suggests work, found out by trying them."""
+    """The error, which now also says which of the shapings that it suggests work when tried."""
     for remedy in error.remedies:
         if not any(value is ... for value in remedy.options.values()):
             found = "works" if works(remedy, network, activation) else "does not work"
@@ -126,8 +126,8 @@ def _check_editable(named: Named) -> None:
     reading = named.reading
     if reading is None or reading.framework != "torch":
         raise KcalcError(
-            "--edits and --patch are for PyTorch models, module:attribute, as they are: kcalc "
-            "shape removes their norms and normalises their sums by itself"
+            "--edits and --patch are for unchanged PyTorch models, module:attribute: kcalc shape "
+            "removes their norms and normalises their sums itself"
         )
 
 
@@ -165,9 +165,6 @@ def _method_lines() -> str:
 
 run.__doc__ = f"""Compute the constants that make a network trainable, and check them.
 
-Methods:
-{_method_lines()}
-
 Examples:
   kcalc shape vanilla-100 --activation tanh
   kcalc shape resnet-v2-101 --activation relu --method tat --eta 0.9 --shortcut-weight 0.8
@@ -178,6 +175,9 @@ Examples:
   kcalc shape resnet-v2-101 --activation tanh --export torch -o acts.py
   kcalc shape vanilla-10 --method geometric --features 256 --output-std 0.05
   kcalc shape mymodels:resnet --input 1,3,32,32 --edits edits.json --patch shaped.patch
+
+methods:
+{_method_lines()}
 """
 
 
@@ -227,7 +227,7 @@ def shape_text(named: Named, result: Shaping) -> str:
 
 
 def _constant_lines(result: Shaping) -> list[str]:
-    """The constants of every activation; in words where they are others than the usual ones."""
+    """The constants of every activation, in words if they are not the usual ones."""
     found = {name: result.constants[name] for name in result.constants}
     if any(type(k) is not Constants for k in found.values()):
         return [f"  {name} -> {k.describe()}" for name, k in found.items()]

@@ -1,7 +1,4 @@
-"""``kcalc smoothness NET``: Lipschitz constants, curvature and the step-size bound.
-
-Statements about descent are printed too.
-"""
+"""``kcalc smoothness NET``: Lipschitz constants, curvature, step size, proofs of descent."""
 
 from __future__ import annotations
 
@@ -14,30 +11,30 @@ from ..calculi.smoothness import CONTRACTING, LOSSES, smoothness
 from ..foundation.errors import KcalcError
 from .command import Option, Plot, number, save_figure
 from .networks import Net, check_widths
-from .text import heading
+from .text import Json, check_files, heading, show
 
 
 def run(
     named: Net,
     plot: Plot = None,
     features: Annotated[
-        int | None, Option("width of layers that do not state theirs", metavar="N")
+        int | None, Option("width of layers without a stated width", metavar="N")
     ] = None,
     radius: Annotated[
         float | None,
         Option(
-            "Frobenius norm of each layer's parameters at most; needed for plain layers",
+            "upper bound of the Frobenius norm of each layer's parameters; plain layers need it",
             metavar="R",
         ),
     ] = None,
     normalisation: Annotated[
         str | None,
-        Option("how weights are normalised; default: they are not", choices=("entry", "weight")),
+        Option("how weights are normalised; default: not at all", choices=("entry", "weight")),
     ] = None,
     first: Annotated[
         str | None,
         Option(
-            "normalisation of the first layer, at scale 1, where it differs",
+            "normalisation of the first layer, at scale 1, if it differs",
             choices=("entry", "weight", "none"),
         ),
     ] = None,
@@ -47,7 +44,7 @@ def run(
     scale: Annotated[
         str, Option(f"factor of normalised weights, or {CONTRACTING!r}; default 1", metavar="S")
     ] = "1",
-    no_biases: Annotated[bool, Option("biases are 0 and not trained")] = False,
+    no_biases: Annotated[bool, Option("biases are 0 and stay 0")] = False,
     examples: Annotated[int, Option("number of examples; default 1", metavar="N")] = 1,
     q: Annotated[float, Option("mean square of the inputs; default 1")] = 1.0,
     loss: Annotated[str, Option("default cross_entropy", choices=tuple(LOSSES))] = "cross_entropy",
@@ -57,12 +54,13 @@ def run(
     average_shortcuts: Annotated[
         bool, Option("first replace every projection shortcut A by I + A")
     ] = False,
+    json: Json = None,
 ) -> None:
     r"""Bound the curvature of a network's loss, and what follows from it.
 
-    Bounded are Lipschitz constants, the curvature of the loss, the step size and the smallest
-    eigenvalue of the tangent kernel over a set of parameters; printed too is which statements
-    about descent are proved.
+    Prints bounds, over a set of parameters, of Lipschitz constants, the curvature of the loss, the
+    step size and the smallest eigenvalue of the tangent kernel, and which statements about descent
+    they prove.
 
     Examples:
       kcalc smoothness vanilla-3 --activation tanh --features 16 --radius 2 \
@@ -71,6 +69,7 @@ def run(
           --normalisation weight --first entry --scale contracting --no-biases
 
     """
+    check_files({"--json": json})
     network = averaging_shortcuts(named.network) if average_shortcuts else named.network
     check_widths(network, features)
     ends = _first(network, first)
@@ -96,7 +95,8 @@ def run(
     if plot:
         save_figure(found.plot(), plot)
     notes = (f"  {a}" for a in found.notes)
-    print(*heading(named.title, network), found, "", "assumptions:", *notes, sep="\n")
+    lines = [*heading(named.title, network), str(found), "", "assumptions:", *notes]
+    show("\n".join(lines), found.to_dict, json)
 
 
 def _first(network: Network, kind: str | None) -> dict[Any, Any]:

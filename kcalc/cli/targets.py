@@ -1,8 +1,9 @@
-"""The options of commands that are targets of shaping methods, from the records of the methods."""
+"""The targets of shaping methods as options of commands, from the records of the methods."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from inspect import signature
 from io import BytesIO, StringIO
 from typing import Any
@@ -11,8 +12,10 @@ import numpy as np
 
 from ..foundation.errors import KcalcError
 from ..foundation.files import read_at_most
-from ..shaping import METHODS, OPTION, record
+from ..shaping import METHODS, OPTION, record, shape
 from .command import Option, number
+
+shape_by_name: Callable[..., Any] = shape  # type checkers know methods by literal names only
 
 
 def _q_slope(text: str) -> float | str | None:
@@ -36,7 +39,7 @@ def image_shape(text: str) -> tuple[int, ...]:
 def given_tokens(text: str) -> np.ndarray | int:
     """A number of tokens, or the array in a file: .npy, or lines of numbers.
 
-    Raises: argparse.ArgumentTypeError for files that hold none.
+    Raises: argparse.ArgumentTypeError for files without an array.
     """
     if text.isdigit():
         return int(text)
@@ -60,7 +63,7 @@ def given_tokens(text: str) -> np.ndarray | int:
     raise argparse.ArgumentTypeError(f"cannot read token cosines from {text!r}: {reason}")
 
 
-PARSED: dict[str, dict[str, Any]] = {  # of targets whose default does not tell what they are
+PARSED: dict[str, dict[str, Any]] = {  # targets whose type is not that of their default
     "q_slope": {"type": _q_slope, "metavar": "Q"},
     "tokens": {"type": given_tokens, "metavar": "FILE|T"},
     "mlp": {"type": str, "metavar": "NAME"},
@@ -68,9 +71,9 @@ PARSED: dict[str, dict[str, Any]] = {  # of targets whose default does not tell 
     "image_shape": {"type": image_shape, "metavar": "HxW"},
     OPTION: {"action": "store_true"},
 }
-IN_FILES = {"tokens": "; a file (.npy, .csv, text); of edge the number of tokens, default 128"}
+IN_FILES = {"tokens": " (.npy, .csv, text); with edge the number of tokens, default 128"}
 FLAGS = {"q": ("--q-star",)}
-NETWORK = {"shortcut_weight"}  # options of the network, whatever the method
+NETWORK = {"shortcut_weight"}  # options of the network, for any method
 
 
 def _parsed(method: str, target: str) -> dict[str, Any]:
@@ -89,17 +92,23 @@ def _options() -> dict[str, Option]:
     for method in METHODS:
         for target, about in record(METHODS[method]).targets.items():
             if target not in found and target not in NETWORK:
+                methods = owners(target)
                 found[target] = Option(
-                    about + IN_FILES.get(target, ""),
+                    _marked(target, methods) + about + IN_FILES.get(target, ""),
                     *FLAGS.get(target, ()),
-                    group=f"targets of {_listed(owners(target))}",
+                    group=f"targets of {_listed(methods)}",
                     **_parsed(method, target),
                 )
     return found
 
 
+def _marked(target: str, methods: list[str]) -> str:
+    """The methods of a target among the common options, which have no heading of their own."""
+    return f"with {' and '.join(methods)}: " if target in ("zeta", "eta") else ""
+
+
 def _listed(methods: list[str]) -> str:
-    """Methods in words, those that are missing where they are fewer."""
+    """Methods in words; the missing ones if these are fewer."""
     others = [method for method in METHODS if method not in methods]
     if len(others) < len(methods):
         return f"all methods but {' and '.join(others)}"

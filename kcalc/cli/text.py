@@ -9,13 +9,14 @@ from typing import Annotated, Any, TypeAlias
 from .. import Gradients, Network
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.files import destination
+from ..foundation.printing import plain
 from ..interchange import json_text
 from ..maps import Assumption
 from .command import Option, write
 
 Json: TypeAlias = Annotated[
     str | None,
-    Option("also write the result as JSON, '-' for standard output alone", metavar="FILE"),
+    Option("also write the result as JSON; - prints only the JSON", metavar="FILE"),
 ]
 
 
@@ -106,6 +107,23 @@ def check_files(
         if other != option:
             where = "to standard output" if path == "-" else f"the same file, {glimpse(path, 300)}"
             raise KcalcError(f"{other} and {option} both write {where}; give each its own file")
+
+
+def document(named: Any, *results: Any, **numbers: Any) -> dict[str, Any]:
+    """A result as plain data: its network, its numbers, and the assumptions of all parts."""
+    assumptions = dict.fromkeys(a for result in results for a in result.assumptions)
+    return {
+        "network": named.title,
+        "activations": [phi.name for phi in named.network.activations],
+        **plain(numbers),
+        "assumptions": plain(tuple(assumptions)),
+    }
+
+
+def by_output(network: Network, value: Any) -> dict[str, Any]:
+    """{output: its part of a value}, where several outputs give {output: value}."""
+    parts = value if isinstance(value, Mapping) else dict.fromkeys(network.outputs, value)
+    return {str(node): part for node, part in parts.items()}
 
 
 def show(text: str, document: Callable[[], Any], path: str | None) -> None:

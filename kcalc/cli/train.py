@@ -8,15 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from .. import Model, Network, layers, shape, to_jax, training
+from .. import Model, Network, layers, to_jax, training
 from ..foundation.errors import KcalcError
 from ..foundation.files import destination
 from ..foundation.plain_arguments import choice, whole
+from ..interchange import json_text
 from ..lab.training import OPTIMISERS, Settings, Split
 from ..shaping import METHODS
 from .command import Option, Plot, number, save_figure, write
 from .networks import NET_HELP, ShortcutWeight, named_network
-from .targets import TARGETS, flag, owners
+from .targets import TARGETS, flag, owners, shape_by_name
+from .text import Json, check_files
 
 FOLDS = 5
 NAMES = ("none", *METHODS)
@@ -62,28 +64,30 @@ def run(
         ),
     ] = "dks",
     width: Annotated[
-        int, Option("channels of layers that do not say theirs; default 64", metavar="N")
+        int, Option("channels of layers without a stated width; default 64", metavar="N")
     ] = 64,
     learning_rate: Annotated[
         tuple[float, ...] | None,
         _training(
-            "one or several to try; default five of the optimizer's",
+            "one or several to try; default: five, by optimizer",
             "R,R,...",
             type=_rates,
             action="store",
         ),
     ] = None,
     seeds: Annotated[
-        int, _training("runs with seeds 0 .. N-1, each on its fold; default 1", "N")
+        int, _training("number of runs, with seeds 0 to N-1, each on its fold; default 1", "N")
     ] = 1,
     table: Annotated[
         str | None,
-        Option("write the table as .csv, '-' to standard output alone", metavar="FILE"),
+        Option("write the table as .csv; - prints only the table", metavar="FILE"),
     ] = None,
     plot: Plot = None,
+    json: Json = None,
     **targets: Annotated[Any, TARGETS],
 ) -> None:
     _check_files(table, plot)
+    check_files({"--table": table, "--json": json})
     named = named_network(network, activation, shortcut_weight)
     images = _is_convolutional(named.network)
     seeds = whole(seeds, "--seeds", 1)
@@ -94,22 +98,26 @@ def run(
     }
     found = training.compare(models, splits, settings, seeds, learning_rate, _line)
     _line("")
-    if table != "-":
-        print(f"{named.short}: {found}")
+    if "-" not in (table, json):
+        write("-", f"{named.short}: {found}\n")
     if plot:
         save_figure(found.plot(), plot)
     if table:
         write(table, found.csv())
+    if json:
+        write(json, json_text(found.to_dict()))
 
 
 def _check_files(table: str | None, plot: str | None) -> None:
-    """Raises: KcalcError for files that could not be written, before any work is done."""
+    """Raises: KcalcError for files that cannot be written, before any work is done."""
     for name, path, suffixes in (("table", table, (".csv",)), ("plot", plot, SUFFIXES)):
         if path is None or (name == "table" and path == "-"):
             continue
         destination(path)
         if Path(path).suffix.lower() not in suffixes:
-            raise KcalcError(f"--{name} is the name of a file {', '.join(suffixes)}, not {path}")
+            raise KcalcError(
+                f"--{name} needs a file name that ends in {', '.join(suffixes)}, got {path}"
+            )
 
 
 def _methods(text: str, targets: Mapping[str, Any]) -> list[str]:
@@ -142,7 +150,7 @@ def _model(
     try:
         if method == "none":
             return to_jax(_with_activation(net, phi) if phi else net, width)
-        return to_jax(shape(net, phi or None, method, **own), width)
+        return to_jax(shape_by_name(net, phi or None, method, **own), width)
     except KcalcError as error:
         raise KcalcError(f"{text}: {error}") from None
 
@@ -157,10 +165,10 @@ def _line(text: str) -> None:
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-run.__doc__ = f"""Train a network on handwritten digits and say how many test images it gets right.
+run.__doc__ = f"""Train a network on handwritten digits and print its test accuracy.
 
-Prints a table: every method at the best of its learning rates, over seeds. Deep shaped networks
-want learning rates about ten times below habit.
+Prints a table of all methods, each at its best learning rate, over seeds. Deep shaped networks
+need learning rates about ten times smaller than usual.
 
 Examples:
   kcalc train vanilla-100 --activation tanh --learning-rate 3e-4

@@ -1,7 +1,4 @@
-"""``kcalc transfer NET --width N --to M``: settings of a large model from those of a small one.
-
-Printed are the factors of every parameter, and edits of the model.
-"""
+"""``kcalc transfer NET --width N --to M``: settings of a large model from those of a small one."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ def run(
         str, Option(f"one of {', '.join(OPTIMIZERS)}; default adamw", metavar="NAME")
     ] = "adamw",
     gauge: Annotated[
-        str, Option("where sizes of weights stand; default none", choices=GAUGES)
+        str, Option("what carries the sizes of weights; default none", choices=GAUGES)
     ] = "none",
     decay: Annotated[
         float,
@@ -46,21 +43,25 @@ def run(
     ] = 1.0,
     branch_exponent: Annotated[
         float,
-        Option("residual branches stand behind depth^-A, from 0.5 to 1; default 1", metavar="A"),
+        Option("multiply residual branches by depth^-A, A in [0.5, 1]; default 1", metavar="A"),
     ] = 1.0,
+    unknown: Annotated[
+        str | None,
+        Option("what is assumed of operations without a rule", choices=("heuristic",)),
+    ] = None,
     json: Json = None,
 ) -> None:
     """Print how settings change from a small model to a large one.
 
-    For every parameter: by which factors initial weights, learning rates, epsilon and weight
-    decay change, and the edits that factors alone cannot do.
+    For every parameter: the factors of initial weights, learning rates, epsilon and weight decay,
+    and the edits that factors cannot express.
 
     Examples:
       kcalc transfer mymodels:build --input 1,32 --width 256 --to 4096 --optimizer adamw
       kcalc transfer mymodels:gpt --ids 1,32 --width 256 --to 1024 --depth 4 --to-depth 16
       kcalc transfer vanilla-4 --optimizer muon
 
-    A Python module is imported, and its code run, only where you write module:attribute.
+    A Python module is imported, and its code run, only if you write module:attribute.
 
     """
     check_files({"--json": json})
@@ -69,6 +70,7 @@ def run(
         "gauge": gauge,
         "decay": decay,
         "branch_exponent": branch_exponent,
+        "unknown": unknown,
     }
     sizes = {"width": (width, to), "depth": (depth, to_depth)}
     found = _transfer(network, input, sizes, settings)
@@ -81,7 +83,7 @@ def _transfer(
     """The transfer. ``sizes``: {"width" and "depth": (of the small model, of the large one)}."""
     for name, pair in sizes.items():
         if (pair[0] is None) != (pair[1] is None):
-            raise KcalcError(f"{' and '.join(PAIRS[name])} belong together; give both or neither")
+            raise KcalcError(f"{' and '.join(PAIRS[name])} go together; give both or neither")
         for flag, size in zip(PAIRS[name], pair, strict=True):
             if size is not None:
                 whole(size, flag, 1)

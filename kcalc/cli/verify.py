@@ -9,30 +9,38 @@ from pathlib import Path
 from typing import Annotated
 
 from .. import claims
-from ..foundation.errors import KcalcError
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.extras import imported
 from .command import Option, write
+from .models import PYTHON, python_object
 from .text import check_files
 
 INTERRUPTED = 130
 
 
 def run(
+    own: Annotated[
+        str | None,
+        Option(
+            "papers of your own: a paper that kc.claims.paper made, or a list of such papers, in a "
+            "Python module",
+            "own",
+            nargs="?",
+            metavar="module:papers",
+        ),
+    ] = None,
     paper: Annotated[
         tuple[str, ...] | None,
-        Option(
-            "claims of this paper only (may be given several times)", choices=tuple(claims.PAPERS)
-        ),
+        Option("only claims of this paper (repeatable)", choices=tuple(claims.PAPERS)),
     ] = None,
     claim: Annotated[
         tuple[str, ...] | None,
-        Option(
-            "this claim, whole and with its evidence (may be given several times)", metavar="ID"
-        ),
+        Option("only this claim, in full with its evidence (repeatable)", metavar="ID"),
     ] = None,
     slips: Annotated[
         bool,
         Option(
-            "list the slips of the copies in which the papers were read, and check nothing",
+            "list misprints in the copies that we read, and check nothing",
             "--errata",
         ),
     ] = False,
@@ -42,12 +50,12 @@ def run(
     seed: Annotated[int, Option("of the random numbers; default 0")] = 0,
     processes: Annotated[
         int | None,
-        Option("how many claims at once; default: one per processor", metavar="N"),
+        Option("claims to check in parallel; default: one per processor", metavar="N"),
     ] = None,
     journal: Annotated[
         str | None,
         Option(
-            "a file of finished claims (.jsonl), from which an interrupted run goes on",
+            "a file of finished claims (.jsonl) from which an interrupted run resumes",
             "--journal",
             "--resume",
             metavar="FILE",
@@ -56,34 +64,38 @@ def run(
     json: Annotated[
         str | None,
         Option(
-            "write everything as JSON; - for standard output, the table then to standard error",
+            "write everything as JSON; with - the table goes to standard error",
             metavar="FILE",
         ),
     ] = None,
     html: Annotated[
         str | None,
-        Option(
-            "write a page with formulas, readable without network; - as for --json", metavar="FILE"
-        ),
+        Option("write a self-contained page with formulas; - as for --json", metavar="FILE"),
     ] = None,
 ) -> int:
     files = {"--journal": journal, "--json": json, "--html": html}
     if slips:
-        others = [name for name, value in {"--claim": claim, **files}.items() if value is not None]
+        given = {"module:papers": own, "--claim": claim, **files}
+        others = [name for name, value in given.items() if value is not None]
         if others:
             raise KcalcError(
-                f"--errata checks no claims, so that {others[0]} has nothing to do; leave one of "
-                f"the two out"
+                f"--errata checks no claims, so {others[0]} has no effect; drop one of the two"
             )
         print(claims.errata_text(claims.errata(paper)))
         return 0
     _check_files(files)
+    if html:
+        imported("jinja2")  # before anything is computed
+        imported("latex2mathml.converter")
     try:
-        report = claims.verify(claim, paper, budget, seed, processes, journal, progress=True)
+        asked = paper if own is None else (*(paper or ()), *_own_papers(own))
+        report = claims.verify(claim, asked, budget, seed, processes, journal, progress=True)
     except KeyboardInterrupt:
         kept = (
-            f"finished claims are in {journal}: the same command goes on from there"
+            f"finished claims are in {journal}: run the same command to resume"
             if journal
+            else "nothing is kept"
+            if own
             else "nothing is kept; with --journal FILE the same command goes on where it was"
         )
         print(f"kcalc: interrupted; {kept}", file=sys.stderr)
@@ -96,9 +108,9 @@ def run(
     return 1 if report.contradictions else 0
 
 
-run.__doc__ = f"""Check the statements of the source papers.
+run.__doc__ = f"""Check the statements of the source papers, or of papers of your own.
 
-They are checked exactly, by enclosures, numerically, by Monte Carlo, or by counterexample.
+Checks are exact, by enclosures, numerical, by Monte Carlo, or by counterexample.
 
 {textwrap.fill(claims.COPIES, 86)}
 
@@ -107,14 +119,32 @@ Examples:
   kcalc verify --claim DKS-thm13a --claim DKS-thm13b
   kcalc verify --errata --paper tat
   kcalc verify --paper tat --budget full --journal tat.jsonl --html tat.html
+  kcalc verify mypaper:PAPER
 
-The exit status is 1 where a verdict contradicts the one that kcalc stands by, or where a claim that
-can be decided is undecided, 2 for bad input, 130 after an interruption, else 0.
+The exit status is 1 if a verdict contradicts the recorded one or a decidable claim stays undecided,
+2 for bad input, 130 after an interruption, and 0 otherwise.
 """
 
 
+def _own_papers(text: str) -> tuple[claims.Paper, ...]:
+    """The papers that ``module:papers`` names. Raises: KcalcError if it names none."""
+    if not PYTHON.fullmatch(text):
+        raise KcalcError(
+            f"{glimpse(text)} is no module:papers, such as mypaper:PAPER; a paper that kcalc "
+            f"checks is given as --paper {next(iter(claims.PAPERS))}"
+        )
+    found = python_object(text)
+    given = found if isinstance(found, list | tuple) else (found,)
+    if not given or not all(isinstance(one, claims.Paper) for one in given):
+        raise KcalcError(
+            f"{text} is {glimpse(found)}, not a paper or a list of papers, as "
+            f"kc.claims.paper(name, title) makes them"
+        )
+    return tuple(given)
+
+
 def _check_files(files: dict[str, str | None]) -> None:
-    """Refuse files that cannot be written and options that name one file."""
+    """Check that the files can be written, and that no two options name the same file."""
     if files["--journal"] == "-":
         raise KcalcError("--journal needs a file that can be read again, not standard output")
     check_files(files, lambda path: claims.check_file(Path(path)))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+
+from ..foundation.errors import glimpse
 
 Options = Mapping[str, argparse.Action]  # {name of the value: option of the command}
 
@@ -35,6 +38,17 @@ SHAPE = re.compile(r"\((\d+(?:, *\d+)*)")
 VALUE = r"'[^']*'|\"[^\"]*\"|\{[^{}]*\}(?: or one number for all)?|\([^()]*\)|\.\.\.|-?\w[\w.+-]*\b"
 KEYWORD = re.compile(rf"\b([a-z]\w*)=({VALUE})?")
 TWICE = re.compile(r"(--[\w-]+ \w+), or \1")
+
+
+def not_known(kind: str, name: str, known: Iterable[str]) -> str:
+    """That a word is not known, with the nearest one that is, or with all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    if near:
+        return f"unknown {kind} {glimpse(name)}; did you mean {near[0]}?"
+    if kind == "option":
+        return f"unknown option {glimpse(name)}"
+    return f"unknown {kind} {glimpse(name)}; choose one of {', '.join(names)}"
 
 
 def spoken(text: str, options: Options) -> str:

@@ -1,6 +1,6 @@
-"""Arguments of maps, checked: c values, angles, q values, orders.
+"""Checks of arguments of maps: c values, angles, q values, orders.
 
-Numbers, arrays, or one value per input.
+Arguments are numbers, arrays, or one value per input.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import sympy as sp
+from numpy.typing import ArrayLike
 
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import is_key, whole
@@ -59,6 +60,9 @@ __all__ = [
 
 Node = Hashable
 Array = np.ndarray
+# what maps take: numbers give a float, anything else an array; also by {input: value}
+Number = float | np.floating | np.integer | sp.Expr | Mapping[Any, float]
+Numbers = ArrayLike | sp.Expr | Mapping[Any, Any] | None
 Result = TypeVar("Result")
 ROUNDING = 1e-12
 MOST_COEFFICIENTS = 10**6
@@ -103,7 +107,7 @@ def as_number(value: Any, what: str) -> Any:
 def number_within(value: Any, what: str, allowed: Callable[[Any], Any], refusal: str) -> float:
     """A number without symbols that is ``allowed``.
 
-    Raises: KcalcError(refusal) for others.
+    Raises: KcalcError(refusal) for other values.
     """
     number = as_number(value, what)
     if getattr(number, "free_symbols", None) or not allowed(number):
@@ -114,7 +118,7 @@ def number_within(value: Any, what: str, allowed: Callable[[Any], Any], refusal:
 def cosine_array(c: Any) -> Array:
     """c values clipped to [-1, 1] after a check.
 
-    Raises: KcalcError where |c| > 1 beyond rounding.
+    Raises: KcalcError if |c| > 1 beyond rounding.
     """
     array = real_array(c, "c")
     if np.any(np.abs(array) > 1 + ROUNDING):
@@ -126,7 +130,7 @@ def cosine_array(c: Any) -> Array:
 
 
 def one_cosine(c: Any, what: str = "c") -> float:
-    """One c value, clipped. Raises: KcalcError for anything else, and where |c| > 1."""
+    """One c value, clipped. Raises: KcalcError for anything else, and if |c| > 1."""
     return float(cosine_array(one_number(c, what)))
 
 
@@ -139,7 +143,7 @@ def angle_array(theta: Any) -> Array:
 
 
 def derivative_order(n: Any) -> int:
-    """The order of a derivative. Raises: KcalcError unless it is a whole number from 0 to 100."""
+    """The order of a derivative. Raises: KcalcError unless it is an integer from 0 to 100."""
     return whole(n, "the order of a derivative", 0, 100)
 
 
@@ -159,7 +163,7 @@ def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
 def read_pair(read: Callable[[Any, str], Result], q1: Any, q2: Any) -> tuple[Result, Result | None]:
     """``read(value, name)`` of both q values.
 
-    The second is None where one q serves both inputs, whose name is then q.
+    The second is None if one q serves both inputs, whose name is then q.
     """
     return read(q1, "q" if q2 is None else "q1"), None if q2 is None else read(q2, "q2")
 
@@ -167,9 +171,9 @@ def read_pair(read: Callable[[Any, str], Result], q1: Any, q2: Any) -> tuple[Res
 def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbol] = ()) -> sp.Expr:
     """A q value as a SymPy number or expression.
 
-    ``what`` and ``signature`` are the names of the argument and of the call, for messages;
-    ``cosines`` are symbols of c values in the formula, beside those of ``kc.symbols``.
-    Raises: KcalcError for values that are not positive, and for symbols of other quantities.
+    ``what`` and ``signature`` name the argument and the call in messages; ``cosines`` are symbols
+    of c values in the formula, in addition to those of ``kc.symbols``. Raises: KcalcError for
+    values that are not positive, and for symbols of other quantities.
     """
     q = SYMPY.number(value)
     if q.is_real is False or q.is_nonpositive:
@@ -177,8 +181,8 @@ def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbo
     meant = MEANT | {symbol.name: "a c value" for symbol in cosines}
     for name in sorted(str(symbol) for symbol in q.free_symbols if str(symbol) in meant):
         raise KcalcError(
-            f"{what} = {glimpse(value)}: the symbol {name} is {meant[name]}, but {signature} takes "
-            "the mean squares of inputs there, numbers or symbols such as kc.symbols.q"
+            f"{what} = {glimpse(value)}: the symbol {name} is {meant[name]}, but {signature} needs "
+            "mean squares of inputs here, numbers or symbols such as kc.symbols.q"
         )
     return q
 
@@ -186,7 +190,7 @@ def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbo
 def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp.Symbol, ...]:
     """``own``, the arguments of a formula, and the other symbols in it, sorted by name.
 
-    Raises: KcalcError where two of them have one name.
+    Raises: KcalcError if two of them have the same name.
     """
     every = (*own, *sorted(others, key=str))
     names = Counter(sp.latex(symbol) for symbol in every)
@@ -202,7 +206,7 @@ def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp
 def series_length(n: Any) -> int:
     """A number of series coefficients.
 
-    Raises: KcalcError unless it is a whole number from 1 to a million.
+    Raises: KcalcError unless it is an integer from 1 to a million.
     """
     return whole(n, "a number of coefficients", 1, MOST_COEFFICIENTS)
 
@@ -241,7 +245,7 @@ def gaps_at(inputs: tuple[Node, ...], c: Any) -> dict[Node, Gap]:
 
 
 def gaps_at_angle(inputs: tuple[Node, ...], theta: Any) -> dict[Node, Gap]:
-    """1 - c per input, from angles theta = arccos c, of which small ones keep their digits.
+    """1 - c per input, from angles theta = arccos c; small angles keep their digits.
 
     Raises: KcalcError outside [0, pi].
     """
@@ -255,10 +259,10 @@ def gaps_at_angle(inputs: tuple[Node, ...], theta: Any) -> dict[Node, Gap]:
 def q_of_inputs(
     inputs: tuple[Node, ...], q1: Any, q2: Any, gap: Mapping[Node, Any]
 ) -> tuple[dict[Node, Any], dict[Node, Any] | None, tuple[int, ...]]:
-    """({input: q1}, {input: q2} or None where they are equal, their shape with the gaps).
+    """({input: q1}, {input: q2} or None if they are equal, their shape with the gaps).
 
-    The shape is that to which all broadcast. Raises: KcalcError where a q value is not positive,
-    and where shapes do not fit.
+    All broadcast to this shape. Raises: KcalcError if a q value is not positive or shapes do not
+    fit.
     """
     first, second = read_pair(
         lambda given, what: per_input(inputs)(given, lambda v: q_array(v, what), what), q1, q2
@@ -275,7 +279,7 @@ def q_of_inputs(
 
 
 def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Node, Any]:
-    """One q value per input as balls of a field. Raises: KcalcError where one is not positive."""
+    """One q value per input as balls of a field. Raises: KcalcError if one is not positive."""
     given = per_input(inputs)(q, field.number, what)
     for value in given.values():
         if not value > 0:
@@ -284,7 +288,7 @@ def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Nod
 
 
 def gap_balls(inputs: tuple[Node, ...], c: Any, field: Any) -> dict[Node, Any]:
-    """1 - c per input as balls of a field. Raises: KcalcError where |c| > 1."""
+    """1 - c per input as balls of a field. Raises: KcalcError if |c| > 1."""
     given = per_input(inputs)(c, field.number, "c")
     with field.working():
         for node, value in given.items():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mpmath
 import numpy as np
@@ -29,13 +29,14 @@ from ..foundation.real_numbers import closed_value, plain_number, refused
 from .expressions import FUNCTIONS, Fold
 from .systems import Field, Number
 
+if TYPE_CHECKING:
+    from mpmath.ctx_mp_python import _mpf as Mpf
+
 Ball = Any
 """A ``flint.arb``."""
 
-GUARD = 40  # bits beyond the digits asked for
-_EXACTER = (
-    64  # further bits for numbers that come from outside: they cost nothing and 1 - c may cancel
-)
+GUARD = 40  # bits beyond the requested digits
+_EXACTER = 64  # further bits for numbers from callers: they cost nothing, and 1 - c may cancel
 
 CONSTANTS: dict[Any, Callable[[Any], Ball]] = {
     sp.S.Pi: lambda arb: arb.pi(),
@@ -48,7 +49,7 @@ CONSTANTS: dict[Any, Callable[[Any], Ball]] = {
 
 @contextmanager
 def working(bits: int) -> Iterator[None]:
-    """flint computes with ``bits`` bits inside, in this thread alone, and as before afterwards."""
+    """Context in which flint computes with ``bits`` bits, only in this thread."""
     from flint import ctx
 
     with ALONE:
@@ -97,7 +98,7 @@ def _root_ball(root: Any) -> Ball:
 def enclose(expr: Any) -> Ball:
     """A SymPy number as a ball at the current precision, by its tree.
 
-    Raises KcalcError where a function has no ball method.
+    Raises KcalcError if a function has no ball method.
     """
     from flint import ctx
 
@@ -117,7 +118,7 @@ class Numbers:
         return enclose(expr)
 
     def power(self, u: Ball, exponent: Any) -> Ball:
-        """u^exponent: whole powers by products, halves by roots."""
+        """u^exponent: integer powers by products, halves by roots."""
         twice = _doubled(exponent)
         if twice is None:
             return self.raised(u, self.number(exponent))
@@ -367,13 +368,13 @@ def _ball_field(digits: int) -> BallField:
 
 
 def exact_mpf(ball: Ball) -> Any:
-    """An exact ball as an mpmath number of as many bits as it has."""
+    """An exact ball as an mpmath number with the same number of bits."""
     man, exp = ball.man_exp()
     return mpmath.mp.make_mpf(from_man_exp(int(man), int(exp)))
 
 
 def _fraction(value: Any) -> Fraction:
-    """An mpf as the fraction it is."""
+    """An mpf as an exact fraction."""
     return Fraction(*map(int, to_rational(value._mpf_)))
 
 
@@ -389,7 +390,7 @@ class Enclosure:
 
     @classmethod
     def of(cls, ball: Ball) -> Enclosure:
-        """The enclosure that a ball is, without rounding.
+        """The enclosure of a ball, without rounding.
 
         Raises KcalcError if the ball is not finite.
         """
@@ -402,7 +403,7 @@ class Enclosure:
     def checked(self, what: str) -> Enclosure:
         """Itself.
 
-        Raises KcalcError where it says next to nothing: a radius above a thousandth of max(1,
+        Raises KcalcError if it is useless: a radius above a thousandth of max(1,
         |mid|).
         """
         if self.radius > max(1, abs(self.mid)) / 1000:
@@ -412,20 +413,19 @@ class Enclosure:
                 else "the bounds are far wider than the value"
             )
             raise KcalcError(
-                f"{what}: no useful enclosure was found, {known}; use smaller or nearer q values, "
-                f"c away from -1 and 1, other digits, "
-                "or an activation with growth=(A, p, B) declared; a call without ball gives the "
-                "value in double precision"
+                f"{what}: found no useful enclosure, {known}; use smaller or nearer q values, c "
+                "away from -1 and 1, other digits, or an activation with growth=(A, p, B) "
+                "declared; a call without ball returns the value in double precision"
             )
         return self
 
     @property
-    def lower(self) -> Any:
+    def lower(self) -> Mpf:
         """The exact lower end."""
         return mpmath.fsub(self.mid, self.radius, exact=True)
 
     @property
-    def upper(self) -> Any:
+    def upper(self) -> Mpf:
         """The exact upper end."""
         return mpmath.fadd(self.mid, self.radius, exact=True)
 

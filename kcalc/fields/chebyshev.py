@@ -23,10 +23,10 @@ largest ellipse in that disc around an octave has parameter 3 + sqrt 8 = 5.83, a
 n nodes is within 4 * 5.83^-n / 4.83 of it: 3e-19 for n = 24.
 """
 
-_NOISY = 1e-12  # functions may carry rounding errors of this relative size, not more
+_NOISY = 1e-12  # maximal relative rounding error of functions
 _FIRST = 14  # terms tried on a panel before NODES are
-# The last coefficients of a panel may be these parts of the function's size: with the first, _FIRST
-# terms are enough; with the second, NODES. The noise of the integrals is about 1e-15.
+# limits for the last coefficients of a panel, relative to the function's size: with the first,
+# _FIRST terms are enough; with the second, NODES. The noise of the integrals is about 1e-15
 _TOLERANCES = (1e-15, 5e-15)
 _NARROWEST = 1e-13
 _MOST = 400  # panels of an adaptive table
@@ -87,8 +87,8 @@ def fitted(values: Array, axis: int = 0) -> Array:
 def fitted_at(x: Array, values: Array) -> Array:
     """Chebyshev coefficients of the polynomials through given values, row by row.
 
-    The values are given at the points x in [-1, 1], near to :func:`points`. Coefficients at the
-    level of noise are set to zero.
+    The values are given at the points x in [-1, 1], near :func:`points`. Coefficients at the level
+    of noise are set to zero.
     """
     matrix = np.cos(np.arange(x.shape[-1]) * np.arccos(np.clip(x[..., None], -1, 1)))
     found = np.linalg.solve(matrix, values[..., None])[..., 0]
@@ -107,7 +107,7 @@ def clenshaw(coefficients: Any, x: Any) -> Any:
 def is_noise(last: Array, size: Array | float) -> Any:
     """Whether the last eight coefficients (on the last axis) are small and have stopped falling.
 
-    Then they are rounding errors of the function.
+    They are then rounding errors of the function.
     """
     tail, before = last[..., 5:].max(axis=-1), last[..., :5].max(axis=-1)
     return (tail < _NOISY * size) & (tail > 0.3 * before)
@@ -174,8 +174,8 @@ def halved(
     """Tables on 1, 2, 4 ... 2^most equal panels of t in [0, 1].
 
     ``place``: t -> the argument, with its ``inverse``; ``exact``: the function; ``scaled``:
-    (arguments, values) -> what is fitted.
-    Yields: the fit, (arguments, values) at probes between its nodes, and those at all of both.
+    (arguments, values) -> the fitted quantity. Yields: the fit, (arguments, values) at probes
+    between its nodes, and at nodes and probes together.
     """
     for panels in (2**k for k in range(most + 1)):
         edges = np.linspace(0, 1, panels + 1)
@@ -192,10 +192,10 @@ def halved(
 def adaptive(
     f: Callable[[Array], Array], left: float, right: float, floor: float = 0.0, noise: float = 0.0
 ) -> Piecewise:
-    """f on [left, right], panels being bisected until the last coefficients are rounding.
+    """f on [left, right], with panels bisected until the last coefficients are rounding errors.
 
-    Rounding is judged against the size of f on the whole interval, or ``floor`` if that is larger,
-    and is allowed to grow like noise/t. Raises: KcalcError for too many panels.
+    Rounding is relative to the size of f on the whole interval, or ``floor`` if that is larger, and
+    is allowed to grow like noise/t. Raises: KcalcError for too many panels.
     """
     done: list[tuple[float, Array]] = []
     waiting = [(left, right)]

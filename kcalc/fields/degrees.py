@@ -1,4 +1,4 @@
-"""How large expressions would be, multiplied out: bounds that come before anything is expanded."""
+"""Bounds of the size of expanded expressions, computed before any expansion."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .expressions import Fold
 
 MOST_DEGREE = 200  # Gaussian moments of powers beyond 150 exceed double precision
 MOST_POWERS = 10_000  # of functions, as in sin(x)^2000
-MOST_TERMS = 2000  # more are not multiplied out
+MOST_TERMS = 2000  # more are not expanded
 Counts = tuple[float, float]
 
 
 class Degrees(Fold[Counts]):
     """Bounds of the degrees of expressions: in their symbols, and in any functions of these.
 
-    Sums, products, powers, corners and choices count, also powers that are not whole; any other
-    function, and a fraction, has degree 0 in the symbols and 1 in itself. ``greatest``: the largest
-    of all parts, arguments of functions included.
+    Sums, products, powers (also non-integer ones), corners and choices count. Any other function,
+    and a fraction, has degree 0 in the symbols and 1 in itself. ``greatest``: the largest of all
+    parts, arguments of functions included.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Degrees(Fold[Counts]):
     def power(self, base: Any, exponent: Any) -> Counts:
         (symbols, functions), size = self(base), _size(exponent)
         self(exponent)
-        if exponent.is_negative:  # a fraction, which is not multiplied out
+        if exponent.is_negative:  # a fraction, which is not expanded
             return 0.0, functions and functions * size
         return symbols and symbols * size, functions and functions * size
 
@@ -70,9 +70,9 @@ def _largest(counts: Iterable[Counts]) -> Counts:
 
 
 def check_degree(expr: Any, degrees: Degrees | None = None) -> None:
-    """Refuse an expression of which some part has too high a degree.
+    """Reject an expression with a part of too high a degree.
 
-    ``degrees``: bounds of its parts that are known already. Raises: KcalcError.
+    ``degrees``: bounds already known for its parts. Raises: KcalcError.
     """
     degrees = Degrees() if degrees is None else degrees
     degrees(expr)
@@ -80,14 +80,14 @@ def check_degree(expr: Any, degrees: Degrees | None = None) -> None:
         if found > most:
             size = f"{found:.0f}" if found < 1e15 else "1e15 or more"
             raise KcalcError(
-                f"the expression has a power of degree {size}, and the most is {most}: Gaussian "
-                f"moments of powers beyond {MOST_DEGREE} exceed double precision. Take a smaller "
+                f"the expression has a power of degree {size}, but the maximum is {most}: Gaussian "
+                f"moments of powers beyond {MOST_DEGREE} exceed double precision. Use a smaller "
                 "exponent, or give a Python function of a NumPy array"
             )
 
 
 class Terms(Fold[float]):
-    """How many terms expressions have when they are multiplied out, at most."""
+    """An upper bound of the number of terms of expanded expressions."""
 
     def number(self, expr: Any) -> float:
         return 1.0
@@ -101,12 +101,12 @@ class Terms(Fold[float]):
         return float(comb(int(exponent) + int(terms) - 1, int(exponent)))
 
     def function(self, kind: Any, *arguments: Any) -> float:
-        """One, where no argument is too large: ``sp.expand`` goes into arguments."""
+        """One, if no argument is too large: ``sp.expand`` also expands arguments."""
         return 1.0 if all(self(argument) <= MOST_TERMS for argument in arguments) else inf
 
 
 def expandable(expr: Any) -> bool:
-    """Whether an expression has at most ``MOST_TERMS`` terms when it is multiplied out."""
+    """Whether an expression has at most ``MOST_TERMS`` terms after expansion."""
     return Terms()(expr) <= MOST_TERMS
 
 
@@ -123,13 +123,13 @@ class _Polynomials(Fold[Any]):
 def poly(expr: Any, symbol: Any) -> sp.Poly:
     """A polynomial expression as a SymPy polynomial in one symbol.
 
-    Powers of many terms are multiplied out term by term, which SymPy does not do.
+    Powers of many terms are expanded term by term, unlike in SymPy.
     """
     return sp.Poly(expr, symbol) if expandable(expr) else _Polynomials(symbol)(expr)
 
 
 def _size(exponent: Any) -> float:
-    """The absolute value of an exponent; 1 for what is not a number."""
+    """The absolute value of an exponent; 1 if it is not a number."""
     if not exponent.is_number:
         return 1.0
     try:

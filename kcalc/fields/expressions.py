@@ -1,7 +1,7 @@
-"""SymPy expressions, walked in this module alone: a fold with one method per kind of part.
+"""The only traversal of SymPy expressions: a fold with one method per kind of part.
 
-A number system, a bound, an estimate or a language of code says what sums, products, powers and
-functions are in it (its methods); the fold finds the value of an expression from its parts.
+A number system, a bound, an estimate or a code generator defines sums, products, powers and
+functions in its methods; the fold computes the value of an expression from its parts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ELEMENTARY = (
     *("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
     *("asinh", "acosh", "atanh", "erf", "erfc"),
 )
-"""SymPy's names of the functions that files hold and frameworks compute."""
+"""SymPy's names of the functions used in files and frameworks."""
 RISING, FALLING, EVEN, OTHER = 1, -1, 0, None
 
 
@@ -31,9 +31,9 @@ RISING, FALLING, EVEN, OTHER = 1, -1, 0, None
 class Known:
     """A function of one variable, as the number systems need it.
 
-    ``name``: its method of Arb balls, and its name in ``math`` where that has it; ``trend``: where
-    it is real, rising, falling or, for an even function, one of these in |u|; ``bounds``: proven
-    bounds of its real values; ``cuts``: where its principal branch is not analytic, but for poles.
+    ``name``: its method of Arb balls, and its name in ``math`` if it exists there; ``trend``: where
+    it is real, rising or falling (for an even function, in |u|); ``bounds``: proven bounds of its
+    real values; ``cuts``: where its principal branch is not analytic, except poles.
     """
 
     name: str
@@ -72,8 +72,8 @@ class Fold(Generic[V]):
     """The values of expressions in one symbol; equal parts have one value.
 
     Subclasses have a method for each kind of part: ``number``, ``variable``, ``sum``, ``product``,
-    ``power``, ``function``, ``corner``, ``choice``. The methods get expressions, and the value of
-    one is ``self(expression)``. Without a symbol, numbers are taken apart, too.
+    ``power``, ``function``, ``corner``, ``choice``. The methods receive expressions, and
+    ``self(expression)`` is the value of one. Without a symbol, numbers are decomposed, too.
     """
 
     def __init__(self, symbol: Any = None) -> None:
@@ -82,7 +82,7 @@ class Fold(Generic[V]):
 
     def __call__(self, expr: Any) -> V:
         """The value of an expression."""
-        if not expr.args:  # equal numbers of different kinds, such as 2 and 2.0, are apart
+        if not expr.args:  # equal numbers of different kinds, such as 2 and 2.0, are distinct
             return self.visit(expr)
         if expr not in self.known:
             self.known[expr] = self.visit(expr)
@@ -93,7 +93,7 @@ class Fold(Generic[V]):
         return not expr.args if self.symbol is None else not expr.has(self.symbol)
 
     def visit(self, expr: Any) -> V:
-        """The value of an expression that was not met before."""
+        """The value of an expression that is not cached."""
         kind, parts = type(expr), expr.args
         if expr == self.symbol:
             return self.variable(expr)
@@ -155,7 +155,7 @@ class Fold(Generic[V]):
 
 
 class Rewriting(Fold[Any]):
-    """Expressions written in another way: as they are, but for what a subclass says."""
+    """Rewriting of expressions: unchanged except where a subclass says otherwise."""
 
     def number(self, expr: Any) -> Any:
         return expr
@@ -197,12 +197,12 @@ def switches(expr: Any) -> list[Any]:
 
 
 def factors(expr: Any) -> Sequence[Any]:
-    """What is zero where a product or a power is zero: the factors, or the base."""
+    """The parts whose zeros make a product or a power zero: the factors, or the base."""
     if isinstance(expr, sp.Mul):
         return expr.args
     return expr.args[:1] if isinstance(expr, sp.Pow) else (expr,)
 
 
 def rational(expr: Any) -> Any:
-    """``expr`` with floats replaced by the fractions they are."""
+    """``expr`` with floats replaced by exact fractions."""
     return expr.xreplace({number: sp.Rational(number) for number in expr.atoms(sp.Float)})

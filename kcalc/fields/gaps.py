@@ -1,6 +1,6 @@
-"""The gap u = 1 - c as an array that remembers 1 + c.
+"""The gap u = 1 - c as an array that also stores 1 + c.
 
-Near c = -1 the difference 2 - u of a rounded u has lost its digits.
+Near c = -1 the difference 2 - u of a rounded u loses its digits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Gap(np.ndarray):
 
     @classmethod
     def of(cls, gap: Any, rest: Any) -> Gap:
-        """The gap with 1 + c beside it; both of the same shape."""
+        """The gap together with 1 + c, of the same shape."""
         out = np.array(gap, dtype=np.float64).view(cls)
         out.rest = np.asarray(rest, dtype=np.float64)
         return out

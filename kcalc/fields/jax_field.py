@@ -31,7 +31,7 @@ def jax_arrays(*values: Any) -> list[Any]:
 
 
 def precision(*arguments: Any) -> AbstractContextManager[Any]:
-    """Double precision where an argument has it.
+    """Double precision if an argument has it.
 
     Outside this context JAX would quietly round it to single.
     """
@@ -42,9 +42,9 @@ def precision(*arguments: Any) -> AbstractContextManager[Any]:
 
 
 def within(cosine: Any, low: float) -> Any:
-    """c values of a JAX array; nan where a traced one lies outside [low, 1], but for rounding.
+    """c values of a JAX array; nan if a traced one lies outside [low, 1], but for rounding.
 
-    Raises: KcalcError where one that is not traced does.
+    Raises: KcalcError if one that is not traced does.
     """
     import jax.numpy as jnp
     from jax.core import Tracer
@@ -59,8 +59,8 @@ def within(cosine: Any, low: float) -> Any:
 def on_host(function: Callable[[Any], Any], array: Any) -> Any:
     """``function`` of a NumPy array of doubles, (k, ...) to (...), called from a compiled function.
 
-    Doubles travel as pairs of integers: where JAX calls back, in threads of its own, it would
-    round them to single precision unless that was switched off for the whole process.
+    Doubles are passed as pairs of integers: in its callback threads, JAX would round them to single
+    precision unless this is disabled for the whole process.
     """
     import jax
     import jax.numpy as jnp
@@ -120,18 +120,18 @@ class JaxField(Field):
             setattr(self, name, _either(function, getattr(NUMPY, name)))
 
     def clipped(self, gap: Number) -> Number:
-        """The gap put back into [0, 2], which rounding may have left; its derivative stays."""
+        """The gap clipped to [0, 2] against rounding; its derivative is unchanged."""
         import jax.numpy as jnp
         from jax.lax import stop_gradient
 
         return gap + stop_gradient(jnp.clip(gap, 0.0, 2.0) - gap)
 
     def number(self, value: object) -> Number:
-        """JAX arrays of floats as they are, of integers as floats.
+        """JAX arrays of floats, unchanged; integers become floats.
 
         Other arrays as JAX arrays, other numbers as Python floats.
 
-        Raises KcalcError for complex and boolean arrays, and where NumPy's field does.
+        Raises KcalcError for complex and boolean arrays, and as NumPy's field does.
         """
         import jax.numpy as jnp
 
@@ -143,7 +143,7 @@ class JaxField(Field):
             return value
         if jnp.issubdtype(kind, jnp.integer):
             return value * 1.0  # type: ignore[operator]
-        raise KcalcError(f"a JAX array of {kind} is not one of real numbers")
+        raise KcalcError(f"a JAX array of {kind} does not contain real numbers")
 
 
 def _either(function: Callable[[Any], Any], plain: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -22,7 +22,7 @@ class Jet:
 
     coefficients: tuple[Number, ...]
 
-    __array_ufunc__ = None  # so that NumPy arrays on the left defer to the jet's own arithmetic
+    __array_ufunc__ = None  # so NumPy arrays on the left defer to the jet's arithmetic
 
     @classmethod
     def variable(cls, value: Number, order: int, direction: Number = 1) -> Jet:
@@ -98,7 +98,7 @@ class Jet:
     def compose(self, outer: Sequence[Number]) -> Jet:
         """The series of ``f(self)`` from ``outer[k] = f^{(k)}(self.value) / k!`` (Faa di Bruno).
 
-        Terms that vanish by order are never formed, so an infinite ``outer[k]`` (a kinked
+        Terms that vanish by order are never computed, so an infinite ``outer[k]`` (a kinked
         activation at ``c = 1``) reaches only the coefficients of order ``k`` and above.
         """
         result = [outer[0], *([self.value * 0] * self.order)]
@@ -131,7 +131,7 @@ class JetField(Field):
         self.pi = base.pi
 
     def number(self, value: object) -> Number:
-        """Jets as they are, other values as numbers of the base field."""
+        """Jets, unchanged; other values as numbers of the base field."""
         return value if isinstance(value, Jet) else self.base.number(value)
 
     def _integral(self, x: Jet, value: Number, rate: Jet) -> Jet:

@@ -2,9 +2,9 @@
 
 The variable is s = -log2 of the distance to the nearer end of [0, 2].
 
-In s a kernel is as smooth near c = 1, where it may have square roots or the many scales of a
-chaotic network, as anywhere else: a power series in c with coefficients >= 0 has its singularities
-at |c| >= 1, that is at ``|Im s| >= pi / (2 ln 2) = 2.27`` and beyond the ends.
+As a function of s, a kernel is equally smooth everywhere, even near c = 1, where it may have square
+roots or the many scales of a chaotic network. A power series in c with coefficients >= 0 has its
+singularities at |c| >= 1, that is at ``|Im s| >= pi / (2 ln 2) = 2.27`` and beyond the ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GapFunctions = Callable[[Gap], Array]
 
 NODES = 22
 CHECKS = np.array([-0.996, -0.83, -0.45, 0.07, 0.53, 0.87, 0.998])
-"""Where panels are checked, on [-1, 1]: none is a node."""
+"""check points of panels on [-1, 1], none of which is a node"""
 
 _LOWER = (0.0, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 72.0, 96.0)
 _DEEPER = (144.0, 240.0, 432.0, 816.0, 1000.0)
@@ -33,9 +33,9 @@ _UPPER = (0.0, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 72.0
 _ROUNDS = 6
 _AROUND = 0.02
 _NOISE = 1e-10
-"""Relative errors below this at 1 + c < 2^-24 are taken for lost digits of 1 + c.
+"""relative errors below this at 1 + c < 2^-24 count as lost digits of 1 + c.
 
-They reach no value by more than their own size.
+They change values by at most their size.
 """
 
 
@@ -44,7 +44,7 @@ _AT_CHECKS = np.cos(np.arange(NODES)[:, None] * np.arccos(CHECKS))
 
 
 def gaps_at(s: Array, upper: Array) -> Gap:
-    """The gaps at distances 2^-s from 0 or, where ``upper``, from 2."""
+    """The gaps at distances 2^-s from 0 or, if ``upper``, from 2."""
     near = np.exp2(-s)
     far = 2 - near
     return Gap.of(np.where(upper, far, near), np.where(upper, near, far))
@@ -57,8 +57,7 @@ class PanelSide:
     ``edges`` (panels + 1,): the edges of the panels, s ascending from 0; ``coefficients``:
     (functions, panels, NODES).
 
-    Beyond the last edge they are ``end``, their values at the very end (functions,), which they
-    have reached there.
+    Beyond the last edge they equal ``end``, their values at the end (functions,).
     """
 
     edges: Array
@@ -88,7 +87,7 @@ class Fitted:
     error: Array
     evaluations: int
     checks: tuple[Array, Array, Array]
-    """(s, upper, values) of all checks in panels taken, against which later tables are measured."""
+    """(s, upper, values) of all checks in accepted panels, used to measure later tables."""
 
     def at(self, s: Array, upper: Array) -> Array:
         """Values (functions, n)."""
@@ -132,8 +131,7 @@ def fit(
 
     ``floor``: values at u = 0 (functions,) -> sizes (functions,); errors need not be below
     ``tolerance`` times these. ``symmetric``: signs (functions,) with f(2 - u) = sign f(u); then the
-    upper side is reflected, not evaluated.
-    Raises: KcalcError where the function is not finite.
+    upper side is reflected, not evaluated. Raises: KcalcError if the function is not finite.
     """
     waiting = [
         _Panel(a, b, side)
@@ -203,7 +201,7 @@ def _evaluated(function: GapFunctions, s: Array, upper: Array) -> Array:
 
 
 def _deeper(probed: Array, end: Array, level: Array) -> list[_Panel]:
-    """Panels below 2^-96 as far as the functions have not reached their end there."""
+    """Panels below 2^-96, as long as the functions have not reached their end values."""
     edges = (_LOWER[-1], *_DEEPER)
     size = np.maximum(np.abs(end), level)[:, None]
     moving = (np.abs(probed - end[:, None]) > 2e-14 * size).any(axis=0)

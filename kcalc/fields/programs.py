@@ -1,7 +1,7 @@
 """Expressions as lists of steps, run over numbers of any kind: balls, and jets of them.
 
-Derivatives of functions come from SymPy's, one function at a time, so that f'' of a product of
-functions costs a few products of numbers and no symbolic derivative of the whole.
+Derivatives come from SymPy for one function at a time, so f'' of a product of functions costs a few
+products of numbers and no symbolic derivative of the product.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FORMS: dict[Any, Any] = {
     sp.acosh: (sp.acosh(U), 1 / sp.sqrt(U**2 - 1)),
     _SOFTPLUS: (sp.log(1 + sp.exp(U)), (1 + sp.tanh(U / 2)) / 2),
 }
-"""Functions and their derivatives, where SymPy's derivative has poor enclosures."""
+"""Functions and their derivatives, for functions whose SymPy derivative has poor enclosures."""
 _REWRITTEN: dict[Any, Callable[[Any], Any]] = {
     sp.csch: lambda u: 1 / sp.sinh(u),
     sp.coth: lambda u: sp.cosh(u) / sp.sinh(u),
@@ -47,7 +47,7 @@ def coefficients(kind: Any) -> tuple[sp.Expr, ...]:
 
 @lru_cache(maxsize=1024)
 def power_terms(exponent: Any) -> tuple[tuple[Any, Any], ...]:
-    """(exponent - k, binomial(exponent, k)) for the Taylor coefficients of a power, but zeros."""
+    """(exponent - k, binomial(exponent, k)) for the nonzero Taylor coefficients of a power."""
     weights = [(exponent - k, sp.binomial(exponent, k)) for k in range(ORDER + 1)]
     return tuple((e, weight) for e, weight in weights if weight != 0)
 
@@ -84,7 +84,7 @@ class Program(Fold[int]):
         return lambda x: self.run(x, numbers)[0]
 
     def record(self, step: Step) -> int:
-        """A further step; its place among the values."""
+        """Add a step; returns its index among the values."""
         self.steps.append(step)
         return len(self.steps)
 
@@ -125,7 +125,7 @@ class Program(Fold[int]):
                     f"{glimpse(base**exponent)} has no certified enclosures: a variable exponent "
                     f"needs a positive constant base"
                 )
-            # of a float, SymPy's logarithm is rounded
+            # SymPy rounds the logarithm of a float
             return self(sp.exp(exponent * sp.log(rational(base)), evaluate=False))
         place = self(base)
         return self.record(lambda values, numbers: numbers.power(values[place], exponent))

@@ -1,10 +1,10 @@
-"""Number systems (*fields*) over which every rule of the calculus is written once.
+"""Number systems (*fields*), over which every rule of the calculus is written once.
 
-A rule is read in SymPy, mpmath, NumPy or Arb balls.
+A rule then runs in SymPy, mpmath, NumPy or Arb balls.
 
-A field knows its numbers (:meth:`Field.number`), the elementary functions, and the few combinations
-that a number system must evaluate in its own way to keep its accuracy: angles from the gap
-``u = 1 - c`` and differences that would cancel.
+A field provides its numbers (:meth:`Field.number`), the elementary functions, and the few
+combinations that need special care for accuracy: angles from the gap ``u = 1 - c`` and differences
+that would cancel.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Field(ABC):
 
     @abstractmethod
     def number(self, value: object) -> Number:
-        """``value`` in this field, exact where the field can.
+        """``value`` in this field, exact if possible.
 
         Raises KcalcError for nan, infinities, complex values and text.
         """
@@ -76,16 +76,16 @@ class Field(ABC):
         return 1 - gap
 
     def clipped(self, gap: Number) -> Number:
-        """The gap u = 1 - c put back into [0, 2] where rounding has carried it out.
+        """The gap u = 1 - c, clipped to [0, 2] against rounding.
 
-        Numbers that are not rounded stay as they are.
+        Exact numbers stay unchanged.
         """
         return gap
 
     def angle(self, gap: Number) -> Number:
         """The angle theta = arccos(1 - u) = 2 asin sqrt(u/2) of a gap u in [0, 2].
 
-        It is accurate for gaps of any smallness.
+        It is accurate for arbitrarily small gaps.
         """
         return 2 * self.asin(self.sqrt(gap / 2))
 
@@ -94,7 +94,7 @@ class Field(ABC):
         return self.sqrt(gap * (2 - gap))
 
     def erfc(self, x: Number) -> Number:
-        """1 - erf x; fields that know how keep its digits for large x."""
+        """1 - erf x; some fields keep its digits for large x."""
         return 1 - self.erf(x)
 
     def sine_excess(self, gap: Number) -> Number:
@@ -116,8 +116,8 @@ class _Symbolic(Field):
     def number(self, value: object) -> sp.Expr:
         """``value`` as a SymPy expression.
 
-        Integers and fractions are exact, whole floats become integers, other floats 53-bit Floats;
-        expressions stay as they are.
+        Integers and fractions are exact, integer-valued floats become integers, other floats 53-bit
+        Floats; expressions stay unchanged.
         """
         plain = plain_number(value)
         if isinstance(plain, sp.Expr):
@@ -180,7 +180,7 @@ class _Numpy(Field):
     def angle(self, gap: Number) -> Number:
         """2 atan2(sqrt u, sqrt(2 - u)).
 
-        Relatively accurate for u, and pi - theta for 2 - u, however small.
+        The relative accuracy is full even for tiny u, and so is that of pi - theta for tiny 2 - u.
         """
         return 2 * np.arctan2(np.sqrt(gap), np.sqrt(2 - gap))
 
@@ -203,7 +203,7 @@ class _Numpy(Field):
 
 
 class _Mpmath(Field):
-    """mpmath numbers in a context of its own, whose precision no function changes.
+    """mpmath numbers in a separate context of fixed precision.
 
     Threads share it, and ``mpmath.mp`` is never touched.
     """
@@ -236,8 +236,8 @@ class _Mpmath(Field):
     def expm1(self, x: Number) -> Number:  # type: ignore[override]
         """exp x - 1 without a change of the context's precision.
 
-        mpmath's own function raises the context's precision for a while, which other threads would
-        see.
+        The function of mpmath raises the precision of the context temporarily, which other threads
+        would see.
         """
         x, bits = self.context.convert(x), self.context.prec
         if not x:
@@ -306,10 +306,10 @@ def _mpmath_field(digits: int) -> _Mpmath:
 
 
 def as_field(field: Any) -> Any:
-    """A number system as it is. Raises KcalcError for anything else."""
+    """A number system, checked. Raises KcalcError for anything else."""
     if not callable(getattr(field, "number", None)):
         raise KcalcError(
-            f"a number system is one of kcalc.fields, such as mpmath_field(30), got "
+            "a number system must be one of kcalc.fields, such as mpmath_field(30), got "
             f"{glimpse(field)}"
         )
     return field

@@ -1,4 +1,4 @@
-"""What shapes networks by their laws at finite width."""
+"""Shaping methods based on laws at finite width."""
 
 from .geometric_initialisation import GeometricShaping, geometric
 

@@ -1,6 +1,6 @@
 """Geometric initialisation: every weight has the same scaling [Scaling sec. 6-8, 11].
 
-Fixed multipliers keep the function in size.
+Fixed multipliers preserve the scale of the function.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..calculi.scaling import Scaling, WeightScaling, scaling
 from ..calculi.scaling.activation_moments import half
@@ -32,6 +32,7 @@ from ..shaping.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Node = Hashable
 SPREADS = {"gamma": "max gamma / min gamma", "nu": "max nu / min nu"}
@@ -41,33 +42,33 @@ SPREADS = {"gamma": "max gamma / min gamma", "nu": "max nu / min nu"}
 class GeometricShaping(Shaping):
     """A network with geometric initialisation.
 
-    ``scaling`` is the scaling calculus of it, ``before`` of the network as it was.
+    ``scaling`` is its scaling calculus, ``before`` that of the original network.
 
-    Weights are to be drawn independently in all taps: ``kc.to_jax(shaping, weights="gaussian")``.
+    Draw weights independently in all taps: ``kc.to_jax(shaping, weights="gaussian")``.
     """
 
     given: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def scaling(self) -> Scaling:
-        """Of the shaped network."""
+        """The scaling calculus of the shaped network."""
         return scaling(self.network, **self.given)
 
     @cached_property
     def before(self) -> Scaling:
-        """Of the network as it was, with the same widths."""
+        """The scaling calculus of the original network, with the same widths."""
         return scaling(self.original, **self.given, features=_missing(self.original, self.network))
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Those of the scaling calculus, with the violations."""
+        """The assumptions of the scaling calculus, with the violations."""
         return (*self.scaling.assumptions, *self.warnings)
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
         """Spreads of gamma in its extrinsic form.
 
-        They are computed from second moments, not from the weights' variances.
+        They follow from second moments, not from the variances of weights.
         """
         found = self.scaling
         gammas = [weight.extrinsic for weight in found.weights.values()]
@@ -83,14 +84,10 @@ class GeometricShaping(Shaping):
             values["E y^2"] = found.tensors[outputs[0]].forward
         return values
 
-    def plot(self, ax: Axes | None = None) -> Axes:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Draw gamma of all weights before and after.
-
-        See :func:`kcalc.plotting.scaling.weight_scalings`.
-        """
-        return DRAWINGS["GeometricShaping"](
-            {"before": self.before, "geometric": self.scaling}, ax=ax
-        )
+    def plot(self, ax: Axes | None = None) -> Figure:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Draw gamma of all weights before and after, on one panel; returns the figure."""
+        drawn = DRAWINGS["GeometricShaping"]
+        return drawn({"before": self.before, "geometric": self.scaling}, ax=ax).figure
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
@@ -122,12 +119,12 @@ class GeometricShaping(Shaping):
 @shaping_method(
     "geometric",
     Record(
-        "Variances of weights by the geometric mean of fan-in and fan-out, so that all weights "
-        "learn at the same relative rate; multipliers keep the sizes of feature maps. Needs widths "
+        "Weight variances from the geometric mean of fan-in and fan-out, so all weights learn at "
+        "the same relative rate; multipliers preserve the sizes of feature maps. Needs widths "
         "(features).",
         {
-            "features": "width of layers and inputs that do not say theirs",
-            "image_shape": "locations of inputs that do not say theirs",
+            "features": "width of layers and inputs without one",
+            "image_shape": "locations of inputs without any",
             "typical": "side of the kernels that need no multiplier; default the most frequent",
             "input_moment": "mean square of the inputs; default 1",
             "input_scaling": "whether inputs are multiplied; default yes",
@@ -135,7 +132,6 @@ class GeometricShaping(Shaping):
             "balance": "quantity made equal for all weights: gamma (default), or nu (mean pooling)",
         },
     ),
-    takes_option=False,
 )
 def geometric(
     network: Network,
@@ -146,28 +142,28 @@ def geometric(
     input_moment: Any = 1,
     input_scaling: bool = True,
     output_std: Any = None,
-    balance: str = "gamma",
+    balance: Literal["gamma", "nu"] = "gamma",
 ) -> GeometricShaping:
     """E[W^2] = c / (k sqrt(n m)) with c = 2/k_typ for relu.
 
     gamma = zeta/c^2 is the same for all weights [Scaling eq. 3, sec. 6.2].
 
-    k is the side of a layer's kernel, n and m its channels. Where k is not k_typ a multiplier
-    sqrt(k_typ/k) stands before the layer, so that f -> sqrt(n/m) f from one pre-activation to the
-    next. Where zeta differs from that at the first Affine (in residual branches, behind pooling) c
-    is multiplied by sqrt(zeta_here/zeta) and the multiplier by the inverse root. Sums keep their
+    k is the side of a layer's kernel, n and m its channels. If k is not k_typ, a multiplier
+    sqrt(k_typ/k) precedes the layer, so f -> sqrt(n/m) f from one pre-activation to the next. If
+    zeta differs from that at the first Affine (in residual branches, after pooling), c is
+    multiplied by sqrt(zeta_here/zeta) and the multiplier by the inverse root. Sums keep their
     weights.
 
     ``features``, ``image_shape``: as for ``kc.scaling``. ``typical``: k_typ, the most frequent side
     by default. ``input_scaling``: multiply inputs of mean square ``input_moment`` so that E[x_0^2]
     = 1/(k_0 sqrt n_0), where the first weights and their biases have the same scaling [sec. 8.1].
-    ``output_std``: multiply the output to have this root mean square, from the calculus alone [sec.
-    7]. ``balance``: "gamma", or "nu", the ratio E[gW^2]/E[W^2] with the correlations counted that
-    mean pooling makes, where the two differ.
+    ``output_std``: multiply the output to give it this root mean square according to the calculus
+    [sec. 7]. ``balance``: "gamma", or "nu", the ratio E[gW^2]/E[W^2] including the correlations
+    from mean pooling, which make the two differ.
 
     Returns: a :class:`GeometricShaping`. Raises: KcalcError for networks that cannot be shaped,
-    activations that are not positively homogeneous, widths and images that are missing, and the
-    refusals of the scaling calculus.
+    activations that are not positively homogeneous, missing widths and images, and the errors of
+    the scaling calculus.
     """
     choice(balance, "balance of geometric initialisation", ("gamma", "nu"))
     input_scaling = truth(input_scaling, "input_scaling")
@@ -219,7 +215,7 @@ def geometric(
 
 
 def _missing(original: Network, shaped: Network) -> dict[Node, Any]:
-    """The widths that the original does not state, from the shaped network."""
+    """The widths missing in the original network, from the shaped network."""
     free = [
         n
         for n in (*original.nodes_of(Affine), *original.nodes_of(Input))
@@ -229,13 +225,13 @@ def _missing(original: Network, shaped: Network) -> dict[Node, Any]:
 
 
 def _balanced(node: Node, weight: WeightScaling, balance: str) -> Level:
-    """gamma, or nu. Raises: KcalcError where nu is not known."""
+    """gamma, or nu. Raises: KcalcError if nu is unknown."""
     if balance == "gamma":
         return weight.gamma_level
     if weight.ratio_level is None:
         raise KcalcError(
-            f"node {node!r}: nu was not followed, for the image has too many locations; use "
-            f"balance='gamma' or smaller images"
+            f"node {node!r}: nu was not computed, because the image has too many locations; use "
+            "balance='gamma' or smaller images"
         )
     return weight.ratio_level
 
@@ -266,7 +262,7 @@ def _typical(extents: dict[Node, WeightScaling] | Any, typical: Any) -> float:
 
 @dataclass
 class _Plan:
-    """Variances and multipliers of every Affine, for given factors of c."""
+    """Variances and multipliers of every Affine for the given factors of c."""
 
     base: Network
     extents: Any
@@ -283,7 +279,7 @@ class _Plan:
     def network(self, branch: dict[Node, float]) -> Network:
         """The network with c times ``branch`` at every Affine.
 
-        Multipliers other than 1 stand before the Affine as Scale layers.
+        Multipliers other than 1 become Scale layers before the Affine.
         """
         steps: list[Step] = []
         edits: list[str] = []
@@ -315,7 +311,7 @@ class _Plan:
     def _factor(self, node: Node, parent: Node, weight: WeightScaling, branch: float) -> float:
         """The factor with which f -> sqrt(n/m) f from pre-activation to pre-activation.
 
-        The first layers get inputs of 1/(k sqrt n).
+        The first layers get inputs with mean square 1/(k sqrt n).
         """
         side = math.sqrt(weight.taps)
         kept = self._kept(parent)
@@ -328,7 +324,7 @@ class _Plan:
     def _kept(self, node: Node) -> float | None:
         """The factor of second moments by the activation before a layer.
 
-        None where a layer reads an input.
+        None if a layer reads an input.
         """
         while self.base.layer(node).passes:
             (node,) = self.base.parents(node)
@@ -344,7 +340,7 @@ class _Plan:
 def _with_output(
     network: Network, std: float, given: dict[str, Any]
 ) -> tuple[Network, tuple[str, ...]]:
-    """A multiplier behind every output that gives it the root mean square ``std``."""
+    """Add a multiplier after every output to give it the root mean square ``std``."""
     found = scaling(network, **given).tensors
     factors = {node: std / math.sqrt(found[node].forward) for node in network.outputs}
     edits = (f"{node}: the output is multiplied by {f:.10g}" for node, f in factors.items())

@@ -1,4 +1,4 @@
-"""What all other rooms stand on.
+"""The foundation of all other rooms.
 
-Errors, checks of plain arguments, files, printing, the letters of formulas.
+It contains errors, checks of plain arguments, files, printing, and the symbols of formulas.
 """

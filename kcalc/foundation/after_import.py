@@ -1,4 +1,4 @@
-"""Something to do once another library is there, which is not imported for it."""
+"""Callbacks that run after another library is imported, without importing it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .guests import MissingGuest, brought
 
 
 class _Waiting(MetaPathFinder):
-    """Finds one library as Python does, and calls a function after its import."""
+    """Finds one library like Python does and calls a function after its import."""
 
     def __init__(self, library: str, place: str) -> None:
         self.library, self.place = library, place
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """The library's own specification, whose loader also calls the function."""
+        """The specification of the library, with a loader that also calls the function."""
         spec = PathFinder.find_spec(fullname, path, target) if fullname == self.library else None
         if spec is None or spec.loader is None:
             return None
@@ -40,7 +40,7 @@ def _call(place: str) -> None:
 def after_import(library: str, place: str) -> None:
     """Call the function at ``"room.module:name"`` once a library is imported, or now if it is.
 
-    Where the room is missing there is nothing to call.
+    If the room is missing, nothing is called.
     """
     if library in sys.modules:
         _call(place)

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-LISTED = 6  # names that an error lists where none is near
-MANY = 1000  # names that are compared however far they are
+LISTED = 6  # names that an error lists if none is similar
+MANY = 1000  # names that are compared however different they are
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """A shaping that may succeed where another one was refused: a suggestion, not a promise.
+    """A shaping that may succeed where another one failed: a suggestion, not a promise.
 
-    ``method`` and ``options``: those of :func:`kcalc.shape`; :func:`kcalc.shaping.works` tries
-    them. ``words``: how a message names it.
+    ``method`` and ``options``: arguments of :func:`kcalc.shape`; :func:`kcalc.shaping.works` tries
+    them. ``words``: the text for messages.
     """
 
     method: str
@@ -35,11 +35,11 @@ class Remedy:
 
 
 Advice = str | Remedy | tuple[str | Remedy, ...]
-"""A remedy: an edit in words, a :class:`Remedy`, or several of which the first that serves."""
+"""A remedy: a described edit, a :class:`Remedy`, or several in order of preference."""
 
 
 def either(*remedies: Advice) -> str:
-    """Remedies as one list: "a", "a, or b", "a, b, or c"; empty ones are left out."""
+    """Remedies as one list: "a", "a, or b", "a, b, or c"; empty ones are omitted."""
     firsts = (advice[0] if isinstance(advice, tuple) else advice for advice in remedies if advice)
     texts = list(map(str, firsts))
     *others, last = texts or [""]
@@ -47,10 +47,10 @@ def either(*remedies: Advice) -> str:
 
 
 class KcalcError(ValueError):
-    """Something the user gave cannot be used; the message names it and a remedy.
+    """An invalid argument or network; the message names it and a remedy.
 
-    ``node``: the node of a network that the message is about, where it is about one.
-    ``remedies``: other shapings that the message suggests.
+    ``node``: the node of a network that the message is about, if any. ``remedies``: other shapings
+    that the message suggests.
     """
 
     node: Hashable | None = None
@@ -59,17 +59,20 @@ class KcalcError(ValueError):
     _advice: tuple[Advice, ...] = ()
 
     def at(self, node: Hashable) -> Self:
-        """The error, as one about a node; an error that knows its node keeps it."""
+        """The same error with a node; an error that already has a node keeps it."""
         self.node = node if self.node is None else self.node
         return self
 
     def advising(self, *remedies: Advice, joint: str = "; ", then: str = "") -> Self:
-        """The error with remedies behind its text, and ``then`` behind them."""
+        """The error with remedies after its text, and ``then`` after them."""
         self._parts = (str(self), joint, then)
         return self._said(remedies)
 
     def keeping(self, serves: Callable[[Remedy], Remedy | None]) -> Self:
-        """The error without the remedies that ``serves`` rules out; it may complete others."""
+        """The error without the remedies that ``serves`` rejects.
+
+        ``serves`` may also complete some.
+        """
         kept: list[Advice] = []
         for advice in self._advice:
             several = advice if isinstance(advice, tuple) else (advice,)
@@ -93,7 +96,7 @@ class GraphError(KcalcError):
 class NoRule(KcalcError):
     """A calculus has no rule for a layer.
 
-    The message names node, layer, calculus and the nearest rewrite.
+    The message names the node, layer, calculus and closest rewrite.
     """
 
 
@@ -102,7 +105,7 @@ class FreshnessError(KcalcError):
 
     The hypotheses are a fresh Gaussian pre-activation and independent addends.
 
-    ``option``: the effect of ``assume_independent=True``, said by functions that take it;
+    ``option``: the effect of ``assume_independent=True``, added by functions that accept it;
     ``message`` is the text without that.
     """
 
@@ -113,7 +116,7 @@ class FreshnessError(KcalcError):
 
 @contextmanager
 def without_option() -> Iterator[None]:
-    """For functions that take no ``assume_independent``: refusals of freshness do not name it."""
+    """For functions without ``assume_independent``: freshness errors do not mention it."""
     try:
         yield
     except FreshnessError as error:
@@ -121,11 +124,11 @@ def without_option() -> Iterator[None]:
 
 
 class UnreachableTarget(KcalcError):
-    """No constants meet the conditions asked of a shaping method."""
+    """No constants meet the conditions of a shaping method."""
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> KcalcError:
-    """A :class:`KcalcError` for an unknown name that lists the nearest known ones.
+    """A :class:`KcalcError` for an unknown name that lists similar known names.
 
     Parameters: ``kind`` is the kind of name ("activation"), ``name`` the given one, ``known`` the
     valid names.
@@ -145,7 +148,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> KcalcError:
 def glimpse(value: object, length: int = 60) -> str:
     """``repr(value)`` on one line for a message, cut short.
 
-    The class of an object that cannot even show itself.
+    The class of an object whose ``repr`` fails.
     """
     try:
         text = " ".join(repr(value).split())

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, also where writing them is interrupted."""
+"""Atomic file writing: a file appears completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import IO
 from .errors import KcalcError, glimpse
 
 PICTURES = (".png", ".pdf", ".svg")
-"""Suffixes of the files that plots are written to."""
+"""Suffixes of plot files."""
 
-_KEPT = 40  # characters of a file's name in its temporary one: names have a greatest length
+_KEPT = 40  # characters of a file's name used in its temporary name
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes | memoryview | str) -> Path:
-    """Write a file that appears whole or not at all; text as UTF-8, its line ends as they are.
+    """Write a file atomically; text is written as UTF-8 with unchanged line endings.
 
-    Returns: the path. Raises: KcalcError where it cannot be written; then the old file stays, and
-    no temporary file is left.
+    Returns: the path. Raises: KcalcError if it cannot be written; the old file then stays, and no
+    temporary file is left.
     """
     with replacing(path) as stream:
         stream.write(data.encode() if isinstance(data, str) else data)
@@ -35,9 +35,9 @@ MOST_BYTES = 64 * 2**20  # of a document
 def read_at_most(path: str | os.PathLike[str], what: str, most: int | None = None) -> bytes:
     """The bytes of a file.
 
-    ``what``: what it should be; ``most``: how many bytes that may have, by default MOST_BYTES. No
-    more are ever read: devices, pipes and files of ``/proc`` do not tell their size.
-    Raises: OSError where it cannot be read, KcalcError for a file of more bytes.
+    ``what``: a description for messages; ``most``: the maximal number of bytes, by default
+    MOST_BYTES. No more are ever read, because devices, pipes and files in ``/proc`` do not report
+    their size. Raises: OSError if it cannot be read, KcalcError if it is too large.
     """
     most = MOST_BYTES if most is None else most
     with Path(path).open("rb") as stream:
@@ -55,9 +55,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
     The contents vanish when the block fails.
 
-    They are written beside the file, brought to the disk and moved there. A link stays, and the
-    file it leads to is replaced; that keeps its permissions, and a new one gets the usual ones.
-    Pipes and devices are written directly.
+    They are written next to the file, flushed to disk and moved there. A link stays, and its target
+    is replaced. An existing file keeps its permissions, and a new one gets the default ones. Pipes
+    and devices are written directly.
 
     Raises: KcalcError for a folder, a missing one, no permission, a full disk; other errors of the
     block pass through.
@@ -83,9 +83,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def destination(path: str | os.PathLike[str]) -> Path:
-    """Where a path leads to, links followed.
+    """The target of a path, following links.
 
-    Raises: KcalcError where no file can be written; nothing is changed.
+    Raises: KcalcError if no file can be written; nothing is changed.
     """
     target = Path(path)
     try:
@@ -98,7 +98,7 @@ def destination(path: str | os.PathLike[str]) -> Path:
         OSError,
         RuntimeError,
         ValueError,
-    ) as error:  # links in a circle, a name that is too long or holds a zero
+    ) as error:  # circular links, a name that is too long or contains a null character
         refusal = getattr(error, "strerror", None) or str(error)
     if refusal:
         raise _refused(path, refusal)
@@ -112,17 +112,17 @@ def _refused(path: str | os.PathLike[str], why: str) -> KcalcError:
 def _refusal(target: Path) -> str:
     """Why no file can be written there; empty if one can."""
     if target.is_dir():
-        return "it is a folder; name a file in it"
+        return "it is a folder; give a file in it"
     if not target.parent.is_dir():
-        return "its folder does not exist; make it first"
-    if target.exists() and not os.access(target, os.W_OK):  # a move would replace it all the same
+        return "its folder does not exist; create it first"
+    if target.exists() and not os.access(target, os.W_OK):  # a move would replace it anyway
         return "Permission denied"
     return ""
 
 
 @contextmanager
 def _vanishing(temporary: Path) -> Iterator[None]:
-    """A file that is gone afterwards, unless it was moved."""
+    """A file that is deleted afterwards, unless it was moved."""
     try:
         yield
     finally:

@@ -3,8 +3,9 @@ r"""LaTeX of formulas as papers write them.
 Calligraphic maps with upright indices, arcsin, exact numbers, Gaussian integrals.
 
 Names of local maps: Q_phi(q) = E phi^2, M_phi(q) = E phi, C_phi(c, q1, q2). Derivatives in the
-first argument have ``D`` and their order in front: ``DC_phi``, ``D2C_phi``, ``DQ_phi``. Overlaps of
-softmax rows over 12 tokens are ``S_12``, their derivatives by variances ``DvS_12`` and ``DwS_12``.
+first argument are prefixed with ``D`` and their order: ``DC_phi``, ``D2C_phi``, ``DQ_phi``.
+Overlaps of softmax rows over 12 tokens are ``S_12``, their derivatives by variances ``DvS_12`` and
+``DwS_12``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sympy as sp
 from sympy.printing.latex import LatexPrinter
 
 DIGITS = 15
-SHORT = 6  # significant digits up to which a decimal number is taken as typed
+SHORT = 6  # significant digits up to which a decimal number counts as typed
 DENSITY = r"\frac{e^{-x^{2}/2}}{\sqrt{2\pi}}\,\mathrm{d}x"
 PLANE_DENSITY = r"\frac{e^{-(x^{2}+y^{2})/2}}{2\pi}\,\mathrm{d}x\,\mathrm{d}y"
 OPERATORS = {name: rf"\{name}" for name in ("tanh", "sin", "cos", "exp", "sinh", "cosh")} | {
@@ -44,9 +45,9 @@ def exact(value: Any) -> Any:
 
 
 def exact_or_root(value: Any) -> Any:
-    """``value`` as ``exact`` gives it, or as the square root of a short decimal.
+    """``value`` as converted by ``exact``, or as the square root of a short decimal.
 
-    A positive float within rounding errors of such a root becomes that root (0.75**0.5 is
+    A positive float within rounding error of such a root becomes that root (0.75**0.5 is
     sqrt(3)/2).
     """
     found = exact(value)
@@ -61,9 +62,9 @@ def exact_or_root(value: Any) -> Any:
 
 
 def rounded(expr: Any) -> Any:
-    """The expression with Floats that are whole numbers to DIGITS digits made integers.
+    """The expression with Floats that are integers to DIGITS digits converted to integers.
 
-    No factor 1.0 is left.
+    This removes factors 1.0.
     """
     table = {}
     for number in expr.atoms(sp.Float) if isinstance(expr, sp.Basic) else ():
@@ -74,7 +75,7 @@ def rounded(expr: Any) -> Any:
 
 
 class _Printer(LatexPrinter):
-    """SymPy's printer with the field's signs for local maps."""
+    """SymPy's printer with the usual notation for local maps."""
 
     def _print_Function(self, expr: Any, exp: Any = None) -> str:  # noqa: N802  # SymPy's name
         head = map_name(expr.func.__name__)
@@ -117,7 +118,7 @@ def _primes(order: int) -> str:
 def formula_name(name: str) -> str:
     """A word for an activation in the names of its local maps.
 
-    Its own name if that is one word, else phi.
+    Its name if that is one word, else phi.
     """
     return name if re.fullmatch(r"[A-Za-z]\w*", name) else "phi"
 
@@ -132,7 +133,7 @@ def result_name(letter: str) -> str:
 def activation_name(name: str) -> str:
     r"""The LaTeX name of an activation, such as ``\mathrm{erf}``.
 
-    ``\phi`` and ``\phi_{2}`` for phi and phi2, the names of functions that have none of their own.
+    ``\phi`` and ``\phi_{2}`` for phi and phi2, the names of functions without a name.
     """
     unnamed = re.fullmatch(r"phi(\d*)", name)
     if unnamed:
@@ -211,7 +212,7 @@ def _applied(name: str, activation: Any, argument: str, order: int) -> str:
 
 
 def _operator(activation: Any) -> str | None:
-    r"""``\tanh`` and the like for an activation that is such a function of x itself."""
+    r"""``\tanh`` or similar for an activation that is such a function of x."""
     expr = activation.expr
     return OPERATORS.get(expr.func.__name__) if expr.args and expr.args[0].is_Symbol else None
 
@@ -222,9 +223,9 @@ def _letter(name: str) -> str:
 
 
 def activation_definition(name: str, activation: Any, order: int = 0) -> str | None:
-    r"""``\phi(x) = ...`` for an activation that stands in integrals by a letter.
+    r"""``\phi(x) = ...`` for an activation written as a letter in integrals.
 
-    None where it is written out there.
+    None if it is written out there.
     """
     if order == 0 and _operator(activation):
         return None

@@ -1,7 +1,7 @@
-"""What guests bring: names that the spine asks for and that a guest answers.
+"""Registries through which guests provide functions to the spine.
 
 The spine imports no guest. It asks a :class:`Registry` by a key, such as the type of a result, and
-the registry imports the guest's function at that moment. ``kcalc/wiring.py`` fills the registries.
+the registry then imports the function of the guest. ``kcalc/wiring.py`` fills the registries.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from .errors import KcalcError
+from .extras import imported
 from .printing import text_table
 
 
@@ -21,18 +22,18 @@ class MissingGuest(KcalcError):
 
 
 class Registry:
-    """{key: the place ``"room.module:name"`` of what a guest brings for it}.
+    """{key: the place ``"room.module:name"`` of the guest's function}.
 
-    ``what``: what the registry holds, in the plural ("drawings"), for messages and the printed
-    table.
+    ``what``: a plural noun for the contents ("drawings"), for messages and the printed table;
+    ``library``: another library that all its guests use.
     """
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, what: str, library: str | None = None) -> None:
+        self.what, self.library = what, library
         self.places: dict[Hashable, str] = {}
 
     def register(self, key: Hashable, place: str) -> None:
-        """Enter a place. Raises: KcalcError if another place has the key."""
+        """Register a place. Raises: KcalcError if another place has the key."""
         known = self.places.setdefault(key, place)
         if known != place:
             raise KcalcError(f"{self.what}: both {known} and {place} claim {key!r}")
@@ -41,17 +42,21 @@ class Registry:
         return key in self.places
 
     def __getitem__(self, key: Hashable) -> Any:
-        """What a guest brings for a key, imported now.
+        """The function of a guest for a key, imported now.
 
-        Raises: MissingGuest if no guest claims the key or the guest's folder is missing.
+        Raises: MissingGuest if no guest claims the key or the guest's folder is missing,
+        MissingExtra if the library of the guests is missing.
         """
         place = self.places.get(key)
         if place is None:
-            raise MissingGuest(f"{self.what}: no guest brings {key!r}")
-        return brought(place)
+            raise MissingGuest(f"{self.what}: no guest provides {key!r}")
+        found = brought(place)
+        if self.library is not None:
+            imported(self.library)
+        return found
 
     def of(self, value: Any) -> Any:
-        """What a guest brings for objects of the type of ``value``, None if no guest claims it.
+        """The function of a guest for objects of the type of ``value``, None if there is none.
 
         The key of a class of kcalc is "room.Class".
         """
@@ -93,8 +98,8 @@ def brought(place: str) -> Any:
 def door(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a room, which imports a module when one of its names is first used.
 
-    ``room``: its ``__name__``; ``homes``: {module: the names that the room has from it}. A guest
-    that one module needs is then not missed by the others.
+    ``room``: its ``__name__``; ``homes``: {module: the names that the room exports from it}. A
+    missing guest then only affects the modules that need it.
     """
     own = room.partition(".")[2]
     places = {
@@ -111,10 +116,10 @@ def door(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
 @dataclass(frozen=True)
 class Reading:
-    """A way to read networks, beside the plain one, that options of a call ask for.
+    """An alternative way to read networks, selected by options of a call.
 
-    ``options``: {option: its usual value}; one that differs from it asks for this reading.
-    ``answers``: {question: the place of what answers it}.
+    ``options``: {option: its default}; another value selects this reading. ``answers``: {question:
+    the place of its function}.
     """
 
     name: str
@@ -122,7 +127,7 @@ class Reading:
     answers: Mapping[str, str]
 
     def given(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of its options that differ from their usual values."""
+        """Its options that differ from their defaults."""
         return {
             name: value
             for name, usual in self.options.items()
@@ -132,9 +137,9 @@ class Reading:
 
 
 class Readings:
-    """Which calculus answers a call: the first reading of which an option is given, or none.
+    """Selects the calculus for a call: the first reading with a given option, or none.
 
-    Where no reading is asked for, the spine answers by its own calculus, the plain one.
+    If no reading is selected, the spine uses its plain calculus.
     """
 
     what = "readings"
@@ -145,7 +150,7 @@ class Readings:
     def register(
         self, name: str, options: Mapping[str, Any], places: Iterable[tuple[str, str]]
     ) -> None:
-        """Enter a reading after those that are known; ``places``: (module, its questions).
+        """Register a reading after the known ones; ``places``: (module, its questions).
 
         Raises: KcalcError if another reading has the name or claims one of the options.
         """
@@ -158,9 +163,9 @@ class Readings:
             raise KcalcError(f"readings: two of them are named {name}")
 
     def answering(self, question: str, **options: Any) -> Callable[..., Any] | None:
-        """What answers a question with the given options, to call with the other arguments.
+        """The function for a question with the given options; call it with the other arguments.
 
-        None where the plain calculus answers. Raises: MissingGuest if the folder of the reading is
+        None if the plain calculus answers. Raises: MissingGuest if the folder of the reading is
         missing, KcalcError if the reading has no answer.
         """
         for reading in self.known.values():
@@ -187,7 +192,7 @@ class Readings:
 READINGS = Readings()
 """The readings of networks: what options such as ``tokens=`` ask for, in order."""
 
-DRAWINGS = Registry("drawings")
+DRAWINGS = Registry("drawings", "matplotlib")
 """{"Class" or "Class.method" of a result: the function that draws it}."""
 
 KERNELS = Registry("kernels by number system")
@@ -209,6 +214,25 @@ METHODS = Registry("shaping methods")
 
 SHAPING = Registry("parts of shaping")
 """{"tokens": reads the cosines between tokens; "depth trace": the values of all nodes}."""
+
+
+class FormerNames(Registry):
+    """{(room, a name that it had): the place of what has another path now}, for one minor release.
+
+    A place without a module, ``":name"``, is a public name of kcalc itself.
+    """
+
+    def __getitem__(self, key: Hashable) -> Any:
+        place = self.places[key]
+        return getattr(import_module("kcalc"), place[1:]) if place[0] == ":" else brought(place)
+
+    def public(self, room: str, name: str) -> str:
+        """The path that a name has now, below kcalc."""
+        return self.places[room, name].lstrip(":").replace(":", ".")
+
+
+FORMER = FormerNames("former names")
+"""{(room, former name): the place of what it is now}."""
 
 REGISTRIES: tuple[Registry | Readings, ...] = (
     READINGS,

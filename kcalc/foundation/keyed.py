@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, overload
 
 from .errors import unknown
 from .plain_arguments import is_key
 
 V = TypeVar("V")
+D = TypeVar("D")
 
 
 class Keyed(Mapping[Any, V]):
@@ -39,8 +40,12 @@ class Keyed(Mapping[Any, V]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, name: Any, default: Any = None) -> Any:
-        """The result of a name, or the default where there is none."""
+    @overload
+    def get(self, name: Any, default: None = None) -> V | None: ...
+    @overload
+    def get(self, name: Any, default: D) -> V | D: ...
+    def get(self, name: Any, default: object = None) -> object:
+        """The result of a name, or the default if there is none."""
         if name not in self:
             return default
         return self[name]

@@ -10,6 +10,8 @@ import re
 import xml.etree.ElementTree as ET
 from functools import lru_cache
 
+from .extras import imported
+
 # LaTeX sets f'^2, the converter does not
 _PRIMED = re.compile(r"((?:\\[a-z]+\s*)*\\?[A-Za-z]+)('+)\^")
 _DOUBLY_PRIMED = re.compile(r"(_(?:\w|\{[^{}]*\}))('{2,3})")  # C_f'' as C''_f
@@ -33,8 +35,7 @@ def formulas(text: str) -> str:
 
 def tree(latex: str) -> ET.Element | None:
     """One formula as a ``math`` element; None for formulas that cannot be read."""
-    from latex2mathml.converter import convert
-
+    convert = imported("latex2mathml.converter").convert
     try:
         primed = _DOUBLY_PRIMED.sub(r"\2\1", _PRIMED.sub(r"{\1\2}^", latex))
         text = _BARE.sub(r"\\\1{\2}", primed)
@@ -93,7 +94,7 @@ def _sign(item: ET.Element) -> str:
 
 
 def _set_primes(node: ET.Element) -> None:
-    """Primes at full size behind their letter.
+    """Primes at full size after their letter.
 
     Fonts have them raised already, and twice raised nobody sees them.
     """

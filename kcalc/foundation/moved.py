@@ -1,10 +1,10 @@
-"""Old paths of modules that have moved, for one release."""
+"""Old paths of modules and names, which warn for one minor release."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from .guests import brought
+from .guests import FORMER, brought
 
 HERE = __name__.partition(".")[0]
 
@@ -20,7 +20,7 @@ HERE = __name__.partition(".")[0]
 def _warn(old: str, new: str) -> None:
     """Warn the caller's caller."""
     warnings.warn(
-        f"{HERE}.{old} is now {HERE}.{new}; the old path goes with the next release",
+        f"{HERE}.{old} is now {HERE}.{new}; the old path goes with the next minor release",
         DeprecationWarning,
         stacklevel=3,
     )
@@ -43,17 +43,21 @@ class _Moved(ModuleType):
 
 
 class _Below(MetaPathFinder, Loader):
-    """Finds modules of moved rooms at their old paths."""
+    """Finds moved modules, and modules of moved rooms, at their old paths."""
 
-    def __init__(self, rooms: Mapping[str, str]) -> None:
-        self.rooms = rooms
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self.modules = modules
 
     def _places(self, fullname: str) -> tuple[str, str] | None:
         """(old path, new path) below kcalc, None for other modules."""
         root, _, old = fullname.partition(".")
-        room, _, inner = old.partition(".")
-        known = root == HERE and inner and room in self.rooms
-        return (old, f"{self.rooms[room]}.{inner}") if known else None
+        if root == HERE and "." in old:
+            if old in self.modules:
+                return old, self.modules[old]
+            room, _, inner = old.partition(".")
+            if room in self.modules:
+                return old, f"{self.modules[room]}.{inner}"
+        return None
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """A specification with this loader, for a module that a moved room has."""
@@ -64,18 +68,51 @@ class _Below(MetaPathFinder, Loader):
         """A plain one, for which exec_module puts the moved module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the module itself in the place of its old path, so that classes stay the same."""
+        """Put the module itself in the place of its old path, so classes stay the same."""
         old, new = self._places(module.__name__) or ("", "")
         found = import_module(f"{HERE}.{new}")
         _warn(old, new)
         sys.modules[module.__name__] = found
 
 
-def moved(rooms: Mapping[str, str]) -> None:
-    """Let the old paths of rooms, {old: new} below kcalc, lead to the new ones, with a warning.
+def moved(modules: Mapping[str, str]) -> None:
+    """Let the old paths of modules, {old: new} below kcalc, lead to the new ones, with a warning.
 
-    No room is imported. The attributes of kcalc stay what they are: ``kc.audit`` is a function.
+    Nothing is imported. The attributes of kcalc stay what they are: ``kc.audit`` is a function.
     """
-    for old, new in rooms.items():
-        sys.modules[f"{HERE}.{old}"] = _Moved(old, new)
-    sys.meta_path.append(_Below(rooms))
+    for old, new in modules.items():
+        if "." not in old:
+            sys.modules[f"{HERE}.{old}"] = _Moved(old, new)
+    sys.meta_path.append(_Below(modules))
+
+
+def former(room: str, ask: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a room: its former names, ``FORMER``, lead to the new ones and warn.
+
+    ``room``: its ``__name__``; ``ask``: the ``__getattr__`` that it has for its own names.
+    """
+    own = room.partition(".")[2]
+
+    def found(name: str) -> Any:
+        if (own, name) not in FORMER:
+            if ask is not None:
+                return ask(name)
+            raise AttributeError(f"module {room!r} has no attribute {name!r}")
+        _warn(f"{own}.{name}", FORMER.public(own, name))
+        return FORMER[own, name]
+
+    return found
+
+
+class _Function(ModuleType):
+    """A module at the place where a function of its name was."""
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        room, _, name = self.__name__.removeprefix(f"{HERE}.").rpartition(".")
+        _warn(f"{room}.{name}", FORMER.public(room, name))
+        return FORMER[room, name](*args, **named)
+
+
+def formerly_a_function(module: str) -> None:
+    """Let a module be called, with a warning, as the former function of its name."""
+    sys.modules[module].__class__ = _Function

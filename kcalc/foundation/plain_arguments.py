@@ -1,6 +1,6 @@
-"""Whole numbers, truth values, text, choices, paths and lists that callers give.
+"""Checks of arguments: integers, booleans, text, choices, paths and lists.
 
-Checked, or refused in one sentence that names them.
+Each check raises an error with one sentence that names the argument.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LARGEST = 2**63 - 1  # the largest count of arrays and files
 
 
 def whole(value: Any, what: str, least: int = 0, most: int = LARGEST) -> int:
-    """A whole number in [least, most]: a Python, NumPy, JAX, PyTorch or SymPy one.
+    """An integer in [least, most], from Python, NumPy, JAX, PyTorch or SymPy.
 
-    Raises: KcalcError otherwise, for truth values too.
+    Raises: KcalcError otherwise, also for booleans.
     """
     try:
         number = _index(value)
@@ -36,9 +36,9 @@ def whole(value: Any, what: str, least: int = 0, most: int = LARGEST) -> int:
 
 
 def _index(value: Any) -> int:
-    """The index of a whole number.
+    """The index of an integer.
 
-    Raises: TypeError, or any error of a user object's ``__index__``; PyTorch has an index of more.
+    Raises: TypeError, or any error of a user object's ``__index__``. PyTorch accepts more types.
     """
     if (
         isinstance(value, bool | np.bool_)
@@ -50,7 +50,7 @@ def _index(value: Any) -> int:
 
 
 def extents(value: Any, what: str) -> tuple[int, ...]:
-    """The sizes of an image, (height, width) or one per axis: whole numbers >= 1.
+    """The sizes of an image, (height, width) or one per axis: integers >= 1.
 
     Raises: KcalcError otherwise.
     """
@@ -73,9 +73,9 @@ def truth(value: Any, what: str) -> bool:
 
 
 def text(value: Any, what: str, empty: bool = False) -> str:
-    """Text, which may be empty or not.
+    """Text, possibly empty.
 
-    Raises: KcalcError otherwise, and for characters that UTF-8 cannot hold.
+    Raises: KcalcError otherwise, and for characters that UTF-8 cannot encode.
     """
     if not isinstance(value, str) or not (value or empty):
         raise KcalcError(
@@ -87,7 +87,7 @@ def text(value: Any, what: str, empty: bool = False) -> str:
 def utf8(value: str, what: str) -> str:
     """Text that can be printed and written to a file.
 
-    Raises: KcalcError for half of a surrogate pair, which UTF-8 has no bytes for.
+    Raises: KcalcError for half of a surrogate pair, which UTF-8 cannot encode.
     """
     if not value.isascii():
         try:
@@ -95,8 +95,8 @@ def utf8(value: str, what: str) -> str:
         except UnicodeEncodeError as error:
             half = value[error.start]
             raise KcalcError(
-                f"{what} {glimpse(value)} holds {half!r}, which is half a character and no text "
-                f"in UTF-8; leave it out"
+                f"{what} {glimpse(value)} contains {half!r}, half of a surrogate pair, which UTF-8 "
+                "cannot encode; leave it out"
             ) from None
     return value
 
@@ -104,7 +104,7 @@ def utf8(value: str, what: str) -> str:
 def choice(value: Any, what: str, known: Iterable[Chosen]) -> Chosen:
     """One of the known names.
 
-    Raises: KcalcError that lists them, or those nearest to the given one.
+    Raises: KcalcError that lists them, or the most similar ones.
     """
     names = tuple(known)
     if not isinstance(value, str) or value not in names:
@@ -116,12 +116,12 @@ def file_path(value: Any, what: str = "path") -> Path:
     """The path of a file, given as text or as a path. Raises: KcalcError for anything else."""
     given = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(given, str) or not given:
-        raise KcalcError(f"{what} names a file, as in 'network.json', got {glimpse(value)}")
+        raise KcalcError(f"{what} must name a file, as in 'network.json', got {glimpse(value)}")
     return Path(given)
 
 
 def is_key(value: Any, among: Any) -> bool:
-    """``value in among``, False for objects without hash or sound comparison."""
+    """``value in among``, False for objects without a hash or a reliable comparison."""
     try:
         return bool(value in among)
     except Exception:  # the hash or comparison of a user object may raise anything
@@ -129,7 +129,7 @@ def is_key(value: Any, among: Any) -> bool:
 
 
 def items(value: Any, what: str) -> tuple[Any, ...]:
-    """The members of a sequence, a set or an iterator, not of text or a mapping.
+    """The members of a sequence, set or iterator, but not of text or a mapping.
 
     Raises: KcalcError for anything else.
     """

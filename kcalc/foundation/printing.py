@@ -1,6 +1,6 @@
-"""Results as tables of text and HTML and as plain data.
+"""Results as text and HTML tables and as plain data.
 
-In a terminal, in a notebook and in a JSON file.
+They are used in terminals, notebooks and JSON files.
 """
 
 from __future__ import annotations
@@ -9,27 +9,32 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from html import escape
-from importlib import import_module
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from .errors import KcalcError
+from .extras import imported
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Rows = Sequence[Sequence[str]]
-CAPTION = 60  # characters of a repr that stands below its table
-MOST = 60  # rows that a table shows; of more, the first and the last ones
+CAPTION = 60  # characters of a repr shown below its table
+MOST = 60  # maximal rows of a table; longer ones show the first and the last rows
+
+
+HEURISTIC = ", heuristic"
 
 
 def marked(text: str, result: Any) -> str:
-    """A text of ``repr``, a legend or an axis, and that the result is heuristic where it is."""
-    return f"{text}, heuristic" if text and getattr(result, "heuristic", False) else text
+    """A text of ``repr``, a legend or an axis, and that the result is heuristic if it is."""
+    return f"{text}{HEURISTIC}" if text and getattr(result, "heuristic", False) else text
 
 
 def cut(rows: Rows, most: int = MOST) -> list[Sequence[str]]:
-    """A head and its rows, without the middle ones where there are more than ``most``.
+    """A header and its rows, without the middle ones if there are more than ``most``.
 
-    The first and last rows then stand around a row that says how many are left out.
+    A row between the first and last ones then says how many are omitted.
     """
     head, *body = rows
     if len(body) <= most:
@@ -40,15 +45,15 @@ def cut(rows: Rows, most: int = MOST) -> list[Sequence[str]]:
 
 
 def filled_columns(rows: Rows) -> Rows:
-    """The rows without columns that are empty below the head."""
+    """The rows without columns that are empty below the header."""
     kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
     return [[row[i] for i in kept] for row in rows]
 
 
 def text_table(rows: Rows, most: int = MOST) -> str:
-    """Aligned columns, the first to the left and the others to the right.
+    """Aligned columns, the first left-aligned and the others right-aligned.
 
-    The first row is the head.
+    The first row is the header.
     """
     shown = cut(rows, most)
     widths = [max(len(row[i]) for row in shown) for i in range(len(shown[0]))]
@@ -81,7 +86,7 @@ def _cell(text: str, column: int) -> str:
 
 
 def shown(value: Any, digits: int = 6) -> str:
-    """A value in a table: numbers to ``digits``, yes and no, names; "-" for None."""
+    """A value in a table: a number with ``digits``, yes or no, a name; "-" for None."""
     if value is None:
         return "-"
     if isinstance(value, bool | np.bool_):
@@ -105,9 +110,9 @@ def shown(value: Any, digits: int = 6) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: dictionaries with text keys, lists, texts, finite numbers.
+    """A value in JSON form: dictionaries with text keys, lists, text, finite numbers.
 
-    None where a number is not finite.
+    Numbers that are not finite become None.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -133,25 +138,20 @@ def plain(value: Any) -> Any:
 
 
 class Tabled:
-    """The habit of a result that is a table of values.
+    """Base of results that are tables of values.
 
-    Classes give ``_frame``: a dictionary per row, or {name: column}.
+    Classes define ``_frame``: a dictionary per row, or {name: column}.
     """
 
     def _frame(self) -> Iterable[Mapping[str, Any]] | Mapping[str, Any]:
         raise NotImplementedError
 
-    def to_dataframe(self) -> Any:
-        """The values, with all their digits, as a pandas DataFrame.
+    def to_dataframe(self) -> DataFrame:
+        """The values with all digits, as a pandas DataFrame.
 
-        Raises: KcalcError where pandas is not installed.
+        Raises: KcalcError if pandas is not installed.
         """
-        try:
-            pandas = import_module("pandas")
-        except ImportError:
-            raise KcalcError(
-                "a data frame needs pandas, which is not installed: pip install pandas"
-            ) from None
+        pandas = imported("pandas")
         values = self._frame()
         return pandas.DataFrame(dict(values) if isinstance(values, Mapping) else list(values))
 
@@ -168,13 +168,12 @@ def spread(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 class Shown(Tabled):
-    """The habits of a small result.
+    """Base of small results.
 
     a dataclass whose fields, and the properties named in ``listed``, make a table and plain data.
 
-    Fields named in ``hidden`` stay out of the table. Classes with a better table override
-    ``_rows``, the head and all rows, of which ``most`` are shown, and ``_below``, the lines below
-    them.
+    Fields named in ``hidden`` are not in the table. Classes with another table override ``_rows``,
+    the header and all rows (``most`` are shown), and ``_below``, the lines below them.
     """
 
     most: ClassVar[int] = MOST
@@ -198,7 +197,7 @@ class Shown(Tabled):
         return [{name: getattr(self, name) for name in self._names() if name not in self.hidden}]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data; None for infinite values."""
+        """All values as plain data; infinite values become None."""
         return {name: plain(getattr(self, name)) for name in self._names()}
 
     def _below(self) -> Sequence[str]:
@@ -218,7 +217,7 @@ class Shown(Tabled):
 
 
 class Printed(Tabled):
-    """The habit of a result whose text is a table already.
+    """Base of results whose text is already a table.
 
     a notebook shows the same, in fixed width.
     """
@@ -228,7 +227,7 @@ class Printed(Tabled):
 
 
 def latex_text(text: Any) -> str:
-    """A name inside of LaTeX text: characters that TeX would take for commands are escaped."""
+    """A name inside LaTeX text, with special characters escaped."""
     signs = {"\\": r"\backslash ", "^": r"\^{}", "~": r"\sim "} | {
         sign: rf"\{sign}" for sign in "_%&#{}$"
     }

@@ -1,9 +1,9 @@
 """Locks for process-wide precision and warning filters.
 
-The working precisions of mpmath (which SymPy sets while it evaluates) and of python-flint belong to
-the whole process, and so do SymPy's tables of compiled names, Python's warning filters and standard
-streams. Two threads that set one and put it back in turn leave it wrong, for good, and compute with
-each other's digits in between.
+The working precisions of mpmath (which SymPy sets while it evaluates) and of python-flint are
+global to the process, and so are SymPy's tables of compiled names, Python's warning filters and the
+standard streams. If two threads set and restore one of these concurrently, it can stay wrong, and
+each computes with the other's precision in between.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ALONE = threading.RLock()
-"""Held while precision, or another setting of the whole process, is other than it was found."""
+"""Held while the precision or another global setting is changed."""
 
 READING = threading.RLock()
-"""Held while a model is traced with its library's layers replaced or warnings are filtered.
+"""Held while a model is traced with replaced layers, or while warnings are filtered.
 
-It is taken before :data:`ALONE` where both are.
+If both are needed, it is acquired before :data:`ALONE`.
 """
 
-# a forked process starts with both free, and with the precision nobody is about to put back
+# a forked process starts with both locks free and with the default precision
 if hasattr(os, "register_at_fork"):
     for _lock in (ALONE, READING):
         os.register_at_fork(
@@ -42,7 +42,7 @@ if hasattr(os, "register_at_fork"):
 def alone(function: Callable[P, T]) -> Callable[P, T]:
     """``function``, run by one thread at a time.
 
-    All such functions exclude each other, but may call each other.
+    All such functions exclude each other across threads, but may call each other.
     """
 
     @functools.wraps(function)
@@ -54,7 +54,7 @@ def alone(function: Callable[P, T]) -> Callable[P, T]:
 
 
 _SHARED_BITS = 2000
-# mpmath extends its digits of a constant in two steps, between which other threads misread it
+# mpmath extends a constant in two steps, and other threads may misread it in between
 for _constant in (
     pi_fixed,
     ln2_fixed,
@@ -66,14 +66,14 @@ for _constant in (
 def decimal_digits(count: int) -> Iterator[None]:
     """Context in which mpmath computes with ``count`` decimal digits.
 
-    The precision changes in this thread alone, and is as before afterwards.
+    The precision changes only in this thread and is restored afterwards.
     """
     with ALONE, mpmath.workdps(count):
         yield
 
 
 lambdify = alone(sp.lambdify)
-"""``sympy.lambdify``, which fills tables of the process when it first meets a library."""
+"""``sympy.lambdify``, which fills global tables on first use of a library."""
 
 if TYPE_CHECKING:
     from functools import cached_property as cached_property
@@ -82,16 +82,16 @@ else:
     class cached_property(functools.cached_property):  # noqa: N801 - as the original
         """``functools.cached_property`` without the lock of Python 3.11.
 
-        Python 3.11 takes that lock for all objects of a class.
+        Python 3.11 holds that lock for all objects of a class.
 
-        With that lock, two threads that need each other's properties wait for ever. Two threads may
-        compute a value twice; both get the one that was finished first.
+        With that lock, two threads that need each other's properties wait forever. Two threads may
+        compute a value twice; both get the one that finished first.
         """
 
         def __get__(self, instance: Any, owner: Any = None) -> Any:
             if instance is None:
                 return self
-            # an override asks by super(): its own value is kept
+            # an override that calls super() keeps its value
             if getattr(type(instance), self.attrname) is not self:
                 return self.func(instance)
             known = instance.__dict__

@@ -1,4 +1,4 @@
-"""Bars of progress for what takes long, on a terminal or in a notebook."""
+"""Progress bars for long computations, on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-PATIENCE = 2.0  # seconds before a bar that nobody asked for appears
+PATIENCE = 2.0  # seconds before a bar appears by default
 
 
 @contextmanager
 def progress(
     total: int, what: str, unit: str, shown: bool | None = None
 ) -> Iterator[Callable[[int], Any]]:
-    """The function to be told how many more of ``total`` are done, which moves a bar.
+    """A function that advances a bar by a number of finished steps out of ``total``.
 
     ``shown`` = None: a bar that appears after ``PATIENCE`` seconds, on a terminal or in a notebook.
     """

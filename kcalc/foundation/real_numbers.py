@@ -1,6 +1,6 @@
-"""Real numbers that callers give, checked: one number, an array, a q value.
+"""Checks of real arguments: one number, an array, a q value.
 
-Of Python, NumPy, mpmath or SymPy.
+Numbers may come from Python, NumPy, mpmath or SymPy.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .process_state import alone
 
 Array = np.ndarray
 EXACT = sp.Basic | Fraction | Decimal | mpmath.mpf | int
-TINY = float(np.finfo(float).tiny)  # below it numbers lose digits
+TINY = float(np.finfo(float).tiny)  # numbers below this lose digits
 
 
 def refused(value: object, reason: str) -> KcalcError:
-    """The error for a value that is no finite real number."""
+    """The error for a value that is not a finite real number."""
     return KcalcError(f"{glimpse(value, 80)} is not a finite real number: {reason}")
 
 
@@ -49,9 +49,9 @@ def closed_value(value: sp.Basic) -> sp.Expr:
 
 
 def plain_number(value: object) -> int | float | Fraction | sp.Expr:
-    """The one gate for outside numbers.
+    """The single entry point for numbers from callers.
 
-    Python, NumPy, mpmath and SymPy scalars, finite and real.
+    It accepts finite real scalars of Python, NumPy, mpmath and SymPy.
     """
     if isinstance(value, sp.Basic):
         return value if isinstance(value, sp.Expr) and value.free_symbols else closed_value(value)
@@ -76,7 +76,7 @@ def plain_number(value: object) -> int | float | Fraction | sp.Expr:
 @lru_cache(maxsize=4096)
 @alone
 def _sympy_float(value: sp.Basic) -> float:
-    """A SymPy number as a float: layers and activations ask for the same few ones over and over."""
+    """A SymPy number as a float, cached because layers and activations reuse a few numbers."""
     return _as_float(closed_value(value))
 
 
@@ -145,15 +145,15 @@ def real_array(value: Any, what: str) -> Array:
 
 
 def raw_array(value: Any, what: str) -> Array:
-    """``value`` as an array of its own kind of real numbers (or truth values).
+    """``value`` as an array of real numbers of the same kind (or booleans).
 
-    Raises: KcalcError for ragged lists, text, objects, ...
+    Raises: KcalcError for ragged lists, text, objects and so on.
     """
     try:
         if hasattr(value, "__len__") and not (
             isinstance(value, Sequence | memoryview) or hasattr(value, "__array__")
         ):
-            raise TypeError  # NumPy would read the members of a graph
+            raise TypeError  # NumPy would iterate over a graph
         exact = isinstance(value, EXACT) and not isinstance(value, bool)
         array = np.asarray(floats(value) if exact else value)
         # of exact numbers, or of no numbers
@@ -194,7 +194,7 @@ def positive_number(value: Any, what: str) -> float:
 
 
 def q_array(q: Any, what: str = "q") -> Array:
-    """q values. Raises: KcalcError where one is not positive."""
+    """q values. Raises: KcalcError if one is not positive."""
     array = real_array(q, what)
     if np.any(array <= 0):
         raise KcalcError(
@@ -211,12 +211,12 @@ def q_array(q: Any, what: str = "q") -> Array:
 def q_pair(q1: Any, q2: Any, q: Any) -> tuple[Any, Any]:
     """(q1, q2) of two inputs: ``q`` for both, or ``q1`` (None: 1) and ``q2`` (None: q1).
 
-    Raises: KcalcError for ``q`` beside the others.
+    Raises: KcalcError for ``q`` together with the others.
     """
     if q is not None and not (q1 is None and q2 is None):
         raise KcalcError(
-            f"q={glimpse(q)} is the q value of both inputs; give it alone, or q1= and q2= where "
-            f"they differ"
+            f"q={glimpse(q)} is the q value of both inputs; give only q=, or q1= and q2= if they "
+            "differ"
         )
     return (q1 if q is None else q) if q1 is not None or q is not None else 1, q2
 

@@ -8,11 +8,11 @@ MAX_PERIOD = 64
 
 
 def repetition(numbers: Sequence[int], start: int) -> tuple[int, int]:
-    """The (period, count) of the repetition that covers most from ``start``.
+    """The (period, count) of the longest repetition that begins at ``start``.
 
     The shorter period wins on ties.
 
-    Returns: (1, 1) if nothing repeats. Only periods up to 64 are looked for.
+    Returns: (1, 1) if nothing repeats. The search covers periods up to 64.
     """
     best, covered = (1, 1), 1
     for period in range(1, min(MAX_PERIOD, (len(numbers) - start) // 2) + 1):

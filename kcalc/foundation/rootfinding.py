@@ -13,7 +13,7 @@ from .errors import KcalcError
 def zero_between(
     function: Callable[[float], float], low: float, high: float, xtol: float, **options: Any
 ) -> float:
-    """The zero between two places of different signs, by Brent's method.
+    """The zero between two points of different signs, by Brent's method.
 
     ``options``: those of :func:`scipy.optimize.brentq`. Raises: ValueError for equal signs.
     """
@@ -25,7 +25,7 @@ def zero_between(
 def least_between(
     function: Callable[[float], float], low: float, high: float, xatol: float = 1e-8
 ) -> tuple[float, float]:
-    """(place, value) of a least value between two places."""
+    """(point, value) of a minimum between two points."""
     from scipy.optimize import minimize_scalar
 
     found: Any = minimize_scalar(
@@ -41,9 +41,9 @@ def sign_changes(
 
     ``function``: a vectorised function.
 
-    ``tolerance``: values below it in size count as zero. Where the function is zero on three or
-    more grid points in a row it is taken to vanish on an interval, whose points are not isolated
-    roots and are left out. Returns: roots in grid order, refined by Brent's method.
+    ``tolerance``: values below it in size count as zero. If the function is zero at three or more
+    consecutive grid points, it is assumed to vanish on an interval; these points are not isolated
+    roots and are omitted. Returns: roots in grid order, refined by Brent's method.
     """
     values = np.asarray(function(grid), dtype=float)
     values = np.where(np.abs(values) <= tolerance, 0.0, values)
@@ -62,9 +62,9 @@ def sign_changes(
 
 
 def finite_part(function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray) -> np.ndarray:
-    """The stretch of the grid, about its middle if possible, on which the function is finite.
+    """The part of the grid, around its middle if possible, where the function is finite.
 
-    Q may diverge or underflow beyond.
+    Outside it, Q may diverge or underflow.
     """
     try:
         if np.all(np.isfinite(function(grid))):
@@ -83,7 +83,7 @@ def finite_part(function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray) 
 
     start = next((i for i in (len(grid) // 2, *range(0, len(grid), 8)) if finite(i)), None)
     if start is None:
-        function(grid[:1])  # nowhere finite: its own error says why
+        function(grid[:1])  # finite nowhere: its error says why
         return grid[:0]
     low, high = start, start
     while low > 0 and finite(low - 1):

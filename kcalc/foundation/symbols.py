@@ -1,7 +1,7 @@
-"""The SymPy symbols that results are written in.
+"""The SymPy symbols used in results.
 
 ``psi`` is the slope ``C'(1)`` that all nonlinear layers share [DKS sec. 17.1], ``kappa`` the
-curvature ``C''(1)`` that they share [TAT App. B.2]. Both are positive, so that
+curvature ``C''(1)`` that they share [TAT App. B.2]. Both are positive, so
 ``expr.subs(kc.symbols.psi, 2)`` and ``expr.as_poly(kc.symbols.psi)`` work on any result.
 """
 
@@ -18,7 +18,7 @@ kappa = sp.Symbol("kappa", positive=True)
 
 
 def slope_of(name: str) -> sp.Symbol:
-    """The slope symbol ``psi_<name>`` of one activation where each has its own."""
+    """The slope symbol ``psi_<name>`` of one activation, if symbols differ by activation."""
     return sp.Symbol(f"psi_{text(name, 'the name of an activation')}", positive=True)
 
 

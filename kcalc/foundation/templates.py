@@ -1,4 +1,4 @@
-"""Pages and drawings from Jinja templates: whatever is put in is escaped."""
+"""Pages and drawings from Jinja templates; all values are escaped."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from .extras import imported
 from .mathml import formulas, mathml
 
 if TYPE_CHECKING:
@@ -26,30 +27,29 @@ def clean(text: Any) -> str:
 
 
 def one_line(text: Any) -> str:
-    """A text in one line."""
+    """Text in one line."""
     return " ".join(clean(text).split())
 
 
 def sentence(text: Any) -> str:
-    """A text in one line, with a full stop."""
+    """Text in one line, with a full stop."""
     words = one_line(text)
     return words if words.endswith((".", "!", "?")) else f"{words}."
 
 
 @lru_cache(maxsize=8)
 def template(text: str) -> Template:
-    """A template in which values are escaped, with filters for lines and formulas."""
-    from jinja2 import ChainableUndefined, Environment
-    from markupsafe import Markup
+    """A template that escapes values, with filters for lines and formulas."""
+    jinja2, markup = imported("jinja2"), imported("markupsafe").Markup
 
     def shown(value: Any) -> Any:
         return value if hasattr(value, "__html__") else clean(value)
 
-    made = Environment(autoescape=True, finalize=shown, undefined=ChainableUndefined)
+    made = jinja2.Environment(autoescape=True, finalize=shown, undefined=jinja2.ChainableUndefined)
     made.filters |= {
         "one_line": one_line,
         "sentence": sentence,
-        "formulas": lambda text: Markup(formulas(text)),
-        "formula": lambda latex: Markup(mathml(latex)),
+        "formulas": lambda text: markup(formulas(text)),
+        "formula": lambda latex: markup(mathml(latex)),
     }
     return made.from_string(text)

@@ -10,10 +10,10 @@ The scores ``a_j`` of row A and ``b_j`` of row B are independent over the T toke
     dS/dk    = T (T-1) int int Phi_uw Phi^(T-3) [2 Phi_uw Phi + (T-2) Phi_u Phi_w] du dw
     dS/dv1   = T (T-1) / 2 int int Phi_uw Phi^(T-3) [2 Phi_uu Phi + (T-2) Phi_u^2] du dw
 
-The integrands are analytic in a strip of half-width pi/2 and decay doubly exponentially, so that
-the trapezoidal rule is exact to rounding. The Gaussians are split, ``a = l1 z + own``,
-``b = +-l2 z + own'``, which makes the double integrals over them matrix products. ``1 - Phi`` is a
-sum of positive numbers, never a difference.
+The integrands are analytic in a strip of half-width pi/2 and decay doubly exponentially, so the
+trapezoidal rule is exact to rounding. The Gaussians are split, ``a = l1 z + own``, ``b = +-l2 z +
+own'``, which makes the double integrals over them matrix products. ``1 - Phi`` is a sum of positive
+numbers, never a difference.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Array = np.ndarray
 Functions = tuple[Array, ...]
 
 STEP = 0.25  # of the trapezoidal rule in u and w
-TAIL = 35.0  # e^-35: the part of S that lies below the grid
+TAIL = 35.0  # e^-35: the part of S below the grid
 CUT = 8.6  # standard deviations of a Gaussian that are kept
 SPACING = 0.75  # standard deviations between the nodes of a Gaussian: exact to 1e-15
 FINEST = 0.3  # between the nodes at which f is averaged
 NARROW = 0.4  # standard deviations below which a Gaussian is averaged over by Gauss-Hermite nodes
-CLOSE = 0.3  # shifts that all lie within it are interpolated from a few
+CLOSE = 0.3  # shifts within this distance are interpolated from a few
 # distances of covariances over which 1, 2, 3 nodes integrate dS/dk to rounding
 LOST = (
     1e-7,
@@ -63,8 +63,8 @@ class Overlap:
     The derivatives are by the covariance of the scores of the rows and by their variances.
 
     ``tokens`` >= 1, variances >= 0, ``|covariance| <= sqrt(variance1 variance2)``; relative errors
-    of 1e-13 (S) and 1e-12 (derivatives) for variances up to 25. ``more``: tokens that the second
-    row alone sees, as in a causal layer.
+    of 1e-13 (S) and 1e-12 (derivatives) for variances up to 25. ``more``: tokens that only the
+    second row sees, as in a causal layer.
     """
 
     tokens: int
@@ -140,7 +140,7 @@ def self_overlap(tokens: int, variance: float) -> float:
 
 
 def row_entropy(tokens: int, variance: float) -> float:
-    """``-E sum_j A_j ln A_j`` of one row, in nats; ``ln T`` where all weights are equal.
+    """``-E sum_j A_j ln A_j`` of one row, in nats; ``ln T`` if all weights are equal.
 
     It is ``E ln Z - E sum_j A_j a_j`` with ``Z = sum_j e^(a_j)``; the second part is
     ``v (1 - S_self)`` by Stein's lemma, the first
@@ -159,7 +159,7 @@ def row_entropy(tokens: int, variance: float) -> float:
 def overlap_gap(tokens: int, variance: float, below: float) -> float:
     """The difference ``S_self - S`` at the covariance ``variance - below``.
 
-    It is computed from ``dS/dk`` where the difference would lose digits.
+    It uses ``dS/dk`` if the difference would lose digits.
     """
     if below == 0 or tokens == 1:
         return 0.0
@@ -195,9 +195,9 @@ def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance:
 def masked_overlaps(sees: Array, variance1: float, variance2: float, covariance: float) -> Array:
     """S of rows over the tokens that they see, (T, T).
 
-    ``sees``: whether row i sees token j, (T, T), the same for both sequences. Of rows that see a
-    and b tokens, m of them in common,
-    ``S = m int int Phi_uw Phi^(m-1) M(u)^(a-m) M(w)^(b-m) du dw``.
+    ``sees``: whether row i sees token j, (T, T), the same for both sequences. For rows that see a
+    and b tokens, m of them in common, ``S = m int int Phi_uw Phi^(m-1) M(u)^(a-m) M(w)^(b-m) du
+    dw``.
     """
     seen = sees.sum(axis=1)
     common = sees.astype(int) @ sees.T.astype(int)
@@ -260,7 +260,7 @@ def sink_overlap(
 def sink_self_overlap(tokens: int, variance: float, common: float) -> tuple[float, float]:
     """The two numbers of :func:`sink_overlap` for one row with itself.
 
-    ``common``: the variance of what its scores have in common.
+    ``common``: the variance of the common part of its scores.
     """
     side = _Side.over(tokens, math.sqrt(variance), STEP)
     missing, slope, squares = side.averaged(0.0, math.sqrt(variance), _squares)
@@ -371,7 +371,7 @@ class _ScoreGrid:
 
 
 def _shared(width1: float, width2: float, covariance: float) -> tuple[float, float]:
-    """``(l1, l2)`` with ``l1 l2 = covariance``: alike where the widths allow it."""
+    """``(l1, l2)`` with ``l1 l2 = covariance``: equal if the widths allow it."""
     root, small = math.sqrt(covariance), min(width1, width2)
     if root <= small:
         return root, root
@@ -384,8 +384,8 @@ def _columns(
 ) -> tuple[_Side, Functions]:
     """The grid of one side, and its functions at ``u + shared z``, (u, z) each.
 
-    They are averages over what is its own. ``tokens``: the most and the fewest, 0 where they are
-    the same.
+    They are averages over its separate part. ``tokens``: the maximum and minimum, 0 if they are the
+    same.
     """
     own = math.sqrt(max(0.0, (width - shared) * (width + shared)))
     fine = shared * spacing

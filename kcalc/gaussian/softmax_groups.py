@@ -1,8 +1,8 @@
-"""Moments of two softmax rows over tokens that are alike and one token that is not.
+"""Moments of two softmax rows over exchangeable tokens and one special token.
 
-The scores of n alike tokens are ``a_j, b_j``, independent over j, with variances and a covariance;
-those of the one other token, ``a_0, b_0``, have variances and a covariance of their own. With
-``x = e^a``, ``y = e^b`` and ``p_j``, ``q_j`` the powers of the weights of token j,
+The scores of n exchangeable tokens are ``a_j, b_j``, independent over j, with variances and a
+covariance. The scores of the special token, ``a_0, b_0``, have other variances and another
+covariance. With ``x = e^a``, ``y = e^b`` and ``p_j``, ``q_j`` the powers of the weights of token j,
 
     E prod_j A_j^(p_j) B_j^(q_j) = int int prod_j phi_(p_j q_j)(u, w) du dw / ((P - 1)! (Q - 1)!)
     phi_pq(u, w) = E (e^(u + a))^p (e^(w + b))^q exp(-e^(u + a) - e^(w + b))
@@ -38,11 +38,11 @@ class ScorePair(NamedTuple):
 
 @lru_cache(KEPT)
 def moments(tokens: int, alike: ScorePair, other: ScorePair) -> Mapping[Powers | str, float]:
-    """Moments of rows A, B over ``tokens`` alike tokens and one more, token 0.
+    """Moments of rows A, B over ``tokens`` exchangeable tokens and one more, token 0.
 
-    Returns: {(a, b, s): E A_0^a B_0^b S^s}, ``S = sum_j A_j B_j`` over the alike tokens, for
-    ``a + s <= 2`` and ``b + s <= 2``, and "AAB", "ABB": ``E sum_j A_j^2 B_j`` and
-    ``E sum_j A_j B_j^2``.
+    Returns: {(a, b, s): E A_0^a B_0^b S^s}, ``S = sum_j A_j B_j`` over the exchangeable tokens, for
+    ``a + s <= 2`` and ``b + s <= 2``, and "AAB", "ABB": ``E sum_j A_j^2 B_j`` and ``E sum_j A_j
+    B_j^2``.
     """
     n, pairs = tokens, (alike, other)
     grids = [_grid(n, max(math.sqrt(pair[k]) for pair in pairs)) for k in (0, 1)]

@@ -1,12 +1,12 @@
-"""Readers and writers of networks, and edits of the models that were read: the door of this room.
+"""Readers and writers of networks, and edits of models that were read.
 
 Reading: ``read``, its ``FORMATS`` of files, and ``Reading`` with ``Fidelity`` and ``Note``.
-    Its trace lists operations: ``Op``; ``Linear`` (weights on one axis), ``Lookup`` (rows of a
+    A trace lists operations: ``Op``; ``Linear`` (weights on one axis), ``Lookup`` (rows of a
     table), ``Normalise``, ``Pointwise`` (a function of entries), ``Held`` (a constant array),
     ``Prefixed`` (learned entries before others).
-Example inputs: ``listed`` makes a tuple of them, ``by_name`` and ``as_one`` sort them by argument
-    name; ``is_shape``, ``example_shape`` (a shape, checked), ``example_ids`` (token ids).
-    ``first_line`` and ``place`` tell what a model raised, and where.
+Example inputs: ``listed`` makes a tuple of them; ``by_name`` and ``as_one`` sort them by argument
+    name; ``is_shape``, ``example_shape`` (a checked shape), ``example_ids`` (token ids).
+    ``first_line`` and ``place`` say what a model raised, and where.
 Editing: ``Edits`` of ``Edit``, ``load_edits``, ``apply_edits``, ``load_edited``.
 Files: ``save_json``, ``load_json``, ``network_to_dict``, ``network_from_dict``, ``json_text``.
 """
@@ -62,6 +62,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in ("first_line", "place"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .torch_model import examples  # with PyTorch, which reading other models does not need
+    from .torch_model import examples  # needs PyTorch, which readers of other models do not
 
     return getattr(examples, name)

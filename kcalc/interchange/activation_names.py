@@ -1,6 +1,6 @@
 """Short names for activations whose expressions are too long to be names.
 
-A model writes these activations out.
+An exported model defines these activations in full.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ SHOWN = 300  # characters of an expression
 
 
 def with_short_names(network: Network) -> tuple[Network, tuple[str, ...]]:
-    """The network with long-named activations called after the first node they are at.
+    """Return the network with long-named activations named after the first node that uses them.
 
-    These activations would otherwise be called by the beginning of their expression.
+    Otherwise their names would be the beginnings of their expressions.
 
     Returns: the network, and the activation of every such name.
     """

@@ -1,10 +1,10 @@
-"""A model edited so that it computes a shaped network."""
+"""Edit a model to compute a shaped network."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import truth
@@ -15,14 +15,21 @@ from .geometry import checked_law
 from .model_reading import Reading
 from .read import last_reading, read
 
+if TYPE_CHECKING:
+    import torch
+
+Path = str | os.PathLike[str]
+AnyModel = TypeVar("AnyModel")
+Module = TypeVar("Module", bound="torch.nn.Module")
+
 Node = Hashable
 SHAPE_FIRST = (
-    "the edits of a model belong to a shaping of its reading: kc.shape(kc.read(model, x)).edits"
+    "these edits need the shaping of a model that was read: kc.shape(kc.read(model, x)).edits"
 )
 
 
 def edits_of(reading: Reading | None, shaping: Any) -> Edits:
-    """The edits that make the model of a reading compute a shaping.
+    """Return the edits that make the model of a reading compute a shaping.
 
     Nodes without a place in the model's code are in ``left_alone``. Raises: KcalcError for readings
     without the operations of the model, and frameworks without edits.
@@ -31,8 +38,8 @@ def edits_of(reading: Reading | None, shaping: Any) -> Edits:
         raise KcalcError(SHAPE_FIRST)
     if reading.trace is None:
         raise KcalcError(
-            "the reading has no operations of the model (it is a copy from a pickle, or a network "
-            "of kcalc's own); read the model again, kc.read(model, example)"
+            "the reading has lost the operations of the model (it is a copy from a pickle, or a "
+            "network built in kcalc); read the model again, kc.read(model, example)"
         )
     if reading.framework not in OPTIONS:
         raise _no_twin(reading, shaping)
@@ -42,31 +49,31 @@ def edits_of(reading: Reading | None, shaping: Any) -> Edits:
 
 
 def scaled_edits_of(reading: Reading, factors: Mapping[Node, float]) -> Edits:
-    """The edits that multiply the initial weights of some layers.
+    """Return the edits that multiply the initial weights of some layers.
 
-    ``factors``: {node: factor}. Raises: KcalcError for frameworks without such edits.
+    ``factors``: {node: factor}. Raises: KcalcError for frameworks that do not support such edits.
     """
     asked = ("scaled edits", reading.framework)
     if asked not in FRAMEWORKS:
         raise KcalcError(
-            f"edits scale the weights of PyTorch models, and this model is of "
+            "edits scale the weights of PyTorch models only, and this model is of "
             f"{reading.framework}; multiply its weights by the factors in .weights and "
-            f".query_key_scale"
+            ".query_key_scale"
         )
     return FRAMEWORKS[asked](reading, factors)
 
 
 def target_of(reading: Reading, shaping: Any) -> Target:
-    """What a shaping, or anything that has a ``network``, wants of a model."""
+    """Return the target of a shaping, or of anything else with a ``network``."""
     networks = getattr(shaping, "networks", None)
     left = dict(getattr(shaping, "left_alone", {}))
     return Target(reading, (shaping.network,) if networks is None else networks, left)
 
 
 def unplaced(reading: Reading, shaping: Any) -> tuple[Mapping[Node, str], Mapping[str, str]]:
-    """What else is left alone: {shaped node that a model's code has no place for: reason}.
+    """List what else is left alone: {shaped node without a place in the model's code: reason}.
 
-    Then {what in words: reason} of the model's code that did not run at reading.
+    Then {description: reason} for code of the model that did not run while it was read.
     """
     if reading.trace is None or reading.framework not in OPTIONS:
         return {}, {}
@@ -82,15 +89,15 @@ def unplaced(reading: Reading, shaping: Any) -> tuple[Mapping[Node, str], Mappin
 
 
 def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> Any:
-    """A copy of ``model`` that computes ``shaping.network``; ``model`` is left as it is.
+    """Return a copy of ``model`` that computes ``shaping.network``; ``model`` does not change.
 
-    ``example_inputs`` may be left out if this very object has been read before in this process.
-    ``options``: ``weights``, and the source of randomness, which is ``generator`` for PyTorch
-    (None, the default: PyTorch's own) and ``key`` for JAX, Flax, Equinox and Keras (0, so that the
-    weights are the same every time, see :func:`kcalc.apply_edits`).
+    You may omit ``example_inputs`` if this process has read this very object before. ``options``:
+    ``weights`` and the source of randomness. This is ``generator`` for PyTorch (None, the default:
+    PyTorch's global one) and ``key`` for JAX, Flax, Equinox and Keras (0 by default, so the weights
+    are the same every time; see :func:`kcalc.apply_edits`).
 
-    Raises: KcalcError for models that cannot be read or edited, and networks that are not made of
-    the model's nodes.
+    Raises: KcalcError for models that cannot be read or edited, and for networks with nodes that
+    the model does not have.
     """
     reading = None if example_inputs else last_reading(model)
     if reading is None and not example_inputs and not isinstance(model, str):
@@ -126,47 +133,57 @@ def _left(shaping: Any) -> set[str]:
 
 
 def apply_edits(
-    model: Any,
+    model: AnyModel,
     edits: Edits,
     *,
     weights: str = "orthogonal_delta",
     generator: Any = None,
     key: Any = None,
     inplace: bool = False,
-) -> Any:
-    """A model with edits: a copy of it, or the model itself with ``inplace=True``.
+) -> AnyModel:
+    """Apply edits to a copy of a model, or to the model itself with ``inplace=True``.
 
-    The result has the class, the methods and the training code of ``model``; only the calls that
-    are edited do something else. The edits may come from a file, ``kc.load_edits(path)``.
+    The result keeps the class, the methods and the training code of ``model``; only the edited
+    calls change. The edits may come from a file, ``kc.load_edits(path)``.
 
     Parameters
     ----------
     model : torch.nn.Module, or a model of JAX, Flax, Equinox or Keras
-        A model built by the code that was read, as it was built: not edited before. Functions and
-        Linen modules come with their parameters, ``(function, params)``, ``(module, variables)``.
+        A model built by the code that was read and not edited since. Pass functions and Linen
+        modules with their parameters, ``(function, params)``, ``(module, variables)``.
     edits : Edits
-        ``s.edits`` of a shaping, or what was loaded from a file.
+        ``s.edits`` of a shaping, or edits loaded from a file.
     weights : str
         ``"orthogonal_delta"`` and ``"gaussian_delta"`` draw new weights on the central tap of every
-        kernel; ``"keep"`` leaves those of the model, for which the conditions of the shaping need
-        not hold. Use it before you load trained weights.
+        kernel. ``"keep"`` keeps the weights of the model, which need not meet the conditions of the
+        shaping; use it before you load trained weights.
     generator : torch.Generator, optional
-        The source of the draws for PyTorch; its own by default.
+        The source of random numbers for PyTorch; its global one by default.
     key : int or jax.random.key, optional
-        The source of the draws for JAX, Flax, Equinox and Keras, 0 by default; equal keys give
+        The source of random numbers for JAX, Flax, Equinox and Keras, 0 by default; equal keys give
         equal weights.
     inplace : bool
         Whether to change ``model`` itself, for PyTorch.
 
     Returns
     -------
-    torch.nn.Module, or what was given
-        The edited model, an instance of a subclass of its own class with the same name.
+    torch.nn.Module, or the type of ``model``
+        The edited model, an instance of a subclass of its class with the same name.
 
     Raises
     ------
     KcalcError
-        If the model or its source is not the one that was shaped. Nothing is changed then.
+        If the model or its source is not the one that was shaped. Nothing changes in this case.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import kcalc as kc
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    >>> s = kc.shape(kc.read(model, (4, 8)), zeta=1.2)
+    >>> shaped = kc.apply_edits(model, s.edits)
+    >>> type(shaped).__name__
+    'Sequential'
 
     """
     if not isinstance(edits, Edits):
@@ -175,7 +192,7 @@ def apply_edits(
     truth(inplace, "inplace")
     asked = ("edited", edits.framework)
     if asked not in FRAMEWORKS:
-        raise KcalcError(f"edits of {edits.framework!r} models cannot be performed")
+        raise KcalcError(f"edits of {edits.framework!r} models are not supported")
     perform = FRAMEWORKS[asked]
     if edits.framework in JAX:
         for name, given in (("inplace", inplace), ("generator", generator)):
@@ -187,25 +204,37 @@ def apply_edits(
     return perform(model, edits, law, generator, inplace)
 
 
-def load_edited(model: Any, path: str | os.PathLike[str], edits: Any = None, **options: Any) -> Any:
-    """An edited model with its saved weights.
+@overload
+def load_edited(
+    model: type[AnyModel], path: Path, edits: Path | Edits | None = None, **options: Any
+) -> AnyModel: ...
+@overload
+def load_edited(
+    model: Module, path: Path, edits: Path | Edits | None = None, **options: Any
+) -> Module: ...
+@overload
+def load_edited(
+    model: Callable[..., AnyModel], path: Path, edits: Path | Edits | None = None, **options: Any
+) -> AnyModel: ...
+def load_edited(model: Any, path: Path, edits: Any = None, **options: Any) -> object:
+    """Load an edited model with its saved weights.
 
-    Of transformers: ``kc.load_edited(cls, folder)`` loads what ``save_pretrained(folder)`` of an
-    edited model wrote, its weights and ``edits.json``. Of other PyTorch code:
-    ``kc.load_edited(Net, "weights.pt", "edits.json")`` loads what
-    ``torch.save(model.state_dict(), "weights.pt")`` and ``s.edits.save("edits.json")`` wrote.
+    For transformers, ``kc.load_edited(cls, folder)`` loads what ``save_pretrained(folder)`` of an
+    edited model wrote: its weights and ``edits.json``. For other PyTorch code,
+    ``kc.load_edited(Net, "weights.pt", "edits.json")`` loads what ``torch.save(model.state_dict(),
+    "weights.pt")`` and ``s.edits.save("edits.json")`` wrote.
 
     Parameters
     ----------
     model : type, callable or torch.nn.Module
-        A class with ``from_pretrained``, also ``AutoModel...``; or what builds the model that was
-        shaped; or such a model, of which the result is an edited copy.
+        A class with ``from_pretrained``, also ``AutoModel...``; or a callable that builds the model
+        that was shaped; or such a model, in which case the result is an edited copy.
     path : path-like
-        The folder, or the name of the model on the hub; or the file of the weights.
+        The folder, or the name of the model on the hub; or the file with the weights.
     edits : path-like or Edits, optional
         The edits, by default ``edits.json`` in the folder.
     **options
-        What ``from_pretrained`` takes, or what builds the model.
+        Keyword arguments for ``from_pretrained`` or for the callable that builds the model.
 
     Returns
     -------
@@ -215,20 +244,21 @@ def load_edited(model: Any, path: str | os.PathLike[str], edits: Any = None, **o
     Raises
     ------
     KcalcError
-        If there are no edits, or the model's source or its weights are not those that were saved.
+        If there are no edits, or the model's source or weights differ from those that were saved.
 
     """
     if not isinstance(path, str | os.PathLike):
-        raise KcalcError(f"path names a folder or a file of weights, got {glimpse(path)}")
+        raise KcalcError(f"path must name a folder or a file of weights, got {glimpse(path)}")
     if not callable(model):
         raise KcalcError(
-            f"model must be a class, a torch.nn.Module or what builds it, got {glimpse(model)}"
+            "model must be a class, a torch.nn.Module or a callable that builds it, got "
+            f"{glimpse(model)}"
         )
     return FRAMEWORKS["loaded", "torch"](model, path, edits, options)
 
 
 def patch_of(shaping: Any, path: Any, root: Any) -> str:
-    """The patch of the model that was read and shaped."""
+    """Return the patch of the model that was read and shaped."""
     edits = shaping.edits
     require_patches(edits.framework)
     model = FRAMEWORKS["model that was read", edits.framework](shaping.reading)
@@ -239,5 +269,5 @@ def _no_twin(reading: Reading, shaping: Any) -> KcalcError:
     regions = getattr(shaping, "regions", None)
     export = "shaping.export(...)" if regions is None else "shaping.regions[name].export(...)"
     return KcalcError(
-        f"a model of {reading.framework} is not edited; write the constants with {export} instead"
+        f"models of {reading.framework} cannot be edited; write the constants with {export} instead"
     )

@@ -1,8 +1,8 @@
-"""In which order operations have the locations of the feature maps that they come from.
+"""The order in which operations hold the locations of their source feature maps.
 
-A transposition of height and width, or of pieces of them, changes nothing for one feature map by
-itself, whose locations are all alike. Put together with the feature map that it was made of, it is
-not a copy of it: other locations of the same random function meet.
+Transposing height and width, or pieces of them, changes nothing for a single feature map, since its
+locations are exchangeable. Combined with the original feature map it is not a copy of it: different
+locations of the same random function meet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .trace import (
     Transpose,
 )
 
-# places of the locations in their source; () for their own order, a name where none shares it
+# places of the locations in their source; () for their original order, a name if nothing shares it
 Order = tuple[int | str, ...]
 # where weights or unread operations come between
 FRESH = (
@@ -46,9 +46,9 @@ FRESH = (
 
 
 def mixed_orders(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
-    """The operations that add or multiply one feature map and a rearrangement of it.
+    """Find the operations that add or multiply one feature map and a rearrangement of it.
 
-    The rearrangement is the feature map with its locations in another order.
+    A rearrangement is the feature map with its locations in another order.
     """
     shapes: dict[str, Shape] = {}
     orders: dict[str, Order] = {}
@@ -60,7 +60,7 @@ def mixed_orders(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
         wide = [
             name for name in reads if orders[name] or prod(_places(shapes[name], axes[name])) > 1
         ]
-        # channels side by side do not meet
+        # concatenated channels do not meet
         unlike = len({orders[name] for name in wide}) > 1 and not isinstance(op, Join | NotRead)
         if unlike and any(
             orders[a] != orders[b] and sources[a] & sources[b] for a, b in combinations(wide, 2)
@@ -85,14 +85,14 @@ def mixed_orders(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
 def channel_position_mixups(
     ops: Sequence[Op], axes: Mapping[str, int | None], guessed: Collection[str]
 ) -> set[str]:
-    """The elementwise operations in which channels of one feature map meet locations of another.
+    """Find elementwise operations where channels of one feature map meet locations of another.
 
-    ``guessed`` ones may lie anywhere.
+    ``guessed`` axes may be anywhere.
     """
     shapes = {op.name: op.shape for op in ops}
     found: set[str] = set()
     for op in ops:
-        places = set[int]()  # of the channels, from the end, as arrays are broadcast
+        places = set[int]()  # of the channels, counted from the end, as arrays are broadcast
         for name in op.reads if isinstance(op, Pointwise) else ():
             axis = axes[name]
             if axis is not None and shapes[name][axis] > 1 and name not in guessed:
@@ -103,8 +103,8 @@ def channel_position_mixups(
 
 
 WINDOWS = (
-    "its windows lie over locations that the model arranged anew, by a reshape or a "
-    "transposition, which the network leaves out"
+    "its windows cover locations that the model rearranged, by a reshape or a transposition, "
+    "which the network leaves out"
 )
 ENDS = "the model transposes its locations at the output, which the network leaves out"
 
@@ -112,16 +112,16 @@ ENDS = "the model transposes its locations at the output, which the network leav
 def moved_windows(
     ops: Sequence[Op], axes: Mapping[str, int | None], ends: Mapping[str, str]
 ) -> dict[str, str]:
-    """{node: how its locations differ from the model's}.
+    """Return {node: how its locations differ from the model's}.
 
-    a network knows no reshapes and transpositions.
+    Networks contain no reshapes and transpositions.
 
     ``ends``: {output of the model: its node}.
     """
     shapes: dict[str, Shape] = {}
     orders: dict[str, Order] = {}
-    known: dict[str, Shape] = {}  # the locations that a network has there
-    ranks: dict[str, int] = {}  # along so many axes
+    known: dict[str, Shape] = {}  # the locations of the network at this point
+    ranks: dict[str, int] = {}  # along this many axes
     found: dict[str, str] = {}
     for op in ops:
         shapes[op.name], here = op.shape, _places(op.shape, axes[op.name])
@@ -155,7 +155,7 @@ def _places(shape: Shape, axis: int | None) -> Shape:
 
 
 def _order(op: Op, before: set[Order], axes: Mapping[str, int | None], shape: Shape) -> Order:
-    """The order of an operation's locations, from that of its inputs.
+    """Return the order of an operation's locations, given that of its inputs.
 
     ``shape``: the shape of the first input.
     """

@@ -1,6 +1,6 @@
-"""Test that a model treats every example by itself: it is traced with two numbers of examples.
+"""Test that a model treats every example separately: trace it with two numbers of examples.
 
-For one example, ``h + h[:1]`` is ``2 h`` and ``h * len(h)`` is ``h``; for two and three it is not.
+For one example, ``h + h[:1]`` is ``2 h`` and ``h * len(h)`` is ``h``; not for two and three.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from .trace import Entry, Held, NotRead, Op, Part, Pointwise, Trace
 
 # and not the result
 NAMES = ("name", "shape", "reads", "source", "parameter", "bias_parameter", "compute")
-COUNTED = "it depends on how many examples there are, so that it is no function of one example"
-ALONE = "the model takes one example at a time only: whether it mixes examples cannot be tested"
-FIXED = "the model takes {} examples only: whether it depends on their number cannot be tested"
+COUNTED = "it depends on how many examples there are, so it is not a function of one example"
+ALONE = "the model takes only one example at a time, so kcalc cannot test whether it mixes examples"
+FIXED = "the model takes only {} examples, so kcalc cannot test whether it depends on their number"
 Traced = Callable[[int], Trace]
 Alike = Callable[[int], bool]
 
 
 def of_batches(size: int, traced: Traced, alike: Alike | None = None, cheap: bool = True) -> Trace:
-    """The trace of a model for ``size`` examples, without the parts that depend on their number.
+    """Trace a model for ``size`` examples, without the parts that depend on their number.
 
-    ``traced``: the trace for a number of examples; raises KcalcError for a number that the model
-    does not take. ``alike``: a quick proof that the model computes the same for some examples and
-    for one more; without one, both traces are compared. ``cheap``: whether a trace costs little;
-    else the trace for one example is that for two.
+    ``traced``: returns the trace for a number of examples; raises KcalcError for a number that the
+    model does not take. ``alike``: a quick proof that the model computes the same for some examples
+    and for one more; without it, both traces are compared. ``cheap``: whether a trace costs little;
+    if not, the trace for two examples serves for one, too.
     """
     if size > 1:
         return _compared(traced(size), size, traced, alike)
@@ -45,7 +45,7 @@ def of_batches(size: int, traced: Traced, alike: Alike | None = None, cheap: boo
 
 
 def _compared(trace: Trace, count: int, traced: Traced, alike: Alike | None) -> Trace:
-    """The trace for ``count`` examples without the operations that differ for one more."""
+    """Trace ``count`` examples and drop the operations that differ for one more."""
     try:
         if alike is not None and alike(count):
             return trace
@@ -63,7 +63,7 @@ def _compared(trace: Trace, count: int, traced: Traced, alike: Alike | None) -> 
 
 
 def _of_two(traced: Traced) -> Trace | None:
-    """The trace for two examples; None where the model does not take two, or makes them one."""
+    """Trace two examples; None if the model does not take two, or merges them into one."""
     try:
         trace = traced(2)
     except KcalcError:
@@ -72,7 +72,7 @@ def _of_two(traced: Traced) -> Trace | None:
 
 
 def _emits(trace: Trace, count: int) -> bool:
-    """Whether an output holds so many examples."""
+    """Whether an output holds this many examples."""
     return any(op.shape[:1] == (count,) for op in trace.ops if op.name in trace.outputs)
 
 
@@ -81,13 +81,13 @@ def _unread(op: Op, reason: str) -> NotRead:
 
 
 def _failed(trace: Trace, other: Trace) -> str:
-    """Why operations differ: an error inside a reader in one trace only, else their number."""
+    """Say why operations differ: an error inside a reader in one of the traces, or their number."""
     here, there = ({op.reason for op in t.ops if isinstance(op, NotRead)} for t in (trace, other))
     return next((reason for reason in sorted(there - here) if INTERNAL in reason), COUNTED)
 
 
 def _counted(trace: Trace, other: Trace) -> set[str]:
-    """The operations that differ by the number of examples; all outputs where the graphs differ."""
+    """Find operations that depend on the number of examples; all outputs if the graphs differ."""
     graphs = [[(type(op), op.name, op.reads) for op in found.ops] for found in (trace, other)]
     if graphs[0] != graphs[1]:
         return set(trace.outputs)
@@ -100,8 +100,9 @@ def _counted(trace: Trace, other: Trace) -> set[str]:
 def _same(a: Any, b: Any) -> bool:
     """Whether two operations, or fields of operations, compute the same.
 
-    Arrays of unlike shapes have the examples along an axis, which no rule reads, and a part of the
-    first axis is a part of the examples, which is never read, or of something with its own numbers.
+    Arrays of different shapes have the examples along an axis, which no rule reads. A part of the
+    first axis is a part of the examples, which is never read, or belongs to an array with separate
+    numbers.
     """
     if isinstance(a, Part) and a.axis == 0:
         return True
@@ -120,5 +121,5 @@ def _same(a: Any, b: Any) -> bool:
 def _expression(op: Any) -> Any:
     try:
         return op.function(*sp.symbols(f"y:{len(op.reads)}", real=True))
-    except Exception:  # without an expression in SymPy it is not read
+    except Exception:  # without a SymPy expression it is not read
         return None

@@ -1,4 +1,4 @@
-"""Mean squares of the model's own feature maps on the example inputs it was read with."""
+"""Mean squares of the model's own feature maps on the example inputs of the reading."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Node = Hashable
 
 
 def measured_q(reading: Reading, nodes: Sequence[Node]) -> dict[Node, float]:
-    """{node: q of the model as it was read}, empty where no arrays were given as examples.
+    """Return {node: q of the model as it was read}; empty if no example arrays were given.
 
     ``nodes``: operations of the model, by the labels of their nodes.
     """

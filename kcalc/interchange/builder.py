@@ -1,6 +1,6 @@
-"""The nodes made so far while a trace is read, and the pending elementwise expressions.
+"""The nodes made so far while kcalc reads a trace, and the pending elementwise expressions.
 
-A pending expression is not a node yet.
+A pending expression is not yet a node.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from .reading_notes import biased
 from .trace import Attention, Entry, Lookup, Op, Trace
 
 Form = Unary | Constant | Unusable
-CORRELATED = "its {} are correlated with those of {!r}; read as independent ones"
+CORRELATED = "its {} are correlated with those of {!r}; read as independent"
 
 
 class Builder:
     """The state of one pass over a trace.
 
-    The outcome of every operation, and the steps of the network so far.
+    It holds the outcome of every operation, and the steps of the network so far.
     """
 
     def __init__(self, trace: Trace, sigmas: bool) -> None:
@@ -71,18 +71,24 @@ class Builder:
         self.layers: dict[str, tuple[Layer, tuple[str, ...]]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.notes: list[Note] = []
-        self.of_biases: list[Note] = []  # on laws of outputs, which only activations and norms see
+        # on the laws of outputs, which matter only to activations and norms
+        self.of_biases: list[Note] = []
         self.epsilons: dict[str, float] = {}  # of norms
         self.joined: dict[str, tuple[int, ...]] = {}  # the channels of a Concat's inputs
         self.owners = Owners()
         self.weights_like, self.biases_like = Resemblance(), Resemblance()
         self.tokens: dict[str, int] = {}  # the axis along which a node mixes locations
         self.made: dict[tuple[str, Any], str] = {}
-        self.read_at: dict[str, dict[str, None]] = {}  # {node: the operations it was read from}
-        self.stopped: dict[tuple[Any, Any], str] = {}  # a stopped expression -> what was stopped
+        # {node: the operations that it was read from}
+        self.read_at: dict[str, dict[str, None]] = {}
+        # a stopped expression -> the expression inside
+        self.stopped: dict[tuple[Any, Any], str] = {}
 
     def note(self, node: str, level: str, text: str, of_weights: bool = False) -> None:
-        """Record a difference from the model at a node; ``of_weights``: as its weights stand."""
+        """Record a difference from the model at a node.
+
+        ``of_weights``: it concerns the current weights.
+        """
         self.notes.append(self._noted(node, level, text, of_weights))
 
     def _noted(self, node: str, level: str, text: str, of_weights: bool) -> Note:
@@ -90,18 +96,21 @@ class Builder:
         return Note(node, level, text, source, of_weights)
 
     def node(self, op: Op, layer: Layer, parents: Sequence[str] | None = None) -> Unary:
-        """Add a node for an operation; ``parents``: those that it reads unless they are given."""
+        """Add a node for an operation; ``parents`` default to the nodes that it reads."""
         parents = [self.label(name) for name in op.reads] if parents is None else parents
         self.layers[op.name], self.shapes[op.name] = (layer, tuple(parents)), op.shape
         return Unary(op.name, X, op.name)
 
     def width(self, op: Op) -> int | None:
-        """The number of channels of an operation's output, None where no channel axis is known."""
+        """Return the number of channels of an operation's output.
+
+        None if no channel axis is known.
+        """
         axis = self.axes.get(op.name)
         return None if axis is None or op.name in self.guessed else op.shape[axis]
 
     def opaque(self, op: Op, what: str, reason: str) -> Unary:
-        """Add a node that stands for something not understood."""
+        """Add a placeholder node for an operation that kcalc does not understand."""
         parents = list(
             dict.fromkeys(
                 self.label(name)
@@ -114,9 +123,9 @@ class Builder:
         return self.node(op, Opaque(what, reason, self.width(op)), parents or [first])
 
     def label(self, name: str, final: bool = False) -> str:
-        """The node that emits an operation's output.
+        """Return the node that emits an operation's output.
 
-        The node is made now if the output is an unfinished elementwise expression.
+        If the output is an unfinished elementwise expression, the node is made now.
         """
         form, op = self.forms[name], self.by_name[name]
         if isinstance(form, Unary) and form.source is not None:
@@ -158,7 +167,7 @@ class Builder:
             self.note(
                 source,
                 "approximate",
-                f"the input goes through {expr} first; its q value is meant after that",
+                f"the input goes through {expr} first; its q value refers to the result",
             )
             return source
         if factor is not None and factor != 0:
@@ -167,7 +176,7 @@ class Builder:
         return self._nonlinear(at, source, expr, self.width(op))
 
     def _with_stops(self, op: Op, source: str, expr: Any, width: int | None) -> str:
-        """The node of an expression of which gradients see only a part."""
+        """Return the node of an expression that gradients pass only in part."""
         value, slope = released(expr), slope_of(expr)
         if slope == 0:
             return self._stopped(op, source, expr, width)
@@ -189,7 +198,7 @@ class Builder:
         return op.name
 
     def _stopped(self, op: Op, source: str, expr: Any, width: int | None) -> str:
-        """A stop of gradients behind what it stops, or before a function of what is stopped."""
+        """Place a stop of gradients after the stopped expression, or before a function of it."""
         before = self.stopped.get((source, expr))
         if before is not None or released(expr) == X:
             self.node(op, StopGradient(), [source if before is None else self.label(before)])
@@ -202,7 +211,7 @@ class Builder:
         if not isinstance(expr, sp.Expr):
             reason = "a comparison is read as a feature map"
         elif not expr.has(X):
-            reason = f"it is {expr} whatever the input"
+            reason = f"it is {expr} whatever the input is"
         else:
             try:
                 self.node(op, Nonlinear(recognised(expr)), [source])
@@ -216,7 +225,7 @@ class Builder:
         return op.name
 
     def sigma_b(self, node: str, values: Any) -> float:
-        """The root mean square of the biases of an Affine, whose mean is noted."""
+        """Return the root mean square of the biases of an Affine; a nonzero mean is noted."""
         if self.sigmas and biased(values):
             numbers = np.asarray(values, dtype=np.float64)
             text = (
@@ -229,7 +238,7 @@ class Builder:
         return self.spread(values)
 
     def spread(self, values: Any) -> float:
-        """The root mean square of some numbers; 0 where their sizes are not read."""
+        """Return the root mean square of some numbers; 0 if their sizes are not read."""
         if not self.sigmas:
             return 0
         return self.finite(
@@ -239,10 +248,10 @@ class Builder:
         )
 
     def finite(self, spread: float) -> float:
-        """The root mean square of weights. Raises: KcalcError where it is nan or infinite."""
+        """Return the root mean square of weights. Raises: KcalcError if it is nan or infinite."""
         if not math.isfinite(spread):
             raise ModelError(
-                f"{self.trace.framework}: the weights hold nan or infinity; read with "
-                f"sigmas=False, or mend the model"
+                f"{self.trace.framework}: the weights contain nan or infinity; fix the model, or "
+                "read it with sigmas=False"
             )
         return spread

@@ -20,14 +20,14 @@ from .trace import Drop, Held, Op, Pass, Pointwise, Reorder, Repeat, Reshape, St
 Node = Hashable
 REMOVABLE = (L.Normalisation, L.Scale, L.Dropout, L.Identity)
 LAYOUT = (Reshape, Transpose, Pass, Reorder, Repeat, Drop)
-PASSED = (*LAYOUT, Pointwise, Stopped)  # what may belong to the node behind it
+PASSED = (*LAYOUT, Pointwise, Stopped)  # what may belong to the node after it
 
 
 class Target:
-    """What a model is to compute, beside what it computes now.
+    """What a model should compute, and what it computes now.
 
-    ``steps``: {node: (layer, parents)} of the shaped networks; ``left_alone``: nodes that stay as
-    they are, with the reason.
+    ``steps``: {node: (layer, parents)} of the shaped network; ``left_alone``: {node that does not
+    change: reason}.
     """
 
     def __init__(
@@ -55,22 +55,22 @@ class Target:
         self._check()
 
     def _check(self) -> None:
-        """Refuse networks that are not the model's but for what edits change.
+        """Check that a network equals the model's except for what edits change.
 
         Raises: KcalcError naming the node.
         """
         for node, (layer, parents) in self.steps.items():
             if node not in self.model:
                 raise KcalcError(
-                    f"node {node!r} of the shaped network is no operation of the model; keep the "
-                    f"nodes of the network that was read"
+                    f"node {node!r} of the shaped network is not an operation of the model; keep "
+                    "the nodes of the network that was read"
                 )
             before = self.model.layer(node)
             if _as_edited(before) != _as_edited(layer):
                 raise KcalcError(
                     f"node {node!r} is {before} in the model and {layer} in the shaped network; "
-                    f"edits change activations, weights of sums, scales of initial weights, and "
-                    f"what is left out: keep the rest as it was read"
+                    "edits change only activations, weights of sums, scales of initial weights, "
+                    "and removed layers: keep the rest as it was read"
                 )
             known = tuple(map(self.past, self.model.parents(node)))
             if known != parents:
@@ -85,7 +85,7 @@ class Target:
         return place != node and (place in self.steps or place in self.inputs)
 
     def past(self, node: Node) -> Node:
-        """The node itself, or the one before it that stays."""
+        """Return the node itself, or the nearest node before it that stays."""
         while (
             node not in self.steps
             and node not in self.left_alone
@@ -96,11 +96,11 @@ class Target:
         return node
 
     def made_by(self, node: Node) -> list[list[str]]:
-        """The operations that make a node's feature map, a list for each time it is computed.
+        """Return the operations that make a node's feature map: one list per computation.
 
-        A model may compute the same twice, as in ``b(relu(x)) + c(relu(x))``. Of a list, the first
-        operation makes the values and the others hand them on. Values that only other activations
-        are made of are not among them.
+        A model may compute the same thing twice, as in ``b(relu(x)) + c(relu(x))``. The first
+        operation of a list computes the values and the others pass them on. Values that only other
+        activations use are excluded.
         """
         lists: dict[str, list[str]] = {}
         first: dict[str, str] = {}
@@ -112,7 +112,7 @@ class Target:
         return [lists.get(name, [name]) for name in dict.fromkeys(first.get(n, n) for n in read)]
 
     def _handed_on(self, op: Op) -> str:
-        """The operation whose values ``op`` returns as they are, "" if there is none."""
+        """Return the operation whose values ``op`` returns unchanged; "" if there is none."""
         if isinstance(op, LAYOUT):
             return op.reads[0]
         places = self.reading.places
@@ -135,7 +135,7 @@ class Target:
         return sp.Symbol(name, real=True) if number is None else number
 
     def read_from(self, node: Node, name: str) -> list[list[str]]:
-        """The operations that make what ``name`` makes a node's feature map of, by parent."""
+        """Return, by parent, the operations from whose values ``name`` makes the feature map."""
         parents = self.model.parents(node)
         found = {parent: [] for parent in parents}
         for read, place in self._within(node, name):
@@ -144,9 +144,9 @@ class Target:
         return [found[parent] or [names[0] for names in self.made_by(parent)] for parent in parents]
 
     def _within(self, node: Node, name: str) -> Iterator[tuple[str, Node | None]]:
-        """(operation, its node) of the parents of a node, and of what is computed of them.
+        """Yield (operation, its node) for the parents of a node and everything computed from them.
 
-        All that ``name``, which returns the node's feature map, is made of.
+        It covers everything that ``name``, which returns the node's feature map, depends on.
         """
         parents, op = self.model.parents(node), self.ops.get(name)
         waiting = [] if op is None else list(op.reads)
@@ -167,9 +167,9 @@ class Target:
 
     @cached_property
     def parts(self) -> set[Node]:
-        """The nodes whose values other nodes are made of, beside those that read them.
+        """Return the nodes from which other nodes are computed, besides those that these read.
 
-        As 2 x in ``b(2 * x) + c(relu(2 * x))``, where relu(2 x) is one activation of x.
+        Such as 2 x in ``b(2 * x) + c(relu(2 * x))``, where relu(2 x) is one activation of x.
         """
         found: set[Node] = set()
         for node in self.model:
@@ -180,7 +180,7 @@ class Target:
 
 
 def _as_edited(layer: L.Layer) -> Any:
-    """What edits leave as it is: the kind of a layer and its fields but for those they change."""
+    """Return what edits never change: the kind of a layer and its other fields."""
     if isinstance(layer, L.Nonlinear | L.Sum | L.Scale):
         return type(layer)
     if isinstance(layer, L.Affine):

@@ -1,7 +1,8 @@
-"""The edits that make a model compute a shaped network, from the calls that made each value.
+"""Plan the edits that make a model compute a shaped network, from the calls that made each value.
 
-The same for every framework: an activation's input and output are scaled, a sum's terms get
-weights, a norm hands its input on. Where an edit has no place, its node is left alone.
+This works the same way in every framework: scale the input and output of an activation, weight the
+terms of a sum, replace a norm by its input. If an edit has no place in the code, its node is left
+alone.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from .edits import Action, Edit, Exchanged, Scaled, Slot, Taken
 
 Made = tuple[int, int]  # (call, which of its results); (-1, i) is the i-th input
 KINDS = {L.Scale: "factor", L.Dropout: "dropout", L.Identity: "factor"}
-NO_VALUE = "no single call of the model makes it"
+NO_VALUE = "no single call of the model computes it"
 NO_INPUT = "no call of the model reads its input {!r} there"
-SHARED = "the model also uses a value from inside of it elsewhere"
-NO_PATH = "its input does not come out of the calls that would be left out"
-TOGETHER = "the model makes it together with others, which are not edited in the same way"
-ZERO = "the model multiplies a term of it by 0"
+SHARED = "the model also uses one of its intermediate values elsewhere"
+NO_PATH = "its input is not a result of the calls that would be left out"
+TOGETHER = "the model computes it together with other nodes, which are not edited in the same way"
+ZERO = "the model multiplies one of its terms by 0"
 TWICE = "one call of the model belongs to two nodes that are edited"
 
 
 class Unplaced(Exception):
-    """An edit that the model's code has no place for; its text is the reason."""
+    """Raised for an edit that has no place in the model's code; the text is the reason."""
 
 
 @dataclass(frozen=True)
 class WholeModule:
-    """A module whose input and output are those of a group of calls: it may be edited as one.
+    """A module with the same input and output as a group of calls: it may be edited as one.
 
-    ``key``: what the framework knows it by; ``slot``: where it reads the input.
+    ``key``: the framework's name for it; ``slot``: the argument that is the input.
     """
 
     key: Any
@@ -45,16 +46,15 @@ class WholeModule:
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """The calls of a model in their order, and what they read of each other.
+    """The calls of a model in order, and what they read of each other.
 
-    ``reads``: of each call, {slot: what made the argument}; ``values``: {operation of the trace:
-    what made its value}; ``carries``: whether a call hands numbers on in another layout or type;
-    ``single``: whether a call returns one array;
-    ``whole``: the smallest module that makes a value of another, None where there is none;
-    ``shape``: of a value, None where it is not known; ``written``: the later calls that write
-    into it; ``needed``: whether the gradient of what made it reads it; ``returned``: the model's
-    outputs; ``unsteady``: why a call with its data at some slots reads other numbers in training,
-    "" where it does not.
+    ``reads``: for each call, {slot: what made the argument}; ``values``: {operation of the trace:
+    what made its value}; ``carries``: whether a call passes numbers on in another layout or type;
+    ``single``: whether a call returns one array; ``whole``: the smallest module that computes a
+    value from another, None if there is none; ``shape``: of a value, None if unknown; ``written``:
+    the later calls that write into a value; ``needed``: whether the gradient of the call that made
+    a value reads it; ``returned``: the model's outputs; ``unsteady``: why a call with its data at
+    some slots reads other numbers in training, "" if it does not.
     """
 
     reads: Sequence[Mapping[Slot, Made]]
@@ -84,7 +84,7 @@ Calls = dict[Any, Action]  # {call, or key of a whole module: what happens there
 
 @dataclass(frozen=True)
 class CallGroup:
-    """The calls between some values and one that is made of them.
+    """The calls between some values and one that is computed from them.
 
     ``entries``: {(call, slot): the value that is read there}.
     """
@@ -95,9 +95,9 @@ class CallGroup:
 
 
 def group(flow: Flow, starts: Sequence[Made], end: Made) -> CallGroup:
-    """The calls from ``starts`` to ``end``.
+    """Collect the calls from ``starts`` to ``end``.
 
-    Raises: Unplaced where a start is not read, a value from inside is used outside, or a call reads
+    Raises: Unplaced if a start is not read, an intermediate value is used outside, or a call reads
     other numbers in training.
     """
     entries, inside = _between(flow, starts, end)
@@ -115,7 +115,7 @@ Entries = dict[tuple[int, Slot], Made]
 
 
 def _between(flow: Flow, starts: Sequence[Made], end: Made) -> tuple[Entries, set[int]]:
-    """The places where ``starts`` are read on the way to ``end``, and the calls on it."""
+    """Return the places that read ``starts`` on the way to ``end``, and the calls on the way."""
     wanted = set(starts)
     reached: set[int] = set()
     entries: dict[tuple[int, Slot], Made] = {}
@@ -137,7 +137,7 @@ def _between(flow: Flow, starts: Sequence[Made], end: Made) -> tuple[Entries, se
 
 
 def _check_steady(flow: Flow, entries: Entries, inside: set[int]) -> None:
-    """Raises: Unplaced where a call reads other numbers in training, beside its data."""
+    """Raises: Unplaced if a call reads numbers besides its data that change in training."""
     for call in inside:
         reads = flow.reads[call].items()
         slots = {s for s, made in reads if (call, s) in entries or made[0] in inside}
@@ -146,7 +146,7 @@ def _check_steady(flow: Flow, entries: Entries, inside: set[int]) -> None:
 
 
 def _depending(flow: Flow, calls: set[int], first: set[int]) -> set[int]:
-    """Those of some calls that depend on the ``first`` ones."""
+    """Return the calls that depend on the ``first`` ones."""
     found: set[int] = set()
     for call in sorted(calls):
         made = {source for source, _ in flow.reads[call].values()}
@@ -156,9 +156,9 @@ def _depending(flow: Flow, calls: set[int], first: set[int]) -> set[int]:
 
 
 class Planner:
-    """Finds what happens at which call, node by node.
+    """Decides what happens at which call, node by node.
 
-    ``made``: {call or whole module: action}, of all nodes so far; ``left``: {node: why it has no
+    ``made``: {call or whole module: action} of all nodes so far; ``left``: {node: why it has no
     place}.
     """
 
@@ -167,9 +167,9 @@ class Planner:
         self.left: dict[Node, str] = {}
 
     def edits(self) -> Iterator[tuple[Edit, Calls]]:
-        """Every edit of activations, sums and what is removed, with its actions by call.
+        """Yield every edit of activations, sums and removed layers, with its actions by call.
 
-        Of nodes that are parts of one operation, the first has the actions of all.
+        If several nodes are parts of one operation, the first has all the actions.
         """
         found = [*self._by_node()]
         for members in self._parts(found):
@@ -183,7 +183,7 @@ class Planner:
         yield from ((e, calls) for e, calls in found if self.by_name[e.node] not in self.left)
 
     def _parts(self, found: Sequence[tuple[Edit, Calls]]) -> list[list[tuple[Edit, Calls]]]:
-        """The edits of operations that are read in parts, by operation."""
+        """Return the edits of operations that are read in parts, by operation."""
         by_whole: dict[str, list[tuple[Edit, Calls]]] = {}
         for edit, calls in found:
             op = self.target.ops.get(edit.node)
@@ -193,7 +193,7 @@ class Planner:
 
     @cached_property
     def whole_of(self) -> dict[str, set[str]]:
-        """{operation that is read in parts: the nodes that are its parts}."""
+        """Return {operation that is read in parts: the nodes that are its parts}."""
         found: dict[str, set[str]] = {}
         for name in self.by_name:
             op = self.target.ops.get(name)
@@ -203,7 +203,7 @@ class Planner:
 
     @cached_property
     def by_name(self) -> dict[str, Node]:
-        """{the text of a node: the node}."""
+        """Return {the text of a node: the node}."""
         return {str(node): node for node in self.target.model}
 
     def _by_node(self) -> Iterator[tuple[Edit, Calls]]:
@@ -258,10 +258,10 @@ class Planner:
         return edit, self._wherever_made(node, at)
 
     def _after_gain(self, node: Node, numbers: Numbers, same: bool) -> tuple[str | None, Numbers]:
-        """The norm that an activation's calls read if it has a gain, and the numbers for that.
+        """Return the norm that an activation's calls read if it has a gain, and the gain's numbers.
 
-        Of a norm with one gain g and bias h, the activation that was read is f(g z + h): the model
-        calls f of g z + h, or of z where the norm goes. ``same``: whether f stays.
+        With one gain g and one bias h in the norm, the activation that was read is f(g z + h). The
+        model calls f of g z + h, or of z if the norm is removed. ``same``: whether f stays.
         """
         norm = self.target.model.parents(node)[0]
         known = self.target.reading.gains.get(str(norm))
@@ -277,11 +277,11 @@ class Planner:
         return str(norm), (a, b, *outer)  # pyright: ignore[reportReturnType]
 
     def _wherever_made(self, node: Node, at: Callable[[str], Calls]) -> Calls:
-        """The actions at every computation of a node's feature map.
+        """Return the actions at every computation of a node's feature map.
 
-        ``at``: the actions at an operation that returns it. Of a computation, one operation has
-        them, the node's own or the last with a place: a later one, such as a multiplication by
-        what is 1 in evaluation only, may have none.
+        ``at``: the actions at an operation that returns it. In each computation one operation has
+        them: the node's own, or the last one with a place. A later operation may have none, such as
+        a multiplication by a factor that is 1 in evaluation only.
         """
         made: Calls = {}
         for names in self.target.made_by(node):
@@ -293,7 +293,7 @@ class Planner:
 
     @staticmethod
     def _at_one(names: Sequence[str], at: Callable[[str], Calls]) -> Calls:
-        """The actions at the first of some operations that has a place for them."""
+        """Return the actions at the first of some operations that has a place for them."""
         failed: Unplaced | None = None
         for name in names:
             try:
@@ -306,7 +306,7 @@ class Planner:
     def _scaled(
         self, starts: Sequence[Made], end: Made, a: float, b: float, scale: float, shift: float
     ) -> Calls:
-        """Affine changes of the input and the output of what leads from values to another."""
+        """Return affine changes of the input and output of the calls between two values."""
         whole = self._whole(starts, end)
         if whole is not None:
             return {whole.key: Scaled(((whole.slot, a, b),), scale, shift)}
@@ -318,7 +318,7 @@ class Planner:
         return made
 
     def _whole(self, starts: Sequence[Made], end: Made) -> WholeModule | None:
-        """The smallest module that makes a value of another, None where there is none."""
+        """Return the smallest module that computes a value from another; None if there is none."""
         if len(starts) > 1:
             return None
         found = self.flow.whole(starts[0], end)
@@ -351,7 +351,7 @@ class Planner:
             for start in starts:
                 factors.setdefault(start, set()).add(w / known)
         if any(len(found) > 1 for found in factors.values()):
-            raise Unplaced("one value is two terms of it, with different weights")
+            raise Unplaced("one value appears in it as two terms with different weights")
         found = group(self.flow, list(factors), end)
         made: Calls = {}
         for (call, slot), start in found.entries.items():
@@ -389,7 +389,7 @@ class Planner:
         return edit, self._wherever_made(node, at)
 
     def _passed(self, starts: Sequence[Made], end: Made, reason: str) -> Calls:
-        """Every call on the way from one of some equal values to another hands its argument on."""
+        """Return every call between two equal values, each of which must pass its argument on."""
         whole = self._whole(starts, end)
         if whole is not None:
             return {whole.key: Taken(whole.slot, self._copied(starts, end))}
@@ -412,10 +412,11 @@ class Planner:
         return made
 
     def _copied(self, starts: Sequence[Made], end: Made) -> bool:
-        """Whether a value must not lie in the memory of another that it is made equal to.
+        """Whether a value must be copied to keep it apart from the memory of an equal value.
 
-        So where the model writes into the other, or writes into it and into the other nothing may
-        be written: an input, a value that is read elsewhere, or one that gradients need.
+        A copy is needed if the model writes into the other value. It is also needed if the model
+        writes into this one and the other must not change: an input, a value that is read
+        elsewhere, or one that gradients need.
         """
         flow, written = self.flow, bool(self.flow.written(end))
         if not written and not any(map(flow.written, starts)):
@@ -429,14 +430,14 @@ class Planner:
         )
 
     def _resized(self, call: int, slot: Slot) -> bool:
-        """Whether a call's result has another shape than its argument."""
+        """Whether a call's result and its argument differ in shape."""
         before, after = self.flow.shape(self.flow.reads[call][slot]), self.flow.shape((call, 0))
         return before != after and None not in (before, after)
 
     # -- values ------------------------------------------------------------------------------------
 
     def _starts(self, node: Node, name: str) -> list[list[Made]]:
-        """What makes the feature maps that an operation makes a node's of, by parent."""
+        """Return, by parent, what makes the feature maps that an operation reads."""
         found = self.target.read_from(node, name)
         return [list(dict.fromkeys(map(self._value, names))) for names in found]
 
@@ -458,7 +459,7 @@ class Planner:
 
 
 def transformation(phi: Activation) -> tuple[Activation, Numbers]:
-    """(phi, (a, b, scale, shift)) of scale * (phi(a x + b) + shift)."""
+    """Return (phi, (a, b, scale, shift)) of scale * (phi(a x + b) + shift)."""
     change = phi.transformation
     if change is None:
         return phi, (1.0, 0.0, 1.0, 0.0)

@@ -1,6 +1,6 @@
-"""Edits of a model as data: what shaping changes, place by place, to print, save, load and perform.
+"""Edits of a model as data: the changes of a shaping, to print, save, load and apply.
 
-Nothing here runs code of the model; each framework has an applier that does.
+Nothing here runs code of the model; each framework has an applier for that.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .frameworks import FRAMEWORKS, require_patches
 from .json_format import activation_from_dict, activation_to_dict, read_json
 
 SCHEMA = "kcalc.edits/1"
-Slot = tuple[Any, ...]  # the place of an argument, and inside of a list or tuple
+Slot = tuple[Any, ...]  # the place of an argument, and the place inside a list or tuple
 Place = tuple[
     Any, ...
-]  # nested tuples of texts and whole numbers, whose meaning is the framework's
+]  # nested tuples of texts and whole numbers, whose meaning depends on the framework
 
 
 # -- what happens at a call ------------------------------------------------------------------------
@@ -42,7 +42,7 @@ class Scaled:
     shift: float = 0.0
 
     def after(self, first: Scaled) -> Scaled:
-        """Both at one call, this one outside: its inputs are read before those of ``first``."""
+        """Combine two changes at one call; this one reads its inputs before ``first``."""
         known = {slot: (a, b) for slot, a, b in first.inputs}
         for slot, a, b in self.inputs:
             inner, shift = known.get(slot, (1.0, 0.0))
@@ -55,9 +55,9 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Taken:
-    """The argument at a slot in place of the call's result.
+    """Replace the call's result by its argument at a slot.
 
-    ``copied``: a copy of it, where the model writes into the result.
+    ``copied``: use a copy of it, because the model writes into the result.
     """
 
     slot: Slot
@@ -66,7 +66,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Exchanged:
-    """``scale * (phi(a x + b) + shift)`` of the argument at a slot in place of the result."""
+    """Replace the result by ``scale * (phi(a x + b) + shift)`` of the argument at a slot."""
 
     slot: Slot
     activation: Activation
@@ -82,10 +82,10 @@ Action = Scaled | Taken | Exchanged
 
 @dataclass(frozen=True)
 class CallEdit:
-    """What happens at one call: the ``visit``-th of ``visits`` at its place; of 1, at every one.
+    """What happens at one call: the ``visit``-th of ``visits`` at its place; at every call if 1.
 
     ``written``: the argument that the call writes into, as ``relu_(x)`` does; ``calls``: the name
-    of what is called there, where the code tells it.
+    of the function called, if the code tells it.
     """
 
     place: Place
@@ -101,13 +101,13 @@ class CallEdit:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a layer's weights lie in a parameter.
+    """How a parameter stores a layer's weights.
 
-    ``wide``: their canonical shape (outputs, inputs / groups, kernel...); ``stored``: that of the
-    parameter; ``flipped``: kept as (inputs, outputs); ``turned``: kept as a transposed convolution
-    does; ``rows``: the outputs that are the layer's, all where empty; ``height``: outputs in all.
-    ``strides`` and ``offset``: the step of every axis in the flat parameter, and the first entry,
-    where these say it instead.
+    ``wide``: their canonical shape (outputs, inputs / groups, kernel...); ``stored``: the shape of
+    the parameter; ``flipped``: stored as (inputs, outputs); ``turned``: stored as in a transposed
+    convolution; ``rows``: the outputs that belong to the layer, all if empty; ``height``: the
+    number of all outputs. Alternatively ``strides`` and ``offset``: the step of every axis in the
+    flat parameter, and the first entry.
     """
 
     wide: tuple[int, ...]
@@ -124,12 +124,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class WeightEdit:
-    """Numbers for one parameter.
+    """New numbers for one parameter.
 
     ``kind``: "drawn" with ``sigma`` (that of the layer), "normal" with the standard deviation
     ``sigma``, "filled" with ``sigma``, or "scaled" by it. ``layout``: of a layer's weights;
-    ``rows``: those entries of axis 0 only. ``added``: the parameter is new. ``padding``: rows of
-    zeros stay so.
+    ``rows``: only these entries of axis 0. ``added``: the parameter is new. ``padding``: these rows
+    stay 0.
     """
 
     parameter: str
@@ -148,7 +148,8 @@ class Edit:
     """One change of a model.
 
     ``node``: of the network that was read; ``kind``: "activation", "sum", "norm", "factor",
-    "dropout", "weight" or "bias"; ``what``: the change in words; ``where``: its place in words.
+    "dropout", "weight" or "bias"; ``what``: a description of the change; ``where``: a description
+    of its place.
     """
 
     node: str
@@ -164,8 +165,8 @@ class Edits(Tabled):
     """The changes that a shaping makes to a model, in the order of its nodes.
 
     ``framework``: the model's; ``model``: the name of its class; ``left_alone``: {node: why nothing
-    changes there}, and the same of code that did not run when the model was read. Iterating gives
-    each :class:`Edit`; ``edits[node]`` those of one node.
+    changes there}, with entries for code that did not run when the model was read. Iterating yields
+    each :class:`Edit`; ``edits[node]`` returns those of one node.
     """
 
     framework: str
@@ -190,7 +191,7 @@ class Edits(Tabled):
         return tuple(found[node])
 
     def only(self, *kinds: str) -> Edits:
-        """The edits of some kinds, such as ``edits.only("activation", "sum")``."""
+        """Return the edits of some kinds, such as ``edits.only("activation", "sum")``."""
         known = ("activation", "sum", "norm", "factor", "dropout", "weight", "bias")
         for kind in kinds:
             choice(kind, "kind of edit", known)
@@ -227,7 +228,7 @@ class Edits(Tabled):
     # -- as a document -----------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """The edits as plain data: places and numbers, never code."""
+        """Return the edits as plain data: places and numbers, never code."""
         return {
             "schema": SCHEMA,
             "framework": self.framework,
@@ -237,7 +238,7 @@ class Edits(Tabled):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the edits as JSON, for :func:`kcalc.load_edits`."""
+        """Write the edits as JSON for :func:`kcalc.load_edits`."""
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
         write_whole(file_path(path), text)
 
@@ -248,24 +249,24 @@ class Edits(Tabled):
         *,
         root: str | os.PathLike[str] | None = None,
     ) -> str:
-        """The edits as a patch of the source of a model, which then needs no kcalc.
+        """Write the edits as a patch of the model's source, which then runs without kcalc.
 
-        ``patch -p1 < shaped.patch`` exchanges the text of the edited calls in the user's files,
-        ``F.relu(x)`` for ``shaped(self, 1, F.relu, x)``, and makes a new file with ``shaped`` and
-        ``init``. ``init(model)`` gives a model that was just built its constants and its initial
-        weights; ``init(model, draw=False)`` the constants only. Models without ``init`` are as
-        before. Code of libraries stays as it is: the new file has copies of the functions that are
-        edited there.
+        ``patch -p1 < shaped.patch`` changes the edited calls in the user's files, such as
+        ``F.relu(x)`` to ``shaped(self, 1, F.relu, x)``, and makes a new file with ``shaped`` and
+        ``init``. ``init(model)`` gives a newly built model its constants and its initial weights;
+        ``init(model, draw=False)`` only the constants. Models without ``init`` behave as before.
+        Library code does not change: the new file contains copies of the library functions that are
+        edited.
 
         Parameters
         ----------
         model : torch.nn.Module
-            The model that was shaped, or one built alike.
+            The model that was shaped, or another one built by the same code.
         path : path-like, optional
-            Where the patch is written too.
+            A file to write the patch to.
         root : path-like, optional
-            The folder in which the patch is to be applied. By default the present one where it
-            holds the model's files, else that from which they are imported.
+            The folder in which you will apply the patch. By default the current one if it contains
+            the model's files, else the one from which they are imported.
 
         Returns
         -------
@@ -275,8 +276,8 @@ class Edits(Tabled):
         Raises
         ------
         KcalcError
-            If the model or its source is not the one that was shaped, and for code that no patch
-            can change, such as that of notebooks.
+            If the model or its source is not the one that was shaped, or its code cannot be
+            patched, such as code in notebooks.
 
         """
         require_patches(self.framework)
@@ -287,9 +288,9 @@ class Edits(Tabled):
 
 
 def load_edits(path: str | os.PathLike[str]) -> Edits:
-    """Edits from a file that :meth:`Edits.save` wrote.
+    """Load edits from a file that :meth:`Edits.save` wrote.
 
-    Raises: KcalcError for files that are missing, too large, or no such document.
+    Raises: KcalcError for files that are missing, too large, or not documents of edits.
     """
     return edits_from_dict(read_json(path, "a document of edits"))
 
@@ -324,7 +325,7 @@ def _action_to_dict(action: Action) -> dict[str, Any]:
 
 
 def _plain(record: Any) -> dict[str, Any]:
-    """A dataclass of numbers and texts without the fields that have their defaults."""
+    """Return a dataclass of numbers and texts as a dictionary without default fields."""
     made = {}
     for f in fields(record):
         value = getattr(record, f.name)
@@ -334,12 +335,12 @@ def _plain(record: Any) -> dict[str, Any]:
 
 
 def edits_from_dict(data: Any) -> Edits:
-    """Edits from the document of :meth:`Edits.to_dict`.
+    """Return the edits in a document of :meth:`Edits.to_dict`.
 
     Raises: KcalcError naming the entry that is wrong.
     """
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise KcalcError(f"this is no document of edits: its schema must be {SCHEMA!r}")
+        raise KcalcError(f"this is not a document of edits: its schema must be {SCHEMA!r}")
     reader = TreeReader()
     left = data.get("left_alone", {})
     if not isinstance(left, dict) or not all(isinstance(why, str) for why in left.values()):
@@ -407,10 +408,10 @@ def _input(entry: Any, where: str) -> tuple[Slot, float, float]:
 def _weight(data: Any, where: str) -> WeightEdit:
     kind = _text(data, "kind", where)
     if kind not in ("drawn", "normal", "filled", "scaled"):
-        raise KcalcError(f"{where}: {kind!r} is no way to set weights")
+        raise KcalcError(f"{where}: {kind!r} is not a way to set weights")
     layout = data.get("layout")
     if layout is None and kind == "drawn":
-        raise KcalcError(f"{where}: weights that are drawn have a layout")
+        raise KcalcError(f"{where}: drawn weights need a layout")
     return WeightEdit(
         _text(data, "parameter", where),
         kind,
@@ -484,7 +485,7 @@ def _numbers(value: Any, where: str, signed: bool = False) -> tuple[int, ...]:
 
 def _slot(value: Any, where: str) -> Slot:
     if not isinstance(value, list) or not value or not all(type(v) in (int, str) for v in value):
-        raise KcalcError(f"{where}: a place of an argument is a list of numbers and names")
+        raise KcalcError(f"{where}: the place of an argument is a list of numbers and names")
     return tuple(value)
 
 
@@ -496,5 +497,5 @@ def _place(value: Iterable[Any], where: str, depth: int = 0) -> Place:
         elif type(part) in (int, str):
             made.append(part)
         else:
-            raise KcalcError(f"{where}: a place is lists of texts and whole numbers")
+            raise KcalcError(f"{where}: a place consists of lists of texts and whole numbers")
     return tuple(made)

@@ -1,6 +1,6 @@
-"""The estimated cost of an expression from a file as an activation.
+"""The estimated cost of using an expression from a file as an activation.
 
-The estimate comes before any of it is differentiated or evaluated.
+The estimate comes before the expression is differentiated or evaluated.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ COMPLEX: dict[Any, Callable[..., complex]] = {
 
 
 def check_effort(expr: Any, where: str) -> None:
-    """Refuse an expression whose first two derivatives are too long.
+    """Reject an expression whose first two derivatives are too long.
 
-    An expression that plainly has no real value somewhere is refused too.
+    Expressions that clearly have no real value somewhere are rejected, too.
 
     Raises: KcalcError.
     """
     if sum(TermCounts()(expr)) > MOST:
         raise KcalcError(
-            f"{where}: the expression is too involved for an activation: its derivatives have too "
-            f"many terms"
+            f"{where}: the expression is too complicated for an activation: its derivatives have "
+            "too many terms"
         )
     for point in POINTS:
         value = value_at(expr, point)
         if value is not None and abs(value.imag) > 1e-6 * abs(value):
             raise KcalcError(
-                f"{where}: the expression has no real value at x = {point:g}; an activation is "
-                f"real on the whole line"
+                f"{where}: the expression has no real value at x = {point:g}; an activation must "
+                "be real on the whole line"
             )
 
 
 class TermCounts(Fold[Sizes]):
-    """The numbers of terms of an expression, of its first and of its second derivative.
+    """The numbers of terms of an expression and of its first and second derivatives.
 
-    The derivatives are counted as the rules of calculus write them.
+    Derivatives are counted before any simplification.
     """
 
     def number(self, expr: Any) -> Sizes:
@@ -94,7 +94,7 @@ def _product(f: Sizes, g: Sizes) -> Sizes:
 class PointValues(Fold[complex]):
     """Values at a point in double precision.
 
-    Raises ArithmeticError, TypeError, ValueError or KeyError where it overflows, or a function is
+    Raises ArithmeticError, TypeError, ValueError or KeyError if a value overflows or a function is
     not among those above.
     """
 
@@ -122,7 +122,7 @@ class PointValues(Fold[complex]):
 
 
 def value_at(expr: Any, point: float) -> complex | None:
-    """The value in double precision, None where it is not known."""
+    """Return the value in double precision; None if it is unknown."""
     try:
         return PointValues(point)(expr)
     except (TypeError, ValueError, ArithmeticError, KeyError):

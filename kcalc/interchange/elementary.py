@@ -1,6 +1,6 @@
-"""The elementwise functions that frameworks share, of SymPy expressions.
+"""The elementwise functions that frameworks share, as functions of SymPy expressions.
 
-They have the forms that the catalogue of activations uses.
+They return the forms that the catalogue of activations uses.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ HALF = sp.Rational(1, 2)
 
 
 def named(name: str) -> Function:
-    """The expression of a registered activation."""
+    """Return the expression of a registered activation."""
     return lambda x: activation(name).expr.xreplace({X: sp.sympify(x)})
 
 
 def is_condition(expr: Any) -> bool:
-    """Whether an expression is a truth value; a symbol is both, and stands for a number."""
+    """Whether an expression is a truth value; a symbol could be both, and counts as a number."""
     return isinstance(expr, Boolean | bool) and not isinstance(expr, sp.Expr)
 
 
 def number(expr: Any) -> Any:
-    """A condition as the number 0 or 1; everything else as it is."""
+    """Return a condition as the number 0 or 1, and anything else unchanged."""
     return sp.Piecewise((1, expr), (0, True)) if is_condition(expr) else expr
 
 
 def condition(expr: Any) -> Any:
-    """A number as the condition that it is not 0."""
+    """Return the condition that a number is not 0."""
     return expr if is_condition(expr) else sp.Ne(expr, 0)
 
 
 def truncated(x: Any) -> Any:
-    """The whole part, towards 0."""
+    """Round towards 0."""
     return sp.sign(x) * sp.floor(sp.Abs(x))
 
 
 def of_conditions(function: Function) -> Function:
-    """A function of truth values that takes numbers for them, too."""
+    """Make a function of truth values accept numbers, too."""
     return lambda *values: function(*map(condition, values))
 
 
@@ -63,7 +63,7 @@ def leaky(x: Any, slope: Any) -> Any:
 
 
 def shrunk(x: Any, threshold: Any, bias: Any) -> Any:
-    """0 within a threshold, ``bias`` nearer to 0 outside."""
+    """Return 0 within a threshold, and outside the value moved by ``bias`` towards 0."""
     return sp.Piecewise((x + bias, x < -threshold), (0, x < threshold), (x - bias, True))
 
 

@@ -1,4 +1,4 @@
-"""Example inputs given as shapes, alike for every framework and for the command line."""
+"""Example inputs given as shapes, with the same rules for every framework and the command line."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ import numpy as np
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import items
 
-FIRST_ID, IDS = 3, 5  # example ids are 3 to 7: small vocabularies have them
-MOST = 2**31 - 1  # numbers of one example input, 8 GiB in single precision
+FIRST_ID, IDS = 3, 5  # example ids are 3 to 7, which exist even in small vocabularies
+MOST = 2**31 - 1  # entries of one example input, 8 GiB in single precision
 
 
 def is_shape(value: Any) -> bool:
-    """Whether an example input is a shape: a tuple or list of whole numbers, not empty."""
+    """Whether an example input is a shape: a nonempty tuple or list of whole numbers."""
     listed = isinstance(value, tuple | list) and len(value) > 0
     return listed and all(
         isinstance(n, int | np.integer) and not isinstance(n, bool) for n in value
     )
 
 
-def listed(given: Any) -> tuple[Any, ...]:
-    """The inputs that ``example_inputs=`` gives: one array or shape, or a sequence of them.
+def listed(given: Any) -> tuple[object, ...]:
+    """Return the inputs in ``example_inputs=``: one array or shape, or a sequence of them.
 
-    A dictionary of them by argument name is one, or the last of a sequence
-    (:mod:`kcalc.interchange.named_inputs`).
-    Raises: KcalcError for anything else.
+    A dictionary of inputs by argument name counts as one input, or as the last of a sequence
+    (:mod:`kcalc.interchange.named_inputs`). Raises: KcalcError for anything else.
     """
     one = is_shape(given) or hasattr(given, "__array__") or isinstance(given, Mapping)
     return (given,) if one else items(given, "example_inputs")
 
 
 def example_shape(shape: Any, where: str) -> tuple[int, ...]:
-    """A shape as Python integers.
+    """Return a shape as Python integers.
 
-    Raises: KcalcError for sizes that are not positive, and for more numbers than an example needs.
+    Raises: KcalcError for sizes that are not positive, and for more entries than an example needs.
     """
     sizes = tuple(int(n) for n in shape)
     if any(n < 1 for n in sizes):
         raise KcalcError(
-            f"{where}: the shape {glimpse(sizes)} (batch included) must hold positive numbers"
+            f"{where}: the shape {glimpse(sizes)} (including the batch) must contain positive "
+            "numbers"
         )
     if prod(sizes) > MOST:
         raise too_large(sizes, where)
@@ -50,17 +50,20 @@ def example_shape(shape: Any, where: str) -> tuple[int, ...]:
 
 
 class ExampleIds(np.ndarray):
-    """Token ids that nobody chose: readers exchange those that a model takes for padding."""
+    """Token ids that the user did not choose.
+
+    Readers replace those that a model uses as padding.
+    """
 
 
 def example_ids(shape: tuple[int, ...]) -> ExampleIds:
-    """Token ids of a shape, small whole numbers, none of them 0."""
+    """Return token ids of a shape: small whole numbers, none of them 0."""
     return (FIRST_ID + np.arange(prod(shape)).reshape(shape) % IDS).view(ExampleIds)
 
 
 def too_large(sizes: tuple[int, ...], where: str) -> KcalcError:
-    """The error for a shape for which there is no memory."""
+    """Return the error for a shape that does not fit into memory."""
     return KcalcError(
         f"{where}: an array of the shape {glimpse(sizes)} is too large for an example; give a "
-        f"smaller one, 2 examples do"
+        "smaller one, 2 examples are enough"
     )

@@ -1,10 +1,10 @@
 """SymPy expressions as JSON trees.
 
-a small whitelist, written and read node by node, never evaluated as text.
+Only a small whitelist is allowed, written and read node by node, never evaluated as text.
 
 A tree is an integer, a float, ``{"rational": [p, q]}``, ``{"symbol": name, "is": flags}``,
-``{"constant": "pi" | "E"}`` or ``{"op": name, "args": [trees]}``; a Piecewise holds
-``{"value": tree, "if": relation}`` rows.
+``{"constant": "pi" | "E"}`` or ``{"op": name, "args": [trees]}``; a Piecewise contains rows
+``{"value": tree, "if": relation}``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SIGNS = {cls: sign for sign, cls in RELATIONS.items()}
 
 
 def to_tree(expr: Any) -> Any:
-    """A Python or SymPy number or expression as a JSON tree.
+    """Return a Python or SymPy number or expression as a JSON tree.
 
     Raises: KcalcError for functions outside the whitelist.
     """
@@ -59,7 +59,7 @@ def to_tree(expr: Any) -> Any:
 
 
 class _Trees(Fold[Any]):
-    """Expressions as trees, by their parts."""
+    """Writes expressions as trees, part by part."""
 
     def number(self, expr: Any) -> Any:
         if isinstance(expr, sp.Integer):
@@ -99,8 +99,8 @@ class _Trees(Fold[Any]):
     def function(self, kind: Any, *arguments: Any) -> Any:
         if isinstance(kind, UndefinedFunction):
             raise KcalcError(
-                f"activation {kind.__name__!r} is a callable, which JSON cannot hold; give it as "
-                f"a SymPy expression"
+                f"activation {kind.__name__!r} is a callable, which cannot be written to JSON; "
+                "give it as a SymPy expression"
             )
         if kind not in _NAMES:
             raise _unwritten(kind(*arguments))
@@ -116,7 +116,7 @@ def _unwritten(expr: Any) -> KcalcError:
 
 
 def _float_tree(number: sp.Float) -> dict[str, Any]:
-    """A long float by its precision in digits and by enough of them to find every bit again."""
+    """Write a long float as its precision in digits and enough digits to restore every bit."""
     digits = libmp.prec_to_dps(number._prec)
     exact = next(
         (d for d in (digits, digits + 1, digits - 1) if libmp.dps_to_prec(d) == number._prec),
@@ -126,14 +126,14 @@ def _float_tree(number: sp.Float) -> dict[str, Any]:
 
 
 class TreeReader:
-    """Reads trees with a budget of nodes and depth shared over a whole document."""
+    """Reads trees with a budget of nodes and depth for the whole document."""
 
     def __init__(self, budget: int = 200_000) -> None:
         self.budget = budget
         self.degrees = Degrees()
 
     def number(self, tree: Any, where: str) -> Any:
-        """A number of a layer: a plain int or float, or a SymPy expression."""
+        """Read a number of a layer: a plain int or float, or a SymPy expression."""
         if isinstance(tree, bool) or tree is None:
             raise KcalcError(f"{where}: expected a number, got {tree!r}")
         if isinstance(tree, int | float):
@@ -141,9 +141,10 @@ class TreeReader:
         return self.expression(tree, where)
 
     def expression(self, tree: Any, where: str) -> sp.Expr:
-        """A SymPy expression.
+        """Read a SymPy expression.
 
-        Raises: KcalcError for anything outside the whitelist or too large.
+        Raises: KcalcError for anything outside the whitelist, and for expressions that are too
+        large.
         """
         self.left = MAX_NODES
         expr = self._read(tree, where, 0)
@@ -240,9 +241,9 @@ class TreeReader:
 
 
 def _bounded(expr: Any, where: str) -> Any:
-    """The expression, refused where it is a number that is too large or not finite.
+    """Return the expression; raise an error if it is a number that is too large or not finite.
 
-    The check comes before anything is built on the expression.
+    The check comes before the expression is used.
     """
     parts = (expr, *expr.args)
     if any(p.is_Rational and (abs(p.p) | p.q).bit_length() > MAX_BITS for p in parts):
@@ -253,7 +254,8 @@ def _bounded(expr: Any, where: str) -> Any:
             or bool(expr.is_Rational)
             or bool(abs(sp.N(expr, 5)) <= MAX_INTEGER)
         )
-    except (TypeError, ValueError, ArithmeticError):  # N gives nan, which compares with no number
+    # N gives nan, which cannot be compared with numbers
+    except (TypeError, ValueError, ArithmeticError):
         good = False
     if not good:
         raise KcalcError(f"{where}: a number in the expression is too large or not finite")
@@ -322,19 +324,19 @@ def _symbol(tree: dict[str, Any], where: str) -> sp.Expr:
 
 
 def _declared(symbol: sp.Symbol) -> list[str]:
-    """The assumptions that a symbol was declared with."""
+    """Return the assumptions with which a symbol was declared."""
     given = getattr(symbol, "_assumptions_orig", symbol.assumptions0)
     return [flag for flag in FLAGS if given.get(flag)]
 
 
 def _check_many(kind: Any, args: list[sp.Expr], where: str) -> None:
-    """Refuse a Max or Min of many arguments: SymPy compares all pairs of them."""
+    """Reject a Max or Min of many arguments, because SymPy compares all pairs of them."""
     if sum(len(arg.args) if isinstance(arg, kind) else 1 for arg in args) > MAX_COMPARED:
         raise KcalcError(f"{where}: {kind.__name__} takes at most {MAX_COMPARED} arguments")
 
 
 def _check_power(args: list[sp.Expr], where: str) -> None:
-    """Refuse powers whose evaluation would grow without bound."""
+    """Reject powers whose evaluation would grow without bound."""
     if len(args) != 2:
         raise KcalcError(f"{where}: Pow takes a base and an exponent")
     base, exponent = args

@@ -1,7 +1,7 @@
-"""The frameworks whose models are edited: who finds edits, performs them and writes patches.
+"""The frameworks whose models kcalc can edit: how it finds edits, applies them and writes patches.
 
-A framework is a folder of its own, and one entry of ``PLACES`` for every question it answers. Its
-folder is imported when the question is asked.
+A framework is a folder, and one entry of ``PLACES`` for every question that it answers. Its folder
+is imported when the question is asked.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ PLACES = {
 }
 
 FRAMEWORKS = Registry("frameworks whose models are edited")
-"""{(question, framework): the function that answers it there}."""
+"""{(question, framework): the function that answers it}."""
 
 for key, place in PLACES.items():
     FRAMEWORKS.register(key, f"interchange.{place}")
 
 
 def require_patches(framework: str) -> None:
-    """Raises: KcalcError for frameworks whose models have no patches."""
+    """Raises: KcalcError for frameworks without patches."""
     if ("patch", framework) not in FRAMEWORKS:
         raise KcalcError(
-            f"patches are for PyTorch models, not for those of {framework}; edit the model, "
-            f"kc.apply_edits(model, s.edits), or write the constants, s.export(...)"
+            f"patches are for PyTorch models only, not for those of {framework}; edit the model, "
+            "kc.apply_edits(model, s.edits), or write the constants, s.export(...)"
         )

@@ -1,6 +1,6 @@
 """Elementwise operations as SymPy expressions in their inputs.
 
-Pieces of one activation, addends, factors.
+They are pieces of one activation, addends or factors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ..fields.degrees import check_degree, expandable
 from ..foundation.errors import KcalcError
 from .trace import Held
 
-SHORT = 7  # significant digits up to which a literal is taken for the decimal number it prints as
+# significant digits within which a literal counts as the decimal number that it prints as
+SHORT = 7
 LARGEST = 400  # operations in one expression
 SINGLE = 3e-7  # the effect of rounding a few literals to single precision
 PROBES = np.linspace(-7, 7, 57)
@@ -49,23 +50,23 @@ FAMOUS = tuple((float(value), value) for value in _FAMOUS)
 
 
 class Still(sp.Function):
-    """Its argument, of which gradients see nothing."""
+    """Its argument, through which no gradient passes."""
 
     is_real = True
 
     @classmethod
     def eval(cls, value: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The argument itself where it is a number or still already."""
+        """Return the argument itself if it is a number or already stopped."""
         return value if value.is_number or isinstance(value, Still) else None
 
 
 def released(expr: Any) -> Any:
-    """The values of an expression, without its stops of gradients."""
+    """Return the values of an expression, without its stops of gradients."""
     return expr.replace(Still, lambda inner: inner)
 
 
 def slope_of(expr: Any) -> Any:
-    """The derivative of an expression in X that backpropagation takes, stops being constants."""
+    """Return the derivative of an expression in X in backpropagation, where stops are constants."""
     stops = {stop: sp.Dummy(real=True) for stop in expr.atoms(Still)}
     outer = [stop for stop in stops if not any(stop in s.args[0].atoms(Still) for s in stops)]
     derivative = sp.diff(expr.xreplace({stop: stops[stop] for stop in outer}), X)
@@ -74,7 +75,7 @@ def slope_of(expr: Any) -> Any:
 
 @dataclass(frozen=True)
 class Unary:
-    """``expr``, in X, of the output of node ``source``; a number where ``source`` is None.
+    """``expr``, in X, of the output of node ``source``; a number if ``source`` is None.
 
     ``home``: the label if it becomes a node.
     """
@@ -92,14 +93,14 @@ class Constant:
 
     @property
     def number(self) -> Any:
-        """The number that all its entries are, None where they differ or there are none."""
+        """Return the number that all its entries equal; None if they differ or there are none."""
         value = self.held.value
         if value.size == 0 or not (value == value.flat[0]).all():
             return None
         return exact_number(value.flat[0].item(), value.dtype)
 
     def value_axes(self, shape: Sequence[int]) -> set[int]:
-        """The axes of ``shape`` along which it varies."""
+        """Return the axes of ``shape`` along which it varies."""
         mine = self.held.value.shape
         padded = (1,) * (len(shape) - len(mine)) + tuple(mine)
         return {axis for axis, size in enumerate(padded) if size != 1}
@@ -118,16 +119,16 @@ class Constant:
 
 @dataclass(frozen=True)
 class Unusable:
-    """An operation that could not be read, and became no node."""
+    """An operation that could not be read and did not become a node."""
 
     reason: str
 
 
 def exact_number(value: Any, dtype: Any = np.float64) -> Any:
-    """A literal as the exact number it stands for, where that is plain to see; else a float.
+    """Return a literal as the exact number that it clearly represents; else a float.
 
-    Short decimals become rationals, also those that only single precision cut short; roundings of
-    sqrt 2, pi, ... become those.
+    Short decimals become rationals, also if single precision cut them short; roundings of sqrt 2,
+    pi, ... become these numbers.
     """
     if isinstance(value, bool | int):
         return sp.Integer(int(value))
@@ -152,7 +153,7 @@ def _exact_number(number: float, single: bool) -> Any:
 
 
 def simplified(expr: Any) -> Any:
-    """An expression whose literals are the numbers they stand for."""
+    """Return an expression with literals replaced by the numbers that they represent."""
     if not isinstance(expr, sp.Basic):
         return exact_number(expr) if not isinstance(expr, bool) else sp.Integer(int(expr))
     floats = expr.atoms(sp.Float)
@@ -164,17 +165,17 @@ def simplified(expr: Any) -> Any:
 
 
 def as_number(number: Any) -> Any:
-    """A SymPy number as a Python number."""
+    """Return a SymPy number as a Python number."""
     return int(number) if number.is_Integer else float(number)
 
 
 @lru_cache(maxsize=4096)
 def recognised(expr: Any) -> Activation:
-    """The activation of an expression in X.
+    """Return the activation of an expression in X.
 
-    a registered one where literals, rounded to single precision, make all the difference.
+    It is a registered one if the only difference is literals rounded to single precision.
 
-    Raises: KcalcError where it is none.
+    Raises: KcalcError if it is not an activation.
     """
     check_degree(expr)
     try:
@@ -190,7 +191,7 @@ def recognised(expr: Any) -> Activation:
     if expr.has(sp.Float):
         return _registered(found) or _celu(found) or found
     other = found
-    with suppress(KcalcError):  # over one denominator exp(-x^2) may overflow
+    with suppress(KcalcError):  # over a common denominator exp(-x^2) may overflow
         other = activation(sp.gcd_terms(expr))  # x (t/2 + 1/2) is x (t + 1)/2
     return other if other.name in names() else _celu(found) or found
 
@@ -205,9 +206,9 @@ def _registered(phi: Activation) -> Activation | None:
 
 
 def _celu(phi: Activation) -> Activation | None:
-    """``celu(alpha)``, if phi is that.
+    """Return ``celu(alpha)`` if phi is that function.
 
-    Frameworks spell it in several ways, and only its second derivative left of 0 tells 1/alpha.
+    Frameworks write it in several ways, and only its second derivative left of 0 reveals 1/alpha.
     """
     if phi.kinks != (0,) or phi.pieces[1] != X or not phi.pieces[0].has(sp.exp):
         return None
@@ -219,7 +220,7 @@ def _celu(phi: Activation) -> Activation | None:
 
 
 def linear_factor(expr: Any) -> Any:
-    """c where the expression is c X; None else."""
+    """Return c if the expression is c X; else None."""
     c = expr.coeff(X, 1) if expr.is_Add or expr.is_Mul or expr == X else None
     return (
         c
@@ -234,7 +235,9 @@ def is_affine(expr: Any) -> bool:
 
 
 def combination(expr: Any, symbols: Sequence[sp.Symbol]) -> tuple[str, Any] | None:
-    """("sum", weights), ("product", factor) or ("extreme", sign); None for other expressions.
+    """Return ("sum", weights), ("product", factor) or ("extreme", sign).
+
+    None for other expressions.
 
     "sum" is a homogeneous linear expression, "product" a multiple of the product of all symbols,
     "extreme" the maximum (1) or minimum (-1) of two.

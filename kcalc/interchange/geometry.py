@@ -1,6 +1,6 @@
-"""Windows, strides and paddings of a trace in the terms of the layers.
+"""Windows, strides and paddings of a trace, expressed as fields of layers.
 
-Where the layers have no such term, a text says how positions differ.
+If the layers have no such field, a text says how positions differ.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ LAWS = ("orthogonal_delta", "gaussian_delta", "keep")
 
 
 def checked_law(weights: Any) -> str:
-    """The name of a law of initial weights of new models. Raises: KcalcError for other names."""
+    """Check the name of a law of initial weights. Raises: KcalcError for unknown names."""
     return choice(weights, "law of initial weights", LAWS)
 
 
 def extent(values: Sequence[int]) -> int | tuple[int, ...]:
-    """One number where all axes agree, 1 where there are none."""
+    """Return one number if all axes agree; 1 if there are none."""
     if not values:
         return 1
     return int(values[0]) if len(set(values)) == 1 else tuple(int(v) for v in values)
@@ -35,9 +35,9 @@ def extent(values: Sequence[int]) -> int | tuple[int, ...]:
 def same_pads(
     sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """The padding of "same" around each axis.
+    """Return the "same" padding around each axis.
 
-    ceil(size / stride) windows, the smaller half first.
+    It gives ceil(size / stride) windows, with the smaller half first.
     """
     out = []
     for size, k, s in zip(sizes, window, stride, strict=True):
@@ -50,8 +50,8 @@ def same_pads(
 class Fit:
     """The nearest ``padding`` that :class:`kcalc.network.layers.Affine` takes.
 
-    ``text``: how positions differ from the model's, "" where they do not; ``centred``: whether one
-    tap reads the image at every output, as the centre tap of Delta-initialised weights must.
+    ``text``: how positions differ from the model's, "" if they do not; ``centred``: whether one tap
+    reads the image at every output, as the centre tap of Delta-initialised weights must.
     """
 
     padding: Any
@@ -60,7 +60,7 @@ class Fit:
 
 
 def affine_fit(op: Linear, sizes: Sequence[int]) -> Fit:
-    """The windows of a dense layer or convolution as an Affine has them.
+    """Return the windows of a dense layer or convolution in the form that an Affine takes.
 
     ``sizes``: the extents of the image.
     """
@@ -73,7 +73,7 @@ def affine_fit(op: Linear, sizes: Sequence[int]) -> Fit:
     if op.mode != "zeros" and any(low or high for low, high in pads):
         if name == "same":
             return Fit(op.mode)
-        text = f"the {op.mode} padding {tuple(pads)} is read as one of zeros"
+        text = f"the {op.mode} padding {tuple(pads)} is read as zero padding"
         return Fit(name or "same", text)
     if name is None:
         text = f"the padding {tuple(pads)} is read as 'same'"
@@ -82,7 +82,7 @@ def affine_fit(op: Linear, sizes: Sequence[int]) -> Fit:
 
 
 def spread_fit(op: Linear, sizes: Sequence[int]) -> tuple[Fit, int]:
-    """A transposed convolution as the window of an Affine behind a Resize by zeros, and its place.
+    """Return a transposed convolution as the window of an Affine after a Resize by zeros.
 
     ``sizes``: the extents of the image before the Resize.
     """
@@ -97,14 +97,17 @@ def spread_fit(op: Linear, sizes: Sequence[int]) -> tuple[Fit, int]:
         if min(low for low, _ in moved) >= 0:
             found.append((affine_fit(replace(op, padding=moved, spread=()), wide), place))
     exact = sorted((p for p in found if not p[0].text), key=lambda p: p[0].padding != "same")
-    text = "the transposed convolution is read as one that makes stride times as many locations"
+    text = (
+        "the transposed convolution is read as one that multiplies the number of locations by "
+        "its stride"
+    )
     return exact[0] if exact else (Fit("same", text), 0)
 
 
 def delta_taps(kernel: Sequence[int], spread: Sequence[int]) -> tuple[slice, ...]:
-    """The taps of Delta-initialised weights, one per output location: the centre.
+    """Return the taps of Delta-initialised weights, one per output location: the centre.
 
-    Those of a transposed convolution are as many as its stride ``spread`` is long.
+    A transposed convolution has as many as its stride ``spread``.
     """
     steps = spread or (1,) * len(kernel)
     starts = [
@@ -114,10 +117,10 @@ def delta_taps(kernel: Sequence[int], spread: Sequence[int]) -> tuple[slice, ...
 
 
 def turned_weights(weight: Array, groups: int) -> Array:
-    """The weights (inputs, outputs / groups, kernel...) of a transposed convolution.
+    """Convert the weights (inputs, outputs / groups, kernel...) of a transposed convolution.
 
-    As those (outputs, inputs / groups, kernel...) of a convolution of the image with zeros between
-    its locations.
+    The result has the layout (outputs, inputs / groups, kernel...) of a convolution of the image
+    with zeros between its locations.
     """
     _, outputs, *kernel = weight.shape
     flipped = np.flip(weight, tuple(range(2, weight.ndim)))
@@ -132,7 +135,7 @@ def _centred(
     stride: Sequence[int],
     steps: Sequence[int],
 ) -> bool:
-    """Whether some tap ``t d`` reads the image at the first output and at the last."""
+    """Whether some tap ``t d`` reads the image at both the first and the last output."""
     reach = [(k - 1) * d + 1 for k, d in zip(window, steps, strict=True)]
     counts = windows(pads, sizes, reach, stride)
     axes = zip(pads, sizes, window, stride, steps, counts, strict=True)
@@ -145,9 +148,9 @@ def _centred(
 def affine_padding(
     pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]
 ) -> Any:
-    """The padding of a convolution as :class:`kcalc.network.layers.Affine` takes it.
+    """Return the padding of a convolution as an :class:`~kcalc.network.layers.Affine` takes it.
 
-    None where it has no name there.
+    None if Affine has no name for it.
     """
     if not window:
         return "same"
@@ -165,7 +168,7 @@ def affine_padding(
 def reached_pads(
     pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """The padding without the part behind the last window."""
+    """Return the padding without the part after the last window."""
     counts = windows(pads, sizes, window, stride)
     axes = zip(pads, sizes, window, stride, counts, strict=True)
     ends = [(count - 1) * s + k - n - low for (low, _), n, k, s, count in axes]
@@ -175,7 +178,7 @@ def reached_pads(
 def windows(
     pads: Pads, sizes: Sequence[int], window: Sequence[int], stride: Sequence[int]
 ) -> list[int]:
-    """The number of windows along each axis."""
+    """Return the number of windows along each axis."""
     return [
         (n + low + high - k) // s + 1
         for (low, high), n, k, s in zip(pads, sizes, window, stride, strict=True)

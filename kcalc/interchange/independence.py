@@ -1,9 +1,9 @@
-"""Tests of weights and biases against the hypothesis of independent random draws.
+"""Tests of weights and biases against the assumption of independent random draws.
 
-The kernel calculus takes weights as independent draws. Only a sample of the outputs of a layer is
-examined, so that the cost hardly grows with their number. Every threshold lies far beyond chance
-for the usual initialisers (Gaussian, uniform, truncated, orthogonal, Delta-orthogonal, sparse with
-many entries) of any shape.
+The kernel calculus treats weights as independent draws. Only a sample of a layer's outputs is
+examined, so the cost hardly grows with their number. Every threshold is far beyond chance for the
+usual initialisers of any shape: Gaussian, uniform, truncated, orthogonal, Delta-orthogonal, sparse
+with many entries.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from .trace import Linear
 Array = np.ndarray
 OUTPUTS, ENTRIES = 128, 2**16  # of the sample
 RANKED = (64, 512)  # greatest numbers of rows and columns for a rank
-FEW = 8  # weights into an output whose sum is not Gaussian yet
+FEW = 8  # number of weights into an output up to which its sum is not Gaussian yet
 SAME = 1e-10  # relative difference that separates two sums
-FLAT = 5e-3  # singular values below this part of the greatest count as 0
+FLAT = 5e-3  # singular values below this fraction of the greatest count as 0
 SURE = 10.0  # standard errors
-COMPARED = 4096  # numbers by which two arrays are compared
+COMPARED = 4096  # entries used to compare two arrays
 ALIKE = 6.0  # standard errors of their correlation
-BENT = 0.5  # excess kurtosis, 0 for Gaussian ones, that moves q by some five per cent
+BENT = 0.5  # excess kurtosis (0 for Gaussian numbers) that changes q by about five per cent
 OF_INPUT = "the numbers that it reads"
 
 
 class Resemblance:
-    """Search for correlated arrays among those seen so far, by name."""
+    """Searches for correlated arrays among those seen so far, by name."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], dict[str, Array]] = {}
 
     def __call__(self, name: str, array: Array) -> str | None:
-        """The name of an earlier array of this shape that is correlated with this one.
+        """Return the name of an earlier array of the same shape that is correlated with this one.
 
-        Such are the same numbers, their negatives, and a copy with noise.
+        It finds equal numbers, their negatives, and copies with noise.
         """
         chosen = np.unravel_index(_chosen(np.size(array), COMPARED), np.shape(array))
         numbers = _unit(np.asarray(array)[chosen].astype(np.float64))
@@ -49,14 +49,14 @@ class Resemblance:
 
 
 def dependence(op: Linear, of_input: bool) -> str:
-    """How weights and biases of a layer differ from independent draws, in a sentence, or "".
+    """Say in a sentence how weights and biases differ from independent draws; "" if they do not.
 
     ``of_input``: whether the layer reads an input of the model, whose channels are not copies of
-    one another by construction.
+    each other by construction.
     """
     if found := _structure(op, of_input):
         size = "read as independent ones of that size"
-        return f"its weights are no independent draws: {found}; {size}"
+        return f"its weights are not independent draws: {found}; {size}"
     if _follows(op):
         mean = "as if a mean of its input were subtracted; read as independent ones"
         return f"its biases are correlated with the sums of its weights, {mean}"
@@ -64,43 +64,43 @@ def dependence(op: Linear, of_input: bool) -> str:
 
 
 def unlike_gaussian(op: Linear) -> str:
-    """How the outputs of a layer differ from Gaussian ones, in a sentence, or "".
+    """Say in a sentence how the outputs of a layer differ from Gaussian ones; "" if they do not.
 
-    Only activations and norms behind the layer depend on it.
+    This matters only to activations and norms after the layer.
     """
     kurtosis = _excess(op)
     if not kurtosis:
         return ""
-    reason = "few terms in its sums, or biases that are far from Gaussian ones"
+    reason = "few terms in its sums, or biases that are far from Gaussian"
     size = f"excess kurtosis {kurtosis:.2g} for q = 1"
     return f"its outputs are not Gaussian ({size}: {reason}); read as Gaussian ones of that size"
 
 
 def _chosen(size: int, count: int) -> Array:
-    """Places of a sample, in order, the same at every call."""
+    """Return the places of a sample, in order and the same at every call."""
     places = np.random.default_rng(0).choice(size, min(size, count), replace=False)
     return np.sort(places)
 
 
 def _outputs(weight: Array) -> Array:
-    """The outputs in the sample."""
+    """Return the outputs in the sample."""
     return _chosen(len(weight), max(RANKED[0], min(OUTPUTS, ENTRIES // max(weight[0].size, 1))))
 
 
 def _unit(numbers: Array) -> Array:
-    """The numbers over the root of the sum of their squares, zeros where that is 0 or infinite."""
+    """Divide the numbers by the root of their sum of squares; zeros if that is 0 or infinite."""
     size = float(np.linalg.norm(numbers))
     return numbers / size if 0 < size < np.inf else np.zeros(numbers.shape)
 
 
 def _correlated(a: Array, b: Array) -> bool:
-    """Whether two unit vectors are more alike than independent ones by chance."""
+    """Whether two unit vectors are more similar than independent ones are by chance."""
     cosine = abs(float(a @ b))
     return cosine > 1 - 1e-9 or cosine > ALIKE * float(np.sqrt(np.square(a) @ np.square(b)))
 
 
 def _kurtosis(numbers: Array) -> float:
-    """The mean fourth power in units of the squared mean square: 3 for Gaussian numbers."""
+    """Return the mean fourth power in units of the squared mean square: 3 for Gaussian numbers."""
     squares = np.square(numbers)
     return float(np.square(squares).mean() / squares.mean() ** 2)
 
@@ -117,10 +117,12 @@ def _follows(op: Linear) -> bool:
 
 
 def _excess(op: Linear) -> float:
-    """The excess kurtosis of the outputs for an input of q = 1; 0 where it is small or uncertain.
+    """Return the excess kurtosis of the outputs for an input of q = 1.
 
-    For n independent terms of variance 1/n it is that of one term over n. Depthwise layers are left
-    out, because no activation behind them has a rule.
+    0 if it is small or uncertain.
+
+    For n independent terms of variance 1/n it is the excess kurtosis of one term divided by n.
+    Depthwise layers are excluded, because activations after them have no rule.
     """
     if op.groups > 1 and op.weight.shape[1] == 1:
         return 0.0
@@ -149,8 +151,8 @@ class WeightSample:
     """Weights (outputs, inputs, taps) into some outputs, in units of the greatest.
 
     Taps without weights are left out. ``rows``: the weights of the outputs that have any, as a
-    matrix; ``kurtosis``: theirs. ``diagonal``: of the tap with most weight, where there are as many
-    outputs as inputs, in units of that tap's root mean square.
+    matrix; ``kurtosis``: of these weights. ``diagonal``: of the tap with the largest weights, if
+    there are as many outputs as inputs, in units of that tap's root mean square.
     """
 
     weights: Array
@@ -160,7 +162,7 @@ class WeightSample:
 
 
 def _structure(op: Linear, of_input: bool) -> str:
-    """How the weights differ from independent ones, in words."""
+    """Describe how the weights differ from independent ones."""
     sample = _sampled(op)
     if sample is None:
         return ""
@@ -170,7 +172,10 @@ def _structure(op: Linear, of_input: bool) -> str:
 
 
 def _sampled(op: Linear) -> WeightSample | None:
-    """The sample; None for weights that are all 0 or not finite, which are reported elsewhere."""
+    """Return the sample.
+
+    None for weights that are all 0 or not finite, which are reported elsewhere.
+    """
     whole = np.asarray(op.weight)
     whole = whole.reshape(*whole.shape[:2], -1)
     weights = whole[_outputs(whole)].astype(np.float64)
@@ -189,14 +194,15 @@ def _sampled(op: Linear) -> WeightSample | None:
 
 
 def _few(sample: WeightSample) -> str:
-    """Identities, permutations, one-hot outputs; a few weights much larger than the others."""
+    """Detect identities, permutations, one-hot outputs, and a few very large weights."""
     rows, width = sample.rows, sample.rows.shape[1]
     count = float(np.count_nonzero(rows, axis=1).mean())
     if count <= min(FEW, width / 2):
         return f"each output reads about {count:.2g} of {width} numbers"
     squares = np.square(rows)
     share = float((np.square(squares).sum(1) / squares.sum(1) ** 2).mean())
-    bounds = ((0.25, 32, 8), (0.5, 16, 1), (0.9, 4, 4))  # a share, and the least width and height
+    # a fraction, and the least width and height
+    bounds = ((0.25, 32, 8), (0.5, 16, 1), (0.9, 4, 4))
     large = any(share > most and width >= w and len(rows) >= h for most, w, h in bounds)
     about = f"of {width} numbers, each output reads about {1 / share:.2g} with large weights"
     return about if large else ""
@@ -214,14 +220,14 @@ def _copied_inputs(sample: WeightSample) -> str:
 
 
 def _paired_inputs(sample: WeightSample) -> str:
-    """Mirrored weights (W, -W), which make a sum of dependent terms of mirrored activations."""
+    """Detect mirrored weights (W, -W), which make sums of mirrored activations dependent."""
     distinct, width = _columns(sample)
-    pairs = f"{OF_INPUT} have the same weights, or their negatives, two by two"
+    pairs = f"{OF_INPUT} have pairwise the same weights, or their negatives"
     return pairs if 2 * distinct == width else ""
 
 
 def _columns(sample: WeightSample) -> tuple[int, int]:
-    """How many columns are distinct, and how many there are; all of them where chance copies."""
+    """Count distinct columns and all columns; the numbers are equal where chance makes copies."""
     rows, width = sample.rows, sample.rows.shape[1]
     values = np.unique(np.abs(rows).ravel()[:4096]).size
     if len(rows) < 4 or (len(rows) < 16 and values <= 16):
@@ -230,13 +236,13 @@ def _columns(sample: WeightSample) -> tuple[int, int]:
 
 
 def _distinct(rows: Array) -> int:
-    """The number of rows that are not copies of others or of their negatives."""
+    """Count rows that are not copies of others or of their negatives."""
     marks = np.sort(np.abs(rows @ np.random.default_rng(0).standard_normal(rows.shape[1])))
     return 1 + int((np.diff(marks) > SAME * marks[-1]).sum())
 
 
 def _rank(sample: WeightSample) -> str:
-    """Products of slim matrices; weights that are nearly multiples of one another."""
+    """Detect products of slim matrices, and weights that are nearly multiples of each other."""
     rows = sample.rows[: RANKED[0]]
     rows = rows[:, rows.any(0)]
     rows = rows[:, :: max(1, rows.shape[1] // RANKED[1])]
@@ -253,7 +259,7 @@ def _rank(sample: WeightSample) -> str:
 
 
 def _diagonal(sample: WeightSample) -> str:
-    """An identity, or signs on the diagonal, under noise."""
+    """Detect an identity, or signs on the diagonal, with noise."""
     count = len(sample.diagonal)
     if count < 4:
         return ""
@@ -264,7 +270,7 @@ def _diagonal(sample: WeightSample) -> str:
 
 
 def _sizes(sample: WeightSample) -> str:
-    """Outputs, or inputs, whose weights are larger than those of others, zeros among them."""
+    """Detect outputs or inputs with larger weights than others, or with zeros."""
     energy = np.square(sample.weights)
     for sums, what in ((energy.sum((1, 2)), "output"), (energy.sum((0, 2)), "input channel")):
         chance = (sample.kurtosis - 1) * len(sums) / energy.size

@@ -1,6 +1,6 @@
 """Networks as JSON with the schema ``kcalc.network/1``.
 
-They are read without evaluating anything and written whole or not at all.
+They are read without evaluating anything, and written completely or not at all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PROBES = np.array(
 
 
 def network_to_dict(network: Network) -> dict[str, Any]:
-    """A network as plain data, the JSON document's content.
+    """Return a network as plain data, the content of a JSON document.
 
     Node labels must be text or whole numbers.
     """
@@ -46,7 +46,7 @@ def network_to_dict(network: Network) -> dict[str, Any]:
             raise KcalcError(
                 f"node label {node!r} cannot be written to JSON; relabel first, net.relabelled(str)"
             )
-        # a deep network has few layer objects, and naming their activations takes SymPy
+        # a deep network has few distinct layers, and naming their activations takes SymPy
         if id(layer) not in plain:
             plain[id(layer)] = layer_to_dict(layer)
         nodes.append({"id": node, "layer": deepcopy(plain[id(layer)]), "reads": list(parents)})
@@ -56,13 +56,13 @@ def network_to_dict(network: Network) -> dict[str, Any]:
 
 
 def _note_to_dict(note: Note) -> dict[str, Any]:
-    """A note as plain data, the fields that are not as usual."""
+    """Return a note as plain data, without default fields."""
     values = {item: getattr(note, item.name) for item in fields(note)}
     return {item.name: value for item, value in values.items() if value != item.default}
 
 
 def layer_to_dict(layer: Layer) -> dict[str, Any]:
-    """A layer as plain data: its type and the fields that differ from their defaults."""
+    """Return a layer as plain data: its type and the fields that differ from their defaults."""
     out: dict[str, Any] = {"type": type(layer).__name__}
     for item in fields(layer):
         value = getattr(layer, item.name)
@@ -80,12 +80,12 @@ def _value(value: Any) -> Any:
 
 
 def activation_to_dict(phi: Activation) -> dict[str, Any]:
-    """The dictionary of an activation.
+    """Return an activation as a dictionary.
 
-    It states a registered activation by name, a leaky relu by its slope, any other by its
+    Registered activations are written by name, a leaky relu by its slope, any other by its
     expression and kinks.
 
-    Raises: KcalcError for another function under a registered name, which a reader would refuse.
+    Raises: KcalcError for another function under a registered name, which could not be read back.
     """
     phi.refuse_symbols("a JSON file")
     slope = getattr(phi, "negative_slope", None)
@@ -100,10 +100,10 @@ def activation_to_dict(phi: Activation) -> dict[str, Any]:
 
 
 def network_from_dict(data: Any) -> Network:
-    """The network a document describes.
+    """Return the network that a document describes.
 
-    Raises: KcalcError for another schema, unknown types or fields, bad numbers, doubled or missing
-    ids, cycles.
+    Raises: KcalcError for another schema, unknown types or fields, bad numbers, duplicate or
+    missing ids, and cycles.
     """
     if not isinstance(data, dict):
         raise KcalcError(f"a network document is a JSON object, got {type(data).__name__}")
@@ -126,7 +126,7 @@ def network_from_dict(data: Any) -> Network:
 
 
 def _notes(entries: Any) -> Iterator[Note]:
-    """The notes of a network that was read from a model."""
+    """Yield the notes of a network that was read from a model."""
     if not isinstance(entries, list) or len(entries) > MAX_NODES:
         raise KcalcError(f"notes must be a list of at most {MAX_NODES} objects")
     for entry in entries:
@@ -164,7 +164,7 @@ def _steps(nodes: list[Any]) -> Iterator[tuple[Any, Layer, tuple[Any, ...]]]:
 
 
 def layer_from_dict(data: Any, where: str, reader: TreeReader) -> Layer:
-    """The layer a document describes."""
+    """Return the layer that a document describes."""
     if not isinstance(data, dict) or not isinstance(data.get("type"), str):
         raise KcalcError(f"{where}: layer must be an object with a type")
     if data["type"] not in KINDS:
@@ -201,7 +201,7 @@ def _field(name: str, value: Any, where: str, reader: TreeReader) -> Any:
 
 
 def activation_from_dict(data: Any, where: str, reader: TreeReader) -> Activation:
-    """The activation that an object of :func:`activation_to_dict` describes.
+    """Return the activation that a dictionary of :func:`activation_to_dict` describes.
 
     Raises: KcalcError naming ``where`` for anything else.
     """
@@ -228,7 +228,7 @@ def activation_from_dict(data: Any, where: str, reader: TreeReader) -> Activatio
 
 
 def _own_name(phi: Activation, where: str) -> Activation:
-    """The activation, whose name must not be that of another function of the catalogue.
+    """Check that the activation does not have the name of another function of the catalogue.
 
     Raises: KcalcError.
     """
@@ -236,7 +236,7 @@ def _own_name(phi: Activation, where: str) -> Activation:
     if key not in names() and key not in aliases():
         return phi
     known = activation(key)
-    if known != phi:  # another way to write the function may still be the same
+    if known != phi:  # the same function may be written in another way
         with np.errstate(all="ignore"):
             same = np.allclose(
                 phi.numeric(0)(_PROBES),
@@ -247,8 +247,8 @@ def _own_name(phi: Activation, where: str) -> Activation:
             )
         if not same:
             raise KcalcError(
-                f"{where}: {phi.name!r} is the name of {known.expr}, but the function given is "
-                f"another; rename it"
+                f"{where}: {phi.name!r} is the name of {known.expr}, but the function given here "
+                "differs; rename it"
             )
     return phi
 
@@ -266,15 +266,15 @@ def _only(data: dict[str, Any], allowed: tuple[str, ...], where: str) -> None:
 def load_json(path: str | os.PathLike[str]) -> Network:
     """Read a network from a JSON file.
 
-    Raises: KcalcError for a missing, oversized, malformed or foreign file.
+    Raises: KcalcError for missing, oversized and malformed files, and for other documents.
     """
     return network_from_dict(read_json(path, "a network document"))
 
 
 def read_json(path: str | os.PathLike[str], what: str) -> Any:
-    """The data of a JSON file. ``what``: what it should be.
+    """Return the data of a JSON file. ``what``: what it should be.
 
-    Raises: KcalcError for a file that is missing, too large, or no JSON.
+    Raises: KcalcError for a file that is missing, too large, or not JSON.
     """
     file = file_path(path)
     try:
@@ -292,7 +292,7 @@ def read_json(path: str | os.PathLike[str], what: str) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """JSON text as data, nan and infinities refused. Raises: KcalcError naming line and column."""
+    """Parse JSON; nan, infinities and errors of syntax raise a KcalcError with line and column."""
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_doubles)
     except json.JSONDecodeError as error:
@@ -303,20 +303,20 @@ def parse_json(text: str, where: str) -> Any:
         raise KcalcError(f"{where} is nested too deeply") from None
     except _Refused as error:
         raise KcalcError(f"{where} is not valid JSON: {error}") from None
-    except ValueError:  # Python reads no longer integers
+    except ValueError:  # Python does not read longer integers
         most = sys.get_int_max_str_digits()
         raise KcalcError(
-            f"{where} holds a whole number of more than {most} digits, far beyond any that a "
-            f"network has; correct it"
+            f"{where} contains a whole number of more than {most} digits, far more than any "
+            "network needs; correct it"
         ) from None
 
 
 class _Refused(ValueError):
-    """A constant or a repeated key, which JSON proper does not allow or leaves open."""
+    """Raised for a constant or a repeated key, which JSON forbids or leaves undefined."""
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; a key given twice is refused, for the first value would be lost."""
+    """Return an object; a repeated key raises an error, because the first value would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
         seen = set[str]()
@@ -332,24 +332,24 @@ def _refuse_constant(name: str) -> Any:
 def save_json(network: Network, path: str | os.PathLike[str]) -> None:
     """Write a network as JSON; ``path="-"`` writes to standard output.
 
-    The file appears whole or not at all.
+    The file is written completely or not at all.
     """
     write_json(network_to_dict(network), path)
 
 
 def json_text(data: Any) -> str:
-    """Plain data as JSON, as files hold it."""
+    """Return plain data as JSON text, as in files."""
     return json.dumps(data, indent=1, allow_nan=False, default=str) + "\n"
 
 
 def write_json(data: Any, path: str | os.PathLike[str]) -> None:
     """Write plain data as JSON, atomically.
 
-    Raises: KcalcError where the folder is missing or not writable.
+    Raises: KcalcError if the folder is missing or not writable.
     """
     text = json_text(data)
     if isinstance(path, str) and path == "-":
-        if sys.stdout is not None:  # None where it is closed
+        if sys.stdout is not None:  # None if it is closed
             sys.stdout.write(text)
         return
     write_whole(file_path(path), text)

@@ -1,4 +1,4 @@
-"""Which axis of every traced array carries the channels, and how a reshape moves them."""
+"""The channel axis of every traced array, and how a reshape moves it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Shape = tuple[int, ...]
 
 
 def channel_axes(trace: Trace) -> dict[str, int | None]:
-    """{operation: the axis of its output that carries channels}.
+    """Return {operation: the axis of its output that carries channels}.
 
-    None for arrays that depend on no input and where channels got lost.
+    None for arrays that depend on no input, and where channels were lost.
 
-    An input's axis is that of its first weights or normalisation, else 1 for vectors, else the
-    framework's habit.
+    An input's axis is that of its first weights or normalisation; else 1 for vectors, else the
+    framework's convention.
     """
     by_name = {op.name: op for op in trace.ops}
     wanted = _wanted(trace, by_name)
@@ -54,9 +54,9 @@ def channel_axes(trace: Trace) -> dict[str, int | None]:
 
 
 def id_arrays(trace: Trace) -> set[str]:
-    """The arrays of ids that are looked up in tables, which have no channels."""
+    """Return the arrays of ids that are looked up in tables, which have no channels."""
     found: set[str] = set()
-    entered: set[str] = set()  # whole numbers that come as real ones are ids if they are an input
+    entered: set[str] = set()  # whole numbers stored as real ones are ids if they are an input
     for op in trace.ops:
         moved = isinstance(op, Pass | Reshape | Part) or getattr(op, "what", "") == CAST
         if isinstance(op, Entry) or (moved and entered.issuperset(op.reads)):
@@ -69,9 +69,9 @@ def id_arrays(trace: Trace) -> set[str]:
 
 
 def guessed_axes(trace: Trace, found: Mapping[str, int | None]) -> set[str]:
-    """The operations whose channel axis is the framework's habit alone.
+    """Return the operations whose channel axis is only the framework's convention.
 
-    No weights and no normalisation tell it.
+    No weights and no normalisation determine it.
     """
     by_name = {op.name: op for op in trace.ops}
     wanted = _wanted(trace, by_name)
@@ -100,9 +100,9 @@ def guessed_axes(trace: Trace, found: Mapping[str, int | None]) -> set[str]:
 
 
 def _wanted(trace: Trace, by_name: dict[str, Op]) -> dict[str, int]:
-    """{operation: the axis on which its first reader expects channels}.
+    """Return {operation: the axis on which its first reader expects channels}.
 
-    The axes are found from the end of the trace to its beginning.
+    The axes are found from the end of the trace backwards.
     """
     wanted: dict[str, int] = {}
     for op in reversed(trace.ops):
@@ -114,7 +114,7 @@ def _wanted(trace: Trace, by_name: dict[str, Op]) -> dict[str, int]:
 
 
 def _expected(op: Op, shape: Shape, axis: int | None) -> int | None:
-    """The axis of ``op``'s input that must carry channels if ``axis`` of its output does.
+    """Return the axis of ``op``'s input that must carry channels if ``axis`` of its output does.
 
     The input has the shape ``shape``.
     """
@@ -145,7 +145,7 @@ def _expected(op: Op, shape: Shape, axis: int | None) -> int | None:
 
 
 def normalised_axis(op: Normalise, rank: int) -> int | None:
-    """The channel axis that follows from the axes of a normalisation."""
+    """Return the channel axis implied by the axes of a normalisation."""
     if op.kind in ("layer", "rms") and len(op.axes) == 1:
         return op.axes[0]
     rest = [axis for axis in range(rank) if axis not in op.axes]
@@ -198,9 +198,9 @@ def _forward(
 
 
 def adds_channels(op: Op, source: Op, axis: int | None) -> bool:
-    """Whether a reshape gives an input of plain pictures its one channel.
+    """Whether a reshape adds a channel axis to an input of grey-scale images.
 
-    Plain pictures are arrays (examples, height, width).
+    Grey-scale images are arrays (examples, height, width).
     """
     return (
         isinstance(op, Reshape)
@@ -212,7 +212,7 @@ def adds_channels(op: Op, source: Op, axis: int | None) -> bool:
 
 
 def opened(before: Shape, after: Shape, axis: int | None) -> bool:
-    """Whether a reshape makes locations of the channels of vectors: (n, c l) -> (n, c, l)."""
+    """Whether a reshape splits the channels of vectors into locations: (n, c l) -> (n, c, l)."""
     return (
         axis == 1
         and len(before) == 2 < len(after)
@@ -228,9 +228,9 @@ def _habit(rank: int, habit: int) -> int | None:
 
 
 def reshaped_axis(before: Shape, after: Shape, axis: int) -> tuple[str, int] | None:
-    """Where the channels at ``axis`` are after a reshape.
+    """Return the axis of the channels at ``axis`` after a reshape.
 
-    ("kept", new axis), or ("merged", new axis) if locations joined them.
+    ("kept", new axis), or ("merged", new axis) if locations were merged with them.
 
     None where they are split or merged with the examples.
     """
@@ -252,9 +252,9 @@ def reshaped_axis(before: Shape, after: Shape, axis: int) -> tuple[str, int] | N
 def _within(
     before: Shape, after: Shape, group: list[int], out: list[int], axis: int
 ) -> tuple[str, int] | None:
-    """The channel axis after a reshape that keeps it as a whole.
+    """Return the channel axis after a reshape that keeps it whole.
 
-    It survives where the sizes before and after it multiply to the same numbers.
+    It is kept if the sizes before and after it multiply to the same numbers.
     """
     left = prod(before[i] for i in group if i < axis)
     for i in out:
@@ -264,7 +264,7 @@ def _within(
 
 
 def _groups(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
-    """The finest split of both shapes into consecutive runs of equal size.
+    """Return the finest split of both shapes into consecutive runs of equal size.
 
     Axes of size 1 at the ends join the last run.
     """
@@ -295,6 +295,6 @@ def _groups(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
 
 
 def keeps_locations(op: Transpose, axis: int | None) -> bool:
-    """Whether a transposition leaves all axes but that of the channels in their order."""
+    """Whether a transposition keeps all axes except the channels in order."""
     rest = [a for a in op.order if a != axis]
     return rest == sorted(rest)

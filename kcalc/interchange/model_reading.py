@@ -1,4 +1,4 @@
-"""Results of readers: the network, and where it differs from the model."""
+"""Results of readers: the network, and its differences from the model."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ HEADINGS = {
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How far a network stands for a model, node by node; ``level`` is the worst."""
+    """How well a network represents a model, node by node; ``level`` is the worst."""
 
     nodes: Mapping[Node, str]
 
     @property
     def level(self) -> str:
-        """The worst level of any node."""
+        """Return the worst level of any node."""
         return max(self.nodes.values(), key=list(LEVELS).index, default="exact")
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of nodes by level."""
+        """Return the number of nodes at each level."""
         found = Counter(self.nodes.values())
         return {level: found[level] for level in LEVELS if found[level]}
 
@@ -52,13 +52,13 @@ class Fidelity:
 class Reading(Tabled):
     """A model as a :class:`kcalc.Network`.
 
-    ``notes``: everything that is not exactly the model, node by node; ``remarks``: on the model as
-    a whole; ``sources``: {node: place in the model}; ``trace``: the operations as the framework
-    lists them, None in a copy from a pickle; ``apart``: the network in which neighbouring
-    operations that were not read are nodes of their own; ``places``: {operation of the trace: the
-    node whose feature map it returns}; ``gains``: {norm: (gain, bias)} of norms whose one gain and
-    one bias belong to what follows them in the network; ``read_at``: {node: the operations that
-    other nodes read it from}, several where the model computes the same several times.
+    ``notes``: every difference from the model, node by node; ``remarks``: on the model as a whole;
+    ``sources``: {node: place in the model}; ``trace``: the operations as the framework lists them,
+    None in a copy from a pickle; ``apart``: the network in which neighbouring operations that were
+    not read are separate nodes; ``places``: {operation of the trace: the node whose feature map it
+    returns}; ``gains``: {norm: (gain, bias)} of norms whose single gain and bias belong to the node
+    after them in the network; ``read_at``: {node: the operations from which other nodes read it},
+    several if the model computes it several times.
     """
 
     framework: str
@@ -73,17 +73,20 @@ class Reading(Tabled):
     read_at: Mapping[Node, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the trace, which holds functions of this process and the model's weights."""
+        """Drop the trace, which contains functions of this process and the model's weights."""
         return {**self.__dict__, "trace": None}
 
     @property
     def unmerged(self) -> Network:
-        """The network in which operations that were not read are nodes of their own."""
+        """Return the network in which operations that were not read are separate nodes."""
         return self.network if self.apart is None else self.apart
 
     @cached_property
     def fidelity(self) -> Fidelity:
-        """How far the network stands for the model: a level for every node; prints as counts."""
+        """Return how well the network represents the model: a level for every node.
+
+        Prints as counts.
+        """
         worst = dict.fromkeys(self.network, "exact")
         order = list(LEVELS)
         for note in self.notes:
@@ -93,23 +96,23 @@ class Reading(Tabled):
 
     @cached_property
     def parts(self) -> tuple[Network, ...]:
-        """The understood parts: the network cut at its Opaque nodes.
+        """Return the parts that were understood: the network cut at its Opaque nodes.
 
-        The outputs of the Opaque nodes are inputs of the part behind them.
+        The outputs of Opaque nodes are inputs of the part after them.
 
-        Results for a part hold for that part by itself, from the q values and cosines of its own
-        inputs. These are taken as uncorrelated with the other addends of Sums, which the output of
-        a layer that was not read (attention) need not be.
+        Results for a part apply to that part in isolation, from the q values and cosines of its
+        inputs. These are assumed uncorrelated with the other addends of Sums, which may be wrong
+        for the output of a layer that was not read (attention).
         """
         return self.cut(self.unmerged.nodes_of(Opaque)) or (self.network,)
 
     def cut(self, nodes: Iterable[Node]) -> tuple[Network, ...]:
-        """The connected parts of the network without some nodes, which are inputs of the rest.
+        """Return the connected parts of the network without some nodes, which become inputs.
 
-        Raises: KcalcError for a node that is not there.
+        Raises: KcalcError for a node that does not exist.
         """
         taken = items(nodes, "nodes")
-        for node in taken:  # before a set of them: what cannot be a key is no node
+        for node in taken:  # before making a set of them: something unhashable is not a node
             self.unmerged.layer(node)
         return tuple(connected_parts(self.unmerged, set(taken))) if taken else ()
 
@@ -121,12 +124,12 @@ class Reading(Tabled):
         return "\n".join(lines)
 
     def _of_level(self, level: str) -> list[str]:
-        """The nodes read at one level of fidelity, then their notes."""
+        """Return the nodes read at one level of fidelity, then their notes."""
         nodes = [str(node) for node, known in self.fidelity.nodes.items() if known == level]
         told = _listed(tuple(note for note in self.notes if note.level == level))
         if not nodes and not told:
             return []
-        if not nodes:  # nodes that another level is said of, too
+        if not nodes:  # nodes that also have notes of another level
             return [f"also {HEADINGS[level]}", *told]
         count = f"{len(nodes)} node" + ("s" if len(nodes) != 1 else "")
         return [f"{HEADINGS[level]} ({count}): {named(nodes)}", *told]
@@ -162,7 +165,7 @@ class Reading(Tabled):
         return sorted(self.notes, key=lambda note: -order.index(note.level))
 
     def to_dict(self) -> dict[str, Any]:
-        """The reading as plain data: the network's document, the level of every node, the notes."""
+        """Return the reading as plain data: the network's document, fidelity by node, and notes."""
         from .json_format import network_to_dict
 
         return {
@@ -180,7 +183,7 @@ class Reading(Tabled):
 
 
 def _listed(notes: tuple[Note, ...], most: int = 40) -> list[str]:
-    """One line for every thing said, with the nodes it is said of."""
+    """Return one line for every distinct note, with its nodes."""
     places: dict[str, list[str]] = {}
     for note in notes:
         places.setdefault(note.text, []).append(str(note.node))
@@ -191,12 +194,12 @@ def _listed(notes: tuple[Note, ...], most: int = 40) -> list[str]:
 
 
 def named(nodes: list[str], most: int = SHOWN) -> str:
-    """The first few nodes, and how many more there are."""
+    """Name the first few nodes, and say how many more there are."""
     return ", ".join(nodes[:most]) + (f" and {len(nodes) - most} more" if len(nodes) > most else "")
 
 
 def connected_parts(network: Network, opaque: set[Node]) -> list[Network]:
-    """The connected parts of a network without some nodes, which are inputs of the rest."""
+    """Return the connected parts of a network without some nodes, which become inputs."""
     import networkx as nx
 
     links: Any = nx.Graph()

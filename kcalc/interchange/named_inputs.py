@@ -1,4 +1,4 @@
-"""Example inputs by argument name: the one rule for every function that takes example inputs."""
+"""Example inputs by argument name, with one rule for every function that takes example inputs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional arguments, and other
 
 
 def by_name(function: Any, examples: Sequence[Any]) -> Call:
-    """The arguments of one call of a function.
+    """Return the arguments of one call of a function.
 
-    A dictionary that stands last holds arguments by name where its keys are names of arguments that
-    were not given yet, or where the function takes any name. Another dictionary is one argument, as
-    for a model whose ``forward`` takes a dictionary.
+    A dictionary at the end contains arguments by name if its keys are names of arguments that were
+    not given yet, or if the function accepts any name. Any other dictionary is one argument, as for
+    a model whose ``forward`` takes a dictionary.
 
-    Names whose arguments may also be given by position are, up to the first that is left out.
-    Raises: KcalcError for a dictionary of which only some keys are names.
+    Named arguments that may also be given by position are passed by position, up to the first
+    missing one. Raises: KcalcError for a dictionary in which only some keys are names.
     """
     given = tuple(examples)
     last = given[-1] if given else None
@@ -33,14 +33,14 @@ def by_name(function: Any, examples: Sequence[Any]) -> Call:
     if strange and not open_ended:
         raise KcalcError(
             f"the example inputs name the argument {strange[0]!r}, which the model does not have: "
-            f"{_told(signature)}; a dictionary that is one argument goes into another, "
+            f"{_told(signature)}; to pass a dictionary as one argument, put it into another, "
             f"{{{next(iter(free), 'x')!r}: {{...}}}}"
         )
     return _ordered(signature, given[:-1], dict(last))
 
 
 def signature_of(function: Any) -> inspect.Signature | None:
-    """The signature; None of a script, or of none of Python's functions."""
+    """Return the signature; None for scripts and for functions not written in Python."""
     try:
         return inspect.signature(function)
     except (AttributeError, TypeError, ValueError):
@@ -48,7 +48,7 @@ def signature_of(function: Any) -> inspect.Signature | None:
 
 
 def _free(signature: inspect.Signature, count: int) -> tuple[list[str], bool]:
-    """(the names of arguments behind ``count`` positional ones, whether any name is taken)."""
+    """Return (names of arguments after ``count`` positional ones, whether any name is accepted)."""
     places = [p for p in signature.parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
     named = [p.name for p in places[count:] if p.kind is p.POSITIONAL_OR_KEYWORD]
     named += [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -56,7 +56,7 @@ def _free(signature: inspect.Signature, count: int) -> tuple[list[str], bool]:
 
 
 def _ordered(signature: inspect.Signature, given: tuple[Any, ...], named: dict[Any, Any]) -> Call:
-    """The call with as many arguments by position as there can be, others in their order."""
+    """Return the call with as many positional arguments as possible, the others in their order."""
     positional = list(given)
     places = [p for p in signature.parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
     for parameter in places[len(given) :]:
@@ -69,9 +69,9 @@ def _ordered(signature: inspect.Signature, given: tuple[Any, ...], named: dict[A
 
 
 def positional(function: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments by position alone; those that are left out have their default values.
+    """Return the arguments as positional ones; missing ones have their default values.
 
-    Raises: KcalcError where an argument is taken by name only.
+    Raises: KcalcError if an argument is keyword-only.
     """
     given, named = by_name(function, examples)
     signature = signature_of(function)
@@ -85,22 +85,22 @@ def positional(function: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
     if bound.kwargs:
         raise KcalcError(
             f"the model takes {next(iter(bound.kwargs))!r} by name only: read a function that "
-            f"takes it by position and hands it on"
+            "takes it by position and passes it on"
         )
     return bound.args
 
 
 def as_one(function: Any, examples: Sequence[Any]) -> str:
-    """What to say where a call fails whose last argument is a dictionary; "" where it is none."""
+    """Explain a failed call whose last argument is a dictionary; "" if it is not."""
     signature = signature_of(function)
     given, _ = by_name(function, examples)
     last = given[-1] if given else None
     if signature is None or not isinstance(last, Mapping) or last is not examples[-1]:
         return ""
     return (
-        f"the dictionary was given as one argument, because none of its keys "
-        f"({glimpse(', '.join(map(str, last)))}) is the name of an argument that is still to be "
-        f"given: {_told(signature)}"
+        "the dictionary was passed as one argument, because none of its keys "
+        f"({glimpse(', '.join(map(str, last)))}) is the name of an argument that is still "
+        f"missing: {_told(signature)}"
     )
 
 

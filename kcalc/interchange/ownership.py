@@ -1,4 +1,4 @@
-"""Which layer has which weights: layers that share some are not independent."""
+"""Which layer owns which weights: layers that share weights are not independent."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import numpy as np
 from .trace import Linear, Lookup
 from .weight_statistics import NamesOfArrays, absolute_moments, matrix
 
-ROUNDING = 1e-12  # of the mean square: a variance below it is that of equal weights
-# relative: rounding, of a mean over weights that was taken off or of sums over weights in another
-# order
+ROUNDING = 1e-12  # of the mean square: smaller variances count as equal weights
+# relative: rounding, in a mean that was subtracted or in sums in another order
 ALIKE = 1e-6
 
 
 def is_standardised(op: Linear) -> bool:
-    """Whether the weights into every output have mean 0, to rounding.
+    """Whether the weights into every output have mean 0 up to rounding.
 
-    Centred or standardised weights, as the numbers stand.
+    This holds for centred or standardised weights.
     """
     found = op.statistics
     if found.fan_in < 3 or found.size < 16 or not np.isfinite(found.squares).all():
@@ -30,7 +29,7 @@ def is_standardised(op: Linear) -> bool:
 def has_mean(op: Linear) -> bool:
     """Whether the weights into the outputs have a mean that independent weights would not have.
 
-    Independent weights of mean 0 are the reference; the threshold is ten standard errors.
+    The reference is independent weights of mean 0; the threshold is ten standard errors.
     """
     found = op.statistics
     if found.size < 16 or not np.isfinite(found.mean_square):
@@ -39,13 +38,13 @@ def has_mean(op: Linear) -> bool:
     if variance <= ROUNDING * found.mean_square:
         return found.mean_square > 0
     outputs = len(found.sums)
-    # chi-squared with one degree of freedom each
+    # chi-squared, with one degree of freedom each
     excess = np.square(found.sums) / found.fan_in / variance
     return bool(excess.sum() > outputs + 10 * np.sqrt(2 * outputs) or excess.max() > 10**2)
 
 
 class Owners:
-    """The layers met so far by their weights."""
+    """The layers found so far, by their weights."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[tuple[frozenset[int] | None, str]]] = {}
@@ -54,21 +53,27 @@ class Owners:
         self._along: dict[str, str] = {}
 
     def along_locations(self, op: Linear) -> str | None:
-        """The layer that has these weights as Gaussian ones.
+        """Return the layer that treats these weights as Gaussian.
 
-        Else they may stand as numbers, as often as they are read.
+        Otherwise they may be used as fixed numbers, as often as they are read.
         """
         self._along.setdefault(op.parameter, op.name)
         return next((name for _, name in self._parts.get(op.parameter, ())), None)
 
     def looked_up(self, op: Lookup) -> str | None:
-        """The layer that has the table of an embedding; notes it else."""
+        """Return the layer that owns the table of an embedding.
+
+        Record this one if there is none.
+        """
         known = self._parts.setdefault(op.parameter, [])
         known.append((None, op.name))
         return known[0][1] if len(known) > 1 else None
 
     def sharing(self, op: Linear) -> str | None:
-        """The layer whose parameter, or some rows of it, this one has too; notes it else."""
+        """Return the layer that shares this parameter, or some of its rows.
+
+        Record this one if there is none.
+        """
         rows = None if op.rows is None else frozenset(op.rows)
         if op.parameter in self._along:
             return self._along[op.parameter]
@@ -80,9 +85,9 @@ class Owners:
         return None
 
     def twin(self, op: Linear) -> str | None:
-        """A layer with the same weights up to their order and one factor.
+        """Return a layer with the same weights up to order and one factor.
 
-        Tied by way of memory, arithmetic, or copies not drawn anew.
+        They are tied through memory or arithmetic, or are copies that were not drawn anew.
         """
         if not _tells(op):
             return None
@@ -95,9 +100,9 @@ class Owners:
         return self._same_rows(op)
 
     def _same_rows(self, op: Linear) -> str | None:
-        """A layer some of whose outputs have the very weights of outputs of this one.
+        """Return a layer some of whose outputs have the same weights as outputs of this one.
 
-        Overlapping slices of one array.
+        These are overlapping slices of one array.
         """
         rows = matrix(op.weight)
         starts = np.sort(rows[:, :16], axis=1)
@@ -107,16 +112,16 @@ class Owners:
 
 
 def _tells(op: Linear) -> bool:
-    """Whether the moments of weights tell them from an independent draw: many different numbers."""
+    """Whether the moments of these weights identify them, because many of them differ."""
     sample = np.abs(op.weight.flat[:4096])
     return op.weight.size >= 16 and 0 < op.statistics.top < np.inf and np.unique(sample).size >= 8
 
 
 def _same_moments(op: Linear, other: Linear) -> bool:
-    """Whether the sums of |w| and w^4, in units of the greatest |w|, are the same in both layers.
+    """Whether the sums of |w| and w^4, in units of the greatest |w|, agree in both layers.
 
     They do not depend on the order of the weights, nor on a common factor. Independent draws do not
-    agree to six digits in both and in the root mean square.
+    agree to six digits in both sums and in the root mean square.
     """
     moments = (absolute_moments(layer.weight, layer.statistics.top) for layer in (op, other))
     return bool(np.allclose(*moments, rtol=ALIKE, atol=0))

@@ -1,4 +1,4 @@
-"""Entries picked by fixed places along one axis, however the model picks them."""
+"""Entries picked at fixed places along one axis, however the model picks them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from math import prod
 import numpy as np
 
 Array = np.ndarray
-LARGEST = 2**24  # numbers in an array whose places are followed one by one
+LARGEST = 2**24  # entries of an array whose places are followed one by one
 
 
 def in_step(places: Sequence[int]) -> Sequence[int]:
-    """Places as a range where they follow a step."""
+    """Return the places as a range if they are equally spaced."""
     step = places[1] - places[0] if len(places) > 1 else 1
     whole = range(places[0], places[-1] + 1, step) if len(places) and step > 0 else range(0)
     return whole if tuple(whole) == tuple(places) else tuple(places)
@@ -21,17 +21,17 @@ def in_step(places: Sequence[int]) -> Sequence[int]:
 def picked(
     shape: Sequence[int], pick: Callable[[Array], Array]
 ) -> tuple[int, Sequence[int]] | None:
-    """The axis and the places along it of the entries that ``pick`` takes of an array of a shape.
+    """Return the axis and the places along it of the entries that ``pick`` takes of an array.
 
-    (0, all examples) where it takes everything as it is. None where it takes entries by other
-    rules, such as other places for every example.
+    (0, all examples) if it takes everything unchanged. None if it picks entries by other rules,
+    such as other places for every example.
 
     Parameters
     ----------
     shape
         The shape of the array, examples first.
     pick
-        The model's own operation, which is run on the place of every entry.
+        The model's operation, which is run on the place of every entry.
 
     """
     if not prod(shape) or prod(shape) > LARGEST:

@@ -33,27 +33,27 @@ from .trace import Op, Pointwise
 
 Node = Hashable
 BEHIND = (
-    "its biases stand behind an activation, one per channel; read as independent ones of mean 0 "
-    "and their root mean square, {:.3g}"
+    "it has one bias per channel after an activation; read as independent biases of mean 0 and "
+    "their root mean square, {:.3g}"
 )
-SLOPES = "every channel has a slope of its own; read as their root mean square, {:.4g}"
+SLOPES = "every channel has a different slope; read as their root mean square, {:.4g}"
 
 
 class ElementwiseRules(Builder):
     """The rules for elementwise operations."""
 
     def pointwise(self, op: Pointwise) -> Form:
-        """The outcome of an elementwise operation."""
+        """Return the outcome of an elementwise operation."""
         forms = [self.forms[name] for name in op.reads]
         if gone := next((form for form in forms if isinstance(form, Unusable)), None):
             return self.opaque(op, op.label, gone.reason)
         if any(self._turned(name, op) for name in op.reads):
             shapes = ", ".join(str(self.by_name[name].shape) for name in op.reads)
-            reason = "the examples of one lie along another axis of the other"
+            reason = "the examples of one run along another axis of the other"
             return self.opaque(op, op.label, f"of arrays of shapes {shapes}, {reason}")
         if any(isinstance(form, Constant) for form in forms):
             if any(self._spread(name, op) for name in op.reads):
-                reason = "a feature map of 1 channels is spread over the channels of an array"
+                reason = "a feature map with 1 channel is broadcast over the channels of an array"
                 return self.opaque(op, op.label, reason)
             special = self._with_array(op, forms)
             if special is not None:
@@ -91,7 +91,7 @@ class ElementwiseRules(Builder):
         return axis is not None and shape[axis] == 1 != op.shape[axis - len(shape)]
 
     def _approximate(self, op: Pointwise, form: Unary) -> Form:
-        """A separate node for a function that only approximates the model's function.
+        """Make a separate node for a function that only approximates the model's.
 
         The note about the difference is attached to that node.
         """
@@ -115,7 +115,9 @@ class ElementwiseRules(Builder):
             try:
                 expr = simplified(op.function(*(form.expr for form in forms)))
             except (KcalcError, TypeError, ValueError, ArithmeticError) as error:
-                return self.opaque(op, op.label, f"it has no expression here ({str(error)[:80]})")
+                return self.opaque(
+                    op, op.label, f"it has no expression in kcalc ({str(error)[:80]})"
+                )
             source = next(iter(sources), None)
             if source is not None and isinstance(expr, sp.Expr) and not expr.has(X):
                 return Unary(None, expr, op.name)
@@ -125,7 +127,7 @@ class ElementwiseRules(Builder):
         return self._several(op, forms)
 
     def _after_stop(self, op: Pointwise, forms: list[Unary]) -> list[Unary]:
-        """The feature map that a function reads as a node, where gradients do not pass it."""
+        """Return the feature map that a function reads as a node if gradients do not pass it."""
         reads = [form for form in forms if form.source is not None]
         if len(reads) != 1 or not isinstance(reads[0].expr, Still) or _compares(op, forms):
             return forms
@@ -134,7 +136,7 @@ class ElementwiseRules(Builder):
         return [Unary(node, X, node) if form is reads[0] else form for form in forms]
 
     def _rescales(self, op: Pointwise, source: str, expr: Any) -> bool:
-        """Draw a factor into the weights of a sum without other readers: (x + y) / sqrt 2."""
+        """Merge a factor into the weights of a sum without other readers: (x + y) / sqrt 2."""
         layer, parents = self.layers[source]
         factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
         if (
@@ -194,8 +196,8 @@ class ElementwiseRules(Builder):
             return self.opaque(
                 op,
                 kind,
-                f"a feature map of {min(counts)} channels is spread over {max(counts)}, which "
-                f"share it",
+                f"a feature map of {min(counts)} channels is broadcast over {max(counts)}, which "
+                "share it",
             )
         self._check_places(op, {key[0]: names[key] for key in keys}, kind == "product")
         if kind == "extreme":
@@ -213,7 +215,7 @@ class ElementwiseRules(Builder):
         return self.node(op, L.Sum(None if all(w == 1 for w in weights) else weights), list(terms))
 
     def _extreme(self, op: Op, reads: list[str], sign: int) -> Form:
-        """max(x, y) = (x + y + |x - y|) / 2, and the minimum with the other ``sign``."""
+        """Read max(x, y) = (x + y + |x - y|) / 2, or the minimum with the other ``sign``."""
         nodes, half = [self.label(name) for name in reads], sp.Rational(1, 2)
         apart, size = (replace(op, name=f"{op.name}.{part}") for part in ("difference", "size"))
         difference = self.node(apart, L.Sum((1, -1)), nodes).home
@@ -229,7 +231,7 @@ class ElementwiseRules(Builder):
         )
 
     def _check_places(self, op: Op, reads: Mapping[Any, str], product: bool) -> None:
-        """Note feature maps over fewer locations than the result.
+        """Note feature maps with fewer locations than the result.
 
         Factors of one location are exact in a Product.
         """
@@ -241,12 +243,14 @@ class ElementwiseRules(Builder):
         if not few or (product and single and len(few) < len(shapes)):
             return
         told = ", ".join(map(str, dict.fromkeys(shapes)))
-        self.note(op.name, "locations", f"feature maps of shapes {told} are spread over each other")
+        self.note(
+            op.name, "locations", f"feature maps of shapes {told} are broadcast over each other"
+        )
 
     def _with_array(self, op: Pointwise, forms: list[Form]) -> Form | None:
-        """Biases, gains and shifts by channel.
+        """Read biases, gains and shifts by channel.
 
-        None where the arrays are single numbers or unknown.
+        None if the arrays are single numbers or unknown.
         """
         maps = [form for form in forms if isinstance(form, Unary) and form.source is not None]
         arrays = [form for form in forms if isinstance(form, Constant)]
@@ -299,7 +303,7 @@ class ElementwiseRules(Builder):
         alone = isinstance(layer, L.Input) and self.readers[source] == 1
         if alone and expr in (y + v, y - v, v * y, y / v) and is_affine(maps[0].expr):
             text = (
-                "the input is shifted or scaled by an array first; its q value is meant after that"
+                "the input is shifted or scaled by an array first; its q value refers to the result"
             )
             self.note(source, "approximate", text)
             return Unary(source, X, source)
@@ -317,9 +321,10 @@ class ElementwiseRules(Builder):
         fixed: Constant,
         kinds: tuple[bool, bool, bool],
     ) -> Form | None:
-        """Gains, biases behind activations and slopes by channel; None for others.
+        """Read gains, biases after activations and slopes by channel; None for others.
 
-        ``kinds``: whether the feature map is a node as it is, the array is added, and multiplies.
+        ``kinds``: whether the feature map is a plain node, whether the array is added, and whether
+        it multiplies.
         """
         bare, added, times = kinds
         source, values = str(form.source), np.asarray(fixed.held.value, dtype=np.float64)
@@ -342,7 +347,7 @@ class ElementwiseRules(Builder):
             return Unary(source, simplified(made), op.name)
         if times and self.sigmas:
             text = (
-                f"every channel has a factor of its own; read as their root mean square, {size:.6g}"
+                f"every channel has a different factor; read as their root mean square, {size:.6g}"
             )
             self.note(op.name, "approximate", text, of_weights=True)
             return Unary(self.label(place), sp.Float(size) * X, op.name)
@@ -351,7 +356,7 @@ class ElementwiseRules(Builder):
     def _positions(
         self, op: Pointwise, place: str, expr: Any, y: Any, v: Any, fixed: Constant
     ) -> Form | None:
-        """Vectors added to the tokens of a transformer, the same for all inputs.
+        """Read vectors added to the tokens of a transformer, the same for all inputs.
 
         None for other arrays.
         """
@@ -373,9 +378,9 @@ class ElementwiseRules(Builder):
         )
 
     def without_token_bias(self, form: Unary, node: str, bias: np.ndarray) -> Form:
-        """A mixing of locations without the biases that every location has for all channels.
+        """Return a mixing of locations without the biases that each location has for all channels.
 
-        a number where they agree, else noted.
+        A single number if they agree; otherwise they are noted.
         """
         values = np.asarray(bias, dtype=np.float64).reshape(-1)
         if not self.sigmas or not values.any():
@@ -392,9 +397,9 @@ class ElementwiseRules(Builder):
         return form
 
     def _alone(self, source: str, place: str) -> bool:
-        """Whether the output of an operation has a single reader.
+        """Whether the output of an operation has only one reader.
 
-        The reader may be reached through operations that pass the output on.
+        The reader may follow operations that pass the output on.
         """
         while place != source:
             if self.readers[place] != 1 or not self.by_name[place].reads:
@@ -412,7 +417,7 @@ def _compares(op: Pointwise, forms: list[Unary]) -> bool:
 
 
 def extreme_parts(network: Network, node: Node) -> tuple[Node, ...]:
-    """The nodes ``x - y`` and ``|x - y|`` of a maximum or minimum; empty for all other nodes."""
+    """Return the nodes ``x - y`` and ``|x - y|`` of a maximum or minimum; empty for other nodes."""
     layer, parents = network.layer(node), network.parents(node)
     if not isinstance(layer, L.Sum) or len(parents) != 3:
         return ()

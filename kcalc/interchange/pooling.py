@@ -8,30 +8,28 @@ from ..network.layers import Identity, Layer, Pool
 from .geometry import extent, reached_pads, same_pads, windows
 from .trace import Pooling
 
-COUNTED = (
-    "its means over the edge also count the zeros put around the image; read as means inside it"
-)
+COUNTED = "its means at the edge also count the padding zeros; read as means inside the image"
 
 
 def operation(op: Pooling) -> str:
-    """The operation of the model in words: "mean", "maximum", "sum"."""
+    """Name the operation of the model: "mean", "maximum", "sum"."""
     return op.told or {"max": "maximum"}.get(op.kind, op.kind)
 
 
 def pool_layer(
     op: Pooling, before: tuple[int, ...], axis: int | None
 ) -> tuple[Layer | None, str, str]:
-    """(layer, level, note) for a pooling of an array of shape ``before``.
+    """Return (layer, level, note) for a pooling of an array of shape ``before``.
 
-    ``axis``: the axis of the channels. The level is "" where the layer is exact.
+    ``axis``: the axis of the channels. The level is "" if the layer is exact.
     """
     locations = [i for i in range(1, len(before)) if i != axis]
     if axis is None or axis in op.axes or 0 in op.axes:
         does = "averages" if operation(op) == "mean" else f"takes the {operation(op)} over"
-        return None, "not read", f"it {does} channels or examples of {before}, and no layer does"
+        return None, "not read", f"it {does} channels or examples of {before}, which no layer does"
     if op.window is None:
         if sorted(op.axes) != locations:
-            return None, "not read", f"it takes in some of the location axes of {before} only"
+            return None, "not read", f"it pools over only some of the location axes of {before}"
         return Pool(op.kind), "", ""
     window, stride = op.window, op.stride or op.window
     pads = op.padding or ((0, 0),) * len(window)
@@ -40,7 +38,7 @@ def pool_layer(
     sizes = [before[i] for i in op.axes]
     pads = reached_pads(pads, sizes, window, stride)
     if sorted(op.axes) != locations:
-        return None, "not read", f"its windows run along axes {op.axes} of {before} only"
+        return None, "not read", f"its windows run only along axes {op.axes} of {before}"
     pool = Pool(op.kind, extent(window), None if stride == window else extent(stride))
     padded = replace(pool, padding="same")
     if all(low == high == 0 for low, high in pads):
@@ -51,6 +49,6 @@ def pool_layer(
     if windows(pads, sizes, window, stride) == [
         -(-n // s) for n, s in zip(sizes, stride, strict=True)
     ]:
-        text = f"{told} read as 'same': as many windows, elsewhere by a location"
+        text = f"{told} read as 'same': as many windows, in positions up to one location off"
         return padded, "locations", text
     return pool, "locations", f"{told} left out: fewer windows"

@@ -1,6 +1,6 @@
-"""A product of a feature map and one array of weights, its axes named as in einsum.
+"""A product of a feature map and one array of weights, with axes named as in einsum.
 
-It is a dense layer, with reshapes and transpositions around it where the weights have more than two
+It is a dense layer, with reshapes and transpositions around it if the weights have more than two
 axes.
 """
 
@@ -16,9 +16,9 @@ Words = tuple[str, str, str]  # the axes of the feature map, of the weights, of 
 
 
 def summed_and_new(words: Words) -> tuple[str, str] | None:
-    """The axes over which a layer sums, and those that it makes.
+    """Return the axes over which a layer sums, and those that it creates.
 
-    None for products that are no dense layer, whose weights differ along an axis of the result.
+    None for products that are not dense layers, whose weights differ along an axis of the result.
     """
     data, weights, out = words
     gone = "".join(c for c in data if c not in out)
@@ -34,11 +34,11 @@ def dense_product(
     move: Callable[..., Any],
     dense: Callable[..., Any],
 ) -> Any:
-    """The value of a product that is a dense layer.
+    """Return the value of a product that is a dense layer.
 
     sizes: of the axes. x: the feature map. move: ``move(kind, shape, x, **fields)`` adds an
-    operation that moves numbers. dense: ``dense(x, order, axis, out_axis, shape)`` adds the layer;
-    ``order``: that of the axes of the weights as (new, summed over).
+    operation that rearranges numbers. dense: ``dense(x, order, axis, out_axis, shape)`` adds the
+    layer; ``order``: the order of the axes of the weights as (new, summed over).
     """
     (data, weights, out), (gone, new) = words, summed_and_new(words) or ("", "")
 

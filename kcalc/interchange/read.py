@@ -1,4 +1,4 @@
-"""Reading the user's model, in any framework."""
+"""Read the user's model, in any framework."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .trace import Trace
 
 _KNOWN: dict[
     int, tuple[weakref.ref[Any], Reading]
-] = {}  # by identity: some models have no hash, and equal ones are others
+] = {}  # by identity: some models have no hash, and equal models are different objects
 FORMATS = (".onnx", ".json")
 FRONT_ENDS = {"torch_model": "torch", "onnx_model": "onnx", "jax_model": ""}
-"""{package: the library whose objects it reads}; "": the last that is asked, of any object."""
+"""{package: the library whose objects it reads}; "": asked last, for any object."""
 
 
 def read(
@@ -38,32 +38,42 @@ def read(
     sigmas: bool = True,
     shapes: Mapping[str, Any] | None = None,
 ) -> Reading:
-    """The network that a model of another framework is.
+    """Return the network of a model from another framework.
 
-    model: a ``torch.nn.Module``, an Equinox or Flax module (for Flax Linen the module and its
-    variables), a Keras 3 model, any JAX function with its parameters as the first example input,
-    the path of an ONNX or a kcalc JSON file, an ``onnx.ModelProto``, or a network.
+    model: a ``torch.nn.Module``; an Equinox or Flax module (for Flax Linen the module and its
+    variables); a Keras 3 model; any JAX function with its parameters as the first example input;
+    the path of an ONNX or kcalc JSON file; an ``onnx.ModelProto``; or a network.
 
-    inputs: one array, or the shape of one as a tuple of integers with the examples first, for every
-    input of the model (for JAX models shapes for all of them: beside an array a tuple is a
-    setting). ``example_inputs=[x, y]`` is another form of x and y after the model. The last one may
-    be a dictionary of inputs by argument name, ``{"idx": ids}``: one is if its keys are names of
-    arguments that were not given yet, else it is one argument, as it stands. For an Equinox
-    module, which is written for one example, give one example as an array, such as one of shape
-    (3, 32, 32), or the shape of a batch, such as (2, 3, 32, 32). Keras models and files know
-    theirs; ``shapes`` gives an ONNX file's open dimensions, {input name: shape}.
+    inputs: for every input of the model one array, or its shape as a tuple of integers with the
+    examples first. For JAX models give shapes for all of them or for none: next to an array, a
+    tuple is a setting. ``example_inputs=[x, y]`` is another form of x and y after the model. The
+    last input may be a dictionary of inputs by argument name, ``{"idx": ids}``. Its keys must be
+    names of arguments that were not given yet; otherwise the dictionary is one argument. For an
+    Equinox module, which is written for one example, give one example as an array, such as one of
+    shape (3, 32, 32), or the shape of a batch, such as (2, 3, 32, 32). Keras models and files know
+    their inputs; ``shapes`` gives an ONNX file's open dimensions, {input name: shape}.
 
     sigmas: weights give ``sigma_w = sqrt(fan_in mean W^2)``, biases ``sigma_b = sqrt(mean b^2)``:
-    the standard deviations about 0 that the calculi take. False: 1 and 0 everywhere, the
-    architecture alone.
+    the standard deviations about 0 that the calculi use. With False they are 1 and 0 everywhere,
+    and only the architecture is read.
 
-    Returns: a :class:`Reading`: ``.network``, ``.fidelity`` (node by node: exact, locations,
-    approximate, not read), ``.notes``, ``.parts`` (the parts around unread operations).
+    Returns: a :class:`Reading` with ``.network``, ``.fidelity`` (node by node: exact, locations,
+    approximate, not read), ``.notes`` and ``.parts`` (the parts around unread operations).
     ``.network.name`` is the name of the model's class or function, or the stem of its file. The
-    model is not changed, and nothing in a file is evaluated.
+    model does not change, and nothing in a file is evaluated.
 
-    Raises: KcalcError for models that cannot be traced (where and why), frameworks that are not
-    installed, dynamic shapes, empty models and files that are not models.
+    Raises: KcalcError for models that cannot be traced (with the place and the reason), frameworks
+    that are not installed, dynamic shapes, empty models and files that are not models.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import kcalc as kc
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    >>> r = kc.read(model, (4, 8))
+    >>> len(r.network), r.network.outputs
+    (4, ('2',))
+
     """
     truth(sigmas, "sigmas")
     if isinstance(model, type):
@@ -85,8 +95,8 @@ def read(
     with _guarded(f"a {type(model).__name__}"):
         network = recognise(trace, sigmas)
     found = _named(network, getattr(model, "__name__", type(model).__name__))
-    with suppress(TypeError):  # where it cannot be weakly referenced
-        # bound here: at the end of the process the module's names are gone before its last models
+    with suppress(TypeError):  # for objects that cannot be weakly referenced
+        # bound here: when the process ends, the module's names disappear before its last models
         place = id(model)
         known = _KNOWN
         known[place] = weakref.ref(model, lambda _: known.pop(place, None)), found
@@ -95,7 +105,7 @@ def read(
 
 @contextmanager
 def _guarded(what: str) -> Iterator[None]:
-    """Errors that no part of a model can be left out for, as one that says what to do.
+    """Turn errors that concern a model as a whole into one that says what to do.
 
     Raises: KcalcError.
     """
@@ -106,26 +116,26 @@ def _guarded(what: str) -> Iterator[None]:
     except Exception as error:
         told = internal_error(error, f"the reading of {what} as a whole")
         raise KcalcError(
-            f"{told}; until then read the parts of the model before and after the layers that this "
-            f"names, or build the network with kc.Network"
+            f"{told}; until this is fixed, read the parts of the model before and after the "
+            "layers that this names, or build the network with kc.Network"
         ) from error
 
 
 def _named(reading: Reading, name: str) -> Reading:
-    """The reading with a name for its network: the model's class, function or file.
+    """Name the network of a reading after the model's class, function or file.
 
-    None for a lambda.
+    Lambdas give no name.
     """
     return reading if name == "<lambda>" else replace(reading, network=reading.network.named(name))
 
 
 def native(network: Network) -> Reading:
-    """A network of our own as a reading."""
+    """Return a network built in kcalc as a reading."""
     return Reading("kcalc", network, network.notes, {})
 
 
 def last_reading(model: Any) -> Reading | None:
-    """The last reading of this very object, None if there is none."""
+    """Return the last reading of this very object; None if there is none."""
     there, found = _KNOWN.get(id(model), (None, None))
     return found if there is not None and there() is model else None
 
@@ -141,14 +151,14 @@ def _file(
         with _guarded(str(path)):
             return recognise(trace_onnx(path, inputs, shapes), sigmas)
     raise KcalcError(
-        f"{path}: the files that can be read end in {' or '.join(FORMATS)}; give other models as "
-        f"Python objects"
+        f"{path}: kcalc reads files that end in {' or '.join(FORMATS)}; give other models as "
+        "Python objects"
     )
 
 
 def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | None) -> Trace:
     for front, library in FRONT_ENDS.items():
-        if library and library not in sys.modules:  # so that the model is none of its objects
+        if library and library not in sys.modules:  # then the model cannot be one of its objects
             continue
         reader = importlib.import_module(f".{front}", __package__)
         more = (shapes,) if front == "onnx_model" else ()

@@ -1,6 +1,6 @@
 """Notes of a reading once its network is built.
 
-Their nodes, sizes of images, and how far epsilons and biases are neglected.
+Their nodes, sizes of images, and the error of ignoring epsilons and biases.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..network.network import Network
 from ..network.notes import Note, read_at
 from .trace import Op
 
-COUNTS = 1e-3  # an epsilon beside the variance that it is added to, beyond which it is noted
+COUNTS = 1e-3  # an epsilon relative to the variance that it is added to, above which it is noted
 
 
 def notes_at_nodes(
     notes: Sequence[Note], ops: Sequence[Op], nodes: Collection[object]
 ) -> list[Note]:
-    """Move notes of fused operations to the node that absorbed them.
+    """Move notes of fused operations to the nodes that absorbed them.
 
     Notes of operations that reach no output are dropped.
     """
@@ -42,7 +42,7 @@ def notes_at_nodes(
 def _nearest_nodes(
     name: str, after: Mapping[str, list[str]], nodes: Collection[object]
 ) -> list[str]:
-    """The node of that name, else the nearest ones behind it."""
+    """Return the node of that name, else the nearest ones after it."""
     found: list[str] = []
     waiting, seen = [name], {name}
     while waiting:
@@ -57,18 +57,18 @@ def _nearest_nodes(
 
 
 def sizes(network: Network) -> list[Note]:
-    """At which sizes of images a network was read, at its inputs."""
+    """Say at which image sizes a network was read, at its inputs."""
     shapes = {node: network.layer(node).image_shape for node in network.inputs}
     return [read_at(node, shape) for node, shape in shapes.items() if shape is not None]
 
 
 def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note]:
-    """Notes on the norms whose epsilon is not negligible, for inputs of q = 1.
+    """Return notes on norms whose epsilon is not negligible, for inputs of q = 1.
 
     An epsilon is compared with the variance (the mean square) that its norm divides by.
 
-    Kernel maps take it as 0. Where q values are not known, because something was not read, beside
-    1. Attention is that of one token.
+    Kernel maps ignore it. If q values are unknown, because something was not read, the reference is
+    1. Attention is computed for one token.
     """
     there = {node: epsilon for node, epsilon in epsilons.items() if node in network and epsilon > 0}
     if not there:
@@ -85,10 +85,10 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
         divided = square if rms else variance
         if epsilon > COUNTS * divided:
             beside = (
-                f" of {divided:.3g} for inputs of q = 1" if values else ", which is not known here"
+                f" of {divided:.3g} for inputs of q = 1" if values else ", which is unknown here"
             )
             text = (
-                f"its epsilon is {epsilon:g} beside a "
+                f"its epsilon is {epsilon:g}, added to a "
                 f"{'mean square' if rms else 'variance'}{beside}; read as 0"
             )
             notes.append(Note(node, "approximate", text))
@@ -96,10 +96,10 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
 
 
 def _of_one_token(network: Network) -> dict[Hashable, tuple[float, float]]:
-    """q values over one token, also in place of variances: masks do nothing there."""
+    """Return q values over one token, also as variances: masks have no effect there."""
     alone = network.map_layers(lambda _, layer: layer.alike(), L.Attend)
     tells_apart = READINGS.answering("tells_tokens_apart", tokens=1)
-    # beside a class token the token is not alone
+    # with a class token, the token is not the only one
     if tells_apart is not None and tells_apart(alone):
         return {}
     return {node: (v.q1, v.q1) for node, v in node_values(alone, tokens=1).items()}

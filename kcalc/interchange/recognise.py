@@ -1,4 +1,4 @@
-"""From traced operations to a network: one rule per kind of operation, for all frameworks."""
+"""Turn traced operations into a network: one rule per kind of operation, for all frameworks."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ from .trace import (  # fmt: skip
 
 
 def recognise(trace: Trace, sigmas: bool = True) -> Reading:
-    """The network that a trace describes.
+    """Return the network that a trace describes.
 
     ``sigmas``: weights give sigma_w = sqrt(fan_in mean W^2) and biases sigma_b = sqrt(mean b^2),
-    the standard deviations about 0 that the kernel calculus takes; False: sigma_w = 1, sigma_b = 0
+    the standard deviations about 0 that the kernel calculus uses. False: sigma_w = 1, sigma_b = 0
     everywhere.
 
     Raises: KcalcError for a model without operations.
@@ -91,79 +91,83 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
 
 
 ACTUAL = (
-    "it acts along the locations: kernel maps take its weights as Gaussian ones of their mean "
-    "square, a heuristic, and spatial='exact' as the numbers that they are"
+    "it acts along the locations: kernel maps treat its weights as Gaussian ones with their mean "
+    "square, a heuristic; spatial='exact' uses the actual numbers"
 )
 UNLIKE = (
-    "it puts together a feature map and the same one with its locations transposed, and they "
-    "depend on each other in other places"
+    "it combines a feature map with a copy whose locations are transposed, so the two depend on "
+    "each other at different locations"
 )
 CROSSED = (
-    "it puts together feature maps of which one has channels where another has locations; "
-    "transpose one of them"
+    "it combines feature maps of which one has channels where another has locations; transpose "
+    "one of them"
 )
-SPLIT = "each of them a part of the channels (a head, a group); nn.GroupNorm is read in its place"
+SPLIT = "each of them only a part of the channels (a head, a group); nn.GroupNorm would be read"
 MAXOUT = (
-    "a reshape put these channels on an axis of their own (maxout), and they are not alike, as "
-    "locations are; torch.maximum(a(x), b(x)) of two layers is read exactly"
+    "a reshape moved these channels to a separate axis (maxout), and they are not exchangeable, "
+    "as locations are; torch.maximum(a(x), b(x)) of two layers is read exactly"
 )
-COMPLEX = "its numbers are complex, and kernel calculus is about real feature maps"
-ONE = "a single number for every example (a time, a class) is no feature map of many channels"
+COMPLEX = "its numbers are complex, and kernel calculus needs real feature maps"
+ONE = "a single number for every example (a time, a class) is not a feature map with many channels"
 MEAN = "its weights do not have mean 0; read as independent weights of mean 0 and the same size"
-ZERO = "its weights are all 0, so that it emits 0 or its biases; read as if drawn with sigma_w = 1"
+ZERO = "its weights are all 0, so its output is 0 or its biases; read as if drawn with sigma_w = 1"
 PAIRED = (
-    "it puts channels in another order and adds or multiplies them to others one by one, and "
-    "kernel maps do not tell channels apart"
+    "it permutes channels and adds or multiplies them with others one by one, and kernel maps do "
+    "not distinguish channels"
 )
-LASTING = "it is on in evaluation, too, which changes q and c; kernel maps leave dropout out"
+LASTING = "it stays active in evaluation mode, which changes q and c; kernel maps leave dropout out"
 POOLED = {
-    "mean": "kernel maps take mean pooling as the identity, a heuristic; spatial='exact' computes "
-    "it",
-    "max": "kernel maps take max pooling as the identity, a heuristic; spatial='exact' has no rule",
+    "mean": (
+        "kernel maps treat mean pooling as the identity, a heuristic; spatial='exact' computes it"
+    ),
+    "max": (
+        "kernel maps treat max pooling as the identity, a heuristic; spatial='exact' has no rule"
+    ),
 }
 ADAPTED = (
-    "adaptive pooling over windows of unequal sizes; read as linear resizing to as many locations, "
-    "which kernel maps take as the identity, as they take pooling"
+    "adaptive pooling over windows of unequal sizes; read as linear resizing to as many "
+    "locations, which kernel maps treat as the identity, as they do pooling"
 )
 INTERPOLATED = (
-    "kernel maps take linear interpolation as the identity, a heuristic; spatial='exact' computes "
-    "it"
+    "kernel maps treat linear interpolation as the identity, a heuristic; spatial='exact' "
+    "computes it"
 )
 UNEVEN = (
-    "its stride does not divide its kernel, so that locations read different numbers of weights; "
-    "kernel maps take the mean, spatial='exact' computes it"
+    "its stride does not divide its kernel, so locations read different numbers of weights; "
+    "kernel maps use the mean, spatial='exact' computes it"
 )
 COPY = (
     "; if they are a copy, as nn.TransformerEncoder makes them, draw them anew, or read with "
     "sigmas=False"
 )
-BEYOND = "no tap reads the image at every location, so that some locations hold biases alone"
-PARTLY = "it makes channels of some of the locations; the network has none of the others"
+BEYOND = "no tap reads the image at every location, so some locations contain only biases"
+PARTLY = "it turns some of the locations into channels; the network lacks the others"
 BIASES = (
-    "biases are taken as Gaussian ones of mean 0 and the root mean square of those read; uniform "
-    "ones differ a little behind activations"
+    "biases are treated as Gaussian with mean 0 and the root mean square of those read; uniform "
+    "biases differ a little after activations"
 )
 
 
-TIED = "its weights are those of the embedding {!r} (tied); read as weights of its own"
+TIED = "its weights are those of the embedding {!r} (tied); read as separate weights"
 BAG = (
-    "it adds the vectors of {} ids, taken as different ones; the cosine of two inputs is the share "
-    "of ids that their bags have in common"
+    "it adds the vectors of {} ids, which are taken to be different; the cosine of two inputs is "
+    "the fraction of ids that their bags have in common"
 )
-SMALLEST = 1e-100  # sigma of class tokens that are zeros
+SMALLEST = 1e-100  # sigma of class tokens that are 0
 ZEROS = (
-    "its class tokens are zeros, read as vectors of mean square 1e-200; right where positions are "
-    "added to them, but a norm of such a vector alone is 0 in the model and has mean square 1 here"
+    "its class tokens are zeros, read as vectors of mean square 1e-200; this is right if "
+    "positions are added to them, but a norm of such a vector is 0 in the model and has mean "
+    "square 1 here"
 )
 CLASS = (
-    "its class token, a vector that is the same for all inputs (root mean square {:.3g}), is read "
-    "as one more token like the others, also where an output takes this token alone: gradients of "
-    "that output at the patches are then too large; the network is meant for {} tokens"
+    "its class token, a vector that is the same for all inputs (root mean square {:.3g}), is "
+    "read as one more token like the others, even if an output takes only this token: gradients "
+    "of that output at the patches are then too large; the network is meant for {} tokens"
 )
 
 
 def together(weights: bool | str, op: Linear) -> bool | str:
-    """What is trained of the weights and the biases of a layer, as an Affine says it."""
+    """Return which of the weights and biases of a layer are trained, in the terms of an Affine."""
     biases = weights if op.bias is None else op.bias_trained
     if "indirectly" in (weights, biases):
         return "indirectly"
@@ -174,20 +178,23 @@ class Recogniser(ElementwiseRules):
     """One rule per kind of operation."""
 
     def _before(self, op: Op) -> tuple[tuple[int, ...], int | None]:
-        """The shape of what an operation reads first, and the axis of its channels."""
+        """Return the shape of the first input of an operation, and the axis of its channels."""
         return self.by_name[op.reads[0]].shape, self.axes[op.reads[0]]
 
     def _readers(self, name: str) -> list[Op]:
         return [op for op in self.trace.ops if name in op.reads]
 
     def outcome(self, op: Op) -> Form:
-        """The outcome of an operation: opaque, with the reason, where its rule raises an error."""
+        """Return the outcome of an operation.
+
+        Opaque, with the reason, if its rule raises an error.
+        """
         layers, notes = dict(self.layers), list(self.notes)
         try:
             return self.rule(op)
         except ModelError:
             raise
-        except KcalcError as error:  # of a layer that does not take these numbers
+        except KcalcError as error:  # from a layer that does not accept these numbers
             reason = str(error)
         except Exception as error:
             reason = internal_error(error, f"the rule for {spoken(op)} at {op.name!r}")
@@ -198,7 +205,7 @@ class Recogniser(ElementwiseRules):
 
     @singledispatchmethod
     def rule(self, op: Op) -> Form:
-        """The outcome of an operation."""
+        """Return the outcome of an operation."""
         raise NotImplementedError(f"{self.trace.framework}: no rule for {type(op).__name__}")
 
     @rule.register
@@ -278,7 +285,7 @@ class Recogniser(ElementwiseRules):
         return self.node(op, layer, [parent])
 
     def _ends(self, name: str) -> bool:
-        """Whether nothing but functions of one number stands between an operation and the end."""
+        """Whether only functions of single numbers come between an operation and the end."""
         readers = self._readers(name)
         return (name in self.trace.outputs or bool(readers)) and all(
             isinstance(op, Pointwise) and set(op.reads) == {name} and self._ends(op.name)
@@ -286,7 +293,7 @@ class Recogniser(ElementwiseRules):
         )
 
     def _note_weights(self, op: Linear, parent: str) -> None:
-        """Note weights that are visibly no independent draws of mean 0."""
+        """Note weights that are clearly not independent draws of mean 0."""
         if not self.sigmas or not op.weight.size:
             return
         if has_mean(op):
@@ -303,7 +310,7 @@ class Recogniser(ElementwiseRules):
             return self.opaque(
                 op,
                 "location mixing",
-                f"its weights act along axis {op.axis} of {before}, while channels are on axis "
+                f"its weights act along axis {op.axis} of {before}, but channels are on axis "
                 f"{axis}",
             )
         first = self.owners.along_locations(op)
@@ -311,7 +318,7 @@ class Recogniser(ElementwiseRules):
             return self.opaque(
                 op,
                 "shared weights",
-                f"its weights are those of {first!r}, which has them as Gaussian ones",
+                f"its weights are those of {first!r}, where they are read as Gaussian",
             )
         form = self.mixing(mixed(op, ACTUAL))
         if (
@@ -372,7 +379,7 @@ class Recogniser(ElementwiseRules):
 
     @rule.register
     def _(self, op: Part) -> Form:
-        """Some of the tokens of a transformer, such as the class token alone."""
+        """Read some of the tokens of a transformer, such as only the class token."""
         before, axis = self._before(op)
         if not self.of_tokens or axis in (None, op.axis) or op.axis == 0:
             return self.opaque(op, op.what, op.reason)
@@ -381,7 +388,7 @@ class Recogniser(ElementwiseRules):
 
     @rule.register
     def _(self, op: Prefixed) -> Form:
-        """Class tokens in front of the tokens of a transformer."""
+        """Read class tokens before the tokens of a transformer."""
         if not self.of_tokens or self.axes[op.reads[0]] in (None, op.axis) or op.axis == 0:
             return self.opaque(op, op.what, op.reason)
         value, node = np.asarray(op.value, np.float64), self.label(op.reads[0])
@@ -406,7 +413,7 @@ class Recogniser(ElementwiseRules):
         return self.mixing(op)
 
     def mixing(self, op: Mixed) -> Form:
-        """A fixed mixing of locations as a node."""
+        """Make a node of a fixed mixing of locations."""
         layer, reason = mixing_layer(op, *self._before(op))
         if layer is None:
             return self.opaque(op, "location mixing", reason)
@@ -420,7 +427,7 @@ class Recogniser(ElementwiseRules):
         return self._scale(op, math.sqrt(op.statistics.mean_square) * math.sqrt(fan_in))
 
     def _scale(self, op: Op, scale: float) -> float:
-        """The standard deviation of weights; 1 where they are 0 or their sizes are not read."""
+        """Return the standard deviation of weights; 1 if they are 0 or their sizes are not read."""
         if not self.sigmas:
             return 1
         if self.finite(scale) > 0:
@@ -450,7 +457,7 @@ class Recogniser(ElementwiseRules):
                 op,
                 f"{op.kind} normalisation",
                 f"it averages over axes {op.axes} of {op.shape}, "
-                + (SPLIT if axis is None else f"while channels are on axis {axis}"),
+                + (SPLIT if axis is None else f"but channels are on axis {axis}"),
             )
         if op.kind != "batch":
             self.epsilons[op.name] = float(op.epsilon)
@@ -462,8 +469,8 @@ class Recogniser(ElementwiseRules):
             self.note(
                 op.name,
                 "approximate",
-                "in evaluation it takes the mean and variance that it has stored; read as it is "
-                "in training",
+                "in evaluation mode it uses its stored mean and variance; read as it works in "
+                "training",
                 of_weights=True,
             )
         self.node(op, layer, [parent])
@@ -472,9 +479,9 @@ class Recogniser(ElementwiseRules):
         return Unary(op.name, gain * X + bias, home)
 
     def _same_for_all(self, op: Normalise, leaf: str) -> Any:
-        """The one gain (bias) of all channels of a normalisation.
+        """Return the one gain (bias) of all channels of a normalisation.
 
-        1 (0) with a note where it differs by channel, and where all gains are 0.
+        1 (0) with a note if it differs by channel, or if all gains are 0.
         """
         array, neutral = getattr(op, leaf), sp.Integer(leaf == "gain")
         if array is None or not self.sigmas or np.size(array) == 0:
@@ -490,7 +497,7 @@ class Recogniser(ElementwiseRules):
             )
             return neutral
         if leaf == "gain" and first == 0:
-            text = "its gains are all 0, so that it emits its biases alone; read with gains of 1"
+            text = "its gains are all 0, so its output is only its biases; read with gains of 1"
             self.note(op.name, "approximate", text, of_weights=True)
             return neutral
         same = abs(first - float(neutral)) <= 1e-7
@@ -510,7 +517,7 @@ class Recogniser(ElementwiseRules):
         return self.node(op, layer)
 
     def _opened(self, node: str) -> bool:
-        """Whether a reshape has made locations of channels, with no weights behind it."""
+        """Whether a reshape has turned channels into locations, with no weights after it."""
         layer, parents = self.layers[node]
         if isinstance(layer, L.Nonlinear | L.Scale | L.Dropout):
             return self._opened(parents[0])
@@ -523,8 +530,7 @@ class Recogniser(ElementwiseRules):
             return self.opaque(
                 op,
                 "concatenation",
-                f"it joins along axis {op.axis}, while channels are on axis "
-                f"{self.axes[op.reads[0]]}",
+                f"it joins along axis {op.axis}, but channels are on axis {self.axes[op.reads[0]]}",
             )
         if len(op.reads) == 1:
             return self.forms[op.reads[0]]
@@ -544,7 +550,7 @@ class Recogniser(ElementwiseRules):
             return self.opaque(op, "one number per example", ONE)
         whole = bool(before.shape) and before.shape[0] % self.examples == 0
         if whole and (not op.shape or op.shape[0] % self.examples):
-            reason = "it puts the examples on another axis, as if they were one"
+            reason = "it moves the examples to another axis, as if they were one"
             return self.opaque(op, "reshape", f"from {before.shape} to {op.shape} {reason}")
         if self.axes[op.name] == 1 and opened(before.shape, op.shape, axis):
             return self.node(op, L.PixelShuffle(op.shape[2:]))
@@ -581,9 +587,9 @@ class Recogniser(ElementwiseRules):
 
     @rule.register
     def _(self, op: Reorder) -> Form:
-        """Channels in another order, which the network does not show.
+        """Read a permutation of channels, which the network does not show.
 
-        Weights drawn anew behind it are the same in every order.
+        New random weights after it are equivalent in every order.
         """
         if self.axes[op.name] != op.axis:
             return self.opaque(op, "another order", "it puts locations in another order")
@@ -592,7 +598,7 @@ class Recogniser(ElementwiseRules):
         return self.forms[op.reads[0]]
 
     def _pairs_channels(self, name: str) -> bool:
-        """Whether something puts channels together one by one before weights mix them."""
+        """Whether channels are combined one by one before weights mix them."""
         for op in self._readers(name):
             if isinstance(op, Linear) and (not op.kernel or op.weight.shape[1] > 1):
                 continue
@@ -615,7 +621,7 @@ class Recogniser(ElementwiseRules):
             return self.forms[op.reads[0]]
         axis, before = self.axes[op.name], self.by_name[op.reads[0]].shape
         if axis is not None and before[axis] != op.shape[axis]:
-            reason = f"a feature map of {before[axis]} channels is spread over {op.shape[axis]}"
+            reason = f"a feature map of {before[axis]} channels is broadcast over {op.shape[axis]}"
             return self.opaque(op, "repeated channels", reason)
         sizes = [(n, m) for i, (n, m) in enumerate(zip(before, op.shape, strict=True)) if i != axis]
         factors = [m // n if m % n == 0 else m / n for n, m in sizes[1:]]
@@ -660,14 +666,14 @@ class Recogniser(ElementwiseRules):
 
     @rule.register
     def _(self, op: Stopped) -> Form:
-        """A stop of gradients, a part of an elementwise function as far as it is one."""
+        """Read a stop of gradients as part of an elementwise function, as far as possible."""
         form = self.forms[op.reads[0]]
         if not isinstance(form, Unary) or form.source is None:
             return form
         if op.unknown:
             return self.node(op, L.StopGradient(op.unknown))
         if not isinstance(form.expr, sp.Expr) or isinstance(form.expr, Still):
-            return form  # a comparison, which has no gradient, or stopped before
+            return form  # a comparison, which has no gradient, or already stopped
         made = Unary(form.source, Still(form.expr), op.name)
         self.stopped[made.source, made.expr] = op.reads[0]
         return made
@@ -687,7 +693,7 @@ class Recogniser(ElementwiseRules):
         return self.opaque(op, op.what, op.reason)
 
     def _at_the_end(self, name: str) -> bool:
-        """Whether an array is an output alone, perhaps in another shape."""
+        """Whether an array is only an output, perhaps in another shape."""
         readers = self._readers(name)
         return not readers or (
             name not in self.trace.outputs
@@ -700,13 +706,13 @@ class Recogniser(ElementwiseRules):
     # -- the end -----------------------------------------------------------------------------------
 
     def finish(self, ends: list[str]) -> Reading:
-        """The network from the steps made, simplified, and all that was noted."""
+        """Return the network from the steps made, simplified, and all notes."""
         steps = [(name, layer, parents) for name, (layer, parents) in self.layers.items()]
         steps, apart, gone = assemble(steps, ends)
         if all(isinstance(layer, L.Input) for _, layer, _ in steps):
             raise KcalcError(
-                f"{self.trace.framework}: the model hands on its input and has no layers, so "
-                f"there is nothing to analyse"
+                f"{self.trace.framework}: the model returns its input and has no layers, so there "
+                "is nothing to analyse"
             )
         network, named = with_short_names(
             self._with_channels(
@@ -723,7 +729,7 @@ class Recogniser(ElementwiseRules):
         if any(isinstance(layer, L.Affine) and layer.sigma_b for _, layer, _ in steps):
             remarks = (*remarks, BIASES)
         if self.trace.path_only:
-            text = "only the path that the example inputs took was read"
+            text = "only the path of the example inputs was read"
             self.notes += [Note(node, "approximate", text) for node in network.inputs]
         ends_in_biases = {
             node
@@ -754,7 +760,7 @@ class Recogniser(ElementwiseRules):
         )
 
     def _gains(self) -> Iterator[tuple[str, tuple[float, float]]]:
-        """(norm, (gain, bias)) of norms with one of each for all channels, not 1 and 0."""
+        """Yield (norm, (gain, bias)) of norms with one of each, other than 1 and 0."""
         for name, form in self.forms.items():
             if not isinstance(form, Unary) or not isinstance(self.by_name[name], Normalise):
                 continue
@@ -762,7 +768,7 @@ class Recogniser(ElementwiseRules):
                 yield name, (float(form.expr.coeff(X, 1)), float(form.expr.coeff(X, 0)))
 
     def _places(self, gone: Mapping[str, str]) -> dict[str, str]:
-        """{operation: the node whose feature map it returns, in the layout of the operation}."""
+        """Return {operation: the node whose feature map it returns, in the operation's layout}."""
         out = {}
         for name, form in self.forms.items():
             if not isinstance(form, Unary) or form.source is None:
@@ -770,15 +776,15 @@ class Recogniser(ElementwiseRules):
             node = form.source if form.expr == X else self.made.get((form.source, form.expr))
             layer, parents = self.layers.get(str(node), (None, ("",)))
             if isinstance(layer, L.Scale) and parents[0] == gone.get(str(node)):
-                node = parents[0]  # a factor that was drawn into the sum before it
+                node = parents[0]  # a factor that was merged into the sum before it
             if node is not None and (node not in gone or isinstance(layer, L.Opaque)):
                 out[name] = node
         return out
 
     def _with_channels(self, network: Network) -> Network:
-        """The network with channel counts for every Concat that has an input of unknown width.
+        """Add channel counts to every Concat that has an input of unknown width.
 
-        Widths are unknown for flattened images and for layers that were not read.
+        Flattened images and layers that were not read have unknown widths.
         """
         features = network.features
         unknown = {

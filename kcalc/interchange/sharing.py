@@ -1,4 +1,4 @@
-"""Layers that cannot be exchanged by themselves in a model, for what they share with the rest."""
+"""Layers of a model that cannot be replaced separately, because they share weights with others."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Node = Hashable
 
 TIED = "it shares the parameter {!r} with another operation, so its weights cannot be drawn anew"
 SLICED = (
-    "its weights are a part of {!r}, which operations that are left alone use too, so they cannot "
-    "be drawn anew"
+    "its weights are a part of {!r}, which operations that are left alone also use, so they "
+    "cannot be drawn anew"
 )
-PLAIN = (Nonlinear, Sum, Product, Normalisation, Attend)  # they read a part as it stands
+PLAIN = (Nonlinear, Sum, Product, Normalisation, Attend)  # they read a part unchanged
 
 
 def shared_parameters(reading: Reading, left: Container[Node]) -> dict[Node, str]:
-    """{node: reason} of layers that cannot have new weights without changing another operation.
+    """Return {node: reason} of layers whose new weights would change another operation.
 
-    A parameter is read by two operations; or it is read in parts, of which some belong to layers
-    that are left alone, or are read inside of operations that are. Where all its parts can have new
-    weights, the parameter has them as a whole. ``left``: the nodes left alone.
+    This is the case if two operations read a parameter, or if it is read in parts and some parts
+    belong to layers, or are used in operations, that are left alone. If all its parts can have new
+    weights, the parameter as a whole gets them. ``left``: the nodes left alone.
     """
     assert reading.trace is not None
     network = reading.unmerged
-    inside: set[Node] = set()  # what operations that were not read do not show one by one
+    inside: set[Node] = set()  # parts that operations which were not read do not reveal one by one
     for node, layer, parents in network.steps():
         if node in left and not isinstance(layer, PLAIN):
             inside.update(parents)
@@ -58,13 +58,13 @@ def _by_parameter(ops: Iterable[Op]) -> Mapping[str, list[Op]]:
 
 
 def _origins(parameter: str) -> list[str]:
-    """The parameters that weights were computed from, of the key of a layer's weights."""
+    """Return the parameters from which weights were computed, given the weights' key."""
     computed, mark, _ = parameter.rpartition(" #")
     return list(dict.fromkeys((computed if mark else parameter).replace("+", ", ").split(", ")))
 
 
 def _overlap(parts: list[tuple[int, ...] | None]) -> bool:
-    """Whether two readers of a parameter read the same rows."""
+    """Whether two readers of a parameter read some of the same rows."""
     if None in parts:
         return True
     rows = sorted(row for part in parts for row in part or ())
@@ -72,7 +72,7 @@ def _overlap(parts: list[tuple[int, ...] | None]) -> bool:
 
 
 def _all_rows(ops: list[Op]) -> bool:
-    """Whether the parts of a parameter make up all of it that is read, from the first row on."""
+    """Whether the parts make up all of a parameter that is read, from the first row on."""
     rows = sorted(row for op in ops for row in getattr(op, "rows", None) or ())
     aside = any(getattr(op, "aside", False) for op in ops)
     return not aside and rows == list(range(len(rows)))

@@ -1,6 +1,6 @@
-"""The steps of a network that was read, simplified.
+"""Simplify the steps of a network that was read.
 
-Scales and sums drawn into sums, neighbours that are not understood into one.
+Scales and sums are merged into sums, and adjacent unread nodes into one.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import networkx as nx
 
@@ -21,10 +22,10 @@ Step = tuple[str, Layer, tuple[str, ...]]
 def assemble(
     steps: Sequence[Step], ends: Sequence[str]
 ) -> tuple[list[Step], list[Step], dict[str, str]]:
-    """The steps that reach an output, simplified.
+    """Return the steps that reach an output, simplified.
 
-    Returns: (the steps, the steps before neighbours that are not understood became one, {node that
-    went: node it went into}).
+    Returns: (the steps, the steps before adjacent unread nodes were merged, {removed node: node
+    that it was merged into}).
     """
     gone: dict[str, str] = {}
     apart = _drawn_in(_reaching(steps, ends), set(ends), gone)
@@ -46,18 +47,18 @@ def _reaching(steps: Sequence[Step], ends: Sequence[str]) -> list[Step]:
 
 
 def _sorted(steps: Sequence[Step]) -> list[Step]:
-    """The steps, every node after its parents.
+    """Sort the steps so that every node comes after its parents.
 
-    Nodes made late for an early reader may stand out of order.
+    Nodes made late for an early reader may be out of order.
     """
     by_name = {step[0]: step for step in steps}
     return [by_name[node] for node in in_order({node: parents for node, _, parents in steps})]
 
 
 def _drawn_in(steps: list[Step], ends: set[str], gone: dict[str, str]) -> list[Step]:
-    """The steps with nested Sums and Scales merged into one Sum.
+    """Merge nested Sums and Scales into one Sum.
 
-    Merged are Scale after a Sum, Sum after a Scale and Sum after a Sum, where the values between
+    A Scale after a Sum, a Sum after a Scale and a Sum after a Sum are merged if the values between
     have no other reader.
     """
     readers = Counter(p for _, _, parents in steps for p in parents)
@@ -115,12 +116,12 @@ def _flat(
     return Sum(None if all(w == 1 for w in terms.values()) else tuple(terms.values())), tuple(terms)
 
 
-def _weights(layer: Sum, parents: Sequence[str]) -> tuple[float, ...]:
+def _weights(layer: Sum, parents: Sequence[str]) -> tuple[Any, ...]:
     return tuple(sum_weights(layer, len(parents)))
 
 
 def _merged_opaque(steps: list[Step], ends: set[str], gone: dict[str, str]) -> list[Step]:
-    """Neighbouring unread nodes as one, named for the first that is not a reshape."""
+    """Merge adjacent unread nodes into one, named after the first that is not a reshape."""
     opaque = {node: layer for node, layer, _ in steps if isinstance(layer, Opaque)}
     links: nx.Graph = nx.Graph()
     links.add_nodes_from(opaque)
@@ -141,7 +142,7 @@ def _merged_opaque(steps: list[Step], ends: set[str], gone: dict[str, str]) -> l
 
 
 def _convex(graph: nx.DiGraph, members: set[str]) -> bool:
-    """Whether no path leaves the members and comes back, so that they can become one node."""
+    """Whether the members can be merged: no path leaves them and comes back."""
     after = {n for m in members for n in graph.successors(m)} - members
     seen: set[str] = set()
     queue = list(after)

@@ -1,4 +1,4 @@
-"""The slopes of straight-through functions, from a few of their gradients."""
+"""The slopes of straight-through functions, determined from a few of their gradients."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import sympy as sp
 
 from .fusion import exact_number
 
-GRID = np.linspace(-4, 4, 1025)  # holds the edges of the usual windows
+GRID = np.linspace(-4, 4, 1025)  # includes the edges of the usual windows
 ALIKE = 1e-6
 Factors = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-DIRECTIONS = 4  # in which a derivative is compared with differences of values
+DIRECTIONS = 4  # step for comparing a derivative with differences of values
 
 
 def distance(slopes: np.ndarray, moved: float) -> float:
-    """How far a derivative is from a difference of values, relative to their size.
+    """Return how far a derivative is from a difference of values, relative to their size.
 
-    ``slopes``: the derivative by every entry times the entry of the direction; ``moved``: the
-    difference of the values along the direction, over its step.
+    ``slopes``: the derivative by every entry times that entry of the direction; ``moved``: the
+    difference of the values along the direction, divided by the step.
     """
     size = float(np.linalg.norm(slopes)) + abs(moved)
     return abs(float(slopes.sum()) - moved) / size if size > 0 else 0.0
@@ -31,7 +31,7 @@ def distance(slopes: np.ndarray, moved: float) -> float:
 
 @dataclass(frozen=True)
 class Slope:
-    """Gradients are multiplied by ``factor`` where ``|x| <= width`` (None: everywhere), else by 0.
+    """Multiplies gradients by ``factor`` where ``|x| <= width`` (None: everywhere), else by 0.
 
     :meth:`passed` is a function with this derivative.
     """
@@ -40,7 +40,7 @@ class Slope:
     width: Any = None
 
     def passed(self, x: Any) -> Any:
-        """A function whose derivative is the slope."""
+        """Return a function whose derivative is the slope."""
         if self.width is None:
             return self.factor * x
         low, high = -self.width, self.width
@@ -48,7 +48,7 @@ class Slope:
 
 
 def slope_from(factors: Factors) -> Slope | None:
-    """The slope of an elementwise function; None for others.
+    """Return the slope of an elementwise function; None if it has another form.
 
     ``factors(points, weights)``: the gradient of the sum of the weighted values at the points.
     """
@@ -65,7 +65,7 @@ def slope_from(factors: Factors) -> Slope | None:
     if inside.all():
         return Slope(factor)
     width = float(np.abs(GRID[inside]).max())
-    open_edge = width + GRID[1] - GRID[0]  # of a window without its edges
+    open_edge = width + GRID[1] - GRID[0]  # of a window, excluding its edges
     for one in (width, open_edge):
         sides = np.abs(GRID) < one, np.abs(GRID) <= one
         if any(np.array_equal(side, inside) for side in sides) and float(one * 4).is_integer():

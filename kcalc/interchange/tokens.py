@@ -1,4 +1,4 @@
-"""Fixed mixing of locations as a layer, and vectors that say where tokens stand."""
+"""Fixed mixing of locations as a layer, and vectors that encode the positions of tokens."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from .ownership import has_mean
 from .trace import Linear, Mixed
 
 LARGEST = 2**20  # entries of a matrix over all locations
-COMPARED = 256  # positions of which vectors are compared
+COMPARED = 256  # positions whose vectors are compared
 
 
 def mixed(op: Linear, text: str = "") -> Mixed:
-    """A dense layer along locations as the mixing that its weights are."""
+    """Return a dense layer along locations as the mixing by its weights."""
     return op.become(Mixed, matrix=np.asarray(op.weight), axis=op.axis, text=text, owner=op)
 
 
 def mixing_layer(
     op: Mixed, before: tuple[int, ...], channels: int | None
 ) -> tuple[TokenMix | None, str]:
-    """The layer of a Mixed that reads an array of shape ``before`` with channels on an axis.
+    """Return the layer of a Mixed for an array of shape ``before`` with channels on an axis.
 
-    None and the reason where there is none.
+    None and the reason if there is none.
     """
     if channels is None or channels == op.axis or op.axis == 0:
         return (
             None,
-            f"its weights act along axis {op.axis} of {before}, and where the channels are cannot "
-            f"be told",
+            f"its weights act along axis {op.axis} of {before}, and the axis of the channels is "
+            "unknown",
         )
     matrix = np.asarray(op.matrix, dtype=np.float64)
     sizes = [n for i, n in enumerate(before) if i not in (0, channels)]
@@ -45,7 +45,7 @@ def mixing_layer(
             f"mixing has a rule",
         )
     if prod(sizes) * prod(sizes) > LARGEST:
-        return None, f"it mixes {prod(sizes)} locations, more than are followed"
+        return None, f"it mixes {prod(sizes)} locations, more than kcalc follows"
     whole = np.kron(np.kron(np.eye(prod(sizes[:place])), matrix), np.eye(prod(sizes[place + 1 :])))
     try:
         return TokenMix(tuple(map(tuple, whole.tolist())), random), ""
@@ -54,12 +54,12 @@ def mixing_layer(
 
 
 def permuted(matrix: np.ndarray) -> bool:
-    """Whether every row has a single number that is not 0."""
+    """Whether every row has exactly one nonzero number."""
     return bool((np.count_nonzero(matrix, axis=1) <= 1).all())
 
 
 def vectors_of(rows: np.ndarray) -> str:
-    """The kind of Positions whose vectors are the rows: "constant", "sinusoidal" or "learned"."""
+    """Return the kind of Positions with these vectors: "constant", "sinusoidal" or "learned"."""
     if (rows == rows[:1]).all():
         return "constant"
     few = rows[:COMPARED]

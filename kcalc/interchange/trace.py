@@ -1,15 +1,14 @@
-"""A model as a list of operations in one small vocabulary, the same for every framework.
+"""A model as a list of operations in a small vocabulary, the same for every framework.
 
 The output of every reader.
 
-A front end lists the operations in the order in which they run and says what each reads; the
-meaning of the operations together (which make up one activation, which is a shortcut) is decided
-once for all frameworks, in ``layout``, ``fusion`` and ``recognise``. A front end evaluates
-operations that depend on no input (standardised weights, folded constants) and hands over the
-array.
+A front end lists the operations in the order in which they run and what each reads. ``layout``,
+``fusion`` and ``recognise`` decide, once for all frameworks, what the operations mean together:
+which make up one activation, which is a shortcut. A front end evaluates operations that depend on
+no input (standardised weights, folded constants) and passes on the array.
 
-Shapes are those of the framework, axis 0 the examples; negative axes are not used. Array-valued
-weights have the layout (outputs, inputs / groups, kernel...) in every framework.
+Shapes are the framework's, with the examples on axis 0; negative axes are not used. Weight arrays
+have the layout (outputs, inputs / groups, kernel...) in every framework.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .weight_statistics import WeightStatistics, weight_statistics
 Array = np.ndarray
 Kind = TypeVar("Kind", bound="Op")
 Compute = Callable[[Sequence[np.ndarray]], np.ndarray]
-CAST = "a cast to whole numbers"  # of an array of real numbers, which may be ids
+CAST = "a cast to whole numbers"  # of an array of real numbers that may be ids
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, kw_only_default=True)
@@ -43,8 +42,8 @@ class Record:
 class Op(Record):
     """One operation.
 
-    ``name`` is its label in the network; ``source`` says where it stands in the user's model, in
-    words. ``whole``: the operation of which it makes some channels, "" where it is one by itself.
+    ``name`` is its label in the network; ``source`` describes its place in the user's model.
+    ``whole``: the operation that it is a part of, making some of its channels; "" if none.
     """
 
     name: str
@@ -54,19 +53,20 @@ class Op(Record):
     whole: str = ""
 
     def become(self, kind: Callable[..., Kind], /, **fields: Any) -> Kind:
-        """Another operation in its place, of its name, shape, inputs and source unless given."""
+        """Return another operation in its place; name, shape, inputs and source stay by default."""
         own = {"name": self.name, "shape": self.shape, "reads": self.reads, "source": self.source}
         return kind(**(own | fields))
 
     def moved(self, shape: tuple[int, ...], read: str) -> Op:
-        """What returns an array of a shape in its place, reshaped where its own is another."""
+        """Return a replacement with an array of a given shape, reshaped if the shapes differ."""
         return self.become(Pass if shape == self.shape else Reshape, reads=(read,))
 
 
 class Entry(Op):
     """An input of the model.
 
-    ``part``: it is a part of one, or made of one; ``text``: how it differs from the model's.
+    ``part``: it is a part of an input, or computed from one; ``text``: how it differs from the
+    model's.
     """
 
     part: bool = False
@@ -76,7 +76,7 @@ class Entry(Op):
 class Held(Op):
     """An array that depends on no input.
 
-    a parameter (by its name in the model), a buffer or a constant (``parameter`` None).
+    It is a parameter (with its name in the model), a buffer or a constant (``parameter`` None).
     ``trained``: as in :class:`Linear`.
     """
 
@@ -88,17 +88,16 @@ class Held(Op):
 class Linear(Op):
     """A dense layer (``kernel`` empty) or a convolution.
 
-    Weights on the channels at ``axis`` of its input, new ones at ``out_axis``.
+    It maps the channels at ``axis`` of its input to new ones at ``out_axis``.
 
     ``padding``: (low, high) per location axis, of zeros or in another ``mode``, one of PADDINGS.
-    ``spread``: the stride of a transposed convolution: its input is read with zeros between the
-    locations, as many less one, by the weights in the order of a convolution. ``turned``: the model
-    keeps them as a transposed convolution does.
-    ``parameter``: a key, equal for layers that share weights; ``rows``: the outputs of that
-    parameter's layer which these are, where they are not all. ``aside``: operations read it, too,
-    on which no output depends as far as the trace shows, as where they write into other arrays.
-    ``trained``: whether the weights are trained, "indirectly" where they are no linear function of
-    trained parameters; ``bias_trained``: the same of biases.
+    ``spread``: the stride of a transposed convolution, whose input is read with stride - 1 zeros
+    between the locations, by the weights in the order of a convolution. ``turned``: the model
+    stores them as a transposed convolution does. ``parameter``: a key, equal for layers that share
+    weights; ``rows``: the outputs of that parameter's layer which these are, if not all. ``aside``:
+    operations without influence on any output in the trace that also read it, such as those that
+    write into other arrays. ``trained``: whether the weights are trained, "indirectly" if they are
+    not a linear function of trained parameters; ``bias_trained``: the same for biases.
     """
 
     PADDINGS: ClassVar[tuple[str, ...]] = ("zeros", "circular", "reflect", "replicate")
@@ -124,17 +123,17 @@ class Linear(Op):
 
     @property
     def kernel(self) -> tuple[int, ...]:
-        """The extent of the window, () for a dense layer."""
+        """Return the size of the window, () for a dense layer."""
         return tuple(self.weight.shape[2:])
 
     @property
     def fan_in(self) -> int:
-        """The number of weights into one output, those that read zeros too."""
+        """Return the number of weights into one output, including those that read zeros."""
         return int(np.prod(self.weight.shape[1:]))
 
     @cached_property
     def statistics(self) -> WeightStatistics:
-        """Sums over the weights."""
+        """Return sums over the weights."""
         return weight_statistics(self.weight)
 
 
@@ -144,7 +143,7 @@ class Pointwise(Op):
     ``function`` takes one SymPy expression per array read.
 
     A comparison returns a SymPy relation, which only other pointwise functions read. ``label`` is
-    its usual name: "relu", "add". ``text``: how the function differs from the model's, "" where it
+    its usual name: "relu", "add". ``text``: how the function differs from the model's, "" if it
     does not.
     """
 
@@ -154,9 +153,9 @@ class Pointwise(Op):
 
 
 class Normalise(Op):
-    """(x - mean) / sqrt(variance + epsilon) over ``axes`` (of a group of channels), by ``kind``.
+    """(x - mean) / sqrt(variance + epsilon) over ``axes`` (or groups of channels), by ``kind``.
 
-    Then times ``gain`` plus ``bias``.
+    The result is multiplied by ``gain``, then ``bias`` is added.
     """
 
     KINDS: ClassVar[tuple[str, ...]] = ("batch", "layer", "rms", "group")
@@ -174,9 +173,9 @@ class Normalise(Op):
 class Pooling(Op):
     """The maximum or mean over windows along ``axes``; ``window`` None: over whole axes.
 
-    ``padding``: (low, high) per axis. ``told``: the operation of the model that it is a part of,
-    where that is another: "sum", "minimum". ``counts_zeros``: whether a mean over the edge also
-    averages the zeros put around the image.
+    ``padding``: (low, high) per axis. ``told``: the operation of the model that it is a part of, if
+    different: "sum", "minimum". ``counts_zeros``: whether a mean at the edge includes the zeros
+    around the image.
     """
 
     kind: str
@@ -212,16 +211,16 @@ class Reorder(Op):
 
 
 class Drop(Op):
-    """Dropout of a fraction ``rate``; ``always``: in evaluation, too."""
+    """Dropout of a fraction ``rate``; ``always``: in evaluation mode, too."""
 
     rate: float
     always: bool = False
 
 
 class Repeat(Op):
-    """Another number of locations: copies, by another ``kind`` of Resize, or by adaptive pooling.
+    """Change the number of locations: copies, another ``kind`` of Resize, or adaptive pooling.
 
-    The kind of pooling is "adaptive mean" or "adaptive max".
+    The kinds of adaptive pooling are "adaptive mean" and "adaptive max".
     """
 
     kind: str = "nearest"
@@ -239,9 +238,9 @@ class Pass(Op):
 
 
 class Stopped(Op):
-    """Returns its input, and passes no gradient back: detach, stop_gradient, no_grad.
+    """Returns its input and passes no gradient back: detach, stop_gradient, no_grad.
 
-    ``unknown``: what has a gradient of its own that is not known; "": nothing.
+    ``unknown``: the name of something with a custom, unknown gradient; "" if there is none.
     """
 
     unknown: str = ""
@@ -250,9 +249,9 @@ class Stopped(Op):
 class NotRead(Op):
     """An operation without a rule.
 
-    ``what`` it is ("softmax", "data-dependent control flow") and ``reason``. ``compute``: the
-    model's own operation on arrays of numbers, in the order of ``reads``, None where it cannot be
-    run by itself; ``is_complex``: whether the numbers that it makes are complex.
+    ``what``: its name ("softmax", "data-dependent control flow"); ``reason``: why it is not read.
+    ``compute``: the model's operation on arrays of numbers, in the order of ``reads``, None if it
+    cannot be run separately; ``is_complex``: whether its results are complex.
     """
 
     what: str
@@ -264,10 +263,9 @@ class NotRead(Op):
 class Mixed(Op):
     """``sum_s matrix[t][s] x_s`` along ``axis``, the same numbers for every input.
 
-    ``text`` says where they come from.
+    ``text`` says where the matrix comes from.
 
-    ``owner``: the operation whose weights they are (None: nobody's, attention that does not
-    attend).
+    ``owner``: the operation whose weights they are (None for attention that ignores its input).
     """
 
     matrix: Array
@@ -281,8 +279,8 @@ class Lookup(Op):
     """Rows of a table by ids: an embedding.
 
     ``weight``: (ids, channels); ``parameter``: a key, equal for layers that share weights. ``bag``:
-    the number of rows that are added, ``factor`` the number by which each of them is multiplied.
-    ``trained``: as in :class:`Linear`.
+    the number of rows that are added, each multiplied by ``factor``. ``trained``: as in
+    :class:`Linear`.
     """
 
     weight: Array
@@ -293,19 +291,19 @@ class Lookup(Op):
 
     @cached_property
     def statistics(self) -> WeightStatistics:
-        """Sums over the table."""
+        """Return sums over the table."""
         return weight_statistics(self.weight)
 
 
 class Attention(Op):
     """Attention over tokens in heads.
 
-    Reads queries, keys and values, each with whole channels, and joins its heads along ``axis``.
+    Reads queries, keys and values, each with all channels, and joins its heads along ``axis``.
 
-    ``scale``: the number by which scores are multiplied; other fields as in
-    :class:`kcalc.network.layers.Attend`. ``tokens``: the keys of the example; ``masked_at``: as
-    many, where more of them may have a mask that these do not show, None where masks of any length
-    are known; ``texts``: how it differs from the model's.
+    ``scale``: the factor of the scores; for other fields see
+    :class:`kcalc.network.layers.Attend`. ``tokens``: the number of keys of the example;
+    ``masked_at``: the number of keys up to which the mask is known, None if masks of any length
+    are; ``texts``: how it differs from the model's.
     """
 
     axis: int
@@ -324,9 +322,9 @@ class Attention(Op):
 
 
 class Part(NotRead):
-    """Entries of its input along ``axis``, those at ``places``, a range where they follow a step.
+    """The entries of its input along ``axis`` at ``places``, a range if they are equally spaced.
 
-    Read where it is a part of a layer's outputs, or some of the tokens of a transformer.
+    Readable if it is a part of a layer's outputs, or some of the tokens of a transformer.
     """
 
     axis: int
@@ -346,14 +344,14 @@ class Softmax(NotRead):
 
 
 class Masked(NotRead):
-    """Its input with some entries set to ``value``: ``mask`` says which."""
+    """Its input with the entries selected by ``mask`` set to ``value``."""
 
     mask: Array
     value: float
 
 
 class Attend(NotRead):
-    """softmax(scale q k^T + mask) v of (..., tokens, channels).
+    """softmax(scale q k^T + mask) v of arrays (..., tokens, channels).
 
     Reads q, k, v and, if there is one, the mask to add.
     """
@@ -364,9 +362,9 @@ class Attend(NotRead):
 
 
 class Copies(NotRead):
-    """Its input ``count`` times along ``axis``: every entry by itself (``each``), or the whole.
+    """``count`` copies of its input along ``axis``: of each entry (``each``), or of the whole.
 
-    Keys that several heads share.
+    For keys that several heads share.
     """
 
     axis: int
@@ -375,9 +373,9 @@ class Copies(NotRead):
 
 
 class Prefixed(NotRead):
-    """The input with a constant array, such as class tokens, before or behind it along ``axis``.
+    """The input with a constant array, such as class tokens, before or after it along ``axis``.
 
-    ``value``: the array, which depends on no input; ``behind``: whether it stands behind the input;
+    ``value``: the array, which depends on no input; ``behind``: whether it comes after the input;
     ``trained``: as in :class:`Linear`.
     """
 
@@ -391,7 +389,7 @@ class Prefixed(NotRead):
 class Moment(NotRead):
     """The "var", "std" or "norm" over ``axes``.
 
-    ``correction`` is taken off the number of entries in the first two.
+    The first two divide by the number of entries less ``correction``.
     """
 
     kind: str
@@ -405,7 +403,7 @@ def computed(op: Op) -> bool:
 
 
 def spoken(op: Op) -> str:
-    """An operation in words."""
+    """Name an operation in words."""
     return getattr(op, "what", "") or getattr(op, "label", "") or type(op).__name__.lower()
 
 
@@ -413,11 +411,11 @@ def spoken(op: Op) -> str:
 class Trace:
     """A traced model.
 
-    ``channel_axis``: where channels stand in an image unless its readers tell: 1 or -1.
+    ``channel_axis``: the axis of channels in images unless an operation determines it: 1 or -1.
 
     ``remarks``: of the front end, on the whole model. ``path_only``: only operations that ran for
-    the example inputs are listed, and for others different ones may run. ``model``: the framework's
-    own object for transformations, never looked at here.
+    the example inputs are listed, and other inputs may run different ones. ``model``: the
+    framework's object for transformations, never used here.
     """
 
     framework: str
@@ -457,7 +455,7 @@ class Names:
         self._last: dict[str, int] = {}
 
     def __call__(self, wish: str) -> str:
-        """The wish if it is free, else the wish and a number."""
+        """Return the name if it is free, else the name and a number."""
         name, count = wish, self._last.get(wish, 1)
         while name in self._taken:
             count += 1
@@ -468,7 +466,7 @@ class Names:
 
 
 def needed(ops: Mapping[str, Op], outputs: Iterable[str]) -> set[str]:
-    """The operations that the outputs depend on."""
+    """Return the operations that the outputs depend on."""
     found: set[str] = set()
     queue = list(outputs)
     while queue:

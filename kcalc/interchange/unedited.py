@@ -1,21 +1,21 @@
-"""A warning where transformers loads the weights of an edited model without its edits."""
+"""A warning when transformers loads the weights of an edited model without its edits."""
 
 from __future__ import annotations
 
 import logging
 import warnings
 
-# a key of saved weights that no model has, so that loading them without the edits says so
+# a key of saved weights that no model has, so loading them without the edits reports it
 MARK = "kcalc_edits.LOAD_THIS_MODEL_WITH_kc.load_edited"
-LOGGER = "transformers.modeling_utils"  # it lists the keys that a model has no place for
+LOGGER = "transformers.modeling_utils"  # it lists the keys that are unknown to a model
 UNEDITED = (
-    "these weights are those of an edited model, and were loaded without its edits: the model "
+    "these weights belong to an edited model, and were loaded without its edits: the model "
     "computes something else; load it with kc.load_edited(cls, folder)"
 )
 
 
 class _Watching(logging.Filter):
-    """Warns at a record that names the mark. Logs what the verbosity of transformers allows."""
+    """Lets every record pass, and warns if one names the mark."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record is logged."""
@@ -25,7 +25,7 @@ class _Watching(logging.Filter):
 
 
 def register() -> None:
-    """Watch what transformers says of weights that it loads."""
+    """Watch what transformers reports about weights that it loads."""
     logger = logging.getLogger(LOGGER)
     if not any(isinstance(known, _Watching) for known in logger.filters):
         logger.addFilter(_Watching())

@@ -1,4 +1,4 @@
-"""The edits of weights: layers of shaped networks get new ones, in the parameters they had."""
+"""The edits of weights: layers of shaped networks get new weights in their old parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .trace import Linear, Lookup, Normalise
 
 Node = Hashable
 TIED = "it shares the parameter {!r} with {!r}, which gets other numbers"
-COMPUTED = "the model computes its weights from others, at every step"
+COMPUTED = "the model recomputes its weights from others at every step"
 NO_BIAS = "a bias of zeros in place of the normalisation after it"
 
 
@@ -26,7 +26,7 @@ NO_BIAS = "a bias of zeros in place of the normalisation after it"
 class Stored:
     """How a model keeps its parameters.
 
-    ``layouts``: {parameter of a Linear: (its shape, whether it is (inputs, outputs))};
+    ``layouts``: {parameter of a Linear: (its shape, whether it is stored as (inputs, outputs))};
     ``shapes``: of all parameters and buffers; ``addable``: whether a layer's bias can be added.
     """
 
@@ -47,7 +47,7 @@ class WeightEdits:
         self._given: dict[str, list[Edit]] = {}
 
     def edits(self) -> Iterator[Edit]:
-        """The edits of every layer with weights."""
+        """Yield the edits of every layer with weights."""
         for node, (layer, _) in self.target.steps.items():
             try:
                 found = [*self._of(node, self.target.ops.get(str(node)), layer)]
@@ -73,7 +73,7 @@ class WeightEdits:
             yield from self._bias_of_mixing(node, op)
 
     def _check_apart(self, edit: Edit) -> None:
-        """Raises: Unplaced where another layer gives the same entries of a parameter numbers."""
+        """Raises: Unplaced if another layer gives the same entries of a parameter new numbers."""
         for weight in edit.weights:
             known = self._given.setdefault(weight.parameter, [])
             for other in known:
@@ -82,15 +82,15 @@ class WeightEdits:
             known.append(edit)
 
     def scaled(self, node: Node, factor: float) -> Iterator[Edit]:
-        """The edits that multiply the weights and the bias of a layer.
+        """Yield the edits that multiply the weights and the bias of a layer.
 
-        Raises: KcalcError for nodes that are no dense layers of the model, and shared weights.
+        Raises: KcalcError for nodes that are not dense layers of the model, and for shared weights.
         """
         op = self.target.ops.get(str(node))
         if not isinstance(op, Linear) or op.parameter not in self.stored.layouts:
             raise KcalcError(
-                f"node {node!r} is no dense layer of the model; shape the network of "
-                f"kc.read(model, ...) and apply the result to that model"
+                f"node {node!r} is not a dense layer of the model; shape the network of "
+                "kc.read(model, ...) and apply the result to that model"
             )
         for other in self.target.ops.values():
             rows = getattr(other, "rows", None)
@@ -98,7 +98,7 @@ class WeightEdits:
             if other is not op and getattr(other, "parameter", None) == op.parameter and not apart:
                 raise KcalcError(
                     f"{op.name} and {other.name} share the weight {op.parameter}, which cannot be "
-                    f"multiplied for one of them only"
+                    "multiplied for only one of them"
                 )
         what, layout = f"times {factor:.6g}", self._layout(op)
         edit = WeightEdit(op.parameter, "scaled", factor, layout.stored, layout)
@@ -124,7 +124,7 @@ class WeightEdits:
         )
         words = [f"sigma_w {sigma:.6g}"]
         if layer.standardised:
-            words.append("standardised as they are drawn, not at every step")
+            words.append("standardised when they are drawn, not at every step")
         if any(k % 2 == 0 for k in op.kernel):
             words.append("an even kernel has no centre: on the tap after it")
         yield self._edit(node, "weight", ", ".join(words), drawn)
@@ -155,7 +155,7 @@ class WeightEdits:
         name = op.bias_parameter
         if name not in self.stored.shapes:
             if op.bias is not None and not np.any(op.bias):
-                return  # numbers of the model's own that are 0 already
+                return  # numbers of the model that are already 0
             raise Unplaced(COMPUTED)
         rows = () if op.rows is None else tuple(int(row) for row in op.rows)
         edit = WeightEdit(str(name), kind, sigma, self.stored.shapes[str(name)], rows=rows)
@@ -176,9 +176,10 @@ class WeightEdits:
         return self._edit(node, "weight", f"table of standard deviation {sigma:.6g}", drawn)
 
     def _gains(self, node: Node, op: Normalise) -> Iterator[Edit]:
-        """Gains and biases of a norm that stays, as they are at initialisation.
+        """Yield edits that reset the gains and biases of a norm that stays to their initial values.
 
-        One gain and one bias of all channels stay: the edits of what follows reckon with them.
+        A single gain and bias for all channels stay, because the edits of later nodes account for
+        them.
         """
         if op.name in self.target.reading.gains:
             return

@@ -1,4 +1,4 @@
-"""Sums over the weights of a layer in one pass, and names of arrays by their numbers."""
+"""Sums over the weights of a layer in one pass, and names of arrays by their contents."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-TILE = 1 << 16  # weights in double precision that stay in a processor's cache
-START = 16  # entries that tell most arrays apart
+TILE = 1 << 16  # weights in double precision that fit into a processor's cache
+START = 16  # entries that distinguish most arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,26 +33,26 @@ class WeightStatistics:
 
     @property
     def mean_square(self) -> float:
-        """The mean of w^2 over all weights; 0 where there are none."""
+        """Return the mean of w^2 over all weights; 0 if there are none."""
         return float(self.squares.sum()) / max(self.size, 1)
 
 
 def weight_statistics(weight: np.ndarray) -> WeightStatistics:
-    """The statistics of weights (outputs, ...), which are read from memory once, tile by tile."""
+    """Return the statistics of weights (outputs, ...), read from memory once, tile by tile."""
     rows = matrix(weight)
     sums, squares, top = np.zeros(len(rows)), np.zeros(len(rows)), 0.0
     for outputs, inputs in tiles(rows):
         raw = rows[outputs, inputs]
         tile = raw.astype(np.float64)
-        top = np.maximum(top, np.maximum(raw.max(), -raw.min()))  # hands on nan
+        top = np.maximum(top, np.maximum(raw.max(), -raw.min()))  # passes nan on
         sums[outputs] += tile.sum(axis=1)
-        with np.errstate(over="ignore"):  # to infinity, which is refused where a size is asked for
+        with np.errstate(over="ignore"):  # to infinity, which raises an error once a size is needed
             squares[outputs] += np.square(tile, out=tile).sum(axis=1)
     return WeightStatistics(sums, squares, float(top), rows.shape[1])
 
 
 def absolute_moments(weight: np.ndarray, top: float) -> np.ndarray:
-    """The sums of ``|w|/top`` and of ``(w/top)^4``."""
+    """Return the sums of ``|w|/top`` and of ``(w/top)^4``."""
     rows, found = matrix(weight), np.zeros(2)
     for place in tiles(rows):
         sizes = np.abs(rows[place].astype(np.float64)) / top
@@ -61,14 +61,14 @@ def absolute_moments(weight: np.ndarray, top: float) -> np.ndarray:
 
 
 def matrix(weight: np.ndarray) -> np.ndarray:
-    """Weights (outputs, ...) as a matrix (outputs, fan_in)."""
+    """Return weights (outputs, ...) as a matrix (outputs, fan_in)."""
     return weight.reshape(weight.shape[0], math.prod(weight.shape[1:]))
 
 
 def tiles(rows: np.ndarray) -> Iterator[tuple[slice, slice]]:
-    """Blocks of at most TILE entries that cover a matrix, each contiguous in memory.
+    """Yield blocks of at most TILE entries that cover a matrix, each contiguous in memory.
 
-    They are whole rows, or whole columns where columns are contiguous.
+    They are whole rows, or whole columns if columns are contiguous.
     """
     height, width = rows.shape
     if not rows.size:
@@ -85,9 +85,9 @@ def tiles(rows: np.ndarray) -> Iterator[tuple[slice, slice]]:
 
 
 class NamesOfArrays:
-    """The first name given to the same numbers.
+    """The first name given to each array of numbers.
 
-    Only arrays that begin alike are read to their ends.
+    Only arrays with the same beginning are compared to their ends.
     """
 
     def __init__(self) -> None:
@@ -95,13 +95,13 @@ class NamesOfArrays:
         self._digests: dict[bytes, str] = {}
 
     def first_of_rows(self, matrix: np.ndarray, rows: np.ndarray, name: str) -> list[str]:
-        """The first name of each of some rows of a matrix."""
+        """Return the first name of each of some rows of a matrix."""
         starts = np.ascontiguousarray(matrix[rows, :START])
         keys = starts.view(f"V{starts[:1].nbytes}").ravel().tolist() if starts.size else []
         return [self._first(key, matrix[row], name) for key, row in zip(keys, rows, strict=True)]
 
     def first(self, array: np.ndarray, name: str) -> str:
-        """The first name of an array with these bytes; ``name`` if it is new."""
+        """Return the first name of an array with these bytes; ``name`` if it is new."""
         return self._first(array.flat[:START].tobytes(), array, name)
 
     def _first(self, key: bytes, array: np.ndarray, name: str) -> str:

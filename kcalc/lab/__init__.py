@@ -1,1 +1,1 @@
-"""What is done with the calculus: audits, transfer, training, regression, reports, sliders."""
+"""Applications of the calculus: audits, transfer, training, regression, reports, sliders."""

@@ -1,8 +1,8 @@
 """Sliders in a notebook for the global C map of a network.
 
-The activation, depth, shortcut weight and shaping of the network change with the sliders.
+The sliders change the activation, depth, shortcut weight and shaping of the network.
 
-Needs ipywidgets, the extra ``widgets``; nothing else in kcalc does.
+They need ipywidgets, the extra ``widgets``; nothing else in kcalc does.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
-from importlib import import_module
 from typing import Any
 
 from .. import Network, c_map, residual_blocks, shape, with_residual_weights
 from .. import layers as L
 from ..foundation.errors import KcalcError
-from ..plotting import c_maps, claim, three_digits
+from ..foundation.extras import imported
+from ..plotting import c_maps, entitle
 
 __all__ = ["Explorer", "explore"]
 
@@ -32,7 +32,7 @@ DRAWN = 4.2  # inches
 class Explorer:
     """Controls and a picture; a notebook shows ``box``.
 
-    ``values`` are those of the controls now, ``network`` the network for them.
+    ``values`` are the current ones of the controls, ``network`` the network for them.
     """
 
     box: Any
@@ -43,19 +43,19 @@ class Explorer:
 
     @property
     def values(self) -> dict[str, Any]:
-        """{control: value}."""
+        """Return {control: value}."""
         return {name: control.value for name, control in self.controls.items()}
 
     @property
     def network(self) -> Network:
-        """The network before shaping. Raises: KcalcError for settings that make none."""
+        """Return the network before shaping. Raises: KcalcError for invalid settings."""
         return self._make(self.values)
 
     def redraw(self, *_: Any) -> None:
         """Draw the picture anew.
 
-        Where the settings cannot be met, the message says so and the picture shows the unshaped
-        network, if there is one.
+        If the settings cannot be met, a message says so and the picture shows the unshaped network,
+        if there is one.
         """
         self.message.value = ""
         maps: dict[str, Any] = {}
@@ -87,18 +87,19 @@ class Explorer:
 
 
 def explore(net_or_builder: Network | Callable[..., Network]) -> Explorer:
-    """Sliders that redraw the global C map of a network.
+    """Show sliders that redraw the global C map of a network.
 
-    A network: its activations are replaced by the chosen one, the shortcut weight (where it has
-    residual blocks) by that of the slider, both "as given" at first. A function that builds
-    networks (``kc.architectures.vanilla``): each of its arguments ``activation``, ``depth`` (or
-    ``blocks``, ``layers``) and ``shortcut_weight`` gets a control. ``method`` shapes the network by
-    DKS with the slope ``zeta`` or by TAT with the c value ``eta``.
+    For a network, the chosen activation replaces the original ones, and the slider's shortcut
+    weight the original one if there are residual blocks; both are "as given" at first. For a
+    function that builds networks (``kc.architectures.vanilla``), each of its arguments
+    ``activation``, ``depth`` (or ``blocks``, ``layers``) and ``shortcut_weight`` gets a control.
+    ``method`` shapes the network by DKS with the slope ``zeta`` or by TAT with the c value ``eta``.
 
-    Returns: an :class:`Explorer`. Raises: KcalcError without ipywidgets (the extra ``widgets``),
-    and for anything else given.
+    Returns: an :class:`Explorer`. Raises: KcalcError if ipywidgets (the extra ``widgets``) is
+    missing, and for any other argument.
     """
-    widgets = _ipywidgets()
+    widgets = imported("ipywidgets")
+    imported("matplotlib")
     if isinstance(net_or_builder, Network):
         controls, make = _of_network(net_or_builder, widgets)
     elif callable(net_or_builder) and not isinstance(net_or_builder, type):
@@ -179,8 +180,8 @@ def _of_builder(builder: Callable[..., Network], widgets: Any) -> tuple[dict[str
         )
     if not controls:
         raise KcalcError(
-            f"the builder takes none of activation, {', '.join(DEPTHS)}, shortcut_weight, so that "
-            f"there is nothing to change"
+            f"the builder takes none of activation, {', '.join(DEPTHS)}, shortcut_weight, so "
+            "there is nothing to change"
         )
 
     def make(values: dict[str, Any]) -> Network:
@@ -200,28 +201,13 @@ def _activations(widgets: Any, *first: str) -> Any:
 
 
 def _png(maps: dict[str, Any]) -> bytes:
-    """The picture of C maps, without pyplot: no figure stays open."""
+    """Return the picture of C maps, made without pyplot: no figure stays open."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(DRAWN, DRAWN), layout="constrained")
     ax = figure.subplots()
     c_maps(maps, ax=ax)
-    levels = {label: one(0.0) for label, one in maps.items()}
-    if not any(isinstance(level, Mapping) for level in levels.values()):
-        claim(
-            ax,
-            "Orthogonal inputs come out with c = "
-            + ", ".join(f"{three_digits(v)} {label}" for label, v in levels.items()),
-        )
+    entitle(ax, "C map")
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=110)
     return stream.getvalue()
-
-
-def _ipywidgets() -> Any:
-    try:
-        return import_module("ipywidgets")
-    except ImportError:
-        raise KcalcError(
-            "sliders need ipywidgets, which is not installed; pip install 'kcalc[widgets]'"
-        ) from None

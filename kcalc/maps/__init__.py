@@ -1,4 +1,4 @@
-"""Q and C maps as objects with habits: values, derivatives, fixed points, formulas, assumptions."""
+"""Q and C maps as objects with values, derivatives, fixed points, formulas and assumptions."""
 
 from .maps import Approximable, Assumption, CMap, KernelMap, QMap
 

@@ -1,6 +1,6 @@
 """Symbolic maps as named compositions.
 
-Straight-line programs that repeat where the network repeats.
+They are straight-line programs that repeat where the network repeats.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mpmath
 import sympy as sp
@@ -24,8 +24,11 @@ from ..foundation.printing import latex_text
 from ..foundation.process_state import decimal_digits, lambdify
 from .stages import RepeatedStages, Stage, runs
 
+if TYPE_CHECKING:
+    from mpmath.ctx_mp_python import _mpf as Mpf
+
 CLOSED_SIZE = 1500
-MOST_SYMBOLS = 5000  # of a formula in a notebook, some 40 kB of LaTeX
+MOST_SYMBOLS = 5000  # limit of a formula in a notebook, about 40 kB of LaTeX
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class LocalFunction:
 
     @property
     def letter(self) -> str:
-        """``C``, ``Q``, ``M``, or ``DC`` and the like for derivatives."""
+        """``C``, ``Q``, ``M``, or for example ``DC`` for derivatives."""
         return str(self.function).split("_", 1)[0]
 
     @property
@@ -54,23 +57,23 @@ class LocalFunction:
         """The name of the activation in the formula."""
         return str(self.function).split("_", 1)[1]
 
-    several = False  # whether it has derivatives by all of its arguments
+    several = False  # whether it has derivatives in all of its arguments
 
     @property
     def body(self) -> Any:
-        """The closed form, or words in its place."""
+        """The closed form, or a description instead."""
         return self.closed if self.closed is not None else f"local map of {self.activation.name}"
 
     @property
     def obstacle(self) -> str:
         """The reason why there is no closed form."""
         return (
-            f"the activation {self.activation.name!r} has no closed form of its {self.letter} "
-            f"map; .expr has the Gaussian integral"
+            f"the activation {self.activation.name!r} has no closed form of its {self.letter} map; "
+            ".expr contains the Gaussian integral"
         )
 
     def definition(self) -> str | None:
-        """The definition of an activation that appears in formulas by a letter, else None."""
+        """The definition of an activation written as a letter in formulas, else None."""
         if self.closed is not None and not self.own_name.startswith("phi"):
             return None
         return activation_definition(self.own_name, self.activation)
@@ -80,7 +83,7 @@ class LocalFunction:
         return None if self.closed is None else lambdify(self.arguments, self.closed, "mpmath")
 
     def derived(self, place: int) -> LocalFunction:
-        """The derivative by the first argument."""
+        """The derivative in the first argument."""
         order, letter = (
             (1, self.letter)
             if not self.letter.startswith("D")
@@ -131,7 +134,7 @@ class Composition:
     def derivative(self, order: int = 1) -> Composition:
         """The derivative in the first argument.
 
-        It is a composition with a dot over a name for each derivative of its value.
+        It is a composition, with a dot over a name for each derivative of its value.
 
         Raises: KcalcError for orders beyond 4.
         """
@@ -144,7 +147,7 @@ class Composition:
 
     @property
     def closed_form_obstacle(self) -> str | None:
-        """The reason why ``closed_form`` is None; None where there is a closed form."""
+        """The reason why ``closed_form`` is None; None if there is a closed form."""
         return found if isinstance(found := self._closed(), str) else None
 
     def _closed(self) -> sp.Expr | str:
@@ -162,8 +165,8 @@ class Composition:
             sizes[symbol] = size(expr)
             if sizes[symbol] > CLOSED_SIZE:
                 return (
-                    f"as one expression it has more than {CLOSED_SIZE} terms and operations; read "
-                    f".expr, where its parts are named"
+                    f"as one expression it has more than {CLOSED_SIZE} terms and operations; use "
+                    ".expr, which names its parts"
                 )
             table[symbol] = expr.xreplace(table)
         return table[symbol]
@@ -175,7 +178,7 @@ class Composition:
     def _opened(self, expr: Any) -> Any:
         """The expression with local maps replaced by their closed forms.
 
-        None where one has none.
+        None if one has none.
         """
         table = {(f.function, len(f.arguments)): f for f in self.functions}
         while applied := expr.atoms(AppliedUndef):
@@ -195,7 +198,7 @@ class Composition:
             expr = expr.xreplace(known)
         return expr
 
-    def evaluate(self, values: Mapping[Any, Any], digits: int = 30) -> Any:
+    def evaluate(self, values: Mapping[Any, Any], digits: int = 30) -> Mpf:
         """The value at given numbers, in mpmath with ``digits`` digits.
 
         ``values``: {argument or its name: number}.
@@ -210,7 +213,7 @@ class Composition:
         field = mpmath_field(digits)
         missing = [s.name for s in self.arguments if s not in given]
         if missing:
-            raise KcalcError(f"no value is given for {', '.join(missing)}")
+            raise KcalcError(f"give values for {', '.join(missing)}")
         with decimal_digits(field.digits + 10):
             table: dict[Any, Any] = {s: mpmath.mpf(field.number(given[s])) for s in self.arguments}
             functions = self._numeric(field.digits + 5)
@@ -224,7 +227,7 @@ class Composition:
     def _numeric(self, digits: int) -> dict[str, Callable[..., Any]]:
         """The local maps by name as functions of numbers.
 
-        Put into one another as expressions, they keep SymPy busy without end.
+        Nesting them as expressions would take SymPy forever.
         """
         forms: dict[str, dict[int, Any]] = {}
         for local in self.functions:
@@ -249,7 +252,7 @@ class Composition:
 
         One row per definition, one per run of equal blocks.
 
-        ``remark``: a text that goes below the formula, with a dagger at the result.
+        ``remark``: text below the formula, with a dagger at the result.
         """
         remark = plain_text(remark, "remark", empty=True)
         mark = r"^{\dagger}" if remark else ""
@@ -267,9 +270,9 @@ class Composition:
         )
 
     def _activations(self) -> list[str]:
-        """Definitions of the activations that appear in the formulas by a letter.
+        """Definitions of the activations written as letters in the formulas.
 
-        They are activations without a name of their own, and those in Gaussian integrals.
+        They are unnamed activations, and those in Gaussian integrals.
         """
         texts = {f.own_name: f.definition() for f in self.functions}
         return [text for text in texts.values() if text]
@@ -281,7 +284,7 @@ class Composition:
     def shown(self, remark: str = "") -> str | None:
         """The LaTeX array for a notebook.
 
-        None where it is too long to read and to set, as in densely connected networks.
+        None if it is too long to read, as in densely connected networks.
         """
         symbols = sum(
             1
@@ -315,7 +318,7 @@ class Formula:
     symbolic: Callable[..., Any]
 
     @property
-    def expr(self) -> Any:
+    def expr(self) -> Composition:
         """The symbolic form as a named composition, {output: composition} for several outputs.
 
         For C maps and kernels it is at input q = 1.
@@ -323,30 +326,30 @@ class Formula:
         return self.symbolic()
 
     @property
-    def closed_form(self) -> sp.Expr | Any:
+    def closed_form(self) -> sp.Expr | None:
         """The result as one SymPy expression.
 
-        None where there is none, for the reason in ``closed_form_obstacle``.
+        None if there is none, for the reason in ``closed_form_obstacle``.
         """
         return self.expr.closed_form if isinstance(self.expr, Composition) else None
 
     @property
     def closed_form_obstacle(self) -> str | None:
-        """The reason why ``closed_form`` is None; None where there is a closed form."""
-        composition = self.expr
+        """The reason why ``closed_form`` is None; None if there is a closed form."""
+        composition = self.symbolic()
         if isinstance(composition, Composition):
             return composition.closed_form_obstacle
-        return f"there are {len(composition)} outputs; ask .expr[output].closed_form"
+        return f"there are {len(composition)} outputs; use .expr[output].closed_form"
 
     def latex(self) -> str:
-        """The formula in LaTeX, to be set in mathematics mode with amsmath.
+        """The formula in LaTeX, for math mode with amsmath.
 
         Several outputs one below the other.
 
-        A dagger and a last line say where it is heuristic. Raises: KcalcError where there is no
-        symbolic form.
+        A dagger and a last line mark a heuristic result. Raises: KcalcError if there is no symbolic
+        form.
         """
-        composition = self.expr
+        composition = self.symbolic()
         if isinstance(composition, Composition):
             return composition.latex(self._remark())
         return _stacked({node: part.latex(self._remark()) for node, part in composition.items()})
@@ -357,7 +360,7 @@ class Formula:
 
     def _repr_latex_(self) -> str | None:
         try:
-            composition = self.expr
+            composition = self.symbolic()
         except KcalcError:  # no symbolic form: a notebook shows the plain repr instead
             return None
         if isinstance(composition, Composition):
@@ -374,11 +377,11 @@ def _stacked(parts: Mapping[Any, Any]) -> str:
 
 
 def _applied(name: str, forms: Mapping[int, Any], *values: Any) -> Any:
-    """A local map at numbers. Raises: KcalcError where it has no closed form."""
+    """A local map at numbers. Raises: KcalcError if it has no closed form."""
     form = forms.get(len(values))
     if form is None:
         raise KcalcError(f"{name} has no closed form; evaluate the map itself with numbers")
-    return form(*map(mpmath.mpf, values))  # numbers of Python would be divided as floats
+    return form(*map(mpmath.mpf, values))  # Python numbers would be divided as floats
 
 
 # -- derivatives -----------------------------------------------------------------------------------
@@ -389,7 +392,7 @@ DOTS = ("", "dot", "ddot", "dddot", "ddddot")
 def differentiated(composition: Composition, order: int) -> Composition:
     """The derivative of the given order in the first argument.
 
-    Raises: KcalcError for orders that have no sign.
+    Raises: KcalcError for orders without a symbol.
     """
     if derivative_order(order) >= len(DOTS):
         raise KcalcError(
@@ -431,14 +434,14 @@ class _Rate:
                     break
                 definitions.append((named, expr))
         exits: list[Any] = [*stage.exits]
-        for symbol in exits:  # grows by the rate of each, until rates are numbers
+        for symbol in exits:  # grows by the rate of each value until rates are numbers
             if isinstance(rate := self.rates.get(symbol), sp.Symbol) and rate not in exits:
                 exits.append(rate)
         return Stage(tuple(definitions), tuple(exits))
 
     def __call__(self, expr: Any) -> Any:
         calls: dict[Any, Any] = {call: sp.Dummy() for call in expr.atoms(AppliedUndef)}
-        plain = expr.xreplace(calls)  # from the outside in: calls inside of calls stay in them
+        plain = expr.xreplace(calls)  # from the outside in: calls inside calls stay in them
         back: dict[Any, Any] = {dummy: call for call, dummy in calls.items()}
         parts = []
         for symbol in plain.free_symbols:
@@ -454,8 +457,8 @@ class _Rate:
         local, rates = self.functions[call.func, len(call.args)], list(map(self, call.args))
         if not local.several and any(rate != 0 for rate in rates[1:]):
             raise KcalcError(
-                f"{call.func} depends on the argument through several of its values: its "
-                f"derivative has no formula here"
+                f"{call.func} depends on the argument through several of its values, so its "
+                "derivative has no formula"
             )
         return sp.Add(
             *(
@@ -466,7 +469,7 @@ class _Rate:
         )
 
     def _derived(self, local: LocalFunction, place: int) -> Any:
-        """The derivative of a local map by an argument, as a local map of its own."""
+        """The derivative of a local map in an argument, as another local map."""
         made = local.derived(place)
         self.functions.setdefault((made.function, len(made.arguments)), made)
         return made.function

@@ -1,14 +1,13 @@
-"""Kernel maps as objects: callable, differentiable, drawable, and with their assumptions.
+"""Kernel maps as objects: callable, differentiable, plottable, with assumptions.
 
-A map, local or global, evaluates through one method that its owner provides; everything else is
-derived here.
+A local or global map implements one evaluation method; everything else is derived here.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import sympy as sp
@@ -16,6 +15,8 @@ import sympy as sp
 from ..fields.arguments import (
     Array,
     Node,
+    Number,
+    Numbers,
     derivative_order,
     finished,
     gap_balls,
@@ -41,6 +42,7 @@ from .composition import Composition, Formula
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from ..fields.balls import Enclosure
     from ..fields.tables import QTable, Table
 
 
@@ -62,16 +64,16 @@ class Assumption:
 
 INFINITE_WIDTH = Assumption(
     "network",
-    "infinite width; weights of mean 0, independent between layers, in each layer i.i.d. Gaussian "
-    "or uniform orthogonal",
+    "infinite width; weights of mean 0, independent between layers, i.i.d. Gaussian or uniform "
+    "orthogonal in each layer",
 )
 
 
 @dataclass(frozen=True)
 class FixedPoint(Shown):
-    """A fixed point: its value, the slope of the map there, and whether it attracts.
+    """A fixed point: its value, the slope of the map there, and whether it is attracting.
 
-    Whether it attracts is None where the slope does not decide.
+    The last is None if the slope does not decide.
     """
 
     value: float
@@ -88,16 +90,16 @@ class FixedPoint(Shown):
 
 
 def _snapped(value: float) -> float:
-    """Zero where a value is zero but for rounding."""
+    """Zero if a value is zero up to rounding."""
     return 0.0 if abs(value) < 1e-12 else value
 
 
 class Approximable:
-    """A result with ``assumptions``, which is heuristic if one of them is."""
+    """A result with ``assumptions``; it is heuristic if one of them is."""
 
     @property
     def heuristic(self) -> bool:
-        """True if a rule was used whose hypothesis does not hold, or holds in part only."""
+        """True if the result used a rule whose hypothesis fails or holds only in part."""
         return any(a.kind == "heuristic" for a in getattr(self, "assumptions", ()))
 
 
@@ -115,15 +117,15 @@ class KernelMap(Approximable, Formula, ABC):
 
 
 def sole(found: dict[Node, Any]) -> Any:
-    """The value of the only output, {output: value} of several."""
+    """The value of the only output, or {output: value} for several."""
     return next(iter(found.values())) if len(found) == 1 else found
 
 
 def one_output(of: KernelMap, what: str) -> Node:
-    """The only output of a map. Raises: KcalcError where there are several; ``what`` needs one."""
+    """The only output of a map. Raises: KcalcError if there are several; ``what`` needs one."""
     if len(of.outputs) != 1:
         raise KcalcError(
-            f"{what} need one output, the network has {len(of.outputs)}: "
+            f"{what} need one output, but the network has {len(of.outputs)}: "
             f"{', '.join(map(str, of.outputs[:6]))}"
         )
     return of.outputs[0]
@@ -132,13 +134,13 @@ def one_output(of: KernelMap, what: str) -> Node:
 class CMap(KernelMap):
     """A C map: the c value of two feature maps as a function of the inputs' c values and q values.
 
-    Call ``C(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``C(c, q1, q2)`` where
-    the two inputs differ in q (``q2=None`` means ``q1``); every method that evaluates the map takes
-    q values so. With several outputs the result is {output: value}.
+    Call ``C(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``C(c, q1, q2)`` if
+    the two inputs differ in q (``q2=None`` means ``q1``); all methods that evaluate the map accept
+    q values in this way. With several outputs the result is {output: value}.
     """
 
     least: float = -1.0  # the smallest c value of its domain
-    scan = 721  # angles among which fixed points are looked for
+    scan = 721  # number of angles in the search for fixed points
 
     @abstractmethod
     def gaps(
@@ -159,7 +161,20 @@ class CMap(KernelMap):
         first, second, shape = q_of_inputs(self.inputs, q1, q2, gap)
         return self.gaps(gap, first, second, order), shape
 
-    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def __call__(
+        self,
+        c: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def __call__(
+        self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
         """c values at the output.
 
         Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it or for nan.
@@ -169,10 +184,25 @@ class CMap(KernelMap):
         single = single_precision(c, q1, q2)
         return sole({n: finished(1 - jet.value, shape, single) for n, jet in jets.items()})
 
-    def at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def at_angle(
+        self,
+        theta: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def at_angle(
+        self, theta: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def at_angle(
+        self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> float | Array:
         """The angle arccos C at the output for angles theta at the input.
 
-        theta = arccos c in [0, pi]; the result is exact near 0.
+        theta = arccos c in [0, pi]; the result is accurate even near 0.
         """
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._jets(gaps_at_angle(self.inputs, theta), q1, q2, 0)
@@ -184,11 +214,25 @@ class CMap(KernelMap):
             }
         )
 
-    def gap_at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def gap_at_angle(
+        self,
+        theta: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def gap_at_angle(
+        self, theta: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def gap_at_angle(
+        self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> float | Array:
         """1 - C at the output for angles at the input.
 
-        At uniform q it has full relative accuracy however small it is (absolute accuracy at q1 !=
-        q2).
+        At uniform q it has full relative accuracy, however small (absolute accuracy for q1 != q2).
         """
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._jets(gaps_at_angle(self.inputs, theta), q1, q2, 0)
@@ -202,7 +246,7 @@ class CMap(KernelMap):
         """
         return CMapDerivative(self, derivative_order(n))
 
-    def series(self, n: int, q: Any = 1) -> Any:
+    def series(self, n: int, q: Any = 1) -> Array:
         """Taylor coefficients b_0 ... b_{n-1} of C at c = 0 for uniform input q.
 
         Returns: an array of n numbers.
@@ -228,16 +272,15 @@ class CMap(KernelMap):
 
     def ball(
         self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None
-    ) -> Any:
+    ) -> Enclosure:
         """A certified enclosure of C(c, q1, q2), by ball arithmetic with ``digits`` decimal digits.
 
         Proven, not estimated.
 
         Arguments are single numbers (floats as their exact binary values; SymPy and mpmath numbers
         with all their digits) or {input: number}. Returns: a :class:`kcalc.fields.balls.Enclosure`,
-        {output: enclosure} for several outputs.
-        Raises: KcalcError outside the domain, for symbols, and where no bound on an activation can
-        be derived.
+        {output: enclosure} for several outputs. Raises: KcalcError outside the domain, for symbols,
+        and if no bound on an activation can be derived.
         """
         from ..fields.balls import Enclosure, ball_field
 
@@ -260,7 +303,7 @@ class CMap(KernelMap):
     ) -> Table:
         """C at fixed q values as a :class:`kcalc.fields.tables.Table`.
 
-        A million values take about 20 ms, and there is an error bound.
+        A million values take about 20 ms; the table has an error bound.
 
         All inputs share one c value. Raises: KcalcError for several outputs, and for q values that
         are not single numbers.
@@ -286,7 +329,7 @@ class CMap(KernelMap):
     def fixed_points(self, q: Any = 1) -> tuple[FixedPoint, ...]:
         """The isolated solutions of C(c) = c in [-1, 1] at uniform input q, in increasing order.
 
-        None for the identity map.
+        Returns None for the identity map.
         """
         from ..foundation.rootfinding import sign_changes
 
@@ -321,7 +364,7 @@ class CMap(KernelMap):
         q: Any = None,
         **options: Any,
     ) -> Axes:
-        """Draw C over its domain, [-1, 1] or for tokens [-1/(T - 1), 1].
+        """Plot C over its domain, [-1, 1] or for tokens [-1/(T - 1), 1].
 
         See :func:`kcalc.plotting.c_maps`.
         """
@@ -349,7 +392,7 @@ class CMap(KernelMap):
 
 @dataclass(frozen=True)
 class GapAt:
-    """1 - C as a function of 1 - c alone, at fixed q values: the function of a table."""
+    """1 - C as a function of only 1 - c, at fixed q values, for tables."""
 
     base: CMap
     q1: dict[Node, Array]
@@ -412,7 +455,20 @@ class CMapDerivative(MapDerivative):
         """
         return self._derived(self.base.symbolic(q1, q2, q=q))
 
-    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def __call__(
+        self,
+        c: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def __call__(
+        self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
         """The derivative at c, same arguments and shapes as the map."""
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self.base._jets(gaps_at(self.base.inputs, c), q1, q2, self.order)
@@ -424,9 +480,9 @@ class CMapDerivative(MapDerivative):
         for node, value in values.items():
             if np.isnan(value).any():
                 raise KcalcError(
-                    f"node {node!r}: the derivative of order {self.order} of its C map is not "
-                    f"known where lower derivatives, or those of earlier nodes, are infinite: at "
-                    f"c = +-1, behind activations with kinks or jumps; take |c| < 1"
+                    f"node {node!r}: the derivative of order {self.order} of its C map is unknown "
+                    "where lower derivatives, or those of earlier nodes, are infinite: at c = "
+                    "+-1, after activations with kinks or jumps; use |c| < 1"
                 )
         return sole(
             {n: finished(value, shape, single_precision(c, q1, q2)) for n, value in values.items()}
@@ -436,7 +492,7 @@ class CMapDerivative(MapDerivative):
 class QMap(KernelMap):
     """A Q map: the q value at the output as a function of the inputs' q values.
 
-    Call ``Q(q)``, arrays welcome.
+    Call ``Q(q)`` with a number or an array.
     """
 
     @abstractmethod
@@ -453,7 +509,11 @@ class QMap(KernelMap):
         }
         return sole(out)
 
-    def __call__(self, q: Any) -> Any:
+    @overload
+    def __call__(self, q: Number) -> float: ...
+    @overload
+    def __call__(self, q: Numbers) -> Array: ...
+    def __call__(self, q: Any) -> float | Array:
         """q values at the output. Domain: q > 0. Raises: KcalcError outside it or for nan."""
         return self._evaluate(q, 0)
 
@@ -461,7 +521,7 @@ class QMap(KernelMap):
         """The n-th derivative in q."""
         return QMapDerivative(self, derivative_order(n))
 
-    def series(self, n: int, q: Any = 1) -> Any:
+    def series(self, n: int, q: Any = 1) -> Array:
         """Taylor coefficients a_0 ... a_{n-1} of Q about q: Q(q + t) = sum_k a_k t^k.
 
         Returns: an array of n numbers, n <= 101.
@@ -479,7 +539,7 @@ class QMap(KernelMap):
         """Q per output as balls of the field, from balls at the inputs."""
         raise KcalcError(f"{self!r} has no certified evaluation")
 
-    def ball(self, q: Any, digits: int = 30) -> Any:
+    def ball(self, q: Any, digits: int = 30) -> Enclosure:
         """A certified enclosure of Q(q), by ball arithmetic with ``digits`` decimal digits.
 
         See :meth:`CMap.ball`.
@@ -496,10 +556,10 @@ class QMap(KernelMap):
         )
 
     def table(self, low: float = 1e-3, high: float = 1e3, tolerance: float = 1e-13) -> QTable:
-        """Q for low <= q <= high, all inputs' q value, as a :class:`~kcalc.fields.tables.QTable`.
+        """A table of Q for low <= q <= high, the q value of all inputs.
 
-        Its relative error is ``tolerance``. Raises: KcalcError for several outputs, unless 0 < low
-        < high, and for too rough a Q.
+        Returns: a :class:`~kcalc.fields.tables.QTable` with relative error ``tolerance``. Raises:
+        KcalcError for several outputs, unless 0 < low < high, and for too rough a Q.
         """
         from ..fields.tables import tabulate_q
 
@@ -515,7 +575,7 @@ class QMap(KernelMap):
     def fixed_points(self, low: float = 1e-6, high: float = 1e6) -> tuple[FixedPoint, ...]:
         """The isolated solutions of Q(q) = q in [low, high], in increasing order.
 
-        None where every q is fixed.
+        None if every q is fixed.
         """
         from ..foundation.rootfinding import finite_part, sign_changes
 
@@ -527,7 +587,7 @@ class QMap(KernelMap):
 
         if not (bottom := one_q(low, "low")) < (top := one_q(high, "high")):
             raise KcalcError(
-                f"fixed points are looked for between low < high, got {glimpse(low)} and "
+                f"the search for fixed points needs low < high, got {glimpse(low)} and "
                 f"{glimpse(high)}"
             )
         grid = finite_part(excess, np.linspace(np.log(bottom), np.log(top), 241))
@@ -573,6 +633,10 @@ class QMapDerivative(MapDerivative):
         """
         return self._derived(self.base.expr)
 
-    def __call__(self, q: Any) -> Any:
+    @overload
+    def __call__(self, q: Number) -> float: ...
+    @overload
+    def __call__(self, q: Numbers) -> Array: ...
+    def __call__(self, q: Any) -> float | Array:
         """The derivative at q."""
         return self.base._evaluate(q, self.order)

@@ -14,7 +14,7 @@ from ..foundation.repetition import repetition
 
 @dataclass(frozen=True)
 class Stage:
-    """The definitions made between two cut points.
+    """The definitions between two cut points.
 
     ``exits`` are the symbols that carry the state onward.
     """
@@ -25,7 +25,7 @@ class Stage:
     def code(self, entry: Sequence[sp.Symbol]) -> Any:
         """The stage with standard names for its entry symbols and its own, decimals to 12 digits.
 
-        Equal codes, equal functions.
+        Equal codes mean equal functions.
         """
         start = {symbol: sp.Dummy(f"in{i}", dummy_index=2000 + i) for i, symbol in enumerate(entry)}
         own = {
@@ -68,7 +68,7 @@ class RepeatedStages:
 
     @property
     def has_distinct_letters(self) -> bool:
-        """Whether each changing value of the block can be written by a letter of its own.
+        """Whether each changing value of the block can use its own letter.
 
         False if no value changes. The letters must differ from each other and from the other
         symbols of the block.
@@ -115,13 +115,13 @@ class RepeatedStages:
         if self.count == 1:
             return text
         return (
-            f"{self.count} times, the last gives "
+            f"{self.count} times, the last giving "
             f"{', '.join(str(last) for _, last in self._changing)}: {text}"
         )
 
 
 def runs(stages: Sequence[Stage], arguments: Sequence[sp.Symbol]) -> list[RepeatedStages]:
-    """The stages in order, equal blocks that follow one another as one run."""
+    """The stages in order, with consecutive equal blocks as one run."""
     read = [
         {symbol for _, expr in stage.definitions for symbol in expr.free_symbols}
         for stage in stages

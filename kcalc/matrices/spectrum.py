@@ -1,6 +1,6 @@
 """The eigenvalues of a kernel matrix.
 
-Condition number, effective dimension, and the resolution of double precision.
+It provides the condition number, effective dimension, and the resolution of double precision.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ASYMMETRY = 1e3  # rounding units by which K and its transpose may differ
 class Spectrum(Shown):
     """The eigenvalues of a symmetric positive semidefinite matrix, the largest first.
 
-    ``resolution`` is the rounding error of eigenvalues, n eps lambda_max: those below it are zero
-    as far as the matrix's precision tells.
+    ``resolution`` is the rounding error of eigenvalues, n eps lambda_max: smaller ones are
+    indistinguishable from zero.
     """
 
     eigenvalues: Array
@@ -58,13 +58,13 @@ class Spectrum(Shown):
     def condition_number(self) -> float:
         """lambda_max / lambda_min, or infinity.
 
-        It is infinite where lambda_min is below ``resolution`` (equal inputs, a kernel that has
+        It is infinite if lambda_min is below ``resolution`` (equal inputs, a kernel that has
         collapsed).
         """
         return self.largest / self.smallest if self.smallest > self.resolution else math.inf
 
     def effective_dimension(self, ridge: float = 0.0) -> float:
-        """sum_i lambda_i / (lambda_i + ridge): how many directions a ridge leaves to fit with.
+        """sum_i lambda_i / (lambda_i + ridge): the effective number of directions under a ridge.
 
         The rank for ridge = 0.
         """
@@ -153,11 +153,11 @@ def spectrum(matrix: Any) -> Spectrum:
 def checked_spectrum(eigenvalues: Array, kind: Any) -> Spectrum:
     """The spectrum of descending eigenvalues.
 
-    Raises: KcalcError where one is negative beyond rounding, or none is positive.
+    Raises: KcalcError if one is negative beyond rounding, or none is positive.
     """
     largest = max(float(eigenvalues[0]), -float(eigenvalues[-1]))
     if largest == 0:
-        raise KcalcError("the kernel matrix is zero, so it has no spectrum to speak of")
+        raise KcalcError("the kernel matrix is zero, so its spectrum is trivial")
     resolution = eigenvalues.size * float(np.finfo(kind).eps) * largest
     if eigenvalues[-1] < -10 * resolution:
         raise not_positive_definite(float(eigenvalues[-1]), largest)
@@ -165,7 +165,7 @@ def checked_spectrum(eigenvalues: Array, kind: Any) -> Spectrum:
 
 
 def condition_number(matrix: Any) -> float:
-    """lambda_max / lambda_min of a kernel matrix; infinite where it is singular to its precision.
+    """lambda_max / lambda_min of a kernel matrix; infinite if it is singular to its precision.
 
     Raises: as :func:`spectrum`.
     """
@@ -225,17 +225,16 @@ def ridge_value(ridge: Any, what: str = "ridge") -> float:
 def not_positive_definite(
     smallest: float, largest: float, ridge: float = 0.0, name: str = "ridge"
 ) -> KcalcError:
-    """The error for a kernel matrix that cannot be solved with.
+    """The error for a kernel matrix that is too ill-conditioned to solve with.
 
-    It reports the smallest eigenvalue and a ridge that would do.
+    It reports the smallest eigenvalue and a sufficient ridge.
     """
     enough = max(-2 * smallest, 1e-12 * largest)
     added = f" + {name} {ridge:g}" if ridge else ""
     return KcalcError(
         f"the kernel matrix{added} is not positive definite to working precision: its smallest "
-        f"eigenvalue is {smallest:.3e}, its largest "
-        f"{largest:.3e}. Equal inputs, or a kernel that has collapsed, make it so; drop them, or "
-        f"give {name} >= {ridge + enough:.1e}"
+        f"eigenvalue is {smallest:.3e}, its largest {largest:.3e}. The cause is equal inputs or a "
+        f"collapsed kernel; drop duplicates, or give {name} >= {ridge + enough:.1e}"
     )
 
 

@@ -1,8 +1,8 @@
-"""Networks: layers and their primitives, graphs, builders, architectures, and folds.
+"""Networks: layers and their primitives, graphs, builders, architectures and folds.
 
-Layers are made of primitives; folds read networks. The names here are for readers of networks:
-primitives (Attend and Positions too, whose layers are in :mod:`kcalc.layers`), the folds over
-them, and checks of networks.
+Layers consist of primitives, and folds read networks. This module exports the names that a calculus
+needs: the primitives, the folds over them, and checks of networks. Attend and Positions here are
+the primitives; the layers of that name are in :mod:`kcalc.layers`.
 """
 
 from .blocks import Block

@@ -20,11 +20,11 @@ Step = tuple[Node, Layer, tuple[Node, ...]]
 class Block:
     """``count`` isomorphic pieces in a row.
 
-    Each piece reads one feature map and emits that of its last node.
+    Each piece reads one feature map and returns that of its last node.
 
-    ``pieces[i]`` holds the nodes of the i-th piece in an order that corresponds between pieces;
-    ``entry`` is the node whose feature map the first piece reads (None for a piece that starts at
-    the network's inputs).
+    ``pieces[i]`` lists the nodes of the i-th piece; corresponding nodes of all pieces have the same
+    index. ``entry`` is the node whose feature map the first piece reads (None for a piece that
+    starts at the network's inputs).
     """
 
     entry: Node | None
@@ -47,7 +47,7 @@ class Block:
 def cut_nodes(steps: Sequence[Step], outputs: Sequence[Node]) -> list[Node]:
     """The nodes that lie on every path from an input to an output, in order.
 
-    In a topological order a node is one iff no edge (nor an input or output still open) passes over
+    In a topological order, a node is a cut iff no edge (and no open input or output) passes over
     its position.
     """
     position = {node: i for i, (node, _, _) in enumerate(steps)}
@@ -137,7 +137,7 @@ def same_structure(
     second: Sequence[Step],
     second_out: Sequence[Node],
 ) -> bool:
-    """True if two networks differ by node labels (and the order of a Sum's addends) alone."""
+    """True if two networks differ only in node labels and in the order of addends of a Sum."""
     if len(first) != len(second) or len(first_out) != len(second_out):
         return False
     graphs = [_coloured(first, set(first_out)), _coloured(second, set(second_out))]
@@ -156,7 +156,7 @@ def same_structure(
 def _coloured(steps: Sequence[Step], outputs: set[Node]) -> nx.DiGraph:
     """The graph with nodes coloured by their structure above and below.
 
-    Only nodes of equal colours may correspond to each other.
+    Only nodes of equal colour can correspond.
     """
     up: dict[Node, int] = {}
     labels: dict[Node, dict[Node, tuple[Any, ...]]] = {}

@@ -1,7 +1,7 @@
 """Building networks from pieces: ``chain``, ``residual``, ``repeat``.
 
-A piece is a layer or a one-input, one-output network; its own Input stands for the layers before
-it.
+A piece is a layer or a network with one input and one output. Its Input represents the layers
+before it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ DEEPEST = 10**6  # layers or blocks that any builder repeats
 
 
 def unused_name(network: Network, name: str) -> str:
-    """A name that no node has: ``name``, primed as often as it takes."""
+    """An unused node name: ``name``, with as many primes as needed."""
     while name in network:
         name += "'"
     return name
 
 
 def output_scaled(network: Network, factors: Mapping[Node, float]) -> Network:
-    """The network with a Scale behind every output."""
+    """The network with a Scale after every output."""
     scales = {
         node: (unused_name(network, f"{node}: output scale"), Scale(factors[node]), (node,))
         for node in network.outputs
@@ -47,9 +47,17 @@ def output_scaled(network: Network, factors: Mapping[Node, float]) -> Network:
 def chain(*pieces: Piece) -> Network:
     """The composition of pieces, first to last.
 
-    ``pieces``: layers and networks of one input and one output. A first piece other than ``Input``
-    gets an ``Input()`` in front, so that a chain is itself a piece.
-    Returns: a Network. Raises: KcalcError for anything but a piece, or an Input in the middle.
+    ``pieces``: layers, and networks with one input and one output. If the first piece is not an
+    ``Input``, an ``Input()`` is added before it, so a chain is itself a piece. Returns: a Network.
+    Raises: KcalcError for anything but a piece, or for an Input in the middle.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> L = kc.layers
+    >>> len(kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh"), L.Affine()))
+    4
+
     """
     if not pieces:
         raise KcalcError("chain needs at least one layer or network")
@@ -68,9 +76,18 @@ def chain(*pieces: Piece) -> Network:
 
 
 def repeat(block: Piece, n: int) -> Network:
-    """Copies of a piece in a row, each with weights of its own.
+    """Copies of a piece in a row, each with independent weights.
 
-    ``block``: a layer or a network of one input and one output. ``n``: how many copies.
+    ``block``: a layer, or a network with one input and one output. ``n``: the number of copies.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> L = kc.layers
+    >>> block = kc.chain(L.Affine(), L.Nonlinear("tanh"))
+    >>> len(kc.chain(L.Input(), kc.repeat(block, 3), L.Affine()))
+    8
+
     """
     return chain(*[block] * whole(n, "the number of copies", 1, DEEPEST))
 
@@ -85,14 +102,24 @@ def residual(
 
     The shortcut is the identity by default.
 
-    ``branch``: a layer or a network of one input and one output. ``shortcut_weight``,
-    ``residual_weight``: amplitudes; one given weight fixes the other by squares summing to one;
-    none gives a plain sum (both one); both are taken as they are; a shortcut weight of 0 gives the
-    branch alone, without a Sum. ``shortcut``: a piece on the shortcut, such as an Affine where
-    widths change; None: the identity.
+    ``branch``: a layer, or a network with one input and one output. ``shortcut_weight``,
+    ``residual_weight``: amplitudes. If one is given, the other follows from squares summing to one;
+    if none is given, both are one (a plain sum); if both are given, they are used unchanged. A
+    shortcut weight of 0 gives only the branch, without a Sum. ``shortcut``: a piece on the
+    shortcut, such as an Affine where widths change; None: the identity.
 
-    Raises: KcalcError for a weight outside [0, 1] where the other is to follow from it, or a
-    residual weight of 0.
+    Raises: KcalcError for a residual weight of 0, or for a weight outside [0, 1] if the other
+    follows from it.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> L = kc.layers
+    >>> branch = kc.chain(L.Nonlinear("relu"), L.Affine())
+    >>> net = kc.chain(L.Input(), L.Affine(), kc.residual(branch, shortcut_weight=0.8))
+    >>> print(round(kc.q_map(net)(1.0), 6))
+    0.82
+
     """
     weights = residual_weights(shortcut_weight, residual_weight)
     if weights is not None and weights[0] == 0 and weights[1] == 1:
@@ -108,7 +135,7 @@ def residual(
 def residual_weights(
     shortcut_weight: Any = None, residual_weight: Any = None
 ) -> tuple[Any, Any] | None:
-    """The (shortcut, residual) amplitudes of a sum; None for plain ones. See :func:`residual`."""
+    """The (shortcut, residual) amplitudes of a sum; None for a plain sum. See :func:`residual`."""
     if shortcut_weight is None and residual_weight is None:
         return None
     if shortcut_weight is not None and residual_weight is not None:
@@ -122,7 +149,7 @@ def residual_weights(
         pair = _complement(residual_weight, "residual_weight"), residual_weight
     if pair[1] == 0:
         raise KcalcError(
-            "a residual weight of 0 (shortcut weight of 1) leaves the branch without effect; use "
+            "a residual weight of 0 (shortcut weight of 1) removes the effect of the branch; use "
             "a smaller shortcut weight"
         )
     return pair
@@ -133,8 +160,7 @@ def _complement(given: Any, name: str) -> Any:
     weight: Any = as_number(given, name)
     if not getattr(weight, "free_symbols", None) and not 0 <= float(weight) <= 1:
         raise KcalcError(
-            f"{name} must lie in [0, 1], got {weight}; give both weights for a sum that is not "
-            f"normalised"
+            f"{name} must lie in [0, 1], got {weight}; for an unnormalised sum give both weights"
         )
     if isinstance(weight, float):
         return float((1 - weight) * (1 + weight)) ** 0.5
@@ -169,19 +195,18 @@ class _Builder:
         if isinstance(piece, Network):
             return self.graft(piece, tail)
         if isinstance(piece, Input):
-            raise KcalcError("an Input can stand only at the beginning of a chain")
+            raise KcalcError("an Input is allowed only at the beginning of a chain")
         return self.add(piece, (tail,))
 
     def graft(self, piece: Network, tail: Node | None) -> Node:
-        """Copy a network in, its Input replaced by ``tail`` (kept where ``tail`` is None).
+        """Copy a network into the steps, with ``tail`` in place of its Input (None keeps it).
 
-        Returns its output's name.
+        Returns the name of its output.
         """
         if len(piece.outputs) != 1 or (tail is not None and len(piece.inputs) != 1):
             raise GraphError(
-                f"a piece has one input and one output, this has {len(piece.inputs)} and "
-                f"{len(piece.outputs)}; "
-                "join such networks with networkx and kc.Network"
+                f"a piece needs one input and one output, but this one has {len(piece.inputs)} and "
+                f"{len(piece.outputs)}; join such networks with networkx and kc.Network"
             )
         names: dict[Node, Node] = {}
         for node, layer, parents in piece.steps():
@@ -194,14 +219,14 @@ class _Builder:
 
     def network(self) -> Network:
         if len(self.steps) == 1:
-            raise GraphError("a network of an Input alone does nothing; add a layer")
+            raise GraphError("a network that is only an Input does nothing; add a layer")
         return Network.from_steps(self.steps).with_notes(self.notes)
 
 
 def repeated_block(network: Network) -> Network:
-    """The block that a network repeats most, or the network itself where it repeats none.
+    """The block that a network repeats most, or the network itself if it repeats none.
 
-    Raises: KcalcError for other than one input and one output.
+    Raises: KcalcError unless it has one input and one output.
     """
     require_network(network)
     blocks = [b for b in network.blocks() if b.count > 1 and b.entry is not None]
@@ -213,6 +238,6 @@ def repeated_block(network: Network) -> Network:
         entry, steps = network.inputs[0], [step for step in network.steps() if step[2]]
     else:
         raise KcalcError(
-            "a block with one input and one output is needed, or a network that repeats one"
+            "expected a block with one input and one output, or a network that repeats one"
         )
     return Network.from_steps([(entry, Input(), ()), *steps])

@@ -1,4 +1,4 @@
-"""The folds, forward and backward: the only loops over a network in the library."""
+"""The forward and backward folds, the only loops over a network in the library."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ State = TypeVar("State")
 class Calculus(Protocol):
     """One way of reading a network.
 
-    It consists of a state per feature map and a rule per layer, or per primitive.
+    A calculus defines a state per feature map and a rule per layer or per primitive.
     """
 
     @property
     def rule(self) -> Any:
-        """``rule(layer, node, inputs)``: the state emitted, from the states read in slot order.
+        """``rule(layer, node, inputs)`` maps the input states, in slot order, to the output state.
 
-        Mostly a dispatching method.
+        It is usually a dispatching method.
         """
         ...
 
@@ -34,8 +34,8 @@ def fold(
 ) -> dict[Hashable, State]:
     """Read a network layer by layer from its inputs to its outputs.
 
-    Parameters: ``inputs`` holds the state of every Input node. Returns: the state of every node.
-    Raises: the errors of rules; NoRule where the calculus has none for a layer.
+    Parameters: ``inputs``, the state of every Input node. Returns: the state of every node. Raises:
+    NoRule if the calculus has no rule for a layer, and the errors of its rules.
     """
     require_network(network)
     return _fold(network, network.steps(), calculus, inputs)
@@ -70,9 +70,10 @@ def interpret(
 ) -> dict[Hashable, State]:
     """Read a network primitive by primitive (:mod:`kcalc.network.primitives`).
 
-    It is :func:`fold` for calculi whose rules are per primitive.
+    This is :func:`fold` for calculi with a rule per primitive.
 
-    Returns: the state of every node, and of the inner nodes of layers that are several primitives.
+    Returns: the state of every node, including the inner nodes of layers made of several
+    primitives.
     """
     require_network(network)
     return _fold(network, network.operations, calculus, inputs)
@@ -88,10 +89,9 @@ def _fold(
     missing = next((node for node in network.inputs if node not in inputs), None)
     if missing is not None:
         raise KcalcError(
-            f"no value is given for the input {missing!r}; give one for every input, {{input: "
-            f"value}}"
+            f"the input {missing!r} has no value; give one for every input, {{input: value}}"
         )
-    rule = calculus.rule  # looked up once: a dispatching method is made anew at every look
+    rule = calculus.rule  # looked up once, because every look-up creates a new dispatching method
     states: dict[Hashable, State] = {}
     for node, operation, reads in steps:
         if node in inputs:
@@ -117,7 +117,7 @@ def _fold(
 def _reads_others_preactivated(network: Network, node: Hashable) -> bool:
     """Whether ``network.preactivated()`` changes the nodes above an activation.
 
-    These are the nodes between the activation and the weights before it.
+    Those are the nodes between the activation and the weights before it.
     """
     other, waiting = network.preactivated(), [node]
     seen = {node, *network.nodes_of(Affine)}
@@ -140,9 +140,9 @@ def interpret_back(
 ) -> dict[Hashable, State]:
     """Read a network primitive by primitive from its outputs to its inputs.
 
-    Parameters: ``messages``: the initial message of every node;
-    ``rule(primitive, node, message, reads)`` gives one message per node read; ``add`` joins those
-    of a node's readers. Returns: the message of every node. Raises: the errors of the rule.
+    Parameters: ``messages``, the initial message of every node; ``rule(primitive, node, message,
+    reads)``, which returns one message per input node; ``add``, which combines the messages from
+    all readers of a node. Returns: the message of every node. Raises: the errors of the rule.
     """
     require_network(network)
     found = dict(messages)
@@ -165,19 +165,18 @@ def no_rule(
     node: Hashable,
     hints: Mapping[type[Primitive], str] = MappingProxyType({}),
 ) -> NoRule:
-    """The error of a calculus that has no rule for a layer or a primitive.
+    """The error for a layer or primitive without a rule in a calculus.
 
-    It names the nearest rewrite.
+    Its message suggests the closest rewrite.
 
-    ``hints``: {kind of primitive: the calculus's own advice}, for layers that ``REWRITES`` leaves
-    out.
+    ``hints``: {kind of primitive: advice of the calculus}, for layers not listed in ``REWRITES``.
     """
     layer: Any = operation.origin if isinstance(operation, Primitive) else operation
     kind = type(layer).__name__
     own = (hint for primitive, hint in hints.items() if isinstance(operation, primitive))
-    over = getattr(operation, "over", "")  # what the statistics of a norm are over
+    over = getattr(operation, "over", "")  # the axes that a norm takes statistics over
     known = REWRITES.get(kind) or OF_NORMS.get(over)
-    rewrite = known or next(own, "replace the layer by one that the calculus knows")
+    rewrite = known or next(own, "replace the layer with one that the calculus supports")
     if over == "batch" and calculus in KERNELS:
         rewrite += ", use LayerNorm, or approximate a large batch with kc.large_batch(net)"
     reason = f" ({layer.name}: {layer.reason})" if kind == "Opaque" else ""
@@ -185,40 +184,38 @@ def no_rule(
 
 
 def unknown_gradient(what: str, node: Hashable) -> KcalcError:
-    """The error of gradients that pass something whose own gradient is not known."""
+    """The error for gradients through an operation whose gradient is unknown."""
     return KcalcError(
-        f"node {owner(node)!r}: {what} has a gradient of its own, which is not known; kernel "
-        "maps do not need it. Write the part so that backpropagation differentiates it, or put "
+        f"node {owner(node)!r}: {what} has a custom gradient that kcalc cannot read; kernel maps "
+        "do not need it. Rewrite it with operations that backpropagation differentiates, or put "
         "layers.StopGradient() or layers.SurrogateGradient(activation, slope) in its place"
     )
 
 
-# the calculi that know LayerNorm, and BatchNorm of a large batch
+# the calculi that support LayerNorm, and BatchNorm of a large batch
 KERNELS = (
     "kernel maps",
     "gradients",
 )
 OVER_TOKENS = (
-    "networks over tokens have kernel maps, gradients and tangent kernels, as in kc.c_map(net, "
+    "for networks over tokens use kernel maps, gradients or tangent kernels, as in kc.c_map(net, "
     "tokens=128)"
 )
 OF_NORMS = {
     "batch": "it couples the examples of a batch; drop it with net.without_normalization() and "
     "normalise the sums "
     "with net.normalised()",
-    "positions": "its statistics run over locations too; drop it with net.without_normalization() "
-    "and normalise the sums "
-    "with net.normalised()",
+    "positions": "its statistics also run over locations; drop it with "
+    "net.without_normalization() and normalise the sums with net.normalised()",
 }
 REWRITES = {
     "Positions": OVER_TOKENS,
     "Attend": OVER_TOKENS,
     "ClassToken": OVER_TOKENS,
-    "TokenMix": "its effect on c values depends on those between tokens; follow pairs of tokens "
-    "with "
-    "kc.c_map(net, spatial='exact', image_shape=(tokens,))",
-    "Product": "rewrite the gate as one activation of a single pre-activation where it is one, or "
-    "cut the network there",
-    "Opaque": "replace the node by layers that kcalc knows, or analyse the parts before and after "
-    "it",
+    "TokenMix": "its effect on c values depends on the c values between tokens; follow pairs of "
+    "tokens with kc.c_map(net, spatial='exact', image_shape=(tokens,))",
+    "Product": "if the gate is one activation of a single pre-activation, rewrite it so; "
+    "otherwise cut the network there",
+    "Opaque": "replace the node with layers that kcalc supports, or analyse the parts before and "
+    "after it",
 }

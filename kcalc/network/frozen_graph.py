@@ -1,4 +1,4 @@
-"""The graph of a network as networkx has it, frozen."""
+"""The graph of a network as a frozen networkx graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .notes import Note
 from .validation import Step
 
 Node = Hashable
-NOTES = "notes"  # the attribute under which notes travel through copies and changes
+NOTES = "notes"  # the attribute that carries notes through copies and changes
 
 
 class FrozenAttributes(dict[str, Any]):
@@ -21,7 +21,7 @@ class FrozenAttributes(dict[str, Any]):
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise TypeError(
             "the graph of a network is frozen; change a copy, net.graph.copy(), and make a new "
-            "Network of it"
+            "Network from it"
         )
 
     __setitem__ = __delitem__ = __ior__ = update = setdefault = _refuse  # pyright: ignore
@@ -35,10 +35,10 @@ class FrozenAttributes(dict[str, Any]):
 
 
 def frozen_graph(steps: Iterable[Step], notes: Iterable[Note]) -> nx.DiGraph:
-    """The frozen ``nx.DiGraph`` of (node, layer, parents in slot order) triples, attributes too.
+    """The frozen ``nx.DiGraph`` of (node, layer, parents in slot order) triples.
 
-    Notes are attributes of their nodes, so that copies, other labels and joined graphs have them;
-    those on nodes that were bypassed since are an attribute of the graph.
+    Attributes are frozen too. Notes are attributes of their nodes, so they survive copying,
+    relabelling and joining. Notes on nodes that were bypassed since are an attribute of the graph.
     """
     graph: Any = _graph_of(steps)
     for note in notes:
@@ -53,9 +53,9 @@ def frozen_graph(steps: Iterable[Step], notes: Iterable[Note]) -> nx.DiGraph:
 
 
 def notes_of(graph: nx.DiGraph) -> tuple[Note, ...]:
-    """The notes that a graph inherits from the networks of which it is made.
+    """The notes that a graph inherits from the networks it was built from.
 
-    Each note has the present label of its node.
+    Each note carries the current label of its node.
     """
     placed = [(node, found) for node, found in graph.nodes(data=NOTES) if found is not None]
     now = [replace(note, node=node) for node, found in placed for note in _notes(found)]
@@ -63,7 +63,7 @@ def notes_of(graph: nx.DiGraph) -> tuple[Note, ...]:
 
 
 def _notes(found: Any) -> tuple[Note, ...]:
-    """The notes in the attribute of a user's graph; anything else there is ignored."""
+    """The notes in the attribute of a user's graph. Any other value there is ignored."""
     if not isinstance(found, tuple):
         return ()
     return tuple(note for note in found if isinstance(note, Note))

@@ -1,8 +1,8 @@
-"""The layers a network is made of: frozen dataclasses, one per kind.
+"""The layers of a network: frozen dataclasses, one per kind.
 
 A layer states the function of a node, never how a calculus reads it. Numbers may be Python or SymPy
-numbers, or SymPy expressions with free symbols, which symbolic methods carry and numeric ones ask
-to substitute (``net.subs``).
+numbers, or SymPy expressions with free symbols. Symbolic methods carry such symbols; numeric ones
+ask for values (``net.subs``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..foundation.errors import GraphError, KcalcError, glimpse
 from ..foundation.plain_arguments import LARGEST, choice, extents, items, truth, utf8, whole
 from . import masks as M
 from . import primitives as P
-from .primitives import Primitive, Program, Reads
+from .primitives import Count, Primitive, Program, Reads
 
 __all__ = [
     "KINDS",
@@ -59,8 +59,8 @@ __all__ = [
 Number = Any
 MANY = math.inf
 LARGEST_BIAS = 1e100  # standard deviation of the biases of scores
-SMALL = 1e-150  # numbers whose squares are told from 0 with some room
-SHOWN = 16  # numbers of a matrix that are printed
+SMALL = 1e-150  # numbers whose squares are safely distinct from 0
+SHOWN = 16  # how many numbers of a matrix are printed
 
 
 def _fail(layer: object, message: str) -> KcalcError:
@@ -99,10 +99,10 @@ def _extent(layer: object, name: str, optional: bool = False) -> None:
 class Layer:
     """Base of all layers.
 
-    ``arity``: the least and greatest number of inputs. ``per_input``: {field of one number per
-    input: these numbers in words}. ``passes``: whether kernel maps take its output for its input,
-    as they do for pooling. ``family``: the group of layers that one colour of drawings stands for:
-    "input", "affine", "activation", "join", "normalisation", "pooling", "attention" or "other".
+    ``arity``: the minimum and maximum number of inputs. ``per_input``: {field with one number per
+    input: a description}. ``passes``: whether kernel maps treat the layer as the identity, as they
+    do for pooling. ``family``: the group of layers that share a colour in drawings: "input",
+    "affine", "activation", "join", "normalisation", "pooling", "attention" or "other".
     """
 
     arity: ClassVar[tuple[float, float]] = (1, 1)
@@ -111,7 +111,7 @@ class Layer:
     family: ClassVar[str] = "other"
 
     def __repr__(self) -> str:
-        """The fields; those with ``repr=False`` only where they differ from their defaults."""
+        """The fields. Those with ``repr=False`` appear only if they differ from their defaults."""
         shown = [
             f"{item.name}={getattr(self, item.name)!r}"
             for item in fields(self)
@@ -148,16 +148,16 @@ class Layer:
         )
 
     def lowered(self, reads: Reads) -> Primitive | Program | None:
-        """The layer as primitives (:mod:`kcalc.network.primitives`).
+        """The primitives of the layer (:mod:`kcalc.network.primitives`).
 
-        One, a program of several, or None where it passes its input on.
+        One primitive, a program of several, or None if the layer passes its input on.
         """
         return P.Unknown(origin=self)
 
-    def emits(self, reads: Reads) -> Any:
-        """The channels of its output, None where they are not known.
+    def emits(self, reads: Reads) -> Count | None:
+        """The number of output channels, None if unknown.
 
-        Raises: GraphError where those of the inputs contradict.
+        Raises: GraphError if the channels of the inputs contradict each other.
         """
         counts = {k for k in reads.channels if k is not None}
         if len(counts) > 1:
@@ -170,10 +170,10 @@ class Layer:
             )
         return counts.pop() if counts else None
 
-    def colour(self, count: int) -> tuple[Any, Sequence[Any]]:
-        """(the layer without the order of its inputs, the marks of its inputs).
+    def colour(self, count: int) -> tuple[object, Sequence[object]]:
+        """A pair: the layer without the order of its inputs, and a mark for each input.
 
-        There is one mark for each of ``count`` inputs. Networks are compared by these values.
+        There are ``count`` marks, one per input. Networks are compared by these values.
         """
         return self, range(count)
 
@@ -182,11 +182,11 @@ class Layer:
 class Input(Layer):
     """A network input.
 
-    ``features``: the number of channels; None: not said. ``image_shape``: (height, width) of
-    images, whose pixels are the locations.
+    ``features``: the number of channels; None: unknown. ``image_shape``: (height, width) of images,
+    whose pixels are the locations.
     """
 
-    features: int | Any = None  # a whole number or a symbol
+    features: int | Any = None  # an integer or a symbol
     image_shape: tuple[int, ...] | None = None
     arity: ClassVar[tuple[float, float]] = (0, 0)
     family: ClassVar[str] = "input"
@@ -198,7 +198,7 @@ class Input(Layer):
     def lowered(self, reads: Reads) -> Primitive:
         return P.Source(origin=self)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         return self.features
 
 
@@ -206,7 +206,7 @@ TRAINED = (True, False, "weights", "biases", "indirectly")
 
 
 def _trained(layer: Layer, choices: tuple[Any, ...] = (True, False, "indirectly")) -> None:
-    """One of the ways in which weights are trained."""
+    """How weights are trained, as one of the known values."""
     given: Any = getattr(layer, "trained")  # noqa: B009  # a field of the layers that have weights
     if isinstance(given, np.bool_):
         object.__setattr__(layer, "trained", bool(given))
@@ -220,25 +220,25 @@ PADDINGS = ("same", "valid", "circular", "reflect", "replicate", "causal")
 
 @dataclass(frozen=True)
 class Affine(Layer):
-    """A linear map with its own weights and bias: dense, or a convolution with ``kernel`` > 1.
+    """A linear map with weights and a bias: dense, or a convolution if ``kernel`` > 1.
 
     At initialisation ``Var W = sigma_w^2 / fan_in`` and ``Var b = sigma_b^2``.
 
-    ``features``: the number of output channels; None: not said. ``kernel`` and ``stride``: one
+    ``features``: the number of output channels; None: unknown. ``kernel`` and ``stride``: one
     number, or one per axis of the image. ``padding``: "same" gives ``ceil(size / stride)`` outputs,
-    the smaller half of the padding in front (as in JAX, Flax and Keras); "circular", "reflect" and
-    "replicate" do too, with the image continued in these ways in place of zeros, and "causal" with
-    all of the padding in front; "valid" reads inside the image alone; numbers are those of PyTorch.
-    ``dilation``: the step between the taps, one number, or one per axis. ``groups``: channels
-    in as many groups, which do not mix. ``bias``: whether there is one. ``sigma_w``, ``sigma_b``:
-    numbers or SymPy expressions. ``standardised``: weight standardisation: the weights into each
-    output have mean 0 over the fan-in (and the same variance), so that the channel mean of the
-    input drops out. ``trained``: which of them are: True, both; False, neither, as in a frozen
-    layer; "weights" or "biases" only; "indirectly": both are made of trained parameters that have
-    gradients of their own, as those of spectral or weight normalisation.
+    with the smaller half of the padding at the start (as in JAX, Flax and Keras). "circular",
+    "reflect" and "replicate" give the same number of outputs but extend the image in these ways
+    instead of with zeros; "causal" puts all padding at the start. "valid" reads only inside the
+    image. Numbers mean the same as in PyTorch. ``dilation``: the step between taps, one number or
+    one per axis. ``groups``: the number of channel groups, which do not mix. ``bias``: whether the
+    layer has a bias. ``sigma_w``, ``sigma_b``: numbers or SymPy expressions. ``standardised``:
+    weight standardisation. The weights into each output then have mean 0 over the fan-in (and the
+    same variance), so the channel mean of the input drops out. ``trained``: True, both weights and
+    biases; False, neither, as in a frozen layer; "weights" or "biases", only these; "indirectly",
+    both are functions of other trained parameters, as in spectral or weight normalisation.
     """
 
-    features: int | Any = None  # a whole number or a symbol
+    features: int | Any = None  # an integer or a symbol
     kernel: int | tuple[int, ...] = 1
     stride: int | tuple[int, ...] = 1
     padding: Any = "same"
@@ -264,7 +264,7 @@ class Affine(Layer):
             if self.padding not in PADDINGS:
                 raise _fail(
                     self,
-                    f"padding must be one of {', '.join(map(repr, PADDINGS))} or numbers, got "
+                    f"padding must be one of {', '.join(map(repr, PADDINGS))}, or numbers, got "
                     f"{glimpse(self.padding)}",
                 )
         elif isinstance(self.padding, list | tuple) or (
@@ -276,8 +276,7 @@ class Affine(Layer):
             if not self.padding and self.kernel:
                 raise _fail(
                     self,
-                    "padding must not be empty: give one number, or one for every axis of the "
-                    "kernel",
+                    "padding must not be empty: give one number, or one per axis of the kernel",
                 )
         else:
             object.__setattr__(self, "padding", whole(self.padding, "Affine: padding"))
@@ -302,7 +301,7 @@ class Affine(Layer):
     def lowered(self, reads: Reads) -> Primitive:
         return P.Fresh(**vars(self), reads=reads.channels[0], origin=self)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         for count, what in ((reads.channels[0], "input"), (self.features, "output")):
             if count is not None and self.groups != 1 and count % self.groups:
                 raise GraphError(
@@ -316,13 +315,13 @@ class Affine(Layer):
 class Nonlinear(Layer):
     """An elementwise activation.
 
-    It is given by a registered name, an ``Activation`` or a SymPy expression in one symbol.
+    ``activation`` is a registered name, an ``Activation`` or a SymPy expression in one symbol.
     """
 
     activation: Activation
     family: ClassVar[str] = "activation"
 
-    if TYPE_CHECKING:  # the constructor takes more types than it keeps
+    if TYPE_CHECKING:  # the constructor accepts more types than it stores
 
         def __init__(self, activation: Any) -> None: ...
 
@@ -335,19 +334,19 @@ class Nonlinear(Layer):
 
 @dataclass(frozen=True)
 class SurrogateGradient(Layer):
-    """An elementwise ``activation`` with the derivative of another function in backpropagation.
+    """An elementwise ``activation`` with a different derivative in backpropagation.
 
-    Gradients are multiplied by ``slope``, a function of the layer's input, where they would be by
-    the derivative of ``activation``: 1 for a straight-through estimator. Kernel maps are those of
-    the activation; gradients and tangent kernels take the slope. Both are given as the activation
-    of a :class:`Nonlinear` is. [Bengio et al. 2013]
+    Gradients are multiplied by ``slope``, a function of the layer's input, instead of the
+    derivative of ``activation``; a straight-through estimator has slope 1. Kernel maps use the
+    activation; gradients and tangent kernels use the slope. Both accept the same values as the
+    activation of a :class:`Nonlinear`. [Bengio et al. 2013]
     """
 
     activation: Activation
     slope: Activation
     family: ClassVar[str] = "activation"
 
-    if TYPE_CHECKING:  # the constructor takes more types than it keeps
+    if TYPE_CHECKING:  # the constructor accepts more types than it stores
 
         def __init__(self, activation: Any, slope: Any) -> None: ...
 
@@ -363,7 +362,7 @@ class SurrogateGradient(Layer):
 class Sum(Layer):
     """``sum_i w_i x_i`` over the inputs in slot order; ``weights=None`` means ones.
 
-    The weights are never renormalised.
+    kcalc never renormalises the weights.
     """
 
     weights: tuple[Number, ...] | None = None
@@ -394,7 +393,7 @@ class Sum(Layer):
             origin=self,
         )
 
-    def colour(self, count: int) -> tuple[Any, Sequence[Any]]:
+    def colour(self, count: int) -> tuple[object, Sequence[object]]:
         return Sum, [("weight", w) for w in self.weights or (1,) * count]
 
 
@@ -402,7 +401,7 @@ class Sum(Layer):
 class Concat(Layer):
     """Concatenation by channels.
 
-    ``channels`` gives each input's number of channels if the features are not known.
+    ``channels``: the number of channels of each input, for networks with unknown features.
     """
 
     channels: tuple[Number, ...] | None = None
@@ -420,7 +419,7 @@ class Concat(Layer):
         given = items(self.channels, "Concat.channels")
         if not given:
             raise _fail(
-                self, "channels must not be empty; leave channels=None where features are known"
+                self, "channels must not be empty; leave channels=None if features are known"
             )
         symbolic = [
             isinstance(k, sp.Expr) and not k.is_number and k.is_positive is not False for k in given
@@ -441,18 +440,17 @@ class Concat(Layer):
             return P.Join(counts=self.channels or counts, origin=self)
         problem = (
             f"node {reads.node!r} (Concat): the width of {reads.parents[known.index(False)]!r} is "
-            f"unknown while others are known; give "
-            "channels="
+            "unknown, but others are known; give channels="
         )
         return P.Join(counts=None, problem=problem, origin=self)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         counts = reads.channels if self.channels is None else self.channels
         for parent, width, given in zip(reads.parents, reads.channels, counts, strict=True):
             if width is not None and isinstance(given, int) and width != given:
                 raise GraphError(
-                    f"node {reads.node!r} (Concat) says {given} channels for {parent!r}, which "
-                    f"emits {width}"
+                    f"node {reads.node!r} (Concat) declares {given} channels for {parent!r}, which "
+                    f"has {width}"
                 )
         return sum(counts) if all(isinstance(k, int) for k in counts) else None
 
@@ -487,7 +485,7 @@ class Product(Layer):
 class GatedUnit(Layer):
     """``value * phi(gate)`` of two inputs, value and gate.
 
-    With an Affine on each input it is a gated linear unit: GLU with ``"sigmoid"``, SwiGLU with
+    With an Affine on each input this is a gated linear unit: GLU with ``"sigmoid"``, SwiGLU with
     ``"swish"``, GEGLU with ``"gelu"`` [Dauphin et al. 2017; Shazeer 2020].
     """
 
@@ -511,10 +509,10 @@ class GatedUnit(Layer):
 
 @dataclass(frozen=True, repr=False)
 class Normalisation(Layer):
-    """Base of normalisations, which networks can be rid of.
+    """Base of normalisations, which can be removed from networks.
 
-    ``centred`` and ``over`` are as in :class:`kcalc.network.primitives.Norm`; so is a field
-    ``groups``, where there is one. A normalisation that does more has a program in its ``lowered``.
+    ``centred`` and ``over`` are as in :class:`kcalc.network.primitives.Norm`, and so is the field
+    ``groups`` if there is one. A more complex normalisation returns a program from ``lowered``.
     """
 
     centred: ClassVar[bool] = True
@@ -529,7 +527,7 @@ class Normalisation(Layer):
     def lowered(self, reads: Reads) -> Primitive | Program:
         return self.norm(reads)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         count, groups = super().emits(reads), getattr(self, "groups", 1)
         if self.over == "channels" and isinstance(count, int) and count % groups:
             raise GraphError(
@@ -543,7 +541,8 @@ class Normalisation(Layer):
 class LayerNorm(Normalisation):
     """Per location: subtract the mean over channels, divide by the standard deviation.
 
-    The gain is 1, the bias 0, epsilon 0. ``groups``: channels in as many groups, each by itself.
+    The gain is 1, the bias 0, epsilon 0. ``groups``: the number of channel groups, normalised
+    separately.
     """
 
     groups: int = field(default=1, repr=False)
@@ -556,7 +555,7 @@ class LayerNorm(Normalisation):
 class RMSNorm(Normalisation):
     """Per location: divide by the root mean square over channels (gain 1, epsilon 0).
 
-    ``groups``: channels in as many groups, each by itself, such as the heads of an attention.
+    ``groups``: the number of channel groups, normalised separately, such as the heads of attention.
     """
 
     groups: int = field(default=1, repr=False)
@@ -570,9 +569,10 @@ class RMSNorm(Normalisation):
 class L2Norm(Normalisation):
     """Per location: divide by the Euclidean norm over channels, ``scale x / |x|`` (epsilon 0).
 
-    ``groups``: channels in as many groups, each by itself, such as the heads of an attention whose
-    queries and keys are normalised. ``scale``: the gain at initialisation. The mean square of the
-    output is ``scale^2`` over the channels of a group, so it needs the channels of its input.
+    ``groups``: the number of channel groups, normalised separately, such as the heads of an
+    attention with normalised queries and keys. ``scale``: the gain at initialisation. The mean
+    square of the output is ``scale^2`` divided by the channels per group, so the channels of the
+    input must be known.
     """
 
     groups: int = 1
@@ -587,8 +587,8 @@ class L2Norm(Normalisation):
         (count,) = reads.channels
         if count is None:
             raise GraphError(
-                f"node {reads.node!r} (L2Norm): the channels of {reads.parents[0]!r}, by which its "
-                f"output is scaled, are not known; give features= there"
+                f"node {reads.node!r} (L2Norm): its output depends on the number of channels of "
+                f"{reads.parents[0]!r}, which is unknown; give features= there"
             )
         size = self.scale * sp.sqrt(sp.sympify(self.groups) / count)
         return [(self.norm(reads), (0,)), (P.Mix(weights=(size,), origin=self), (1,))]
@@ -596,10 +596,11 @@ class L2Norm(Normalisation):
 
 @dataclass(frozen=True)
 class BatchNorm(Normalisation):
-    """Batch normalisation. It couples the examples of a batch, which kernel maps cannot represent.
+    """Batch normalisation, which couples the examples of a batch.
 
-    ``batch_c``: the c value in [0, 1) that different examples of a large batch have at this node,
-    with which kernel maps approximate it; ``kc.large_batch(network)`` fills it in.
+    Kernel maps cannot represent this coupling. ``batch_c``: the c value in [0, 1) between different
+    examples of a large batch at this node. Kernel maps use it to approximate the layer;
+    ``kc.large_batch(network)`` fills it in.
     """
 
     batch_c: Number | None = None
@@ -622,7 +623,7 @@ class GroupNorm(Normalisation):
 
     There are ``groups`` groups of channels. The gain is 1, the bias 0, epsilon 0.
 
-    ``groups=1`` is layer normalisation over everything but the examples.
+    ``groups=1`` is layer normalisation over everything except the examples.
     """
 
     groups: int = 1
@@ -636,13 +637,13 @@ class GroupNorm(Normalisation):
 class TokenMix(Layer):
     """A linear map over locations, ``y_t = sum_s matrix[t][s] x_s``.
 
-    The locations are tokens, row by row in an image; the numbers are the same for every channel and
-    input.
+    Locations are tokens, counted row by row in an image. The matrix is the same for every channel
+    and input.
 
-    Fixed token mixing: attention with zero query or key weights, an MLP-Mixer's token weights as
-    they are. ``matrix`` is an array (T, S) of numbers; behind one that is not square an image has
-    one axis of T locations. ``random``: the numbers are a draw of Gaussian weights, for which maps
-    without locations take new ones of the same mean square (exact for many uncorrelated tokens).
+    This is fixed token mixing: attention with zero query or key weights, or the token weights of an
+    MLP-Mixer. ``matrix`` is an array (T, S) of numbers. If it is not square, the output image has
+    one axis of T locations. ``random``: the numbers are a draw of Gaussian weights. Maps without
+    locations then use new weights of the same mean square (exact for many uncorrelated tokens).
     """
 
     matrix: Any
@@ -662,8 +663,8 @@ class TokenMix(Layer):
         if not np.abs(array).sum(axis=1).all():
             raise _fail(
                 self,
-                f"row {int(np.argmin(np.abs(array).sum(axis=1)))} of the matrix is 0, so that its "
-                f"token is 0 whatever the input",
+                f"row {int(np.argmin(np.abs(array).sum(axis=1)))} of the matrix is 0, so its "
+                "token is 0 whatever the input",
             )
         object.__setattr__(self, "matrix", tuple(map(tuple, array.tolist())))
         object.__setattr__(self, "random", truth(self.random, "TokenMix: random"))
@@ -682,7 +683,7 @@ class TokenMix(Layer):
     def permutes(self) -> float | None:
         """The common factor of a signed permutation of tokens, else None.
 
-        Every token must read one token alone, all multiplied by this number or its negative.
+        Every token must read exactly one token, always multiplied by this number or its negative.
         """
         array = self.array
         sizes = np.abs(array[array != 0])
@@ -696,13 +697,13 @@ class TokenMix(Layer):
 
 @dataclass(frozen=True)
 class Embedding(Layer):
-    """A vector of its own for every token id, its entries independent with variance ``sigma^2``.
+    """A vector for every token id, with independent entries of variance ``sigma^2``.
 
-    It reads the ids; different ids have independent vectors. To kernel maps it is an Affine without
-    bias that reads one-hot vectors.
+    The layer reads ids; different ids have independent vectors. Kernel maps treat it as an Affine
+    without bias that reads one-hot vectors.
 
-    ``features``: the number of channels; None: not said. ``vocabulary``: the number of ids; None:
-    not said. ``trained``: False for a frozen table; "indirectly" as in :class:`Affine`.
+    ``features``: the number of channels; None: unknown. ``vocabulary``: the number of ids; None:
+    unknown. ``trained``: False for a frozen table; "indirectly" as in :class:`Affine`.
     """
 
     features: int | Any = None
@@ -722,19 +723,19 @@ class Embedding(Layer):
         given = {item.name: getattr(affine, item.name) for item in fields(affine)}
         return P.Fresh(**given, reads=self.vocabulary, one_hot=True, origin=self)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         return self.features
 
 
 @dataclass(frozen=True)
 class Positions(Layer):
-    """Adds to every token a vector that says where it stands, the same for all inputs.
+    """Adds a vector for its position to every token, the same for all inputs.
 
     ``kind``: "learned", vectors of independent entries of variance ``sigma^2``; "sinusoidal", the
-    fixed vectors of sines and cosines of [Vaswani et al. 2017], times ``sqrt(2) sigma``, so that
-    their mean square is ``sigma^2``; "constant", one learned vector for all places, as embeddings
-    of token types are where there is one type. ``length``: how many positions there are; None: not
-    said. ``trained``: False where learned vectors are frozen; "indirectly" as in :class:`Affine`.
+    fixed vectors of sines and cosines of [Vaswani et al. 2017], times ``sqrt(2) sigma``, so their
+    mean square is ``sigma^2``; "constant", one learned vector for all positions, such as the
+    embedding of a single token type. ``length``: the number of positions; None: unknown.
+    ``trained``: False if learned vectors are frozen; "indirectly" as in :class:`Affine`.
     """
 
     kind: str = "learned"
@@ -765,10 +766,10 @@ class Positions(Layer):
 
 @dataclass(frozen=True)
 class ClassToken(Layer):
-    """Puts learned tokens, the same for all inputs, in front of the tokens of its input.
+    """Puts learned tokens, the same for all inputs, before the tokens of its input.
 
-    ``sigma``: the standard deviation of their independent entries; ``count``: how many they are,
-    such as 2 in DeiT, a class token and a distillation token. ``trained``: as in
+    ``sigma``: the standard deviation of their independent entries; ``count``: the number of learned
+    tokens, such as 2 in DeiT (a class token and a distillation token). ``trained``: as in
     :class:`Embedding`.
     """
 
@@ -792,43 +793,48 @@ class ClassToken(Layer):
         ]
 
 
-BY_PLACE = {*M.MASKS, "rotary", "alibi", "relative"}  # what tells the tokens of an Attend apart
+BY_PLACE = {
+    *M.MASKS,
+    "rotary",
+    "alibi",
+    "relative",
+}  # fields that distinguish tokens
 
 
 @dataclass(frozen=True, repr=False)
 class Attend(Layer):
     """Attention over T tokens.
 
-    ``out_i = sum_j (identity I + A - centre / T)_ij v_j`` with ``A_i = softmax_j(s_ij)``,
-    ``s_ij = scale q_i . k_j``; behind a mask the mean that ``centre`` takes off is that of the
-    tokens that i sees. It reads queries, keys and values, in this order; the maps that make
-    them, and the one that reads the heads, are Affine layers.
+    ``out_i = sum_j (identity I + A - centre / T)_ij v_j`` with ``A_i = softmax_j(s_ij)``, ``s_ij =
+    scale q_i . k_j``; with a mask, ``centre`` subtracts the mean over the tokens that i sees. The
+    inputs are queries, keys and values, in this order. The maps that produce them, and the one that
+    reads the heads, are separate Affine layers.
 
-    ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries
-    and keys; None: not said. ``causal``: token i sees the tokens up to i. ``window``: it sees the
-    tokens j with ``|i - j| < window`` alone; ``chunk``: those of its own chunk of as many tokens,
-    counted from the first; None: all. ``prefix``: token i sees the tokens up to i and the first
-    ``prefix`` ones, as in a prefix language model, which has ``causal=False``; None: no such mask.
-    A token sees what all of its masks let it see. ``scale``: "sqrt" is ``1 / sqrt(key_width)``,
-    "linear" ``1 / key_width``, or a number, which needs ``key_width``.
-    ``normaliser``: "softmax"; or a function of every score by itself, "sigmoid",
-    ``A = 1 / (1 + T exp(-s))``, "relu", ``A = max(0, s) / T``, "identity", ``A = s``. ``identity``,
-    ``centre``: numbers, 0 but for softmax. ``sink``: softmax has one more score, 0, whose weight is
-    dropped. ``key_heads``: how many heads of keys and values there are, where several heads of
-    queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries
-    and keys, such as 10000; None: none. ``alibi``: scores have the linear biases of ALiBi,
-    with the slopes of its released code for as many heads (Press et al. 2022).
-    ``relative``: (sigma, buckets, furthest): scores have learned biases, one
-    per head and bucket of distances j - i, of standard deviation sigma at initialisation. Of the
-    buckets, half of them for j > i unless ``causal``, the first half hold one distance each, the
-    others grow geometrically, and all distances from ``furthest`` on share the last one (Raffel et
-    al. 2020).
-    ``dropout``: of attention weights, the identity in evaluation. ``wide``: True: kernel maps take
-    scores for Gaussian, their limit at large ``key_width``; False: as they are at ``key_width``,
-    which takes some hundred times longer where attention is not sampled; its derivatives
-    are sampled; None: Gaussian by formulas, and those of ``key_width``, where it is given, in
-    sampling. Assumptions say which. [Vaswani et al. 2017;
-    Ramapuram et al. 2024 (sigmoid); Wortsman et al. 2023 (relu)]
+    ``heads``: the number of heads; None: unknown. ``key_width``: the channels of the queries and
+    keys of a head; None: unknown. ``causal``: token i sees the tokens up to i. ``window``: token i
+    sees only tokens j with ``|i - j| < window``; None: all. ``chunk``: token i sees only its own
+    chunk of ``chunk`` tokens, counted from the first; None: all. ``prefix``: token i sees the
+    tokens up to i and the first ``prefix`` tokens, as in a prefix language model (with
+    ``causal=False``); None: no such mask. Masks combine: a token sees another one only if every
+    mask allows it. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a
+    number, which needs ``key_width``. ``normaliser``: "softmax"; or a function of each score
+    separately: "sigmoid", ``A = 1 / (1 + T exp(-s))``, "relu", ``A = max(0, s) / T``, "identity",
+    ``A = s``. ``identity``, ``centre``: numbers, 0 unless the normaliser is softmax. ``sink``:
+    softmax gets one extra score, 0, and drops its weight. ``key_heads``: the number of heads of
+    keys and values, if several heads of queries share one; None: one each. ``rotary``: the base of
+    rotary position embeddings of queries and keys, such as 10000; None: none. ``alibi``: adds the
+    linear biases of ALiBi to the scores, with the slopes of its released code for this number of
+    heads (Press et al. 2022). ``relative``: (sigma, buckets, furthest) adds learned biases to the
+    scores, one per head and bucket of distances j - i, with standard deviation sigma at
+    initialisation. Unless ``causal``, half of the buckets are for j > i. The first half of the
+    buckets hold one distance each, the others grow geometrically, and all distances from
+    ``furthest`` on share the last one (Raffel et al. 2020). ``dropout``: dropout of attention
+    weights, the identity in evaluation. ``wide``: True treats scores as Gaussian, their limit at
+    large ``key_width``. False uses the scores at the given ``key_width``: this takes some hundred
+    times longer where attention is not sampled, and derivatives are sampled. None uses Gaussian
+    scores in formulas and, in sampling, those of ``key_width`` if it is given. The assumptions of a
+    result say which. [Vaswani et al. 2017; Ramapuram et al. 2024 (sigmoid); Wortsman et al. 2023
+    (relu)]
     """
 
     heads: int | None = None
@@ -859,8 +865,8 @@ class Attend(Layer):
         if self.causal and self.prefix is not None:
             raise _fail(
                 self,
-                "prefix is a causal mask behind the first tokens, and causal=True would hide these "
-                "from each other; use causal=False",
+                "prefix is a causal mask after the first tokens, and causal=True would hide "
+                "these from each other; use causal=False",
             )
         for name in ("sink", "alibi", "wide"):
             if name != "wide" or self.wide is not None:
@@ -884,18 +890,18 @@ class Attend(Layer):
             for name in ("identity", "centre", "sink"):
                 if getattr(self, name) != 0:
                     raise _fail(
-                        self, f"{name} shapes softmax, and the normaliser is {self.normaliser!r}"
+                        self,
+                        f"{name} applies only to softmax, and the normaliser is "
+                        f"{self.normaliser!r}",
                     )
             if self.scale == "linear":
                 raise _fail(
                     self,
-                    f"scores over key_width vanish for wide heads, and with them the weights of "
+                    "scores divided by key_width vanish for wide heads, and so do the weights of "
                     f"{self.normaliser!r}; use 'sqrt'",
                 )
         if self.sink and (self.identity != 0 or self.centre != 0):
-            raise _fail(
-                self, "a sink has no rule together with identity or centre; drop one of them"
-            )
+            raise _fail(self, "a sink cannot be combined with identity or centre; drop one of them")
         if not _symbolic(self.dropout) and not 0 <= self.dropout < 1:
             raise _fail(self, f"dropout must lie in [0, 1), got {self.dropout}")
         if self.rotary is not None:
@@ -907,7 +913,7 @@ class Attend(Layer):
         if self.wide and self.rotary is not None:
             raise _fail(
                 self,
-                "rotary embeddings turn queries and keys of key_width channels; use wide=None",
+                "rotary embeddings rotate queries and keys of key_width channels; use wide=None",
             )
         if self.wide is False and (
             self.key_width is None
@@ -923,8 +929,8 @@ class Attend(Layer):
         if self.rotary is not None and self.key_width is not None and self.key_width % 2:
             raise _fail(
                 self,
-                f"rotary embeddings turn pairs of channels, and key_width = {self.key_width} is "
-                f"odd",
+                f"rotary embeddings rotate pairs of channels, and key_width = {self.key_width} is "
+                "odd",
             )
 
     @property
@@ -933,7 +939,7 @@ class Attend(Layer):
         return M.masks_of(self)
 
     def alike(self) -> Attend:
-        """The attention without masks, rotary embeddings and biases, which keeps tokens alike."""
+        """The attention without masks, rotary embeddings and biases: tokens are exchangeable."""
         void = {item.name: item.default for item in fields(self) if item.name in BY_PLACE}
         return replace(self, **void)
 
@@ -941,19 +947,21 @@ class Attend(Layer):
         """The checked field ``relative``."""
         given = items(self.relative, "Attend.relative")
         if len(given) != 3:
-            raise _fail(self, f"relative is (sigma, buckets, furthest), got {glimpse(given)}")
+            raise _fail(self, f"relative must be (sigma, buckets, furthest), got {glimpse(given)}")
         sigma = one_number(given[0], "sigma of Attend.relative")
         sides = 2 if M.one_sided(self.masks) else 4
         buckets = whole(given[1], "buckets of Attend.relative", sides)
         furthest = whole(given[2], "furthest distance of Attend.relative", 2)
         if not 0 < sigma < LARGEST_BIAS:
-            raise _fail(self, f"sigma of relative lies between 0 and {LARGEST_BIAS:g}, got {sigma}")
+            raise _fail(
+                self, f"sigma of relative must lie between 0 and {LARGEST_BIAS:g}, got {sigma}"
+            )
         near = buckets // sides
         if furthest <= near:
             raise _fail(
                 self,
-                f"the furthest distance of relative is more than {near}, the distances with a "
-                f"bucket of their own, got {furthest}",
+                f"the furthest distance of relative must exceed {near}, the number of distances "
+                f"with a separate bucket, got {furthest}",
             )
         return sigma, buckets, furthest
 
@@ -974,8 +982,8 @@ class Attend(Layer):
         )
         return P.Attend(**{name: getattr(self, name) for name in names}, origin=self)
 
-    def emits(self, reads: Reads) -> Any:
-        """The channels of all heads of values."""
+    def emits(self, reads: Reads) -> Count | None:
+        """The total number of channels of the values, over all heads."""
         queries, keys, values = reads.channels
         heads, shared = self.heads, self.key_heads or self.heads
         widths = ((queries, heads, "queries"), (keys, shared, "keys"), (values, shared, "values"))
@@ -993,14 +1001,14 @@ class Attend(Layer):
                 and width != count * self.key_width
             ):
                 raise GraphError(
-                    f"node {reads.node!r}: {count} heads of key_width {self.key_width} are not "
-                    f"the {width} channels of its {what}"
+                    f"node {reads.node!r}: {count} heads of key_width {self.key_width} do not "
+                    f"match the {width} channels of its {what}"
                 )
         if heads is None or values is None:
             if heads is None and None not in (queries, keys) and queries != keys:
                 raise GraphError(
-                    f"node {reads.node!r}: {queries} channels of queries and {keys} of keys; say "
-                    f"heads= and key_heads="
+                    f"node {reads.node!r}: {queries} channels of queries and {keys} of keys; give "
+                    "heads= and key_heads="
                 )
             return values
         return values // (shared or 1) * heads
@@ -1013,9 +1021,9 @@ POOLS = ("max", "mean", "weighted_mean")
 class Pool(Layer):
     """Pooling over locations, ``kind`` one of "max", "mean", "weighted_mean".
 
-    ``window=None`` pools them all, ``stride=None`` is the window. ``padding``: "valid", windows
-    inside the image only, or "same", ``ceil(size / stride)`` windows, of which the entries outside
-    never count.
+    ``window=None`` pools over all of them; ``stride=None`` uses the window. ``padding``: "valid",
+    windows inside the image only, or "same", ``ceil(size / stride)`` windows, which ignore entries
+    outside the image.
     """
 
     kind: str
@@ -1050,15 +1058,15 @@ RESIZES = ("nearest", "linear", "corners", "zeros")
 
 @dataclass(frozen=True)
 class Resize(Layer):
-    """Images with ``floor(factor n)`` positions along an axis of n.
+    """Resizes images to ``floor(factor n)`` positions along an axis of n.
 
-    ``factor``: a number > 0, or one per axis. ``kind``: "nearest", every position is a copy of one;
-    "linear", positions are interpolated along every axis, and "corners", in such a way that the
-    first and the last stay where they are (PyTorch's ``align_corners=True``); "zeros", factors are
-    whole numbers, every position is followed by zeros and multiplied by the root of the product of
-    the factors, so that the mean square over positions stays. An Affine behind that is a transposed
-    convolution whose stride is ``factor``. ``place``: for "zeros", how many zeros come before each
-    position instead of behind it; a number >= 0, or one per axis.
+    ``factor``: a number > 0, or one per axis. ``kind``: "nearest" copies the nearest position.
+    "linear" interpolates along every axis, and "corners" does so with the first and last positions
+    fixed (PyTorch's ``align_corners=True``). "zeros" takes integer factors: it inserts zeros after
+    every position and multiplies by the root of the product of the factors, which preserves the
+    mean square over positions. An Affine after that is a transposed convolution of stride
+    ``factor``. ``place``: for "zeros", how many zeros come before each position instead of after
+    it; a number >= 0, or one per axis.
     """
 
     factor: Any
@@ -1093,7 +1101,7 @@ class PixelShuffle(Layer):
     An image of ``C r s`` channels becomes one of C channels with r times as many rows and s times
     as many columns for ``factor = (r, s)``: output (r i + a, s j + b) of channel k is input (i, j)
     of channel ``(k r + a) s + b``, as in PyTorch. ``factor``: a positive integer for both axes, or
-    one per axis. ``back``: the reverse, which makes channels of positions.
+    one per axis. ``back``: the reverse, which turns positions into channels.
     """
 
     factor: int | tuple[int, ...] = 2
@@ -1113,13 +1121,13 @@ class PixelShuffle(Layer):
     def lowered(self, reads: Reads) -> Primitive:
         return P.Shuffle(factor=self.factors, back=self.back, origin=self)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         (count,), parts = reads.channels, math.prod(self.factors)
         if count is None or self.back:
             return None if count is None else count * parts
         if isinstance(count, int) and count % parts:
             raise GraphError(
-                f"node {reads.node!r}: the {count} channels of its input are no multiple of "
+                f"node {reads.node!r}: the {count} channels of its input are not a multiple of "
                 f"{parts}, the product of its factors"
             )
         return count // parts
@@ -1127,7 +1135,7 @@ class PixelShuffle(Layer):
 
 @dataclass(frozen=True)
 class Dropout(Layer):
-    """Dropout of a fraction ``rate`` in [0, 1) with rescaling; the identity in evaluation."""
+    """Dropout of a fraction ``rate`` in [0, 1), with rescaling; the identity in evaluation."""
 
     rate: Number
     passes: ClassVar[bool] = True
@@ -1166,14 +1174,14 @@ class Identity(Layer):
 
 @dataclass(frozen=True)
 class StopGradient(Layer):
-    """Passes its input on, and no gradient back: ``detach``, ``stop_gradient``.
+    """Passes its input on but blocks its gradient: ``detach``, ``stop_gradient``.
 
-    Kernel maps take it as the identity; behind it, towards the input, gradients are 0, and the
-    tangent kernel has no part of the weights there.
+    Kernel maps treat it as the identity. Gradients below it are 0, and the weights there do not
+    contribute to the tangent kernel.
 
-    ``unknown``: what has a gradient of its own that is not known, such as a function with a
-    handwritten backward pass; "": nothing. Kernel maps answer, gradients and tangent kernels that
-    would pass it raise an error.
+    ``unknown``: the name of an operation with an unknown custom gradient, such as a function with a
+    handwritten backward pass; "" if there is none. Kernel maps still work, but gradients and
+    tangent kernels through it raise an error.
     """
 
     unknown: str = ""
@@ -1190,16 +1198,16 @@ class StopGradient(Layer):
 
 @dataclass(frozen=True)
 class Opaque(Layer):
-    """Something a reader did not understand: its ``name`` and the ``reason``.
+    """An operation that a reader did not understand: its ``name`` and the ``reason``.
 
-    Every calculus refuses it.
+    Every calculus raises an error for it.
 
-    ``features``: the number of channels that it emits (None: not said).
+    ``features``: the number of output channels (None: unknown).
     """
 
     name: str
     reason: str
-    features: int | Any = None  # a whole number or a symbol
+    features: int | Any = None  # an integer or a symbol
     arity: ClassVar[tuple[float, float]] = (1, MANY)
 
     def __post_init__(self) -> None:
@@ -1209,7 +1217,7 @@ class Opaque(Layer):
         utf8(self.reason, "Opaque: reason")
         _count(self, "features", optional=True)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         return self.features
 
 
@@ -1222,7 +1230,7 @@ def _positive(layer: Layer, name: str) -> None:
 
 
 def layer_of(op: Primitive) -> Layer | None:
-    """The layer that is made of one primitive; None where there is none."""
+    """The layer that consists of one primitive; None if there is none."""
     match op:
         case P.Fresh():
             return Affine(**{item.name: getattr(op, item.name) for item in fields(Affine)})

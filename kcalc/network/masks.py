@@ -2,7 +2,7 @@
 
 A mask has one number or flag, ``value``: that of the field ``name`` of
 :class:`kcalc.network.layers.Attend`. Where an attention has several, a token sees what all of them
-let it see. A new mask is a class here, in ``MASKS``, and its field of the layer.
+let it see. To add a mask, write a class here, list it in ``MASKS`` and add its field to the layer.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Masks = tuple["Mask", ...]
 class Mask:
     """Base of the masks.
 
-    ``name``: its field of an Attend, which is None or False without the mask. ``text``: its words
-    for messages, ``label``: those for drawings, with ``{}`` for the value. ``one_sided``: no token
-    sees a later one.
+    ``name``: its field of an Attend, which is None or False without the mask. ``text``: how
+    messages describe it; ``label``: how drawings do, with ``{}`` for the value. ``one_sided``: no
+    token sees a later one.
     """
 
     value: Any
@@ -37,29 +37,29 @@ class Mask:
 
     @staticmethod
     def checked(value: Any, what: str) -> Any:
-        """The value of the field, checked; ``what``: the field in words."""
+        """The checked value of the field; ``what`` describes the field."""
         return whole(value, what, 1)
 
     def sees(self, rows: Array, columns: Array) -> Array:
-        """Whether the tokens of places ``rows``, (n, 1), see those of ``columns``, (m,)."""
+        """Whether the tokens at positions ``rows``, (n, 1), see those at ``columns``, (m,)."""
         raise NotImplementedError
 
     def hides(self, tokens: int) -> bool:
-        """Whether it may hide some of as many tokens; those it hides none of are alike."""
+        """Whether it may hide some of this many tokens, which are exchangeable otherwise."""
         return True
 
     @classmethod
     def guess(cls, sees: Array) -> Any:
-        """The value of the only mask of this kind that may be an array (tokens, tokens), or None.
+        """The only value with which the mask could equal an array (tokens, tokens), or None.
 
-        Whether it is that array is found out by comparison. Masks without a rule are not read.
+        A comparison then decides. Masks without such a rule are not recognised.
         """
         return None
 
 
 @dataclass(frozen=True)
 class Causal(Mask):
-    """A token sees those up to itself."""
+    """A token sees the tokens up to itself."""
 
     name: ClassVar[str] = "causal"
     text: ClassVar[str] = "a causal mask"
@@ -79,7 +79,7 @@ class Causal(Mask):
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """A token sees those at a distance less than ``value``."""
+    """A token sees the tokens at a distance less than ``value``."""
 
     name: ClassVar[str] = "window"
     text: ClassVar[str] = "a window of {} tokens"
@@ -98,7 +98,7 @@ class Window(Mask):
 
 @dataclass(frozen=True)
 class Chunk(Mask):
-    """A token sees those of its own chunk of ``value`` tokens, counted from the first."""
+    """A token sees its own chunk of ``value`` tokens, counted from the first."""
 
     name: ClassVar[str] = "chunk"
     text: ClassVar[str] = "chunks of {} tokens"
@@ -117,7 +117,7 @@ class Chunk(Mask):
 
 @dataclass(frozen=True)
 class Prefix(Mask):
-    """A token sees those up to itself, and all of the first ``value`` tokens."""
+    """A token sees the tokens up to itself and the first ``value`` tokens."""
 
     name: ClassVar[str] = "prefix"
     text: ClassVar[str] = "a prefix of {} tokens"
@@ -134,12 +134,12 @@ class Prefix(Mask):
         return int(np.argmin(sees.all(axis=0))) or None
 
 
-# their fields of an Attend, in the order in which words name them
+# their fields of an Attend, in the order in which messages list them
 MASKS: Mapping[str, type[Mask]] = {kind.name: kind for kind in (Causal, Window, Chunk, Prefix)}
 
 
 def checked(layer: object) -> dict[str, Any]:
-    """The fields of masks of an Attend, checked."""
+    """The checked mask fields of an Attend."""
     given = {name: getattr(layer, name) for name in MASKS}
     return {
         name: value if value is None else MASKS[name].checked(value, f"Attend: {name}")
@@ -148,19 +148,19 @@ def checked(layer: object) -> dict[str, Any]:
 
 
 def masks_of(layer: object) -> Masks:
-    """The masks of an Attend, by its fields."""
+    """The masks that the fields of an Attend declare."""
     given = ((kind, getattr(layer, name)) for name, kind in MASKS.items())
     return tuple(kind(value) for kind, value in given if value is not None and value is not False)
 
 
 def as_fields(masks: Iterable[Mask]) -> dict[str, Any]:
-    """The fields of an Attend that has these masks."""
+    """The fields of an Attend with these masks."""
     return {mask.name: mask.value for mask in masks}
 
 
 @lru_cache(maxsize=4)
 def visible(masks: Masks, rows: int, columns: int) -> Array:
-    """Whether a token (row) sees another one (column) by all of the masks, an array."""
+    """An array: whether all masks let a token (row) see another one (column)."""
     one, two = np.arange(rows)[:, None], np.arange(columns)
     sees = np.ones((rows, columns), dtype=bool)
     for mask in masks:
@@ -175,14 +175,14 @@ def one_sided(masks: Masks) -> bool:
 
 
 def words(masks: Masks, tokens: int) -> list[str]:
-    """What hides some of as many tokens, in words."""
+    """A description of the masks that hide some of this many tokens."""
     return [mask.text.format(mask.value) for mask in masks if mask.hides(tokens)]
 
 
 def recognised(sees: Array) -> Masks | None:
-    """The masks of which an array (tokens, tokens) is made; None where these are not known.
+    """The masks that make up an array (tokens, tokens); None if it is not recognised.
 
-    One of a kind, besides a causal one.
+    At most one of each kind, possibly with a causal one.
     """
     if sees.all():
         return ()

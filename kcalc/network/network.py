@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import networkx as nx
 import sympy as sp
 
 from ..activations import Activation
 from ..foundation.errors import GraphError, KcalcError, glimpse, unknown
+from ..foundation.extras import MissingExtra
 from ..foundation.guests import DRAWINGS, MissingGuest
 from ..foundation.plain_arguments import is_key, items, mapping, text
 from ..foundation.process_state import cached_property
@@ -23,7 +24,7 @@ from .blocks import Block, cut_nodes, find_blocks, same_structure
 from .frozen_graph import frozen_graph, notes_of
 from .notes import CARRIED, Note
 from .preactivation import preactivated_steps
-from .primitives import Fresh, Inner, Join, Norm, Operation, Post, lowered, owner
+from .primitives import Count, Fresh, Inner, Join, Norm, Operation, Post, lowered, owner
 from .validation import (
     Step,
     check_outputs,
@@ -37,18 +38,24 @@ from .validation import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    class SomeLayer(L.Layer):
+        """A layer with the fields of its kind, which the caller knows."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
 Node = Hashable
 
 
 class Network:
     """A directed acyclic graph whose nodes carry a ``layer`` and whose edges carry a ``slot``.
 
-    Parameters: ``graph``, an ``nx.DiGraph`` with a node attribute ``layer``; an edge attribute
-    ``slot`` orders the inputs of a node (optional where there is one; a tuple of slots where one
-    node is read twice, as in ``x + x``). ``outputs`` declares the output nodes; by default all
-    nodes that nothing reads. Every node has weights of its own. ``notes`` say where a network that
-    was read from a model differs from it; results have them among their ``assumptions``, and
-    networks made of this one keep them. Equality ignores them.
+    Parameters: ``graph``, an ``nx.DiGraph`` with a node attribute ``layer``. An edge attribute
+    ``slot`` orders the inputs of a node; it is optional for a single input, and a tuple of slots if
+    one node is read twice, as in ``x + x``. ``outputs`` declares the output nodes; by default these
+    are all nodes that nothing reads. Weights are never shared between nodes. ``notes`` say where a
+    network that was read from a model differs from it. Results list them among their
+    ``assumptions``, and networks derived from this one keep them. Equality ignores them.
 
     Raises: GraphError for a cycle, a node without a layer, a wrong number of inputs, missing or
     doubled slots, an input nothing reads, a dangling node, or channel counts that do not fit.
@@ -67,7 +74,7 @@ class Network:
         node.
         """
         network = cls.__new__(cls)
-        # no detour over a graph, which takes several times longer than all checks
+        # built directly: going through a graph takes several times longer than all checks
         layers, parents = read_steps(steps)
         network._settle(layers, parents, readers_of(parents), outputs)
         return network
@@ -79,7 +86,7 @@ class Network:
         readers: Mapping[Node, Collection[Node]],
         outputs: Iterable[Node] | None,
     ) -> None:
-        """Check the whole and keep it, in topological order."""
+        """Check the network and store it in topological order."""
         order = ordered_nodes(readers)
         self._layers: dict[Node, L.Layer] = {node: layers[node] for node in order}
         self._parents: dict[Node, tuple[Node, ...]] = {node: parents[node] for node in order}
@@ -93,7 +100,7 @@ class Network:
 
     @cached_property
     def graph(self) -> nx.DiGraph:
-        """The graph itself, frozen (attributes too); ``graph.copy()`` is free to change."""
+        """The frozen graph, including its attributes; ``graph.copy()`` can be changed."""
         return frozen_graph(self.steps(), self.notes)
 
     @property
@@ -102,13 +109,13 @@ class Network:
         return self.nodes_of(L.Input)
 
     def steps(self) -> Iterator[Step]:
-        """(node, layer, parents in slot order), every node after its parents."""
+        """Triples (node, layer, parents in slot order), every node after its parents."""
         layers = self._layers
         return zip(layers, layers.values(), map(self._parents.__getitem__, layers), strict=True)
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """The network as primitives, which calculi interpret.
+        """The primitives of the network, which calculi interpret.
 
         See :mod:`kcalc.network.primitives`.
         """
@@ -123,14 +130,14 @@ class Network:
         self.layer(node)
         return self._lowered[node]
 
-    def layer(self, node: Node) -> Any:
-        """The layer of a node, whose kind the caller knows.
+    def layer(self, node: Node) -> SomeLayer:
+        """The layer of a node whose kind the caller knows.
 
-        Raises: KcalcError naming the nearest nodes if there is none of that name.
+        Raises: KcalcError if there is no such node, with a list of similar names.
         """
         if not is_key(node, self._layers):
             raise unknown("node", node, map(str, self._layers))
-        return self._layers[node]
+        return cast("SomeLayer", self._layers[node])
 
     def _check_nodes(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
@@ -142,14 +149,14 @@ class Network:
         return self._parents[node]
 
     def nodes_of(self, *kinds: type[L.Layer]) -> tuple[Node, ...]:
-        """The nodes whose layer is of one of the kinds, in order.
+        """The nodes whose layer has one of the given kinds, in order.
 
         Raises: KcalcError for anything but classes of layers.
         """
         for kind in kinds:
             if not isinstance(kind, type) or not issubclass(kind, L.Layer):
                 raise KcalcError(
-                    f"a kind of layer is a class such as kc.layers.Affine, got {glimpse(kind)}"
+                    f"a kind of layer must be a class such as kc.layers.Affine, got {glimpse(kind)}"
                 )
         found = [nodes for kind, nodes in self._by_kind.items() if issubclass(kind, kinds)]
         if len(found) < 2:
@@ -172,12 +179,12 @@ class Network:
 
     @property
     def features(self) -> Mapping[Node, int | None]:
-        """The number of channels each node emits, None where it is not known."""
+        """The number of output channels of each node, None if unknown."""
         return MappingProxyType(self._features)
 
     @property
     def free_symbols(self) -> set[sp.Symbol]:
-        """The SymPy symbols that stand in the layers."""
+        """The SymPy symbols in the layers."""
         distinct = {id(layer): layer for layer in self._layers.values()}
         return set().union(*(layer.free_symbols for layer in distinct.values()))
 
@@ -197,7 +204,7 @@ class Network:
         return tuple(cut_nodes(tuple(self.steps()), self.outputs))
 
     def isomorphic(self, other: Network) -> bool:
-        """True if a relabelling of nodes turns one network into the other.
+        """True if relabelling nodes turns one network into the other.
 
         The addends of a Sum may be permuted.
         """
@@ -215,9 +222,9 @@ class Network:
     def map_layers(self, change: Callable[[Node, Any], L.Layer], *kinds: type[L.Layer]) -> Network:
         """The network with the layers of some kinds replaced by ``change(node, layer)``.
 
-        Replaced is every layer of the given kinds, or of any kind if none is given.
+        Every layer of the given kinds is replaced, or every layer if no kind is given.
 
-        Raises: KcalcError where the result is not a layer, and for anything but classes of layers.
+        Raises: KcalcError if the result is not a layer, or if a kind is not a class of layers.
         """
         if not callable(change):
             raise KcalcError(
@@ -240,7 +247,7 @@ class Network:
         )
 
     def _same_structure(self, layers: dict[Node, L.Layer]) -> Network:
-        """With other activations at most: results of checks and numbers of channels are kept."""
+        """A copy that may differ only in activations; checks and channel counts are reused."""
         other = Network.__new__(Network)
         other._layers, other._parents, other.outputs, other._features = (
             layers,
@@ -252,7 +259,7 @@ class Network:
         return self._kept(other)
 
     def _kept(self, other: Network) -> Network:
-        """Another network, with the record of removals from this one, its notes and its name."""
+        """A new network that keeps this one's record of removals, notes and name."""
         other.removed, other.notes, other.name = self.removed, self.notes, self.name
         return other
 
@@ -266,25 +273,25 @@ class Network:
         given = items(notes, "notes")
         if not all(isinstance(note, Note) for note in given):
             raise KcalcError(
-                "notes are those of a reading, r.notes, or of another network, net.notes; [] "
-                "leaves them out"
+                "notes must come from a reading, r.notes, or another network, net.notes; [] drops "
+                "them"
             )
         other = self._same_structure(self._layers)
         other.notes = tuple(note for note in given if note.level in CARRIED)
         return other
 
     def written_out(self, whole: type[L.Layer] | None = None) -> Network:
-        """The network with layers of several primitives written out.
+        """The network with composite layers written out.
 
-        Each of them, but those of the class ``whole``, is replaced by layers that are one primitive
-        each.
+        Each layer of several primitives, except those of the class ``whole``, is replaced by layers
+        of one primitive each.
 
         The last of them keeps the node's label; the others are called ``"<label>.1"``,
-        ``"<label>.2"``, ... Itself where there are none. A layer with a primitive of its own, such
-        as Positions, stays.
+        ``"<label>.2"``, ... Returns the network itself if there are none. A layer with its own
+        primitive, such as Positions, stays.
         """
         kept = () if whole is None else self.nodes_of(whole)
-        alike = {  # few layers stand at many nodes
+        alike = {  # many nodes share few layers
             (id(layer), tuple(map(self._features.__getitem__, parents))): node
             for node, layer, parents in self.steps()
         }
@@ -323,9 +330,9 @@ class Network:
         return self._kept(Network.from_steps(steps, self.outputs))
 
     def named(self, name: str) -> Network:
-        """The same network with a name, which legends of plots and ``repr`` of maps show.
+        """The same network with a name, shown in plot legends and in the ``repr`` of maps.
 
-        Raises: KcalcError unless it is text.
+        Raises: KcalcError unless the name is a string.
         """
         other = self.with_notes(self.notes)
         other.name = text(name, "the name of a network", empty=True)
@@ -348,11 +355,10 @@ class Network:
         return self.map_layers(lambda node, layer: _with_values(node, layer, resolved))
 
     def relabelled(self, names: Mapping[Node, Node] | Callable[[Node], Node]) -> Network:
-        """The network with other node labels; they must stay distinct.
+        """The network with new node labels, which must be distinct.
 
         ``names``: {node: its new label}, or a function of the old label, such as ``str``. Raises:
-        GraphError where labels would coincide or have no hash, KcalcError for a node that is not
-        there.
+        GraphError if labels would coincide or are not hashable, KcalcError for an unknown node.
         """
         if not callable(names):
             self._check_nodes(mapping(names, "names"))
@@ -376,17 +382,17 @@ class Network:
     def without_normalization(self, kind: type[L.Layer] = L.Normalisation) -> Network:
         """The network without its normalisation layers: BatchNorm, LayerNorm and others.
 
-        ``kind``: one of these classes, to remove layers of that class alone.
+        ``kind``: one of these classes, to remove only layers of that class.
 
         ``.removed`` lists their nodes.
 
-        Affine layers that had no bias because a normalisation followed get one, sigma_b = 0.
-        Outputs move as :meth:`without` says.
-        Raises: KcalcError for anything but classes of normalisations.
+        Affine layers without a bias before a normalisation get one with sigma_b = 0. Outputs move
+        as described in :meth:`without`. Raises: KcalcError for anything but classes of
+        normalisations.
         """
         if not isinstance(kind, type) or not issubclass(kind, L.Normalisation):
             raise KcalcError(
-                f"kind is a class of normalisations such as kc.layers.BatchNorm, got "
+                "kind must be a class of normalisations such as kc.layers.BatchNorm, got "
                 f"{glimpse(kind)}"
             )
         dropped = self.nodes_of(kind)
@@ -402,20 +408,20 @@ class Network:
 
         Identity shortcuts carry the inputs of the activations, not their outputs.
 
-        It computes another function than a post-activation network (ResNet V1), of which the kernel
-        calculus holds: sums of activations that share their input have no independent addends. Node
-        labels stay. [DKS sec. 23]
+        The result computes a different function from the post-activation network (ResNet V1). The
+        kernel calculus applies to it, but not to V1, whose sums have dependent addends: activations
+        that share their input. Node labels stay. [DKS sec. 23]
         """
         return self._kept(Network.from_steps(preactivated_steps(self), self.outputs))
 
     def without(self, dropped: Iterable[Node]) -> Network:
         """The network with one-input nodes bypassed: their readers read their input instead.
 
-        The input of a bypassed output is an output in its place; outputs that come to lie on one
-        node are one output. Notes on how a bypassed layer differs from a model go with it; those on
-        positions stay, for all that follows has them.
+        If an output is bypassed, its input becomes the output; outputs that coincide are merged.
+        Notes on how a bypassed layer differs from a model are dropped with it. Notes on positions
+        stay, because they affect all later nodes.
 
-        Raises: GraphError for a node with several inputs, KcalcError for one that is not there.
+        Raises: GraphError for a node with several inputs, KcalcError for an unknown node.
         """
         dropped = items(dropped, "dropped")
         self._check_nodes(dropped)
@@ -467,7 +473,7 @@ class Network:
     def _repr_html_(self) -> str | None:
         try:
             return DRAWINGS["Network.html"](self)
-        except MissingGuest:
+        except (MissingGuest, MissingExtra):
             return None  # notebooks then show the text
 
 
@@ -502,7 +508,7 @@ def require_numbers(network: Network) -> None:
 def require_kind(
     network: Network, nodes: Iterable[Node], remedy: str, *kinds: type[L.Layer]
 ) -> None:
-    """Raises KcalcError for a node whose layer is of none of the kinds.
+    """Raises KcalcError unless the layer of the node has one of the kinds.
 
     ``remedy`` ends its message.
     """
@@ -512,9 +518,9 @@ def require_kind(
 
 
 def chosen_output(network: Network, output: Node = None) -> Node:
-    """The output that is meant.
+    """The chosen output.
 
-    Raises: KcalcError where there are several and none is chosen, and for anything but an output.
+    Raises: KcalcError if there are several and none is chosen, or if the choice is not an output.
     """
     if output is None:
         if len(network.outputs) > 1:
@@ -545,12 +551,12 @@ def _names(nodes: Sequence[Node]) -> str:
     return shown + ", ..." if len(nodes) > 4 else shown
 
 
-def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:
+def concat_channels(network: Network) -> dict[Node, tuple[Count, ...]]:
     """The channel counts of the inputs of every Concat.
 
-    They are as given, else from known features, else equal.
+    They are as given, or follow from known features; otherwise they count as equal.
 
-    Raises: GraphError where some features are known and others not.
+    Raises: GraphError if only some features are known.
     """
     return {node: op.channels for node, op, _ in network.operations if isinstance(op, Join)}
 
@@ -558,8 +564,7 @@ def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:
 def channel_widths(network: Network) -> dict[Node, int | None]:
     """The number of input channels of every node whose rule depends on it.
 
-    Rules depend on it for groups and for statistics over channels. The number is None where it is
-    not known.
+    Rules depend on it for groups and for statistics over channels. It is None if unknown.
     """
     return {
         node: op.reads
@@ -569,8 +574,8 @@ def channel_widths(network: Network) -> dict[Node, int | None]:
     }
 
 
-def sum_weights(layer: L.Sum, count: int) -> tuple[Any, ...]:
-    """The weights of a Sum with ``count`` inputs, ones where none are given."""
+def sum_weights(layer: L.Sum | SomeLayer, count: int) -> tuple[float | sp.Expr, ...]:
+    """The weights of a Sum with ``count`` inputs, ones by default."""
     return layer.weights if layer.weights is not None else (1,) * count
 
 
@@ -586,7 +591,7 @@ def is_normalised(weights: Sequence[Any], tolerance: float = 1e-12) -> bool:
 
 
 def normalised_sum(layer: L.Sum, count: int) -> L.Sum:
-    """The Sum with weights ``w_i / sqrt(sum_j w_j^2)``, itself if it is normalised already."""
+    """The Sum with weights ``w_i / sqrt(sum_j w_j^2)``, or the Sum itself if already normalised."""
     weights = sum_weights(layer, count)
     if is_normalised(weights):
         return layer

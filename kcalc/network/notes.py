@@ -1,6 +1,6 @@
-"""Notes of a reader on a network.
+"""Notes that a reader attaches to a network.
 
-How far nodes stand for the parts of the model that they were read from.
+How exactly nodes represent the parts of the model that they were read from.
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ from ..maps.maps import Assumption
 
 LEVELS = {
     "exact": "computes the model's function",
-    "locations": "exact for kernel maps without positions; strides, windows or sizes are not the "
-    "model's",
-    "pooling": "computes the model's function; kernel maps take pooling as the identity, a "
+    "locations": "exact for kernel maps without positions; strides, windows or sizes differ from "
+    "the model's",
+    "pooling": "computes the model's function; kernel maps treat pooling as the identity, a "
     "heuristic",
     "approximate": "differs from the model as noted",
-    "not read": "not understood; every calculus refuses it",
+    "not read": "not understood; every calculus raises an error for it",
 }
 CARRIED = {"exact": "", "locations": "convention", "approximate": "heuristic"}
-"""The levels of the notes that a network carries, and the kinds of assumption that they are.
+"""The levels of notes on a network, and the kind of assumption for each.
 
-"exact" ones tell at which size of images an input was read, or for how many tokens a mask. Layers
-tell of pooling and of what was not read by themselves.
+"exact" notes record the image size at which an input was read, or the number of tokens of a mask.
+Pooling and unread operations need no note, because their layers show them.
 """
 
 
 @dataclass(frozen=True)
 class Note:
-    """A reader's note on a node: ``level`` one of LEVELS, ``source`` the place in the model.
+    """A reader's note on a node: ``level`` is one of LEVELS, ``source`` the place in the model.
 
-    ``of_weights``: whether it is about the weights as they stand, and does not hold of weights
-    drawn anew.
+    ``of_weights``: whether it concerns the current weights and does not apply to newly drawn ones.
     """
 
     node: Node
@@ -50,9 +49,9 @@ class Note:
 
     @property
     def assumption(self) -> Assumption:
-        """The note as results have it.
+        """The note as an assumption of results.
 
-        It is a convention for positions, a heuristic where the model differs.
+        It is a convention for positions, and a heuristic if the model differs.
         """
         return Assumption(self.node, self.text, CARRIED[self.level])
 
@@ -60,21 +59,21 @@ class Note:
 MASK = "its mask was read for sequences of {} tokens"
 DISTANCES = "its biases by distance were read for sequences of {} tokens"
 BEYOND = {
-    MASK: "{}; that of {} tokens is taken to go on alike",
-    DISTANCES: "{}; those of {} tokens are taken to go on alike",
+    MASK: "{}; for {} tokens it is assumed to continue in the same way",
+    DISTANCES: "{}; for {} tokens they are assumed to continue in the same way",
 }
 
 
 def masked_at(node: Node, tokens: int, of: str = MASK) -> Note:
-    """The note that the mask (or the biases) of an attention was read for as many tokens.
+    """The note that an attention's mask (or its biases) was read for this many tokens.
 
-    More of them may have a window, or distances, that these do not show.
+    Longer sequences may involve a window or distances that these do not show.
     """
     return Note(node, "exact", of.format(tokens))
 
 
 def beyond_masks(notes: Iterable[Note], tokens: int) -> tuple[Assumption, ...]:
-    """What results over more tokens take for granted than masks and biases were read for."""
+    """The assumption of results over more tokens than masks and biases were read for."""
     found = []
     for note, (read, beyond) in product(notes, BEYOND.items()):
         count = re.fullmatch(read.format(r"(\d+)"), note.text) if note.level == "exact" else None
@@ -86,6 +85,6 @@ def beyond_masks(notes: Iterable[Note], tokens: int) -> tuple[Assumption, ...]:
 def read_at(node: Node, shape: tuple[int, ...]) -> Note:
     """The note that a network was read for images of a given shape at an input.
 
-    For images of this shape its windows are the model's.
+    For images of this shape its windows match the model's.
     """
     return Note(node, "exact", f"read for images of {' x '.join(map(str, shape))}")

@@ -21,12 +21,11 @@ Parents = dict[Node, tuple[Node, ...]]
 
 
 def preactivated_steps(network: Network) -> list[Step]:
-    """The steps with every identity shortcut reading the input of its activation.
+    """The steps, with every identity shortcut reading the input of its activation.
 
-    Where an addend of a Sum is ``phi(z)`` and ``phi(z)`` also feeds a branch, the Sum reads z
-    itself and the branch keeps phi(z); pooling between them moves before phi. A Scale right behind
-    phi counts as part of it. Sums whose addends end in an activation of their own are left as they
-    are.
+    If an addend of a Sum is ``phi(z)`` and ``phi(z)`` also feeds a branch, the Sum reads z and the
+    branch keeps phi(z). Pooling between them moves before phi. A Scale directly after phi counts as
+    part of it. Sums whose addends each end in a separate activation stay unchanged.
     """
     parents = {node: reads for node, _, reads in network.steps()}
     rewrite = _Rewrite(
@@ -39,7 +38,7 @@ def preactivated_steps(network: Network) -> list[Step]:
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """A network whose ``parents`` change, with its activations and scales."""
+    """A network with changing ``parents``, and its activations and scales."""
 
     network: Network
     parents: Parents
@@ -49,7 +48,7 @@ class _Rewrite:
     def before_activation(self, reader: Node, addend: Node) -> Node:
         """The addend without its activation.
 
-        ``parents`` is changed where pooling has to move before it.
+        Changes ``parents`` if pooling must move before it.
         """
         chain: list[Node] = []
         place, parents = self._unscaled(addend), self.parents
@@ -74,7 +73,7 @@ class _Rewrite:
         return addend
 
     def _unscaled(self, node: Node) -> Node:
-        """The activation behind its Scales; the node itself where there is none."""
+        """The activation that its Scales follow; the node itself if there is none."""
         place = node
         while place in self.scaled:
             place = self.parents[place][0]

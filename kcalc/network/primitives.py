@@ -1,12 +1,12 @@
 """The operations that calculi interpret.
 
-Every layer says once, in its ``lowered``, of which of them it is made.
+Each layer returns its primitives from ``lowered``.
 
-A calculus has one rule per primitive, ``rule(operation, node, inputs)``. A layer that is one
-primitive is lowered to it under its own node; the others of a layer that is several stand at an
+A calculus has one rule per primitive, ``rule(operation, node, inputs)``. A layer with one primitive
+is lowered to it under its own node; the inner primitives of a composite layer are at an
 :class:`Inner` node, which prints as the layer's node, so that messages name what the user wrote.
-``origin`` is the layer itself. A node that passes its input on, as an Identity does, is lowered to
-nothing: it shares the state of what it reads.
+``origin`` is the layer itself. A node that passes its input on, such as an Identity, is lowered to
+nothing: it shares the state of its input.
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from ..foundation.errors import GraphError
 
 if TYPE_CHECKING:
+    import sympy as sp
+
     from ..activations import Activation
     from .masks import Masks
+
+Count: TypeAlias = "int | sp.Expr"  # channels, a number or a symbol
 
 Node = Hashable
 
 
 @dataclass(frozen=True, kw_only=True)
 class Primitive:
-    """Base of all primitives; ``origin`` is the layer that it comes from."""
+    """Base of all primitives; ``origin`` is the layer that a primitive comes from."""
 
     origin: Any = field(compare=False, repr=False)
 
@@ -39,16 +43,16 @@ class Primitive:
 
 @dataclass(frozen=True)
 class Passing(Primitive):
-    """Base of those that kernel maps take as the identity of their one input.
+    """Base of primitives that kernel maps treat as the identity of their one input.
 
-    They move or drop numbers, so that a positive factor of the input is one of the output. Only
-    what follows positions, or gradients, may have another rule for one of them.
+    They move or drop numbers, so they commute with positive factors. Only calculi of positions or
+    gradients may have another rule for them.
     """
 
 
 @dataclass(frozen=True)
 class Moving(Passing):
-    """Base of those that change how many positions there are, or which."""
+    """Base of primitives that change the number or order of positions."""
 
     @property
     def mixes(self) -> bool:
@@ -67,8 +71,8 @@ class Fresh(Primitive):
 
     ``Var W = sigma_w^2 / fan_in``, ``Var b = sigma_b^2``.
 
-    ``reads``: the channels of what it reads, None where they are not known; ``one_hot``: it
-    reads one-hot vectors, as an embedding does; other fields as in
+    ``reads``: the number of input channels, None if unknown; ``one_hot``: it reads one-hot vectors,
+    as an embedding does; other fields are as in
     :class:`kcalc.network.layers.Affine`.
     """
 
@@ -98,12 +102,12 @@ class Fresh(Primitive):
 
     @property
     def steps(self) -> bool:
-        """Whether it steps over positions."""
+        """Whether it skips positions."""
         return not _ones(self.stride)
 
     @property
     def dense(self) -> bool:
-        """Whether it reads one position and steps over none."""
+        """Whether it reads one position and skips none."""
         return _ones(self.kernel) and _ones(self.stride)
 
 
@@ -116,7 +120,7 @@ class Post(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Surrogate(Primitive):
-    """An elementwise function whose derivative backpropagation takes to be another ``slope``."""
+    """An elementwise function with ``slope`` as its derivative in backpropagation."""
 
     activation: Activation
     slope: Activation
@@ -124,7 +128,7 @@ class Surrogate(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Stop(Passing):
-    """Its input, of which gradients see nothing; ``unknown``: why they see it in an unknown way."""
+    """The identity with gradient 0; ``unknown``: why its gradient is unknown instead."""
 
     unknown: str = ""
 
@@ -140,7 +144,7 @@ class Mix(Primitive):
 class Prod(Primitive):
     """The elementwise product of the inputs.
 
-    ``slopes``: what the slopes of the inputs count in the product's, 1 each where it is None.
+    ``slopes``: the weights of the inputs' slopes in the slope of the product, None: 1 each.
     """
 
     slopes: tuple[float, ...] | None = None
@@ -150,15 +154,15 @@ class Prod(Primitive):
 class Join(Primitive):
     """The inputs side by side.
 
-    ``counts``: their channels, given or known, else ``problem`` says why they are not.
+    ``counts``: their channels; if these are unknown, ``problem`` says why.
     """
 
-    counts: tuple[Any, ...] | None
+    counts: tuple[Count, ...] | None
     problem: str = ""
 
     @property
-    def channels(self) -> tuple[Any, ...]:
-        """The channels of the inputs. Raises: GraphError where some are known and others not."""
+    def channels(self) -> tuple[Count, ...]:
+        """The channels of the inputs. Raises: GraphError if only some are known."""
         if self.counts is None:
             raise GraphError(self.problem)
         return self.counts
@@ -166,13 +170,13 @@ class Join(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Norm(Primitive):
-    """Division by the root mean square over channels, over positions too, or over a batch.
+    """Division by the root mean square over channels, over channels and positions, or over a batch.
 
     ``over``: "channels", "positions" (channels and positions) or "batch".
 
-    ``centred``: the mean is taken off before; ``groups``: channels in as many groups, each by
-    itself; ``reads``: the channels of what it reads, None where they are not known; ``batch_c``:
-    the c value between the examples of a large batch, None where it is not known.
+    ``centred``: the mean is subtracted first; ``groups``: the number of channel groups, normalised
+    separately; ``reads``: the number of input channels, None if unknown; ``batch_c``: the c value
+    between the examples of a large batch, None if unknown.
     """
 
     centred: bool
@@ -186,8 +190,8 @@ class Norm(Primitive):
 class Window(Primitive):
     """One number per window of positions; ``window=None`` is all of them.
 
-    Fields as in :class:`kcalc.network.layers.Pool`; ``matrix``: that of a :class:`Blend`, else
-    None.
+    Fields as in :class:`kcalc.network.layers.Pool`; ``matrix``: the matrix of a :class:`Blend`,
+    else None.
     """
 
     window: Any = None
@@ -210,8 +214,8 @@ class Blend(Window):
     Means over windows, or a ``matrix`` (positions out, positions in), the same for every channel.
 
     ``weighted``: the weights of a window are random and shared by all channels. ``permutes``: the
-    number by which a matrix multiplies where every position reads one position alone, all by this
-    number or its negative; else None. ``random``: the numbers are a draw of Gaussian weights.
+    factor of a signed permutation, where every position reads exactly one position, multiplied by
+    this number or its negative; else None. ``random``: the numbers are a draw of Gaussian weights.
     """
 
     weighted: bool = False
@@ -231,14 +235,14 @@ class Blend(Window):
 
 @dataclass(frozen=True)
 class Max(Window):
-    """The largest number of a window of positions."""
+    """The maximum over a window of positions."""
 
     pooling: ClassVar[str] = "max"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mask(Passing):
-    """Entries set to 0 at random, a fraction ``rate`` of them, the others divided by ``1 - rate``.
+    """Dropout of a fraction ``rate``; other entries are divided by ``1 - rate``.
 
     It is the identity in evaluation.
     """
@@ -253,7 +257,7 @@ class Reshape(Passing):
 
 @dataclass(frozen=True, kw_only=True)
 class Resize(Moving):
-    """Another number of positions.
+    """A change of the number of positions.
 
     Fields as in :class:`kcalc.network.layers.Resize`, ``form`` its ``kind``.
     """
@@ -270,7 +274,7 @@ class Resize(Moving):
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffle(Moving):
-    """Channels become positions, ``factor`` (rows, columns) of them each; ``back``: the reverse."""
+    """Channels become positions, ``factor`` (rows, columns) each; ``back``: the reverse."""
 
     factor: tuple[int, ...]
     back: bool
@@ -278,10 +282,10 @@ class Shuffle(Moving):
 
 @dataclass(frozen=True, kw_only=True)
 class Attend(Primitive):
-    """Attention over tokens: queries, keys and values are its three inputs.
+    """Attention over tokens; its three inputs are queries, keys and values.
 
-    Fields as in :class:`kcalc.network.layers.Attend`; ``masks``: a token sees what all of them let
-    it see.
+    Fields as in :class:`kcalc.network.layers.Attend`; ``masks``: a token sees another one only if
+    all of them allow it.
     """
 
     heads: int | None
@@ -299,24 +303,24 @@ class Attend(Primitive):
 
     @property
     def biased(self) -> bool:
-        """Whether scores have biases by the distance of tokens."""
+        """Whether scores have biases that depend on the distance of tokens."""
         return self.alibi or self.relative is not None
 
     @property
     def sampled_width(self) -> int | None:
-        """The channels of queries and keys that are drawn; None for Gaussian scores."""
+        """The number of sampled channels of queries and keys; None for Gaussian scores."""
         wide = self.scale == "linear" if self.wide is None else self.wide
         return None if wide else self.key_width
 
 
 @dataclass(frozen=True, kw_only=True)
 class Positions(Primitive):
-    """A source that says where a token stands: the same for all inputs, of mean square 1.
+    """A source of position vectors: the same for all inputs, with mean square 1.
 
     ``form``: "learned", vectors of different positions are orthogonal; "sinusoidal", their cosine
-    is the mean of ``cos((s - t) theta_f)``; "constant", they are the same. ``length``: how many
-    there are; None: not said, or as many as one likes. ``count``: how many of them are used; None:
-    one for every token of the input.
+    is the mean of ``cos((s - t) theta_f)``; "constant", they are the same. ``length``: the number
+    of positions; None: unknown or unlimited. ``count``: the number of positions used; None: one for
+    every token of the input.
     """
 
     form: str
@@ -326,7 +330,7 @@ class Positions(Primitive):
 
 @dataclass(frozen=True, kw_only=True)
 class Prefix(Primitive):
-    """The tokens of its second input in front of those of its first."""
+    """The tokens of its second input, followed by those of its first."""
 
 
 @dataclass(frozen=True)
@@ -335,7 +339,7 @@ class Unknown(Primitive):
 
 
 def several(window: Any) -> bool:
-    """Whether a pooling window holds several positions; None is all of them."""
+    """Whether a pooling window covers several positions; None means all of them."""
     return window is None or not _ones(window)
 
 
@@ -344,9 +348,9 @@ def _ones(size: Any) -> bool:
 
 
 class Reads(NamedTuple):
-    """What a layer is lowered with.
+    """The context in which a layer is lowered.
 
-    These are its node, the nodes that it reads and their channels, None where they are not known.
+    It consists of the layer's node, the nodes that it reads, and their channels (None if unknown).
     """
 
     node: Node
@@ -355,7 +359,7 @@ class Reads(NamedTuple):
 
 
 class Inner(NamedTuple):
-    """The place of a primitive inside of a layer that is several; it prints as the layer's node."""
+    """The label of a primitive inside a composite layer; it prints as the layer's node."""
 
     node: Node
     index: int
@@ -375,7 +379,7 @@ def owner(node: Node) -> Node:
 class Operation(NamedTuple):
     """One step of a lowered network.
 
-    ``primitive`` emits the state of ``node`` from those of ``reads``; None passes it on.
+    ``primitive`` computes the state of ``node`` from those of ``reads``; None passes the state on.
     """
 
     node: Node
@@ -391,9 +395,9 @@ def lowered(
 ) -> Iterator[tuple[Operation, ...]]:
     """The operations of every step of a network.
 
-    A layer's ``lowered`` gives one primitive, None, or a program [(primitive, what it reads)],
-    where 0, 1 ... are the layer's inputs in slot order and the numbers after them are the
-    primitives of the program itself.
+    ``lowered`` of a layer returns one primitive, None, or a program [(primitive, inputs)]. In a
+    program, 0, 1, ... are the layer's inputs in slot order, and later numbers are the primitives of
+    the program.
     """
     known: dict[tuple[int, tuple[Any, ...]], Any] = {}
     for node, layer, parents in steps:
@@ -417,9 +421,9 @@ def _program(node: Node, program: Program, parents: tuple[Node, ...]) -> tuple[O
 
 
 def reader_counts(steps: Sequence[Operation], outputs: Iterable[Node] = ()) -> Counter[Node]:
-    """How many primitives (and ``outputs``) read a node.
+    """The number of primitives (and ``outputs``) that read a node.
 
-    Those that read what is passed on count for the node that passed it on.
+    Readers of a node that passes its input on count for that node.
     """
     counts: Counter[Node] = Counter(outputs)
     for node, primitive, reads in reversed(steps):
@@ -432,7 +436,7 @@ def emitted(
     rule: Callable[[Primitive, Node, list[Any]], Any],
     inputs: Mapping[Node, Any],
 ) -> Any:
-    """The state of a node from those of the nodes that it reads."""
+    """The state of a node, given the states of its inputs."""
     states = dict(inputs)
     for node, primitive, reads in steps:
         states[node] = (

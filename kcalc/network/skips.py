@@ -1,6 +1,7 @@
 """Shortcuts ``I + A`` of residual networks ("ResAvg").
 
-A is the projection of a shortcut, I an average-like map of singular values 1 that is added to it.
+A is the projection of a shortcut; I is an average-like map, with singular values 1, that is added
+to it.
 
 A shape-changing shortcut of a residual network is an Affine of one tap. Adding to it a
 deterministic map I whose singular values are all 1 shifts the singular values of the block's
@@ -27,12 +28,12 @@ SKIPS = ("none", "projection", "average")
 
 
 def projection_shortcuts(network: Network) -> tuple[Node, ...]:
-    """The Affine nodes that are shortcuts of their own.
+    """The Affine nodes that form a shortcut.
 
-    Each is an addend of a Sum, of one tap, and has the only weights since the fork.
+    Each is an addend of a Sum, has one tap, and holds the only weights since the fork.
 
     The fork is the last node that all addends depend on; another addend must have more weights
-    behind it since then, or wider kernels.
+    since then, or wider kernels.
     """
     require_network(network)
     order = {node: i for i, node in enumerate(network)}
@@ -60,7 +61,7 @@ def _since_fork(
 ) -> list[Node]:
     """The nodes that ``chosen`` depends on but that not all addends depend on.
 
-    They are found by walking back from the latest node.
+    The search walks back from the latest node.
     """
     reached: dict[Node, set[Node]] = {}
     for addend in addends:
@@ -81,10 +82,10 @@ def _since_fork(
 def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
     """The network with every projection shortcut A replaced by I + A.
 
-    All singular values of I are equal to 1.
+    All singular values of I are 1.
 
-    Parameters: ``nodes``, which Affine shortcuts (all of :func:`projection_shortcuts` unless
-    given). I keeps images as averages:
+    Parameters: ``nodes``, the Affine shortcuts to change (default: all of
+    :func:`projection_shortcuts`). I averages images:
 
     - equal channels, stride s: mean pooling over s x s windows, times s;
     - r times the channels, stride 1: r copies, divided by sqrt r;
@@ -92,9 +93,8 @@ def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
       window, times sqrt 2.
 
     Images must divide into windows. Returns: a network in which each such Affine ``a`` is read
-    through a plain Sum ``(a, "sum")``.
-    Raises: KcalcError where there is no projection shortcut, widths are unknown, or no such map is
-    known for the change of shape.
+    through a plain Sum ``(a, "sum")``. Raises: KcalcError if there is no projection shortcut, if
+    widths are unknown, or if no such map is known for the change of shape.
     """
     chosen = projection_shortcuts(network) if nodes is None else items(nodes, "nodes")
     if not chosen:
@@ -118,7 +118,7 @@ def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
 
 
 def _average(network: Network, node: Node, read: Node) -> list[Step]:
-    """The steps of I beside an Affine, the last one being its output."""
+    """The steps of I parallel to an Affine; the last one is its output."""
     layer: Any = network.layer(node)
     before, after = network.features[network.parents(node)[0]], layer.features
     if before is None or after is None:
@@ -145,17 +145,16 @@ def _average(network: Network, node: Node, read: Node) -> list[Step]:
     if stride == 2 and after == 2 * before:
         return _halves(node, read, before)
     raise KcalcError(
-        f"node {node!r}: no map of singular values 1 is known here from {before} to {after} "
-        f"channels at stride {layer.stride}; "
-        "it is for equal channels, for multiples at stride 1, and for twice the channels at "
-        "stride 2"
+        f"node {node!r}: no map with singular values 1 is known from {before} to {after} channels "
+        f"at stride {layer.stride}; supported are equal channels, multiples at stride 1, and twice "
+        "the channels at stride 2"
     )
 
 
 def _halves(node: Node, read: Node, channels: int) -> list[Step]:
-    """The upper rows u and, from the mean m of both, the lower ones 2 m - u.
+    """The upper rows u and, by the mean m of both, the lower rows 2 m - u.
 
-    Both are multiplied by sqrt 2 and put one behind the other.
+    Both are multiplied by sqrt 2 and concatenated.
     """
     root = sp.sqrt(2)
     return [
@@ -183,9 +182,8 @@ def skip_network(
     Convolutions 2-3 and 5-6 may be residual blocks, the second with a projection.
 
     ``skips``: "none" (a chain), "projection" (identity and 1 x 1 convolution, "Res") or "average"
-    (I + A in place of A, "ResAvg"). The second block halves both axes of the image and doubles the
-    channels.
-    Raises: KcalcError for other names, and for images whose sides are not even.
+    (I + A instead of A, "ResAvg"). The second block halves both axes of the image and doubles the
+    channels. Raises: KcalcError for other names, and for images with odd sides.
     """
     choice(skips, "kind of skips", SKIPS)
     sides = tuple(

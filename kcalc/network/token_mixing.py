@@ -1,15 +1,15 @@
 """TokenMix matrices of transformers without shortcuts, with known token covariances.
 
-The matrices are for :class:`kcalc.network.layers.TokenMix`; the token covariances are known layer
-by layer.
+The matrices are for :class:`kcalc.network.layers.TokenMix`. The token covariances are known at
+every layer.
 
-With token covariance ``Sigma`` (T x T, unit diagonal, per channel) a mixing ``A`` makes it
-``A Sigma A^T``. All tokens keep q = 1 if that has unit diagonal too. With Cholesky factors
-``Sigma = L L^T``, ``Sigma' = L' L'^T``, the matrix ``A = L' L^-1`` maps one into the other and is
-lower-triangular: token t reads tokens s <= t only (causal).
-[He et al. 2023, "Deep Transformers without Shortcuts", sec. 3]
+With token covariance ``Sigma`` (T x T, unit diagonal, per channel) a mixing ``A`` turns it into ``A
+Sigma A^T``. All tokens keep q = 1 if the result also has a unit diagonal. With Cholesky factors
+``Sigma = L L^T``, ``Sigma' = L' L'^T``, the matrix ``A = L' L^-1`` maps one into the other. It is
+lower-triangular: token t reads only tokens s <= t (causal). [He et al. 2023, "Deep Transformers
+without Shortcuts", sec. 3]
 
-Everything here speaks of initialisation, and of inputs whose tokens have the stated covariance.
+Everything here is at initialisation and for inputs whose tokens have the stated covariance.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ..foundation.plain_arguments import items, text, truth, whole
 
 Array = np.ndarray
 MOST = 4096
-UNIT = 1e-10  # by how much a diagonal may miss 1, and a matrix its transpose
+UNIT = 1e-10  # tolerance for a diagonal of ones and for symmetry
 LEAST = 1e-8  # of eigenvalues, below which Cholesky factors lose half of the digits
-# over the least eigenvalue of the source: negative entries of this size are rounding
+# divided by the least eigenvalue of the source: negative entries of this size are rounding
 NOISE = 8 * np.finfo(float).eps
 
 
@@ -38,12 +38,12 @@ def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = 
 
     U is 1/T everywhere; with ``causal`` it is 1/t over the first t tokens.
 
-    Value-skip initialisation, skip 1 and mix 0, leaves every token alone at any token covariance.
-    With a mix > 0 rows a keep q only at token covariances for which ``a Sigma a^T = 1``;
+    Value-skip initialisation, skip 1 and mix 0, leaves tokens unchanged at any token covariance.
+    With a mix > 0, a row a preserves q only at token covariances with ``a Sigma a^T = 1``;
     :func:`rescaled` makes such rows.
 
-    Domain: tokens from 1 to 4096, finite numbers, not both 0. Returns: (T, T).
-    Raises: KcalcError outside the domain. [He et al. 2023, sec. 3.1]
+    Domain: 1 to 4096 tokens; finite numbers, not both 0. Returns: (T, T). Raises: KcalcError
+    outside the domain. [He et al. 2023, sec. 3.1]
     """
     count, a, b = _tokens(tokens), _number(skip, "skip"), _number(mix, "mix")
     read = np.tril(np.ones((count, count))) if truth(causal, "causal") else np.ones((count, count))
@@ -51,8 +51,8 @@ def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = 
     dead = np.flatnonzero(np.abs(matrix).sum(axis=1) <= 1e-15 * (abs(a) + abs(b)))
     if dead.size:
         raise KcalcError(
-            f"skip = {a:g} and mix = {b:g} make row {dead[0]} 0, so that its token is 0 whatever "
-            f"the input; change one of them"
+            f"skip = {a:g} and mix = {b:g} make row {dead[0]} 0, so its token is 0 whatever the "
+            "input; change one of them"
         )
     return matrix
 
@@ -67,15 +67,15 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
     least eigenvalue of ``source``.
 
     Domain: symmetric (T, T) arrays of numbers with unit diagonal and eigenvalues >= 1e-8.
-    ``nonnegative=False`` takes pairs whose A has negative entries too. Returns: (T, T).
-    Raises: KcalcError for others, and naming the worst entry where A has negative ones.
-    [He et al. 2023, sec. 3.2]
+    ``nonnegative=False`` also accepts pairs for which A has negative entries. Returns: (T, T).
+    Raises: KcalcError outside the domain, and for negative entries of A, naming the worst one. [He
+    et al. 2023, sec. 3.2]
     """
     truth(nonnegative, "nonnegative")
     first, second = covariance(source, "source", LEAST), covariance(target, "target", LEAST)
     if len(first) != len(second):
         raise KcalcError(
-            f"source is of {len(first)} tokens, target of {len(second)}; give two of the same size"
+            f"source has {len(first)} tokens, target has {len(second)}; give two of the same size"
         )
     lower = np.linalg.cholesky(second)
     from scipy.linalg import solve_triangular
@@ -88,9 +88,9 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
     if found[worst] < 0:
         raise KcalcError(
             f"{int((found < 0).sum())} entries of the matrix are negative (the worst is "
-            f"{found[worst]:.3g} at row {worst[0]}, column "
-            f"{worst[1]}), which no attention weights are; let correlations grow from source to "
-            f"target, or pass nonnegative=False"
+            f"{found[worst]:.3g} at row {worst[0]}, column {worst[1]}), but attention weights "
+            "cannot be negative; let correlations grow from source to target, or pass "
+            "nonnegative=False"
         )
     return found
 
@@ -98,16 +98,15 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
 def rescaled(matrix: Any, source: Any) -> Array:
     """The matrix with each row a divided by ``sqrt(a source a^T)``.
 
-    Every token then has q = 1 after the mixing of tokens of covariance ``source``.
+    Every token then has q = 1 after mixing tokens with covariance ``source``.
 
-    ``matrix`` is (T', T). ``source`` is (T, T), positive semidefinite with unit diagonal.
-    Returns: (T', T).
-    Raises: KcalcError for other shapes, and rows whose token is 0 at this covariance.
+    ``matrix`` is (T', T). ``source`` is (T, T), positive semidefinite with unit diagonal. Returns:
+    (T', T). Raises: KcalcError for other shapes, and for rows whose token is 0 at this covariance.
     """
     known = covariance(source, "source", 0.0)
     rows = _array(matrix, "matrix")
     if rows.shape[1] != len(known):
-        raise KcalcError(f"the matrix reads {rows.shape[1]} tokens, source is of {len(known)}")
+        raise KcalcError(f"the matrix reads {rows.shape[1]} tokens, but source has {len(known)}")
     sizes = np.einsum("ts,sr,tr->t", rows, known, rows)
     dead = np.flatnonzero(sizes <= 1e-14 * np.abs(rows).sum(axis=1) ** 2)
     if dead.size:
@@ -120,13 +119,15 @@ def rescaled(matrix: Any, source: Any) -> Array:
 def uniform(tokens: int, correlations: Iterable[float], start: float = 0.0) -> list[Array]:
     """Mixing matrices, layer by layer, for uniform correlations between tokens.
 
-    They make all pairs of tokens have the correlations ``rho_1 <= rho_2 <= ...`` from ``start`` on.
+    All pairs of tokens then have the correlations ``rho_1 <= rho_2 <= ...``, starting from
+    ``start``.
 
-    Layer l maps ``(1 - r) I + r 11^T`` with r = rho_(l-1) to that with rho_l, rho_0 = ``start``. By
-    the closed form of both factors, ``L_jj^2 = (1 - r)(1 + j r)/(1 + (j - 1) r)`` and
-    ``L_ij = r (1 - r)/((1 + (j - 1) r) L_jj)`` for i > j (j from 0). Entries are >= 0, with an
-    absolute error of about 1e-15 up to r = 1 - 1e-12. Domain: 0 <= start <= rho_1 <= rho_2 <= ...
-    <= 1 - 1e-12. Returns: a list of (T, T). Raises: KcalcError. [He et al. 2023, sec. 3.2: U-SPA]
+    Layer l maps ``(1 - r) I + r 11^T`` with r = rho_(l-1) to the same form with r = rho_l; rho_0 =
+    ``start``. The Cholesky factors have a closed form: ``L_jj^2 = (1 - r)(1 + j r)/(1 + (j - 1)
+    r)`` and ``L_ij = r (1 - r)/((1 + (j - 1) r) L_jj)`` for i > j (j from 0). Entries are >= 0,
+    with an absolute error of about 1e-15 up to r = 1 - 1e-12. Domain: 0 <= start <= rho_1 <= rho_2
+    <= ... <= 1 - 1e-12. Returns: a list of (T, T). Raises: KcalcError. [He et al. 2023, sec. 3.2:
+    U-SPA]
     """
     count = _tokens(tokens)
     values = [_number(start, "start"), *_numbers(correlations, "correlations")]
@@ -148,7 +149,7 @@ def _uniform_step(count: int, before: float, after: float) -> Array:
     taken = np.concatenate([[0.0, 0.0], np.cumsum((below * g)[1:])])[: count + 1]
     i, j = np.tril_indices(count, -1)
     out = np.diag(d2 / d1)
-    # >= 0 but for rounding
+    # >= 0 up to rounding
     out[i, j] = np.maximum(below[j] / d1[j] - (taken[i] - taken[j + 1]) - d2[i] * g[i], 0.0)
     return out
 
@@ -167,14 +168,13 @@ def _uniform_factor(count: int, r: float) -> tuple[Array, Array, Array]:
 def exponential(tokens: int, rates: Iterable[float], start: float = math.inf) -> list[Array]:
     """Mixing matrices, layer by layer, for exponential correlations between tokens.
 
-    They make tokens i and j have the correlation ``exp(-r |i - j|)``, r falling from ``start`` on.
+    Tokens i and j then have the correlation ``exp(-r |i - j|)``, with r falling from ``start``.
 
     Layer l maps ``exp(-r_(l-1) |i - j|)`` to ``exp(-r_l |i - j|)``, r_0 = ``start`` (infinity:
     independent tokens). With a = exp(-r_(l-1)), b = exp(-r_l) and w = sqrt((1 - b^2)/(1 - a^2)):
-    ``A_00 = 1``, ``A_ii = w``, ``A_ij = w b^(i-j-1) (b - a)`` for i > j > 0 and
-    ``A_i0 = b^(i-1) (b - a w)``: all >= 0, and accurate to rounding at every rate, the smallest
-    too. Domain: start >= r_1 >= r_2 >= ... > 0. Returns: a list of (T, T). Raises: KcalcError.
-    [He et al. 2023, sec. 3.2: E-SPA]
+    ``A_00 = 1``, ``A_ii = w``, ``A_ij = w b^(i-j-1) (b - a)`` for i > j > 0 and ``A_i0 = b^(i-1) (b
+    - a w)``: all >= 0, and accurate to rounding even at the smallest rates. Domain: start >= r_1 >=
+    r_2 >= ... > 0. Returns: a list of (T, T). Raises: KcalcError. [He et al. 2023, sec. 3.2: E-SPA]
     """
     count = _tokens(tokens)
     first = math.inf if isinstance(start, float) and start == math.inf else _number(start, "start")
@@ -210,7 +210,7 @@ def _exponential_step(count: int, before: float, after: float) -> Array:
 def covariance(value: Any, what: str, least: float) -> Array:
     """A checked covariance of tokens: (T, T), symmetric, with unit diagonal.
 
-    Its eigenvalues are >= ``least`` (0: positive semidefinite).
+    Its eigenvalues must be >= ``least`` (0: positive semidefinite).
 
     Raises: KcalcError for other values.
     """
@@ -241,8 +241,8 @@ def covariance(value: Any, what: str, least: float) -> Array:
             else "positive semidefinite"
         )
         raise KcalcError(
-            f"{what} must be {kind}, but its least eigenvalue is {smallest:.3g}; tokens that "
-            f"repeat make it singular"
+            f"{what} must be {kind}, but its least eigenvalue is {smallest:.3g}; repeated tokens "
+            "make it singular"
         )
     return array
 
@@ -256,7 +256,7 @@ def _array(value: Any, what: str) -> Array:
     if array is None or array.ndim != 2 or 0 in array.shape or not np.isfinite(array).all():
         raise KcalcError(f"{what} must be a two-dimensional array of finite numbers")
     if max(array.shape) > MOST:
-        raise KcalcError(f"{what} is of {max(array.shape)} tokens; at most {MOST}")
+        raise KcalcError(f"{what} has {max(array.shape)} tokens; the maximum is {MOST}")
     return array
 
 

@@ -1,4 +1,4 @@
-"""What is said of the tokens of an input: how many there are, and how alike two of them are."""
+"""The tokens of an input: how many there are, and how similar two of them are."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ MOST_TOKENS = 1 << 24
 
 @dataclass(frozen=True)
 class Tokens:
-    """Sequences of ``count`` tokens that are alike.
+    """Sequences of ``count`` exchangeable tokens.
 
-    All tokens have one q value, and any two tokens of a sequence the same ``cosine``.
+    All tokens have the same q value, and any two tokens of a sequence have the same ``cosine``.
 
-    Two sequences of cosine c at equal places have ``c cosine`` at different ones, as if one were c
-    times the other and something independent of it.
+    Two sequences with cosine c at equal positions have ``c cosine`` at different positions, as if
+    one were c times the other plus an independent part.
     """
 
     count: int
     cosine: float
 
     def assumptions(self, network: Network) -> tuple[Assumption, ...]:
-        """What a result for a network takes for granted."""
-        alike = f"{self.count} tokens that are alike, two of them with cosine {self.cosine:g}"
+        """The assumption of a result for a network."""
+        alike = f"{self.count} exchangeable tokens, with pairwise cosine {self.cosine:g}"
         return (
             Assumption("network", alike, "convention"),
             *beyond_masks(network.notes, self.count),
@@ -40,31 +40,31 @@ class Tokens:
 
 
 def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
-    """``tokens=`` and ``token_cosine=`` of a map; None where there are none.
+    """The arguments ``tokens=`` and ``token_cosine=`` of a map; None if not given.
 
-    Raises: KcalcError for other than a whole number of tokens, and a cosine that as many tokens
-    cannot have.
+    Raises: KcalcError unless the number of tokens is a positive integer and the cosine is possible
+    for that many tokens.
     """
     if tokens is None:
         if token_cosine is not None:
             raise KcalcError(
-                "token_cosine is the cosine of two tokens of one input; say how many tokens there "
-                "are, tokens="
+                "token_cosine is the cosine of two tokens of one input; give the number of "
+                "tokens, tokens="
             )
         return None
     if has_distinct_tokens(tokens):
         raise KcalcError(
-            "tokens= is here the number of tokens of an input; kc.node_values, kc.gradients and "
-            "kc.ntk take arrays of tokens"
+            "tokens= is the number of tokens of an input here; kc.node_values, kc.gradients and "
+            "kc.ntk accept arrays of tokens"
         )
     count = whole(tokens, "tokens, the number of tokens of an input,", 1, MOST_TOKENS)
     cosine = 0.0 if token_cosine is None else one_number(token_cosine, "token_cosine")
     if not np.isfinite(cosine) or cosine > 1 or 1 + (count - 1) * cosine < 0:
         least = "-1/(tokens - 1)" if count > 1 else "-inf"
         raise KcalcError(
-            f"token_cosine lies between {least} and 1, got {cosine:g}: the smallest eigenvalue of "
-            f"the token covariance is "
-            f"{min(1 - cosine, 1 + (count - 1) * cosine):.3g}, and it must not be negative"
+            f"token_cosine must lie between {least} and 1, got {cosine:g}: the smallest eigenvalue "
+            f"of the token covariance is {min(1 - cosine, 1 + (count - 1) * cosine):.3g}, but must "
+            "not be negative"
         )
     return Tokens(count, float(cosine))
 

@@ -1,6 +1,6 @@
 """Checks that turn an ``nx.DiGraph`` into a network.
 
-Each check fails with a message that names the node and the remedy.
+Each failed check raises an error that names the node and a remedy.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from .primitives import Reads
 Node = Hashable
 Step = tuple[Node, Layer, tuple[Node, ...]]
 Features = dict[Node, int | None]
-_NO_STEPS = "steps are triples (node, layer, (parent, ...)) whose nodes have a hash, got "
+_NO_STEPS = "steps must be triples (node, layer, (parent, ...)) with hashable nodes, got "
 _EMPTY = "the network has no nodes; it needs at least an Input and a layer that reads it"
 
 
 def read_nodes(graph: Any) -> tuple[dict[Node, Layer], dict[Node, tuple[Node, ...]]]:
     """The layer of every node and its parents in slot order.
 
-    Raises: GraphError for something that is not an ``nx.DiGraph``, an empty graph, a node without a
-    layer, a wrong number of inputs, missing or doubled slots, or a Sum or Concat whose numbers do
-    not fit its inputs.
+    Raises: GraphError for anything but an ``nx.DiGraph``, an empty graph, a node without a layer, a
+    wrong number of inputs, missing or repeated slots, or a Sum or Concat whose numbers do not match
+    its inputs.
     """
     if isinstance(graph, nx.MultiDiGraph):
         raise GraphError(
-            "a network is an nx.DiGraph; for a node read twice give its edge a tuple of slots, "
-            "slot=(0, 1)"
+            "a network must be an nx.DiGraph; for a node read twice give its edge a tuple of "
+            "slots, slot=(0, 1)"
         )
     if not isinstance(graph, nx.DiGraph):
-        raise GraphError(f"a network is an nx.DiGraph, got {type(graph).__name__}")
+        raise GraphError(f"a network must be an nx.DiGraph, got {type(graph).__name__}")
     if len(graph) == 0:
         raise GraphError(_EMPTY)
     layers: dict[Node, Layer] = {}
@@ -62,8 +62,8 @@ def _parents(graph: nx.DiGraph, node: Node, layer: Layer) -> tuple[Node, ...]:
     )
     if empty is not None:
         raise GraphError(
-            f"edge {empty!r} -> {node!r} has an empty slot=(), so that nothing is read; give it a "
-            f"slot, or remove the edge"
+            f"edge {empty!r} -> {node!r} has an empty slot=(), so nothing is read; give it a slot, "
+            "or remove the edge"
         )
     slots: dict[int, Node] = {}
     total = sum(len(slot) if isinstance(slot, tuple | list) else 1 for _, slot in edges)
@@ -130,9 +130,8 @@ def read_steps(steps: Iterable[Step]) -> tuple[dict[Node, Layer], dict[Node, tup
 
     ``steps``: triples (node, layer, parents in slot order), in any order.
 
-    Raises: GraphError for no nodes at all, a node defined twice, a parent that is none, something
-    that is not a layer, a wrong number of inputs, or a Sum or Concat whose numbers do not fit its
-    inputs.
+    Raises: GraphError for an empty network, a node defined twice, an unknown parent, anything but a
+    layer, a wrong number of inputs, or a Sum or Concat whose numbers do not match its inputs.
     """
     layers: dict[Node, Layer] = {}
     parents: dict[Node, tuple[Node, ...]] = {}
@@ -175,7 +174,7 @@ def _triples(steps: Any) -> Iterator[Step]:
 
 
 def readers_of(parents: Mapping[Node, tuple[Node, ...]]) -> dict[Node, list[Node]]:
-    """The nodes that read each node, each once."""
+    """The nodes that read each node, without repeats."""
     readers: dict[Node, list[Node]] = {node: [] for node in parents}
     for node, above in parents.items():
         for parent in dict.fromkeys(above):
@@ -184,9 +183,9 @@ def readers_of(parents: Mapping[Node, tuple[Node, ...]]) -> dict[Node, list[Node
 
 
 def ordered_nodes(readers: Mapping[Node, Iterable[Node]]) -> list[Node]:
-    """The nodes in topological order, one generation after the other.
+    """The nodes in topological order, generation by generation.
 
-    Raises: GraphError that spells out a cycle if there is one.
+    Raises: GraphError if there is a cycle, listing its nodes.
     """
     waiting = dict.fromkeys(readers, 0)
     for below in readers.values():
@@ -215,9 +214,9 @@ def check_outputs(
     readers: Mapping[Node, Collection[Node]],
     declared: Iterable[Node] | None,
 ) -> tuple[Node, ...]:
-    """The output nodes: those declared, else all that nothing reads.
+    """The output nodes: the declared ones, or by default all that nothing reads.
 
-    Raises: GraphError if an Input is read by nothing, or a node leads to no declared output.
+    Raises: GraphError if nothing reads an Input, or if a node leads to no declared output.
     """
     sinks = [node for node in layers if not readers[node]]
     idle = next((node for node in sinks if layers[node].arity[1] == 0), None)
@@ -244,11 +243,12 @@ def check_outputs(
 
 
 def infer_features(steps: Iterable[Step]) -> Features:
-    """The number of channels every node emits, None where unknown.
+    """The number of output channels of every node, None if unknown.
 
-    Raises: GraphError where counts contradict.
+    Raises: GraphError if counts contradict each other.
     """
     features: Features = {}
     for node, layer, parents in steps:
-        features[node] = layer.emits(Reads(node, parents, tuple(features[p] for p in parents)))
+        count: Any = layer.emits(Reads(node, parents, tuple(features[p] for p in parents)))
+        features[node] = count
     return features

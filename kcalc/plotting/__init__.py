@@ -1,19 +1,17 @@
-"""Pictures: one layout for matplotlib and SVG, and titles computed from the drawn values."""
+"""Pictures: one layout for matplotlib and SVG."""
 
 from . import axis_names
 from .accuracy_curves import accuracies
 from .curves import activations, c_maps, network, q_maps, save
-from .frame import claim
-from .titles import three_digits
+from .frame import entitle
 
 __all__ = [
     "accuracies",
     "activations",
     "axis_names",
     "c_maps",
-    "claim",
+    "entitle",
     "network",
     "q_maps",
     "save",
-    "three_digits",
 ]

@@ -1,21 +1,23 @@
-"""Curves of training."""
+"""Training curves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import axis_names
 from . import frame as plot_frame
-from . import titles as plot_claims
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MARKED = 12  # evaluation steps up to which each has a marker; a single one has no line
 
 
 def accuracies(
-    lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, title: str = ""
-) -> Any:
-    """Shares of correct answers against steps, a line per label; returns the Axes."""
+    lines: Mapping[str, Sequence[tuple[int, float]]], ax: Axes | None = None, title: str = ""
+) -> Axes:
+    """Plot accuracies against steps, a line per label; returns the Axes."""
     from matplotlib import ticker
 
     made = ax is None
@@ -34,14 +36,13 @@ def accuracies(
             markersize=3.5,
         )
     steps = [step for points in lines.values() for step, _ in points]
-    if len(set(steps)) == 1:  # a tick at the only evaluation step, room beside it
+    if len(set(steps)) == 1:  # a tick at the only evaluation step, with room around it
         ax.set_xlim(0, 1.1 * steps[0])
     ax.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
     ax.set_ylim(0, 101)
     ax.set_xlabel(axis_names.STEPS, fontsize=10)
     ax.set_ylabel(axis_names.CORRECT if title else "correct, %", fontsize=10)
-    says = plot_claims.accuracies(lines)
     if title:
-        plot_frame.claim(ax, title if made is False else f"{title}: {says}")
-    plot_frame.finish(ax, (), made, says="" if title else says)
+        plot_frame.entitle(ax, title)
+    plot_frame.finish(ax, (), made, says="" if title else "Test accuracy")
     return ax

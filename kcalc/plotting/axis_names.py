@@ -1,6 +1,6 @@
 """One name for each quantity on the axes of plots, in the library and in notebooks.
 
-Symbols as mathtext, else nouns with their unit.
+They are symbols in mathtext, or nouns with their unit.
 """
 
 X, PHI = "$x$", r"$\phi(x)$"

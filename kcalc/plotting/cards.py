@@ -1,31 +1,33 @@
-"""One activation at a glance: the function, its Q map, and its C map at several q values."""
+"""A summary of one activation: the function, its Q map, and its C map at several q values."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.real_numbers import floats
 from ..foundation.rootfinding import finite_part
-from . import titles as plot_claims
 from .curves import activations, c_maps, q_maps
-from .frame import claim, panels
+from .frame import entitle, panels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Array = np.ndarray
 Q_VALUES = (0.1, 1.0, 10.0)
 
 
-def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUES) -> Array:
+def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUES) -> Figure:
     """Draw phi, its Q map over [1e-2, 1e2] and its C maps on three Axes.
 
-    The C maps are at the q values given. The Axes are those given in ``ax`` or new ones.
+    The C maps are at the given q values. The Axes are those in ``ax`` or new ones.
 
     ``phi`` is an activation; ``q`` up to four positive numbers (one curve where C does not depend
-    on q). Returns: the array of Axes.
+    on q). Returns: the figure.
     Raises: KcalcError for another number of Axes or of q values.
     """
     try:
@@ -37,31 +39,27 @@ def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUE
     if not 1 <= len(values) <= 4 or not all(value > 0 for value in values):
         raise KcalcError(f"a card shows C at one to four positive q values, got {glimpse(q)}")
     three = panels(ax, 3, 8.6, 2.75)
-    x = np.linspace(-4, 4, 401)
     activations({phi.name: phi}, ax=three[0])
-    named = plot_claims.activations(x, {phi.name: np.asarray(phi(x), dtype=float)}, {})
-    for panel, says in zip(
-        three, (named, _q_panel(phi, three[1]), _c_panel(phi, three[2], values)), strict=True
-    ):
-        claim(panel, says)
+    _q_panel(phi, three[1])
+    _c_panel(phi, three[2], values)
+    for panel, title in zip(three, ("Activation", "Q map", "C map"), strict=True):
+        entitle(panel, title)
         panel.set_box_aspect(1)
-    return three
+    return three[0].figure
 
 
-def _q_panel(phi: Any, ax: Any) -> str:
-    """Q over q as far as it is finite, with its fixed points. Returns: a title."""
+def _q_panel(phi: Any, ax: Any) -> None:
+    """Q over q as far as it is finite, with its fixed points."""
     q = finite_part(phi.q_map, np.geomspace(1e-2, 1e2, 121))
     q_maps({"Q": phi.q_map}, ax=ax, low=float(q[0]), high=float(q[-1]))
     low, high = ax.get_ylim()
     ax.set(xlim=(1e-2, 1e2), ylim=(max(float(low), 1e-6), min(float(high), 1e6)))
-    at_one = float(phi.q_map(1.0)) if q[0] <= 1 <= q[-1] else np.nan
-    return plot_claims.q_maps(q, [phi.q_map(q)], [at_one])
 
 
-def _c_panel(phi: Any, ax: Any, values: tuple[float, ...]) -> str:
-    """C over [-1, 1] at the q values where it exists. Returns: a title.
+def _c_panel(phi: Any, ax: Any, values: tuple[float, ...]) -> None:
+    """C over [-1, 1] at the q values where it exists.
 
-    One curve where it is the same at all of them.
+    It is one curve if it is the same at all of them.
     """
     sizes = [float(q) for q in finite_part(phi.q_map, np.array(sorted(values)))]
     c = np.cos(np.linspace(np.pi, 0.0, 201))
@@ -69,7 +67,6 @@ def _c_panel(phi: Any, ax: Any, values: tuple[float, ...]) -> str:
     alike = all(np.allclose(curve, curves[0], rtol=0, atol=1e-12) for curve in curves)
     shown = {"every $q$": sizes[0]} if alike else {f"$q = {q:g}$": q for q in sizes}
     c_maps({label: _AtQ(phi.c_map, q) for label, q in shown.items()}, ax=ax)
-    return plot_claims.c_maps(c, curves)
 
 
 @dataclass(frozen=True)

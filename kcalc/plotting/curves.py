@@ -2,14 +2,13 @@
 
 Activations are drawn before and after shaping.
 
-Every function takes ``ax=None`` (a new figure is made then) and returns the Axes; none shows
-anything or touches global settings. Arguments are duck-typed: maps and activations are callables on
+Every function takes ``ax=None`` (which makes a new figure) and returns the Axes; none displays
+anything or changes global settings. Arguments are duck-typed: maps and activations are callables on
 NumPy arrays.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,10 @@ import numpy as np
 
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import items, mapping, text, whole
-from ..foundation.printing import marked
+from ..foundation.printing import HEURISTIC, marked
 from ..foundation.real_numbers import one_q, q_pair
 from ..foundation.rootfinding import sign_changes
 from . import axis_names
-from . import titles as plot_claims
 from .drawing import network
 from .frame import GREY, LIGHT, PALETTE, STYLES, axes, labelled, line_look, save
 
@@ -34,7 +32,6 @@ __all__ = ["activations", "c_maps", "network", "q_maps", "save"]
 Array = np.ndarray
 Curve = Callable[[Array], Array]
 MOST_POINTS = 10**6
-SAID = 100  # points from which a curve tells of all that lies between them
 
 
 # -- maps ------------------------------------------------------------------------------------------
@@ -56,13 +53,13 @@ def c_maps(
 
     ``maps`` is one map, several, or {label: map}; each is called as ``C(c, q1, q2)`` with an array
     and returns an array, or {output: array} (one line per output). ``q`` is the q value of both
-    inputs (default 1), ``q1`` and ``q2`` where they differ. ``points`` are spread evenly in the
-    angle arccos c, so that they lie densely near c = +-1. Fixed points: filled where the map
-    attracts, open where it repels, half filled where the slope is +-1. They come from the map's
-    ``fixed_points`` where it has one, else from sign changes on a fine grid; those that several
-    maps share are grey. ``looks`` gives lines a colour and a style of their own, {label: (colour,
-    style)}; ``line``: keywords of matplotlib lines, such as ``label``, ``color``, ``ls``. Maps that
-    are heuristic say so in the legend.
+    inputs (default 1), or ``q1`` and ``q2`` if they differ. ``points`` are spread evenly in the
+    angle arccos c, so they are dense near c = +-1. Fixed points are filled if the map attracts,
+    open if it repels, half filled if the slope is +-1. They come from the map's ``fixed_points`` if
+    it has this method, else from sign changes on a fine grid; those that several maps share are
+    grey. ``looks`` sets the colour and style of lines, {label: (colour, style)}; ``line``: keywords
+    of matplotlib lines, such as ``label``, ``color``, ``ls``. Heuristic maps are marked in the
+    legend.
 
     Returns: the Axes. Raises: KcalcError for something that is not a map or returns other shapes.
     """
@@ -73,10 +70,10 @@ def c_maps(
     styles = {} if looks is None else mapping(looks, "looks")
     labels, look = _look_of_lines(line, labels)
     found = _curves(maps, labels, q1, q2)
-    drawn = _draw_maps(ax, c, found, partial(_fixed_points, q1=q1, q2=q2), look, styles)
+    _draw_maps(ax, c, found, partial(_fixed_points, q1=q1, q2=q2), look, styles)
     ticks = [-1, -0.5, 0, 0.5, 1]
     ax.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=ticks, yticks=ticks, aspect="equal")
-    says = plot_claims.c_maps(c, drawn) if points > SAID else "C map"
+    says = "C map" if len(found) == 1 else "C maps"
     return labelled(ax, made, axis_names.C, axis_names.C_MAP, says, _mark_handles(ax))
 
 
@@ -105,16 +102,14 @@ def q_maps(
     q = np.geomspace(low, high, whole(points, "points", 2, MOST_POINTS))
     labels, look = _look_of_lines(line, labels)
     found = _curves(maps, labels)
-    drawn = _draw_maps(ax, q, found, lambda _, given: _points_between(given, low, high), look)
-    seen = low <= 1 <= high
-    ones = [float(curve(np.ones(1))[0]) if seen else math.nan for _, curve, _ in found]
+    _draw_maps(ax, q, found, lambda _, given: _points_between(given, low, high), look)
     ax.set(xscale="log", yscale="log", xlim=(low, high))
-    says = plot_claims.q_maps(q, drawn, ones)
+    says = "Q map" if len(found) == 1 else "Q maps"
     return labelled(ax, made, axis_names.Q, axis_names.Q_MAP, says, _mark_handles(ax))
 
 
 def _points_between(given: Any, low: float, high: float) -> list[tuple[float, bool | None]]:
-    """(value, stable) of the fixed points of a Q map that can give them."""
+    """Return (value, stable) of the fixed points of a Q map that can compute them."""
     points = given.fixed_points(low, high) if hasattr(given, "fixed_points") else ()
     return [(point.value, point.stable) for point in points]
 
@@ -126,13 +121,12 @@ def _draw_maps(
     points: Callable[[Curve, Any], Iterable[tuple[float, bool | None]]],
     look: Mapping[str, Any],
     styles: Mapping[str, Any] | None = None,
-) -> list[Array]:
-    """Draw maps over x with the identity and their fixed points. Returns: their values."""
+) -> None:
+    """Draw maps over x with the identity and their fixed points."""
     if not any(line.get_gid() == "identity" for line in ax.lines):
         ends, dashes = x[[0, -1]], (0, (4, 3))
         usual = {"color": GREY, "linewidth": 0.8, "linestyle": dashes, "zorder": 1}
-        ax.plot(ends, ends, **usual, gid="identity", label="_")
-    drawn: list[Array] = []
+        ax.plot(ends, ends, **usual, gid="identity", label="identity")
     for label, curve, given in found:
         index = sum(line.get_gid() == "map" for line in ax.lines)
         usual = {
@@ -144,19 +138,18 @@ def _draw_maps(
             "gid": "map",
         }
         at = np.maximum(x, getattr(given, "least", -1.0))
-        drawn.append(curve(at))
-        (line,) = ax.plot(at, drawn[-1], **{**usual, **_look((styles or {}).get(label)), **look})
+        own = (styles or {}).get(label) or (styles or {}).get(label.removesuffix(HEURISTIC))
+        (line,) = ax.plot(at, curve(at), **{**usual, **_look(own), **look})
         for value, stable in points(curve, given):
             _mark(ax, value, stable, str(line.get_color()))
-    return drawn
 
 
 def _curves(
     maps: Any, labels: Sequence[str] | None, *arguments: Any
 ) -> list[tuple[str, Curve, Any]]:
-    """(label, curve, map) per line.
+    """Return (label, curve, map) per line.
 
-    The map is None for one output of several, whose fixed points it cannot give.
+    The map is None for one output of several, because it cannot give fixed points of one output.
     """
     curves: list[tuple[str, Curve, Any]] = []
     for label, given in _named(maps, labels, "map"):
@@ -192,7 +185,7 @@ def _curve(given: Any, output: Any, arguments: tuple[Any, ...], label: str) -> C
 
 
 def _named(given: Any, labels: Sequence[str] | None, what: str) -> list[tuple[str, Any]]:
-    """(label, object) pairs from one callable, several, or a mapping."""
+    """Return (label, object) pairs from one callable, several, or a mapping."""
     if isinstance(given, Mapping):
         pairs = [(str(label), one) for label, one in given.items()]
     elif callable(given):
@@ -219,7 +212,7 @@ def _named(given: Any, labels: Sequence[str] | None, what: str) -> list[tuple[st
 
 
 def _fixed_points(curve: Curve, given: Any, q1: Any, q2: Any) -> list[tuple[float, bool | None]]:
-    """(value, stable) of the fixed points of a C map."""
+    """Return (value, stable) of the fixed points of a C map."""
     if (
         given is not None
         and hasattr(given, "fixed_points")
@@ -267,7 +260,7 @@ MARKS: dict[str, dict[str, Any]] = {
 def _look_of_lines(
     line: Mapping[str, Any], labels: Sequence[str] | None
 ) -> tuple[Sequence[str] | None, dict[str, Any]]:
-    """(labels, keywords of lines): ``label`` among the keywords is a label, or several."""
+    """Return (labels, keywords of lines): ``label`` among the keywords is a label, or several."""
     look = line_look(line)
     label = look.pop("label", None)
     if label is not None and labels is not None:
@@ -276,22 +269,22 @@ def _look_of_lines(
 
 
 def _look(given: Any) -> dict[str, Any]:
-    """A colour and a line style as matplotlib knows them. Raises: KcalcError for unknown ones."""
+    """Return a colour and a line style for matplotlib. Raises: KcalcError for unknown ones."""
     if given is None:
         return {}
     try:
         color, style = given
         return line_look({"color": color, "linestyle": style})
-    except Exception:  # user objects may raise anything as they are unpacked
+    except Exception:  # unpacking a user's object may raise anything
         raise KcalcError(
-            f"looks holds (colour, style) pairs such as ('red', '-'), got {glimpse(given)}"
+            f"looks contains (colour, style) pairs such as ('red', '-'), got {glimpse(given)}"
         ) from None
 
 
 def _mark(ax: Axes, value: float, stable: bool | None, color: str) -> None:
-    """A fixed point on the diagonal: one mark for all maps that share it, grey then.
+    """Mark a fixed point on the diagonal, with one grey mark for all maps that share it.
 
-    Marks of another kind stand beside it.
+    Marks of another kind are drawn next to it.
     """
     from matplotlib.transforms import offset_copy
 
@@ -317,7 +310,7 @@ def _mark(ax: Axes, value: float, stable: bool | None, color: str) -> None:
 
 
 def _mark_handles(ax: Axes) -> list[dict[str, Any]]:
-    """Entries of the legend for the drawn marks."""
+    """Return the legend entries of the drawn marks."""
     drawn = {str(line.get_gid()) for line in ax.lines}
     return [
         {**MARK, **style, "label": r"slope $\pm 1$" if kind == "undecided" else kind}
@@ -332,10 +325,9 @@ def _mark_handles(ax: Axes) -> list[dict[str, Any]]:
 def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     """Draw activations before and after transformation, over [-4, 4].
 
-    Lines are dashed before and solid after; the interval is wider where kinks lie outside.
+    Lines are dashed before and solid after; the interval is wider if kinks are outside it.
 
-    ``before`` and ``after`` are callables, sequences or {name: callable}; the two go together in
-    order.
+    ``before`` and ``after`` are callables, sequences or {name: callable}, paired in order.
 
     Returns: the Axes. Raises: KcalcError if their numbers differ or one cannot be called.
     """
@@ -343,7 +335,7 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     new = [] if after is None else _named(after, None, "activation")
     if new and len(new) != len(old):
         raise KcalcError(
-            f"{len(old)} activations before and {len(new)} after; they go together in order"
+            f"{len(old)} activations before and {len(new)} after; they are paired in order"
         )
     made = ax is None
     ax = axes(ax, 3.6, 3.0)
@@ -353,10 +345,8 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     ax.axhline(0, color=LIGHT, linewidth=0.8, zorder=0, gid="zero")
     ax.axvline(0, color=LIGHT, linewidth=0.8, zorder=0, gid="zero")
     extra: list[tuple[str, Any]] = [("before", STYLES[1]), ("after", "-")] if len(new) > 1 else []
-    drawn: tuple[dict[str, Array], dict[str, Array]] = ({}, {})
     for k, phis in enumerate((old, new)):
         for index, (name, phi) in enumerate(phis):
-            drawn[k][name] = _curve(phi, None, (), name)(x)
             first = old[index][0]
             own = isinstance(after, Mapping) and name != first
             label = name or r"$\phi$"
@@ -366,7 +356,7 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
                 label = first if k else "_before"
             ax.plot(
                 x,
-                drawn[k][name],
+                _curve(phi, None, (), name)(x),
                 color=PALETTE[index % len(PALETTE)],
                 linestyle=STYLES[1] if new and not k else "-",
                 linewidth=1.6 if k else 1.1 if new else 1.5,
@@ -374,5 +364,5 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
             )
     ax.set_xlim(-span, span)
     handles = [{"label": label, "color": GREY, "linestyle": style} for label, style in extra]
-    says = plot_claims.activations(x, *drawn)
+    says = "Activation" if len(old) == 1 else "Activations"
     return labelled(ax, made, axis_names.X, axis_names.PHI, says, handles)

@@ -1,4 +1,4 @@
-"""A network drawn as a graph, from top to bottom, with its skip edges in lanes of their own."""
+"""A network drawn as a graph, from top to bottom, with its skip edges in separate lanes."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def network(
     Parameters: ``net`` has ``.steps()``, ``.inputs`` and ``.outputs``. ``regions`` are (label,
     nodes) pairs, {label: nodes}, or subnetworks (``kc.subnetworks(net)``), drawn as tinted areas
     behind the nodes. ``labels=False`` writes nothing, {node: text} replaces the text of some nodes.
-    Repeated blocks (``net.blocks()``) are drawn once, framed, with their number, if ``collapse``;
-    by default where there are more than ``max_nodes`` nodes. Tall drawings go on in ``columns``
-    side by side, by default as many as make a page.
+    With ``collapse``, repeated blocks (``net.blocks()``) are drawn once, in a frame with their
+    number; this is the default if there are more than ``max_nodes`` nodes. Tall drawings continue
+    in parallel ``columns``, by default as many as fill a page.
 
-    Returns: the Axes, in inches where the figure is new. Artists of nodes carry the gid
-    ``node:<name>``. Raises: KcalcError for something that is not a network, and for unknown nodes
-    in ``regions`` or ``labels``.
+    Returns: the Axes, in inches if the figure is new. Artists of nodes have the gid
+    ``node:<name>``. Raises: KcalcError for anything but a network, and for unknown nodes in
+    ``regions`` or ``labels``.
     """
     chosen = [] if regions is None else as_regions(regions)
     if not isinstance(labels, Mapping):
@@ -112,7 +112,7 @@ def network(
 class Sheet:
     """A network after layout.
 
-    It holds the plan, the kind and text of each node, and the drawn nodes that stand for outputs.
+    It contains the plan, the kind and text of each node, and the drawn nodes of outputs.
     """
 
     plan: DrawingPlan
@@ -130,11 +130,11 @@ def laid_out(
     columns: int | None = None,
     plain: bool = False,
 ) -> Sheet:
-    """Write the labels of a network's nodes and lay it out.
+    """Lay out a network, and write the labels of its nodes.
 
-    ``text_width`` in inches, ``plain`` without mathtext.
+    ``text_width`` is in inches; ``plain`` avoids mathtext.
 
-    Raises: KcalcError for something that is not a network, and for unknown nodes in ``labels`` or
+    Raises: KcalcError for anything but a network, and for unknown nodes in ``labels`` or
     ``regions``.
     """
     layers = net_layers(net)
@@ -161,7 +161,7 @@ def laid_out(
 
 
 def net_layers(net: Any) -> dict[Node, Any]:
-    """The layer of each node. Raises: KcalcError for something that is not a network."""
+    """Return the layer of each node. Raises: KcalcError for anything but a network."""
     if not all(hasattr(net, name) for name in ("steps", "inputs", "outputs")):
         raise KcalcError(f"expected a network to draw, got {type(net).__name__}")
     return {node: layer for node, layer, _ in net.steps()}
@@ -180,7 +180,7 @@ def _check(named: Iterable[Node], layers: Mapping[Node, Any], columns: Any) -> N
 
 @lru_cache(maxsize=4096)
 def _text_width(text: str) -> float:
-    """The width of a text in inches. Raises: KcalcError for mathtext that does not parse."""
+    """Return the width of a text in inches. Raises: KcalcError for mathtext that does not parse."""
     from matplotlib.textpath import TextPath
 
     if not is_mathtext(text):
@@ -192,12 +192,12 @@ def _text_width(text: str) -> float:
 
 
 def _canvas(ax: Axes | None, drawn: DrawingPlan, margin: float, room: float) -> tuple[Axes, float]:
-    """The Axes in data units of an inch, and the length of a nominal point in points.
+    """Return the Axes in data units of an inch, and the length of a nominal point in points.
 
     The Axes have some room at the left.
     """
     left, right, bottom, top = drawn.extent()
-    around = 0.14 if room else 0.0  # regions reach beyond boxes and edges
+    around = 0.14 if room else 0.0  # regions extend beyond boxes and edges
     left = left - 0.12 - room - around
     right = right + 0.12 + around
     bottom = bottom - 0.16 - around / 2

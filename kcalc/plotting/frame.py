@@ -1,4 +1,4 @@
-"""An Axes: made, labelled, finished and saved, all in one style."""
+"""Create, label, finish and save Axes in one style."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ PALETTE = (
 )
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 GREY, LIGHT = "#666666", "#D9D9D9"
+CORNERS = ("lower right", "upper left", "upper right", "lower left")
+PLACES = (*CORNERS, "center right", "center left", "upper center", "lower center")  # of legends
 
 
 def axes(ax: Axes | None, width: float, height: float) -> Axes:
-    """``ax`` itself, or the Axes of a new figure of the given size in inches.
+    """Return ``ax`` itself, or the Axes of a new figure of the given size in inches.
 
-    Raises: KcalcError for something else.
+    Raises: KcalcError for anything else.
     """
     if ax is not None:
         if not hasattr(ax, "add_patch"):
@@ -51,9 +53,9 @@ def axes(ax: Axes | None, width: float, height: float) -> Axes:
 
 
 def panels(given: Any, count: int, width: float, height: float) -> Array:
-    """``count`` Axes in a row, those given or those of a new figure.
+    """Return ``count`` Axes in a row, the given ones or those of a new figure.
 
-    Raises: KcalcError for something else, or another number of them.
+    Raises: KcalcError for anything else, or another number of them.
     """
     import matplotlib.pyplot as plt
 
@@ -66,11 +68,11 @@ def panels(given: Any, count: int, width: float, height: float) -> Array:
 
 
 def line_look(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of a matplotlib line under their long names.
+    """Return the keywords of a matplotlib line under their long names.
 
     Examples: ``color``, ``linestyle`` for ``ls``, ``linewidth``, ``label``.
 
-    Raises: KcalcError for keywords and values that matplotlib does not know.
+    Raises: KcalcError for unknown keywords and values.
     """
     from matplotlib.cbook import normalize_kwargs
     from matplotlib.lines import Line2D
@@ -90,9 +92,9 @@ def line_look(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def log_axis(axis: Any, room: float = 1.0) -> None:
-    """A logarithmic axis over a factor ``room`` at least, so that constants are seen as constant.
+    """Make an axis logarithmic over at least a factor ``room``, so constants look constant.
 
-    On a short range its ticks are 1, 2 and 5 times powers of ten as ordinary numbers.
+    On a short range, its ticks are 1, 2 and 5 times powers of ten as ordinary numbers.
     """
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -109,17 +111,11 @@ def log_axis(axis: Any, room: float = 1.0) -> None:
         axis.set_minor_locator(NullLocator())
 
 
-def claim(ax: Axes, sentence: str) -> None:
-    """A sentence as the title, wrapped to the width of the Axes.
-
-    a dollar sign in a name is an ordinary one.
-    """
+def entitle(ax: Axes, title: str) -> None:
+    """The title of the Axes, wrapped to its width; an odd dollar sign is an ordinary one."""
     width = ax.get_window_extent().width / ax.figure.dpi  # inches
-    text = sentence if sentence.count("$") % 2 == 0 else sentence.replace("$", r"\$")
-    most = max(24, int(16 * width))
-    # lines of about one length
-    even = max(24, math.ceil(1.12 * len(text) / math.ceil(len(text) / most)))
-    ax.set_title(textwrap.fill(text, min(most, even)), fontsize=9, gid="claim")
+    text = title if title.count("$") % 2 == 0 else title.replace("$", r"\$")
+    ax.set_title(textwrap.fill(text, max(24, int(16 * width))), fontsize=10, gid="title")
 
 
 def finish(
@@ -132,32 +128,32 @@ def finish(
 ) -> None:
     """Finish the Axes with thin spines, small ticks and a legend.
 
-    The legend is of the labelled lines and of ``extra`` handles, at a place where it covers
-    nothing.
+    The legend has the labelled lines and ``extra`` handles, at a place where it covers nothing.
 
-    ``widen``: whether the figure is ours: then ``says`` is its title. On Axes that were given,
-    titles are left to the one who gave them, unless ``titled``.
+    ``widen``: whether kcalc made the figure; then ``says`` is its title. On given Axes no title is
+    set, unless ``titled``.
     """
     from matplotlib.lines import Line2D
 
     if says and (widen if titled is None else titled):
-        claim(ax, says)
+        entitle(ax, says)
     for spine in ax.spines.values():
         spine.set_linewidth(0.6)
     ax.tick_params(labelsize=8, width=0.6, length=3)
     lines: list[Any] = [
         line for line in ax.lines if line.get_label() and not str(line.get_label()).startswith("_")
     ]
-    if legend and (len(lines) > 1 or extra):
+    lines.sort(key=lambda line: line.get_gid() == "identity")
+    if legend and (lines or extra):
         _legend(ax, [*lines, *(Line2D([], [], **look) for look in extra)], widen)
 
 
 def labelled(
     ax: Axes, made: bool, x: str, y: str, says: str, extra: Sequence[Mapping[str, Any]] = ()
 ) -> Axes:
-    """The Axes with names ``x`` and ``y``, finished as by :func:`finish`.
+    """Label the Axes with names ``x`` and ``y``, and finish them as :func:`finish` does.
 
-    ``made``: whether the figure is ours.
+    ``made``: whether kcalc made the figure.
     """
     ax.set(xlabel=x, ylabel=y)
     finish(ax, extra, made, says=says)
@@ -175,11 +171,11 @@ def drawn(
     extra: Sequence[Mapping[str, Any]] = (),
     **settings: Any,
 ) -> Axes:
-    """Curves (x, y, keywords of lines) on Axes of the usual style, a colour per group of them.
+    """Draw curves (x, y, keywords of lines) on Axes of the usual style, a colour per group of them.
 
     ``look``: a user's keywords for the first line of each group; ``names``: those of x and y;
-    ``settings``: of ``Axes.set``; ``extra``: entries of the legend. The other arguments are those
-    of :func:`axes` and :func:`finish`. Returns: the Axes.
+    ``settings``: of ``Axes.set``; ``extra``: legend entries. The other arguments are those of
+    :func:`axes` and :func:`finish`. Returns: the Axes.
     """
     made, own = ax is None, line_look(look or {})
     ax = axes(ax, *size)
@@ -197,7 +193,7 @@ def drawn(
 
 
 def whole_numbers(ax: Axes) -> Axes:
-    """The Axes with ticks at whole numbers on its horizontal axis."""
+    """Put ticks at whole numbers on the horizontal axis."""
     from matplotlib.ticker import MaxNLocator
 
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
@@ -205,13 +201,13 @@ def whole_numbers(ax: Axes) -> Axes:
 
 
 def next_color(ax: Axes) -> str:
-    """The colour of the palette after those of the curves drawn."""
+    """Return the colour of the palette after those of the drawn curves."""
     known = {line.get_color() for line in ax.lines if line.get_gid() == "curve"}
     return PALETTE[len(known) % len(PALETTE)]
 
 
 def _legend(ax: Axes, handles: Sequence[Any], widen: bool) -> None:
-    """A legend where it covers no curve, else to the right (of a wider figure if ``widen``)."""
+    """Add a legend where it covers no curve, else on the right (of a wider figure if ``widen``)."""
     figure: Any = ax.get_figure()
     look: dict[str, Any] = {
         "handles": handles,
@@ -230,7 +226,7 @@ def _legend(ax: Axes, handles: Sequence[Any], widen: bool) -> None:
         for line in ax.lines
         if line.get_gid() != "zero"
     ]
-    for corner in ("lower right", "upper left", "upper right", "lower left"):
+    for corner in PLACES:
         box = ax.legend(loc=corner, borderaxespad=0.6, **look).get_window_extent().padded(4)
         if not any(
             path.intersects_bbox(box, filled=False) or box.count_contains(path.vertices)
@@ -250,14 +246,14 @@ def _legend(ax: Axes, handles: Sequence[Any], widen: bool) -> None:
 def save(target: Any, path: str | os.PathLike[str]) -> Path:
     """Write the figure of an Axes (or a Figure, or an array of Axes) as PNG, PDF or SVG, by suffix.
 
-    The file appears whole or not at all: it is written beside its place and then moved there.
-    Returns: the path.
-    Raises: KcalcError for another suffix, a missing folder, or one that cannot be written.
+    The file is written completely or not at all, because it is written under another name and then
+    moved. Returns: the path. Raises: KcalcError for another suffix, a missing folder, or a file
+    that cannot be written.
     """
     figure, path = _figure(target), file_path(path)
     if path.suffix.lower() not in PICTURES:
         raise KcalcError(
-            f"a plot is written as {', '.join(PICTURES)}, not "
+            f"a plot can be written as {', '.join(PICTURES)}, not "
             f"{path.suffix or 'a name without suffix'!r}: {path}"
         )
     kind = path.suffix.lower()[1:]
@@ -271,7 +267,7 @@ def _figure(target: Any) -> Figure:
     if isinstance(target, np.ndarray | list | tuple) and len(target):
         return _figure(np.asarray(target, dtype=object).ravel()[0])
     figure: Any = target if hasattr(target, "savefig") else getattr(target, "figure", None)
-    # a subfigure: up to the figure it is part of
+    # a subfigure: go up to its figure
     while figure is not None and not hasattr(figure, "savefig"):
         figure = getattr(figure, "figure", None)
     if figure is None:

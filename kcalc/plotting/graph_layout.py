@@ -1,10 +1,10 @@
-"""Where the nodes and edges of a drawn network go: rows, skip lanes, columns.
+"""Positions of the nodes and edges of a drawn network: rows, skip lanes, columns.
 
-Geometry only, in inches.
+This is only geometry, in inches.
 
 Rows, lanes and places come from :mod:`kcalc.plotting.layered`. Curves leave the vertical only
-between rows or beside a node, so no edge runs through a box. Tall drawings continue in columns side
-by side, cut where all paths meet in one node.
+between rows or next to a node, so no edge crosses a box. Tall drawings continue in parallel
+columns, cut where all paths meet in one node.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Box:
 
     @property
     def round(self) -> bool:
-        """True for the circles of sums and products."""
+        """Whether it is a circle, as for sums and products."""
         return self.width <= self.height
 
 
@@ -45,10 +45,10 @@ class Box:
 class Route:
     """A drawn edge: a start point, then three points for each cubic Bezier segment.
 
-    ``text_at`` is where a weight stands.
+    ``text_at`` is the place of a weight.
 
-    ``skip`` if it passes rows by in a lane, from a node that others read too or into a sum. The
-    text ends or begins at ``text_at`` (``text_side`` "right" or "left") or stands in the line there
+    ``skip`` marks edges that pass rows in a lane, from a node that others also read or into a sum.
+    The text ends or begins at ``text_at`` (``text_side`` "right" or "left") or is centred there
     ("center"); an empty side means that there is no room for it.
     """
 
@@ -84,7 +84,7 @@ class DrawingPlan:
     represents: Mapping[Node, Node]  # every node of the network -> the node that is drawn for it
 
     def extent(self) -> tuple[float, float, float, float]:
-        """(left, right, bottom, top) of all that is drawn."""
+        """Return (left, right, bottom, top) of the whole drawing."""
         points = [p for route in self.routes for p in route.curve] + [
             p for curve in self.connectors for p in curve
         ]
@@ -111,8 +111,8 @@ def plan(
 
     ``net`` has ``.steps()`` (node, layer, parents in slot order; topological) and, to collapse,
     ``.blocks()``. ``widths`` are those of the nodes' boxes in inches; a box no wider than high is a
-    circle. ``ordered`` are nodes that want their parents in slot order. ``columns`` is how many
-    columns to draw; None chooses it from the number of rows.
+    circle. ``ordered`` are nodes whose parents should be in slot order. ``columns`` is the number
+    of columns; None chooses it from the number of rows.
     """
     steps, represents, groups = _drawn(net, collapse)
     parents = {node: tuple(represents[p] for p in above) for node, _, above in steps}
@@ -149,9 +149,9 @@ def plan(
 def _drawn(
     net: Any, collapse: bool
 ) -> tuple[list[Step], dict[Node, Node], list[tuple[int, tuple[Node, ...]]]]:
-    """The steps to draw, the drawn node for each node, and the repeated pieces.
+    """Return the steps to draw, the drawn node for each node, and the repeated pieces.
 
-    A repeated piece, drawn once for many, is given as (count, nodes).
+    A piece drawn once for several repetitions is given as (count, nodes).
     """
     steps: list[Step] = list(net.steps())
     represents: dict[Node, Node] = {node: node for node, _, _ in steps}
@@ -168,9 +168,9 @@ def _drawn(
 def _columns(
     rows: Rows, parents: Parents, groups: Iterable[tuple[int, tuple[Node, ...]]], most: int | None
 ) -> list[list[Node]]:
-    """The nodes of each column in topological order.
+    """Return the nodes of each column in topological order.
 
-    a column ends at a node that all paths cross, outside of groups.
+    A column ends at a node that all paths cross, outside groups.
     """
     total = max(rows.values()) + 1
     alone = [0] * total
@@ -199,9 +199,9 @@ def _columns(
 
 
 def _breaks(total: int, free: Sequence[int], number: int) -> list[int]:
-    """The last rows of all columns but one.
+    """Return the last rows of all columns but one.
 
-    Of the free rows those that cut most evenly, none that leaves a stub.
+    Of the possible rows, choose those that cut most evenly without leaving a stub.
     """
     ends: list[int] = []
     for k in range(number - 1, 0, -1):
@@ -214,14 +214,14 @@ def _breaks(total: int, free: Sequence[int], number: int) -> list[int]:
 
 
 def _uneven(total: int, ends: Sequence[int]) -> float:
-    """The variance of the columns' heights in relation to their mean."""
+    """Return the variance of the columns' heights relative to their mean."""
     heights = [b - a for a, b in pairwise([-1, *ends, total - 1])]
     mean = total / len(heights)
     return sum((h / mean - 1) ** 2 for h in heights) / len(heights)
 
 
 def _connector(start: Point, x: float, end: float) -> Curve:
-    """The line from the foot of a column to the head of the next column.
+    """Return the line from the foot of a column to the head of the next column.
 
     It goes up the corridor at ``x`` and down to the head at (end, 0).
     """
@@ -231,7 +231,7 @@ def _connector(start: Point, x: float, end: float) -> Curve:
 
 
 def _rounded(corners: Sequence[Point], radius: float) -> list[Point]:
-    """From the first corner on, straight between corners that are rounded."""
+    """Draw on from the first corner, with straight lines between rounded corners."""
     curve = [corners[0]]
     for before, corner, after in zip(corners, corners[1:], corners[2:], strict=False):
         near, far = _toward(corner, before, radius), _toward(corner, after, radius)
@@ -260,7 +260,7 @@ def _y(vertex: Vertex) -> float:
 
 
 def _rectangle(sheet: Layered, count: int, nodes: Iterable[Node]) -> DrawnRepetition:
-    """The rectangle around the rows of some nodes, with the lanes that pass them."""
+    """Return the rectangle around the rows of some nodes, with the lanes that pass them."""
     rows = {sheet.vertices[n].row for n in nodes}
     places = [v for row in rows for v in sheet.rows[row]]
     low = min(v.x - v.width / 2 for v in places) - PAD - 0.03, -max(rows) * PITCH - HEIGHT / 2 - PAD
@@ -275,7 +275,7 @@ def _rectangle(sheet: Layered, count: int, nodes: Iterable[Node]) -> DrawnRepeti
 
 
 def _routes(sheet: Layered, node: Node, slots: Sequence[Node]) -> list[Route]:
-    """The edges into a node as curves; those that cannot enter from a side share its top."""
+    """Return the edges into a node as curves; those that cannot enter from a side share its top."""
     parents = list(dict.fromkeys(slots))
     paths = {p: sheet.path(p, node) for p in parents}
     beside = {
@@ -299,7 +299,7 @@ def _routes(sheet: Layered, node: Node, slots: Sequence[Node]) -> list[Route]:
             curve[-1][0] + (0.045 if side == "left" else -0.045),
             curve[-1][1] + (0.035 if parent in beside else 0.07),
         )
-        # in the straight part of its own lane, where the end of the edge is shared
+        # in the straight part of its lane, if the end of the edge is shared
         if not side and path[-2].lane:
             at, side = (path[-2].x, _y(path[-2])), "center"
         taken = tuple(i for i, p in enumerate(slots) if p == parent)
@@ -309,7 +309,7 @@ def _routes(sheet: Layered, node: Node, slots: Sequence[Node]) -> list[Route]:
 
 
 def _free_beside(sheet: Layered, vertex: Vertex, x: float) -> bool:
-    """True if nothing stands in a vertex's row between its box and ``x``."""
+    """Whether a vertex's row is empty between its box and ``x``."""
     side = 1 if x > vertex.x else -1
     if (x - vertex.x) * side < vertex.width / 2 + 0.1:
         return False
@@ -318,7 +318,7 @@ def _free_beside(sheet: Layered, vertex: Vertex, x: float) -> bool:
 
 
 def _curve(sheet: Layered, path: Sequence[Vertex], port: float, beside: bool) -> Curve:
-    """The curve along a path of vertices.
+    """Return the curve along a path of vertices.
 
     It leaves at the foot or the side, goes straight down its lane, and enters at the top or the
     side.
@@ -347,9 +347,9 @@ def _curve(sheet: Layered, path: Sequence[Vertex], port: float, beside: bool) ->
 
 
 def _side_port(vertex: Vertex, x: float, up: int) -> Point:
-    """Where an edge meets the side of a box that faces ``x``.
+    """Return where an edge meets the side of a box that faces ``x``.
 
-    in (``up=1``) above, out (-1) below the middle.
+    It is above (``up=1``) or below (-1) the middle.
     """
     is_round, half, side = vertex.width <= HEIGHT, vertex.width / 2, 1 if x > vertex.x else -1
     across, along = (0.87 * half, 0.5 * half) if is_round else (half, 0.22 * HEIGHT)
@@ -359,12 +359,12 @@ def _side_port(vertex: Vertex, x: float, up: int) -> Point:
 
 
 def _corner(start: Point, corner: Point, end: Point) -> list[Point]:
-    """From start to end, straight but for a rounded corner."""
+    """Draw from start to end, straight except for a rounded corner."""
     reach = [abs(corner[0] - p[0]) + abs(corner[1] - p[1]) for p in (start, end)]
     return _rounded([start, corner, end], min(*reach, 0.3))
 
 
 def _swing(start: Point, end: Point) -> list[Point]:
-    """From start down to end, vertical at both."""
+    """Draw from start down to end, vertical at both."""
     middle = (start[1] + end[1]) / 2
     return [(start[0], middle), (end[0], middle), end]

@@ -1,6 +1,6 @@
 """Plots of kernels and gradients on a given Axes.
 
-See :mod:`kcalc.plotting` for the habits they share.
+See :mod:`kcalc.plotting` for the conventions they share.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 from ..foundation.printing import marked
 from ..foundation.real_numbers import q_pair
 from . import axis_names
-from . import titles as plot_claims
 from .frame import GREY, PALETTE, STYLES, drawn
 
 if TYPE_CHECKING:
@@ -35,9 +34,8 @@ def kernel_curves(
     ``kernels``: {label: kernel}, each called by ``at_angle(theta, q1, q2)``; ``q``: q of both
     inputs.
 
-    ``points`` are spread evenly in the angle, so that the rise next to c = 1 is seen. ``line``:
-    keywords of matplotlib lines. Returns: the Axes. Raises: KcalcError for keywords that matplotlib
-    does not know.
+    ``points`` are spread evenly in the angle, which resolves the rise near c = 1. ``line``:
+    keywords of matplotlib lines. Returns: the Axes. Raises: KcalcError for unknown keywords.
     """
     theta = np.linspace(np.pi, 0.0, points)
     c = np.cos(theta)
@@ -46,14 +44,13 @@ def kernel_curves(
         values, name = kernel.at_angle(theta, *q_pair(q1, q2, q)), marked(label, kernel)
         several = isinstance(values, Mapping)
         curves += [(f"{name}, {o}", v) for o, v in values.items()] if several else [(name, values)]
-    says = plot_claims.kernels(c, [np.asarray(values, dtype=float) for _, values in curves])
     groups = [
         [(c, values, {"label": name, "linestyle": STYLES[k // len(PALETTE) % len(STYLES)]})]
         for k, (name, values) in enumerate(curves)
     ]
     names = (axis_names.C, axis_names.KERNEL)
     settings = {"xlim": (-1.02, 1.02), "xticks": [-1, -0.5, 0, 0.5, 1]}
-    ax = drawn(ax, groups, names, says, look=line, **settings)
+    ax = drawn(ax, groups, names, _plural("Kernel", curves), look=line, **settings)
     ax.axhline(0.0, color=GREY, lw=0.6, gid="zero", zorder=0)
     return ax
 
@@ -74,39 +71,38 @@ def gradient_trace(gradients: Any, ax: Axes | None = None, **line: Any) -> Axes:
         [(places, values, {"linewidth": 1.2, "label": "all nodes", "color": PALETTE[0], **line})],
         [(affine, values[affine], {"color": PALETTE[1], **dots})],
     ]
-    says = plot_claims.factor(
-        [gradients.nodes[node] for node in gradients.weights], "Gradients at the Affine layers"
-    )
     names = (axis_names.NODE, axis_names.GRADIENT)
-    return drawn(ax, groups, names, says, size=(5.2, 3.0), yscale="log")
+    return drawn(ax, groups, names, "Squared gradients by depth", size=(5.2, 3.0), yscale="log")
 
 
 def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw eigenvalues over the largest against their rank, on logarithmic axes.
+    """Draw eigenvalues relative to the largest against their rank, on logarithmic axes.
 
-    Dotted below their rounding error.
+    They are dotted below their rounding error.
 
     ``spectrums``: {label: :class:`kcalc.matrices.spectrum.Spectrum`}. Returns: the Axes.
     """
-    groups = []
+    groups, dotted_drawn = [], False
     for label, one in spectrums.items():
         rank, share = np.arange(1, one.eigenvalues.size + 1), one.eigenvalues / one.largest
         sure = share > one.resolution / one.largest
         unsure = (share > 0) & (rank >= sure.sum())
         dotted = {"linewidth": 0.9, "linestyle": STYLES[2]}
+        dotted_drawn |= bool(unsure.any())
         groups.append(
             [
-                (rank[sure], share[sure], {"label": label or "_"}),
+                (rank[sure], share[sure], {"label": label or "eigenvalues"}),
                 (rank[unsure], share[unsure], dotted),
             ]
         )
     names = (axis_names.RANK, axis_names.EIGENVALUE_SHARE)
-    says = plot_claims.spectra(list(spectrums.values()))
-    return drawn(ax, groups, names, says, look=line, xscale="log", yscale="log")
+    extra = [{"label": "below rounding", "color": GREY, "linewidth": 0.9, "linestyle": STYLES[2]}]
+    given = {"look": line, "extra": extra if dotted_drawn else (), "xscale": "log", "yscale": "log"}
+    return drawn(ax, groups, names, _plural("Spectrum", spectrums), **given)
 
 
 def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw per layer the ratio of a kernel value to that of equal inputs.
+    """Draw, layer by layer, the ratio of a kernel value to that of equal inputs.
 
     The numerator is the kernel of inputs with c = ``regime.c``; the prediction at infinite depth is
     dashed.
@@ -122,8 +118,15 @@ def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None, **line: An
     extra = [{"label": "as depth grows", "color": GREY, **dashed}]
     some = any(one.limit is not None for one in regimes.values())
     names = (axis_names.RELATIVE_DEPTH, axis_names.LAYER_SHARE)
-    says = plot_claims.regimes(list(regimes.values()))
-    return drawn(ax, groups, names, says, look=line, extra=extra if some else (), xlim=(0, 1.02))
+    return drawn(
+        ax,
+        groups,
+        names,
+        "Kernel ratio by depth",
+        look=line,
+        extra=extra if some else (),
+        xlim=(0, 1.02),
+    )
 
 
 def losses(times: Any, curves: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
@@ -132,6 +135,10 @@ def losses(times: Any, curves: Mapping[str, Any], ax: Axes | None = None, **line
     ``curves``: {label: (T,) losses}. Returns: the Axes.
     """
     groups = [[(times, values, {"label": label})] for label, values in curves.items()]
-    says = plot_claims.losses([np.asarray(values, dtype=float) for values in curves.values()])
     names = (axis_names.TIME, axis_names.LOSS)
-    return drawn(ax, groups, names, says, look=line, xscale="log", yscale="log")
+    return drawn(ax, groups, names, "Loss during training", look=line, xscale="log", yscale="log")
+
+
+def _plural(noun: str, things: Any) -> str:
+    """The noun, in the plural for several things."""
+    return noun if len(things) < 2 else "Spectra" if noun == "Spectrum" else f"{noun}s"

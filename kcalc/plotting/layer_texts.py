@@ -1,6 +1,6 @@
-"""Texts in and beside the nodes of a drawn network.
+"""Texts in and next to the nodes of a drawn network.
 
-They are in matplotlib's mathtext or in plain characters.
+They use matplotlib's mathtext or plain characters.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ LONGEST = 24
 
 
 def number_text(value: Any, plain: bool = False) -> str:
-    """A number in three digits, or a symbolic expression (mathtext, or plain characters).
+    """Write a number with three digits, or a symbolic expression (mathtext, or plain characters).
 
-    Empty where that would be long.
+    Long texts are left empty.
     """
     if not getattr(value, "free_symbols", None):
         return f"{float(value):.3g}"
@@ -32,7 +32,7 @@ def number_text(value: Any, plain: bool = False) -> str:
 
 
 def _plain_expression(value: Any) -> str:
-    """An expression in one line of ordinary characters.
+    """Write an expression in one line of ordinary characters.
 
     ``sqrt(1 - w**2)`` becomes ``√(1 - w^2)``, ``sigma_w`` becomes ``σ_w``.
     """
@@ -47,7 +47,7 @@ def _plain_expression(value: Any) -> str:
 
 
 def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
-    """The text in the box of a layer: "Affine 64", "3×3, 64, /2", "tanh", "+", "LayerNorm".
+    """Return the text for a layer: "Affine 64", "3×3, 64, /2", "tanh", "+", "LayerNorm".
 
     ``plain=False`` writes for matplotlib (dollar signs of names escaped, symbols in mathtext),
     ``plain=True`` for anything else.
@@ -121,18 +121,18 @@ def _extent(size: Any) -> str:
 
 
 def shortened(text: str, plain: bool = False, most: int = 20) -> str:
-    """A name cut to ``most`` characters.
+    """Shorten a name to ``most`` characters.
 
-    Without ``plain`` its dollar signs are escaped, so that mathtext leaves it alone.
+    Without ``plain``, its dollar signs are escaped to keep mathtext from interpreting them.
     """
     short = text if len(text) <= most else text[: most - 1] + "…"
     return short if plain else short.replace("$", r"\$")
 
 
 def weights_text(layer: Any, slots: Sequence[int], plain: bool = False) -> str:
-    """The text at an edge into a layer.
+    """Return the text at an edge into a layer.
 
-    The weights of a Sum's addends, or how many slots the edge fills.
+    It shows the weights of a Sum's addends, or how many slots the edge fills.
     """
     weights = getattr(layer, "weights", None)
     if weights is None:
@@ -142,7 +142,7 @@ def weights_text(layer: Any, slots: Sequence[int], plain: bool = False) -> str:
 
 @lru_cache(maxsize=4096)
 def is_mathtext(text: str) -> bool:
-    """True if matplotlib can draw a text."""
+    """Whether matplotlib can draw a text."""
     from matplotlib.textpath import TextPath
 
     if not text.strip():

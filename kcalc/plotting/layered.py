@@ -1,8 +1,8 @@
 """Layered layout of a directed acyclic graph, after Sugiyama: rows, lanes, order and places.
 
-Rows by longest paths; a lane (a chain of empty places) for every node that is read more than one
-row below, shared by its readers; few crossings by barycentre sweeps; places by a linear program
-that keeps main paths and lanes straight.
+Rows follow longest paths. Every node that is read more than one row below gets a lane (a chain of
+empty places), which its readers share. Barycentre sweeps reduce crossings, and a linear program
+chooses places that keep main paths and lanes straight.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Node = Hashable
 Parents = Mapping[Node, tuple[Node, ...]]
 Rows = Mapping[Node, int]
 
-SPACE, BESIDE, LANE = 0.3, 0.25, 0.14  # least space between two boxes, a box and a lane, two lanes
+# least distance between two boxes, a box and a lane, two lanes
+SPACE, BESIDE, LANE = 0.3, 0.25, 0.14
 
 
 @dataclass(eq=False)
@@ -35,10 +36,10 @@ class Vertex:
 class Layered:
     """Places for the nodes of a graph, given their rows and widths.
 
-    ``parents`` lists the parents of each node that has any, in topological order; those of the
-    nodes in ``ordered`` stay in that order from left to right where crossings allow, others put the
-    longest branch first. ``.rows`` holds the vertices of each row from left to right, ``.vertices``
-    that of each node.
+    ``parents`` lists the parents of each node that has any, in topological order. Parents of the
+    nodes in ``ordered`` stay in that order from left to right if crossings allow it; other nodes
+    put the longest branch first. ``.rows`` contains the vertices of each row from left to right,
+    ``.vertices`` that of each node.
     """
 
     def __init__(
@@ -68,14 +69,14 @@ class Layered:
         _place(self.rows)
 
     def path(self, parent: Node, node: Node) -> list[Vertex]:
-        """The vertices of an edge from end to end, through its lane."""
+        """Return the vertices of an edge from end to end, through its lane."""
         chain, end = self.chains[parent], self.vertices[node]
         while chain[-1].row < end.row - 1:
             chain.append(Vertex(parent, chain[-1].row + 1, 0.0, lane=True))
         return [*chain[: end.row - chain[0].row], end]
 
     def span(self) -> tuple[float, float]:
-        """The least and greatest x of its boxes and lanes."""
+        """Return the least and greatest x of its boxes and lanes."""
         vertices = [v for row in self.rows for v in row]
         return min(v.x - v.width / 2 for v in vertices), max(v.x + v.width / 2 for v in vertices)
 
@@ -86,9 +87,9 @@ class Layered:
                 vertex.x += distance
 
     def _sort_rows(self) -> None:
-        """Order each row: branches in slot order, lanes of skips to the right.
+        """Order each row: branches in slot order, lanes of skips on the right.
 
-        Then barycentre sweeps while they help.
+        Barycentre sweeps follow while they help.
         """
         ranks = self._ranks()
         for row in self.rows:
@@ -112,13 +113,13 @@ class Layered:
         self.rows = best
 
     def forks(self, node: Node) -> bool:
-        """True if several nodes read a node."""
+        """Whether several nodes read a node."""
         return sum(node in above for above in self.parents.values()) > 1
 
     def _ranks(self) -> dict[Node, int]:
-        """Depth-first order from the outputs up.
+        """Return the depth-first order from the outputs up.
 
-        The longest branch of a join first, those of an ordered one as they come.
+        The longest branch of a join comes first; those of an ordered join stay in order.
         """
         ranks: dict[Node, int] = {}
         stack = [n for n in reversed(list(self.vertices)) if not self.vertices[n].below]
@@ -137,9 +138,9 @@ class Layered:
 
 
 def longest_path_rows(parents: Parents) -> dict[Node, int]:
-    """Rows by longest path from above.
+    """Return rows by longest path from above.
 
-    a node with more readers than parents moves down to its nearest reader.
+    A node with more readers than parents moves down to its nearest reader.
     """
     rows: dict[Node, int] = {}
     readers: dict[Node, list[Node]] = {node: [] for node in parents}
@@ -156,7 +157,7 @@ def longest_path_rows(parents: Parents) -> dict[Node, int]:
 def _sort_by_neighbours(row: list[Vertex], rows: Sequence[list[Vertex]], down: bool) -> None:
     """Sort a row by the mean places of the neighbours above (or below).
 
-    a vertex without any keeps its place.
+    A vertex without neighbours keeps its place.
     """
     if len(row) < 2:
         return
@@ -170,7 +171,7 @@ def _sort_by_neighbours(row: list[Vertex], rows: Sequence[list[Vertex]], down: b
 
 
 def _crossings(rows: Sequence[Sequence[Vertex]]) -> int:
-    """How many pairs of edges cross between neighbouring rows."""
+    """Count the crossings of edges between neighbouring rows."""
     total = 0
     for upper, lower in pairwise(rows):
         places = {v: i for i, v in enumerate(lower)}
@@ -187,7 +188,7 @@ def _place(rows: Sequence[Sequence[Vertex]]) -> None:
     """Give every vertex its x coordinate.
 
     The total sideways motion is minimal, with the largest weights for lanes and main paths; places
-    are kept apart.
+    keep their distance.
     """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
@@ -232,9 +233,9 @@ def _place(rows: Sequence[Sequence[Vertex]]) -> None:
 
 
 def _main(rows: Sequence[Sequence[Vertex]], up: bool) -> dict[Vertex, Vertex]:
-    """For each vertex the next vertex of the longest run without lanes.
+    """Return for each vertex the next vertex of the longest run without lanes.
 
-    The next vertex is below (above, if ``up``); a vertex has an entry only where there is just one
+    The next vertex is below (above, if ``up``); a vertex has an entry only if there is exactly one
     such neighbour.
     """
     runs: dict[Vertex, int] = {}

@@ -1,6 +1,6 @@
 """Plots of exact moments and fluctuations on a given Axes.
 
-See :mod:`kcalc.plotting` for the habits they share.
+See :mod:`kcalc.plotting` for the conventions they share.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import numpy as np
 
 from ..foundation.errors import KcalcError, glimpse
 from . import axis_names
-from . import titles as plot_claims
 from .frame import GREY, STYLES, drawn, whole_numbers
 
 if TYPE_CHECKING:
@@ -34,12 +33,11 @@ def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     KcalcError for results with symbols.
     """
     dashed = {"linestyle": STYLES[1], "linewidth": 1.2}
-    groups, ends, named = [], [], False
+    groups, named = [], False
     for label, one in results.items():
         if one.symbolic:
             raise KcalcError("moments with symbols cannot be drawn; give them numbers with .subs")
         values = [one.nodes[node].relative for node in _read_nodes(one)]
-        ends.append(float(values[-1]))
         place = np.arange(len(values)) / max(1, len(values) - 1)
         shown = np.where(np.array(values, dtype=float) > 0, values, np.nan)
         group: list[Any] = [(place, shown, {"label": label or "$|y|^2$"})]
@@ -50,13 +48,12 @@ def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
             named = bool(label)
         groups.append(group)
     extra = [{"label": "$|J|^2$ by layer", "color": GREY, **dashed}] if named else []
-    says = plot_claims.reaches(ends, "The relative variance of $|y|^2$", "at the output")
     names = (axis_names.RELATIVE_DEPTH, axis_names.RELATIVE_VARIANCE)
-    return drawn(ax, groups, names, says, extra=extra, yscale="log")
+    return drawn(ax, groups, names, "Relative variance by depth", extra=extra, yscale="log")
 
 
 def _read_nodes(one: Any) -> list[Any]:
-    """Inputs of weights at which all paths meet, in order, and the output."""
+    """Return inputs of weights at which all paths meet, in order, and the output."""
     cuts = set(one.network.cut_nodes())
     read = (
         one.network.parents(node)[0]
@@ -72,7 +69,7 @@ def depth_trace(
     """Draw Var |y_out|^2 against depth on a logarithmic scale [Per-layer gradient, Figs. 2 and 3].
 
     ``results``: {label: {depth: Moments}}. ``weights``: a node's name, or a function of the result
-    that gives one, to draw Var |J|^2 there instead. Returns: the Axes.
+    that returns one, to draw Var |J|^2 there instead. Returns: the Axes.
     """
 
     def variance(one: Any) -> float:
@@ -89,13 +86,12 @@ def depth_trace(
         ]
         for label, by_depth in results.items()
     ]
-    ends = [values[-1] for ((_, values, _),) in groups if values]
     name, square = (
         (axis_names.LENGTH_VARIANCE, "$|y|^2$")
         if weights is None
         else (axis_names.JACOBIAN_VARIANCE, "$|J|^2$")
     )
-    says = plot_claims.reaches(ends, f"The variance of {square}", "at the largest depth")
+    says = f"Variance of {square} by depth"
     return whole_numbers(drawn(ax, groups, (axis_names.DEPTH, name), says, yscale="log"))
 
 
@@ -106,20 +102,19 @@ def fluctuation_trace(
 
     ``value``: Var log q ("log_variance"), Var q/q^2 ("relative") or Var c ("c_variance").
 
-    ``results``: {label: :class:`kcalc.calculi.fluctuations.Fluctuations`}, e.g. before and after
+    ``results``: {label: :class:`kcalc.calculi.fluctuations.Fluctuations`}, such as before and after
     shaping. Returns: the Axes.
     """
     if value not in VALUES:
-        raise KcalcError(f"value is one of {', '.join(VALUES)}, got {glimpse(value)}")
-    groups, ends = [], []
+        raise KcalcError(f"value must be one of {', '.join(VALUES)}, got {glimpse(value)}")
+    groups = []
     for label, one in results.items():
         nodes = [n for n in one.nodes if type(one.network.layer(n)).__name__ == "Nonlinear"]
         heights = [getattr(one.nodes[node], value) for node in nodes or one.nodes]
         if any(h is None for h in heights):
             raise KcalcError("there are no c values; give c= to kc.fluctuations")
-        ends += [float(h) for h in heights[-1:]]
-        groups.append([(range(1, len(heights) + 1), heights, {"label": label or "_"})])
+        groups.append([(range(1, len(heights) + 1), heights, {"label": label or VALUES[value]})])
     name = VALUES[value]
-    says = plot_claims.reaches(ends, name, "after the last activation")
+    says = f"{name} by depth"
     names = (axis_names.NONLINEAR_DEPTH, name)
     return whole_numbers(drawn(ax, groups, names, says, ylim=(0, None)))

@@ -1,4 +1,4 @@
-"""Pictures of phase diagrams: a quantity in colour over two gains, and where a slope is 1."""
+"""Phase diagrams: a quantity in colour over two gains, and the line where a slope is 1."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import axis_names
-from .frame import axes
+from .frame import GREY, axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,18 +21,21 @@ def phase_diagram(diagram: Any, ax: Axes | None = None) -> Axes:
 
     Returns: the Axes.
     """
+    from matplotlib.patches import Patch
+
     ax = axes(ax, *SIZE)
     level = np.log10(np.clip(diagram.depth, 0.1, 1e4))
-    # single cells next to the edge would take the scale
+    # single cells next to the edge would dominate the scale
     top = float(np.nanpercentile(level, 97)) if np.isfinite(level).any() else 4.0
     finite = np.where(np.isfinite(diagram.chi), diagram.chi, 1.0)
     label = r"$\log_{10}$ of the depth scale (layers)"
-    _mesh(ax, (diagram.sigma_w, diagram.sigma_b), level, label, finite, top)
-    sides = "ordered left, chaotic right" if finite.max() > 1 else "ordered where coloured"
+    line = "edge of chaos (ordered left, chaotic right)"
+    handles = _mesh(ax, (diagram.sigma_w, diagram.sigma_b), level, label, finite, (line, top))
     if np.isnan(level).any():
-        sides += "; white: q has no fixed point"
+        handles.append(Patch(facecolor="white", edgecolor=GREY, label="q has no fixed point"))
     ax.set(xlabel=axis_names.SIGMA_W, ylabel=axis_names.SIGMA_B)
-    ax.set_title(f"{diagram.activation.name}: {sides}", fontsize=10)
+    ax.set_title(f"Phase diagram of {diagram.activation.name}", fontsize=10)
+    _legend(ax, handles)
     return ax
 
 
@@ -45,9 +48,11 @@ def token_phases(
     """
     ax = axes(ax, *SIZE)
     across, up, label = labels
-    _mesh(ax, (phases.x, phases.y), values, label, phases.slope)
+    line = "slope 1 at equal tokens"
+    handles = _mesh(ax, (phases.x, phases.y), values, label, phases.slope, (line, None))
     ax.set(xlabel=across, ylabel=up)
-    ax.set_title("white line: slope 1 at equal tokens", fontsize=10)
+    ax.set_title("Token phases", fontsize=10)
+    _legend(ax, handles)
     return ax
 
 
@@ -57,12 +62,27 @@ def _mesh(
     level: Array,
     label: str,
     slope: Array,
-    top: float | None = None,
-) -> None:
-    """Draw a quantity over a grid in colour, and a white line where a slope is 1."""
+    line: tuple[str, float | None],
+) -> list[Any]:
+    """Draw a quantity over a grid in colour, and a white line where a slope is 1.
+
+    ``line``: the name of the line, and the largest level in colour. Returns: entries of a legend.
+    """
+    from matplotlib.lines import Line2D
+
+    name, top = line
     look: dict[str, Any] = {"shading": "gouraud", "cmap": "viridis", "rasterized": True}
     drawn = ax.pcolormesh(*grid, level, vmax=top, **look)
     bar = ax.figure.colorbar(drawn, ax=ax, extend="neither" if top is None else "max")
     bar.set_label(label)
     if np.nanmin(slope) < 1 < np.nanmax(slope):
         ax.contour(*grid, slope, levels=[1.0], colors="white")
+        return [Line2D([], [], color="white", label=name)]
+    return []
+
+
+def _legend(ax: Axes, handles: list[Any]) -> None:
+    """A legend below the picture, on grey, on which white lines are seen."""
+    if handles:
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "borderaxespad": 0.0}
+        ax.legend(handles=handles, fontsize=8, facecolor="#8C8C8C", labelcolor="white", **place)

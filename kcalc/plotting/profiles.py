@@ -12,6 +12,7 @@ from .frame import PALETTE, STYLES, finish, log_axis, panels, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Array = np.ndarray
 # label of the axis: whether it is logarithmic, and the columns with their labels
@@ -26,11 +27,12 @@ PANELS: dict[str, tuple[bool, dict[str, str]]] = {
 }
 
 
-def profile_figure(profile: Any, ax: Sequence[Axes] | None = None) -> Array:
+def profile_figure(profile: Any, ax: Sequence[Axes] | None = None) -> Figure:
     """Draw the quantities of a depth profile over its blocks, a panel per kind of quantity.
 
     Panels of quantities that the network does not have are left out. Lines with standard errors
-    have bars. ``ax``: as many Axes as panels; None: those of a new figure. Returns: the Axes.
+    have bars. ``ax``: as many Axes as panels; None: those of a new figure. Returns: the
+    figure.
     """
     columns = profile.columns
     drawn = {
@@ -42,15 +44,15 @@ def profile_figure(profile: Any, ax: Sequence[Axes] | None = None) -> Array:
     for place, (label, (log, lines)) in zip(np.ravel(places), drawn.items(), strict=True):
         alone = label == axis_names.GRADIENT and "gradient_difference" not in columns
         for k, (name, text) in enumerate(lines.items()):
-            _line(place, profile, name, None if alone else text, k)
+            _line(place, profile, name, "gradient" if alone else text, k)
         if log:
             place.set_yscale("log")
             log_axis(place.yaxis, 2.0)
         whole_numbers(place).set(xlabel=axis_names.BLOCKS, ylabel=label)
         name = "gradients" if label == axis_names.GRADIENT else label
-        says = f"{name.capitalize()}, block by block"
-        finish(place, [], ax is None, legend=not alone, says=says)
-    return places
+        says = f"{name[0].upper()}{name[1:]} by depth" if name[0] != "$" else f"{name} by depth"
+        finish(place, [], ax is None, says=says)
+    return np.ravel(places)[0].figure
 
 
 def _line(ax: Axes, profile: Any, name: str, label: str | None, number: int) -> None:

@@ -1,6 +1,7 @@
 """Coloured regions behind a drawn network.
 
-Nested ones stand inside one another, each with its outline, label and place in the legend.
+Nested regions are drawn inside one another, each with an outline, a label and an entry in the
+legend.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLORS = ("#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#8C6BB1", "#7F7F3F")
-LISTED = 14  # regions in the legend
-PALE = 0.32  # how much of a region's colour is in its tint
+LISTED = 14  # number of regions in the legend
+PALE = 0.32  # the fraction of a region's colour in its tint
 LINE = 0.13  # the height of a label
 
 
@@ -29,7 +30,7 @@ LINE = 0.13  # the height of a label
 class Region:
     """A region to draw: its label, its nodes, and its line in the legend.
 
-    The short label stands beside the region; an empty line is left out of the legend.
+    The short label is next to the region; an empty line is left out of the legend.
     """
 
     label: str
@@ -38,13 +39,12 @@ class Region:
 
 
 def as_regions(given: Any) -> list[Region]:
-    """Numbered regions from labelled sets of nodes or from subnetworks.
+    """Return numbered regions from labelled sets of nodes or from subnetworks.
 
     These are (label, nodes) pairs, {label: nodes}, or objects with ``layers``, ``entry`` and
     ``exit`` (subnetworks).
 
-    Of subnetworks those without a nonlinear layer are left out. Raises: KcalcError for anything
-    else.
+    Subnetworks without a nonlinear layer are left out. Raises: KcalcError for anything else.
     """
     given = getattr(given, "nonlinear", given)
     found: list[Region] = []
@@ -76,7 +76,8 @@ def _iterated(given: Any) -> Iterable[Any]:
 
 def _refused(given: Any) -> KcalcError:
     return KcalcError(
-        f"regions are (label, nodes) pairs, {{label: nodes}}, or subnetworks, got {glimpse(given)}"
+        "regions must be (label, nodes) pairs, {label: nodes}, or subnetworks, got "
+        f"{glimpse(given)}"
     )
 
 
@@ -84,7 +85,7 @@ def _refused(given: Any) -> KcalcError:
 class Area:
     """A region on the page: its drawn boxes, its colour, and its depth of nesting.
 
-    The depth is how many regions it holds inside one another.
+    The depth is the number of levels of regions inside it.
     """
 
     label: str
@@ -95,9 +96,9 @@ class Area:
 
 
 def areas(drawn: DrawingPlan, regions: Sequence[Region]) -> list[Area]:
-    """The regions to draw, larger ones first.
+    """Return the regions to draw, larger ones first.
 
-    Those that the drawing shows as one (in repeated blocks) together.
+    Regions that look the same in the drawing (in repeated blocks) are combined.
     """
     together: dict[frozenset[Node], list[Region]] = {}
     for region in regions:
@@ -125,7 +126,7 @@ def draw_regions(
 ) -> list[Any]:
     """Draw regions at z orders between 1 and 1.6.
 
-    Returns: the handles of the legend, in the order given.
+    Returns: the legend handles in the given order.
     """
     from matplotlib.path import Path
 
@@ -144,7 +145,7 @@ def draw_regions(
             "joinstyle": "round",
             "zorder": z,
         }
-        # its inner half is painted over
+        # its inner half will be covered
         ax.add_artist(patch("PathPatch", path, **line, gid=f"outline:{area.label}"))
         fill = {
             "facecolor": tint,
@@ -190,11 +191,11 @@ def label_corner(
     areas: Sequence[Area],
     placed: list[tuple[float, float, float, float]],
 ) -> tuple[float, float]:
-    """The right upper corner of a label.
+    """Return the upper right corner of a label.
 
-    The label is left of all regions around the first box, and lower where another label stands.
+    The label is left of all regions around the first box, or lower if another label is there.
 
-    The place taken, (left, right, bottom, top), is added to ``placed``.
+    Its place, (left, right, bottom, top), is added to ``placed``.
     """
     first = max((drawn.boxes[node] for node in area.members), key=lambda b: (b.y, -b.x))
     right = (
@@ -214,7 +215,7 @@ def label_corner(
 
 
 def margin(area: Area) -> float:
-    """The distance from boxes to the outline; larger where other regions stand inside."""
+    """Return the distance from boxes to the outline; larger if other regions are inside."""
     return 0.045 + 0.035 * min(area.inner, 4)
 
 
@@ -224,12 +225,13 @@ def _tint(color: str) -> tuple[float, float, float]:
 
 
 def outlines(drawn: DrawingPlan, area: Area) -> list[Any]:
-    """Counter-clockwise outlines.
+    """Return counter-clockwise outlines.
 
-    Boxes with a margin, the space between a box and the next below, strips along edges.
+    They surround boxes with a margin, the space between a box and the next one below, and strips
+    along edges.
     """
     reach = margin(area)
-    # in the order of the plan: members are a set, whose order changes from run to run
+    # in the order of the plan: members are a set, whose order varies between runs
     boxes = [box for node, box in drawn.boxes.items() if node in area.members]
     up = HEIGHT / 2 + reach
     found: list[Any] = [_between(b.x, b.width / 2 + reach, b.y - up, b.y + up) for b in boxes]
@@ -250,7 +252,7 @@ def _between(x: float, half: float, low: float, high: float) -> list[tuple[float
 
 
 def _strip(curve: Sequence[tuple[float, float]], reach: float) -> np.ndarray:
-    """The outline of the points within ``reach`` of a curve, side to side."""
+    """Return the outline of the points within ``reach`` of a curve, from side to side."""
     points = sample(curve)
     points = points[np.r_[True, np.hypot(*np.diff(points, axis=0).T) > 1e-6]]
     steps = np.gradient(points, axis=0)
@@ -259,7 +261,10 @@ def _strip(curve: Sequence[tuple[float, float]], reach: float) -> np.ndarray:
 
 
 def sample(curve: Sequence[tuple[float, float]], pieces: int = 12) -> np.ndarray:
-    """Points along a curve of cubic Bezier segments, ``pieces`` steps to each; shape (n, 2)."""
+    """Return points along a curve of cubic Bezier segments, ``pieces`` steps for each.
+
+    Shape (n, 2).
+    """
     control = np.asarray(curve, dtype=float)
     t = np.linspace(0, 1, pieces + 1)[1:, None]
     points = [control[:1]]
@@ -271,7 +276,7 @@ def sample(curve: Sequence[tuple[float, float]], pieces: int = 12) -> np.ndarray
 
 
 def patch(kind: str, *arguments: Any, **options: Any) -> Any:
-    """An artist of ``matplotlib.patches``, which is imported when something is drawn."""
+    """Return an artist of ``matplotlib.patches``, which is imported when something is drawn."""
     import matplotlib.patches
 
     return getattr(matplotlib.patches, kind)(*arguments, **options)

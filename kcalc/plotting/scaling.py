@@ -1,6 +1,6 @@
 """Plots of the scaling calculus.
 
-Gamma by weight, predicted over measured values, Hessian blocks [Scaling Fig. 1, 2].
+They show gamma by weight, predicted over measured values, and Hessian blocks [Scaling Fig. 1, 2].
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import numpy as np
 
 from ..foundation.errors import KcalcError
 from . import axis_names
-from . import titles as plot_claims
-from .frame import GREY, PALETTE, axes, claim, drawn, log_axis
+from .frame import GREY, PALETTE, axes, drawn, entitle, log_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = np.ndarray
 MARKS = ("o", "s", "^", "D", "v")
-NAMED = 14  # weights whose names are written under the axis
+NAMED = 14  # number of weights whose names are written below the axis
 
 
 def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes:
@@ -29,8 +28,7 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
     The weights are in the order of the network.
 
     ``scalings``: {label: :class:`kcalc.calculi.scaling.Scaling`} with the same number of weights.
-    Returns: the Axes.
-    Raises: KcalcError for symbols and where there are no weights.
+    Returns: the Axes. Raises: KcalcError for symbols, and if there are no weights.
     """
     if any(one.symbolic for one in scalings.values()):
         raise KcalcError("a plot of gamma needs numbers; give symbols values with net.subs")
@@ -41,19 +39,12 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
         values = np.array([weight.relative for weight in one.weights.values()])
         size = 4 if values.size < 60 else 2
         look = {"marker": MARKS[len(groups) % len(MARKS)], "markersize": size, "linewidth": 0.8}
-        groups.append([(np.arange(values.size), values, {**look, "label": label or "_"})])
-    spread = float(values.max() / values.min())
-    same = (
-        "is the same for all weights"
-        if spread < 1 + 1e-6
-        else f"differs between weights by a factor of at most {plot_claims.up(spread)}"
-    )
-    says = rf"$s_W$ {same}" + (f" ({label})" if len(scalings) > 1 else "")
+        groups.append([(np.arange(values.size), values, {**look, "label": label or "weights"})])
     every = np.concatenate([y for ((_, y, _),) in groups])
     nodes = [str(node) for node in next(iter(scalings.values())).weights]
     names = ("weight" if len(nodes) <= NAMED else axis_names.WEIGHT, axis_names.WEIGHT_SCALING)
     limits = min(every.min() / 1.6, 0.5), max(every.max() * 1.6, 2.0)
-    ax = drawn(ax, groups, names, says, size=(5.2, 3.0), yscale="log", ylim=limits)
+    ax = drawn(ax, groups, names, "Weight scalings", size=(5.2, 3.0), yscale="log", ylim=limits)
     ax.axhline(1.0, color=GREY, lw=0.6, zorder=0, gid="zero")
     if len(nodes) <= NAMED:
         ax.set_xticks(range(len(nodes)), nodes, rotation=45, ha="right", fontsize=8)
@@ -63,7 +54,7 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
 def ratio_histogram(ratios: Mapping[str, Any], ax: Axes | None = None, bins: int = 24) -> Axes:
     """Draw histograms of the ratio of predicted to measured values [Scaling Fig. 1].
 
-    The values are of many draws. Each weight has a histogram in a row of its own, with the median
+    The values come from many draws. Each weight has a histogram in a separate row, with the median
     marked.
 
     ``ratios``: {weight: (draws,) positive numbers}; bins are even in the logarithm. Returns: the
@@ -93,7 +84,7 @@ def ratio_histogram(ratios: Mapping[str, Any], ax: Axes | None = None, bins: int
     ax.set_yticks([-row for row in range(len(given))], list(given), fontsize=8)
     ax.tick_params(axis="y", length=0)
     if made:
-        claim(ax, plot_claims.bounded(medians, "The median of predicted over measured"))
+        entitle(ax, "Predicted / measured")
         ax.spines[["top", "right", "left"]].set_visible(False)
     return ax
 
@@ -104,7 +95,7 @@ def block_map(squares: Any, names: Sequence[str], ax: Axes | None = None) -> Axe
     The colour of a block is the mean of its squared singular values.
 
     ``squares``: (L, L), not negative; ``names``: the L weights. Returns: the Axes. Raises:
-    KcalcError for other shapes and where all are 0.
+    KcalcError for other shapes, and if all are 0.
     """
     from matplotlib.colors import LogNorm
 
@@ -135,7 +126,5 @@ def block_map(squares: Any, names: Sequence[str], ax: Axes | None = None) -> Axe
     log_axis(bar.ax.yaxis)
     ax.spines[:].set_visible(False)
     if made:
-        claim(
-            ax, plot_claims.factor(np.diag(values).tolist(), "The diagonal blocks of the Hessian")
-        )
+        entitle(ax, "Hessian blocks")
     return ax

@@ -13,17 +13,17 @@ import numpy as np
 from ..foundation.errors import KcalcError
 from . import axis_names
 from . import frame as plot_frame
-from . import titles as plot_claims
 from .curves import activations, c_maps
-from .frame import GREY, LIGHT, PALETTE, STYLES, claim, finish, whole_numbers
+from .frame import GREY, LIGHT, PALETTE, STYLES, entitle, finish, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["depth_traces", "shaping_figure"]
 
 Array = np.ndarray
-# activations have the palette
+# activations use the palette
 LOOKS: dict[str, tuple[str, Any]] = {
     "before": ("#B2182B", STYLES[1]),
     "after": ("#1A1A1A", "-"),
@@ -37,16 +37,16 @@ def shaping_figure(
     c_after: Any,
     traces: Mapping[str, Any] | None = None,
     ax: Sequence[Axes] | None = None,
-) -> Array:
+) -> Figure:
     """The effect of a shaping method.
 
-    Activations, the global C map and, where given, the depth traces, before and after.
+    It shows activations, the global C map and, if given, the depth traces, before and after.
 
-    ``pairs`` is {name: (before, after)}; ``c_before`` (None where there is none) and ``c_after``
-    are maps; ``traces`` is as for :func:`depth_traces`. ``ax``: two (three with traces) Axes to
-    draw on.
+    ``pairs`` is {name: (before, after)}; ``c_before`` (None if there is none) and ``c_after`` are
+    maps; ``traces`` is as for :func:`depth_traces`. ``ax``: two (three with traces) Axes to draw
+    on.
 
-    Returns: the array of Axes. Raises: KcalcError for anything else.
+    Returns: the figure. Raises: KcalcError for anything else.
     """
     if not isinstance(pairs, Mapping) or not all(
         isinstance(p, tuple | list) and len(p) == 2 for p in pairs.values()
@@ -61,48 +61,18 @@ def shaping_figure(
         label: one for label, one in (("before", c_before), ("after", c_after)) if one is not None
     }
     c_maps(given, ax=panels[1], looks=LOOKS | _looks(c_after))
-    x = np.linspace(-1, 1, 201)
-    curves = [
-        {name: np.asarray(phi(x), dtype=float) for name, phi in phis.items()}
-        for phis in (old, new if changed else {})
-    ]
-    titles = [plot_claims.activations(x, *curves), _levels(given)]
+    titles = ["Activation" if len(pairs) == 1 else "Activations", "C map"]
     if traces:
-        depth_traces(traces, ax=panels[2], legend=c_before is None or bool(_looks(c_after)))
-        titles.append(_spread(traces))
+        depth_traces(traces, ax=panels[2])
+        titles.append("c by depth")
     for panel, title in zip(panels, titles, strict=True):
-        claim(panel, title)
+        entitle(panel, title)
         panel.set_box_aspect(1)
-    return panels
-
-
-def _levels(maps: Mapping[str, Any]) -> str:
-    """C(0) before and after, where each is one number."""
-    found = {label: one(0.0) for label, one in maps.items()}
-    if any(isinstance(value, Mapping) for value in found.values()):
-        return "The global C map" + (" before and after" if len(found) > 1 else "")
-    return "Orthogonal inputs end at " + ", ".join(
-        f"c = {0.0 if abs(value) < 1e-9 else float(value):.2g} {label}"
-        for label, value in found.items()
-    )
-
-
-def _spread(traces: Mapping[str, Any]) -> str:
-    """How far apart in c the inputs end that began apart."""
-    ends = {
-        label: float(np.ptp(trace.values[trace.trunk[-1]]))
-        for label, trace in traces.items()
-        if len(trace.trunk)
-    }
-    if not ends or not np.isfinite(list(ends.values())).all():
-        return "c values by depth"
-    return "The c values drawn end within " + ", ".join(
-        f"{plot_claims.up(end)} {label}" for label, end in ends.items()
-    )
+    return panels[0].figure
 
 
 def _looks(c_after: Any) -> dict[str, tuple[str, Any]]:
-    """Styles of the lines of several outputs: a colour each, in the styles of before and after."""
+    """Return line styles for several outputs: a colour each, and styles for before and after."""
     outputs = getattr(c_after, "outputs", ())
     if len(outputs) < 2:
         return {}
@@ -115,19 +85,21 @@ def _looks(c_after: Any) -> dict[str, tuple[str, Any]]:
 
 
 def depth_traces(traces: Mapping[str, Any], ax: Axes | None = None, legend: bool = True) -> Axes:
-    """c values of layers over depth: dots for all of them, lines along the trunk of the network.
+    """Draw c values of layers over depth: dots for all layers, lines along the trunk.
 
-    ``traces`` is {label: trace}, a trace having ``depth`` (nodes,), ``values`` (nodes, starts), and
-    the rows ``layers`` to dot and ``trunk`` to join. Labels "before" and "after" have the styles of
+    ``traces`` is {label: trace}; a trace has ``depth`` (nodes,), ``values`` (nodes, starts), and
+    the rows ``layers`` for dots and ``trunk`` for lines. Labels "before" and "after" have the
+    styles of
     :func:`shaping_figure`.
 
-    Returns: the Axes. Raises: KcalcError where there is no trace.
+    Returns: the Axes. Raises: KcalcError if there is no trace.
     """
     if not traces:
         raise KcalcError("there is no depth trace to draw")
     made = ax is None
     ax = plot_frame.axes(ax, PANEL, PANEL)
     ax.axhline(0, color=LIGHT, linewidth=0.8, zorder=0, gid="zero")
+    extra: list[dict[str, Any]] = []
     for label, trace in traces.items():
         color, style = LOOKS.get(label, (GREY, "-"))
         place = np.asarray(trace.depth, dtype=float)
@@ -141,9 +113,12 @@ def depth_traces(traces: Mapping[str, Any], ax: Axes | None = None, legend: bool
                 ax.plot(*at, ".", **dots, zorder=2, gid="branches", label="_")
             name = "_" if k else label
             ax.plot(place[trace.trunk], values[trace.trunk], **line, gid="trunk", label=name)
+        if beside.size and legend:
+            look = {**dots, "linestyle": "none", "marker": ".", "markersize": 7}
+            extra.append({"label": f"{label}, in branches", **look})
     deepest = max(float(trace.depth.max()) for trace in traces.values())
     ax.set(xlim=(0, max(deepest, 1)), ylim=(-1.05, 1.05), yticks=[-1, -0.5, 0, 0.5, 1])
     ax.set_xlabel(axis_names.NONLINEAR_DEPTH, fontsize=10)
     ax.set_ylabel(axis_names.C, fontsize=10)
-    finish(whole_numbers(ax), [], made, legend, says=_spread(traces))
+    finish(whole_numbers(ax), extra, made, legend, says="c by depth")
     return ax

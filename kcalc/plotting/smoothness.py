@@ -1,6 +1,6 @@
-"""Plots of singular values and of bounds, on a given Axes.
+"""Plots of singular values and of their bounds, on a given Axes.
 
-See :mod:`kcalc.plotting` for the habits they share.
+See :mod:`kcalc.plotting` for the conventions they share.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.real_numbers import real_array
 from . import axis_names
-from . import titles as plot_claims
 from .frame import GREY, STYLES, drawn, whole_numbers
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins
     samples = values if isinstance(values, Mapping) else {next(iter(laws)): values}
     if not set(samples) <= set(laws):
         raise KcalcError(
-            f"values are given for {glimpse(sorted(map(str, samples)))}, the laws are "
+            f"values are given for {glimpse(sorted(map(str, samples)))}, but the laws are "
             f"{', '.join(map(str, laws))}"
         )
     measured = {label: _singular(one) for label, one in samples.items() if one is not None}
@@ -48,14 +47,9 @@ def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins
         edge = [0, 0.06 * float(np.max(density))]
         edges = [([end, end], edge, {}) for end in (low, high) if end > 0]
         groups.append([(grid, density, {"label": label}), *edges])
-    ends = [end for one in laws.values() for end in one.support]
-    says = (
-        f"At large width the singular values lie {plot_claims.span(ends)}"
-        if np.isfinite(ends).all()
-        else "Singular values"
-    )
     names = (axis_names.SINGULAR_VALUE, axis_names.DENSITY)
-    ax = drawn(ax, groups, names, says, size=(4.6, 3.2), xlim=(0, None), ylim=(0, None))
+    limits: dict[str, Any] = {"xlim": (0, None), "ylim": (0, None)}
+    ax = drawn(ax, groups, names, "Singular values", size=(4.6, 3.2), **limits)
     for label, found in measured.items():
         edges = np.linspace(0, float(found.max()) * 1.02, bins + 1)
         _fill(ax, label, np.histogram(found, edges, density=True)[0], edges)
@@ -98,10 +92,9 @@ def singular_value_histograms(
     ]
     beyond = f" (those beyond {edges[-1]:.3g} not shown)" if cut else ""
     names = (axis_names.SINGULAR_VALUE + beyond, axis_names.DENSITY)
-    says = plot_claims.bounded(list(means.values()), "The mean singular value")
     extra = [{"label": "mean", "color": GREY, **dashed}]
     limits = {"xlim": (0, float(edges[-1]) if cut else None), "ylim": (0, top)}
-    ax = drawn(ax, groups, names, says, size=(4.6, 3.2), extra=extra, **limits)
+    ax = drawn(ax, groups, names, "Singular values", size=(4.6, 3.2), extra=extra, **limits)
     for label, one in heights.items():
         _fill(ax, label, one, edges)
     return ax
@@ -129,15 +122,7 @@ def jacobian_bounds(smoothness: Any, ax: Axes | None = None) -> Axes:
     limits = {}
     if heights.size and np.ptp(heights) < 0.1:
         limits["ylim"] = (heights.mean() - 0.5, heights.mean() + 0.5)
-    bound = float(top.max()) if top.size and np.isfinite(top).all() else math.nan
-    says = "Bounds of the singular values of d output / d layer"
-    if bound == bound:
-        most = (
-            plot_claims.up(10**bound, 3)
-            if -3 < bound < 4
-            else f"$10^{{{math.ceil(10 * bound - 1e-9) / 10:g}}}$"
-        )
-        says = f"No singular value of d output / d layer exceeds {most}"
+    says = "Singular values of d output / d layer"
     names = (axis_names.AFFINE, axis_names.LOG_SINGULAR_VALUE)
     ax = drawn(ax, groups, names, says, size=(5.2, 3.0), **limits)
     ax.vlines(place[seen], low[seen], top[seen], color=GREY, lw=0.6, zorder=0)

@@ -1,11 +1,11 @@
-"""A network drawn as one self-contained, accessible SVG.
+"""A network drawn as a self-contained, accessible SVG.
 
-The layout of :mod:`kcalc.plotting.drawing`, without matplotlib.
+It has the layout of :mod:`kcalc.plotting.drawing`, without matplotlib.
 
-Text and lines take the colour of the page (``currentColor``), faces are translucent, so one drawing
-serves light and dark pages. The custom properties ``--kcalc-<kind>``, ``--kcalc-skip`` and
-``--kcalc-surface`` change colours. There are no ids, so that any number of drawings can stand on
-one page.
+Text and lines take the colour of the page (``currentColor``) and faces are translucent, so one
+drawing works on light and dark pages. The custom properties ``--kcalc-<kind>``, ``--kcalc-skip``
+and ``--kcalc-surface`` change colours. There are no ids, so a page may contain any number of
+drawings.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..foundation.errors import KcalcError
+from ..foundation.extras import imported
 from ..foundation.templates import asset, template
 from .drawing import FONT, Sheet, laid_out, net_layers
 from .graph_layout import HEIGHT, Curve, DrawnRepetition, Point, Route
@@ -27,7 +28,8 @@ from .layered import Node
 from .regions import areas, as_regions, label_corner, outlines
 
 SCALE = 124.0  # pixels per inch of the layout: its 7 pt are 12 px
-FOLDED, DRAWN = 40, 300  # nodes from which blocks are folded in a notebook; most nodes drawn there
+# number of nodes from which blocks are folded in a notebook; most nodes drawn there
+FOLDED, DRAWN = 40, 300
 SIZE = round(FONT * SCALE / 72, 1)
 COLORS = {
     "input": "#7a7a7a",
@@ -53,25 +55,27 @@ def network_svg(
 ) -> str:
     """Draw a network from top to bottom as SVG text.
 
-    Parameters: ``fold`` draws repeated blocks (``network.blocks()``) once, framed, with their
+    Parameters: ``fold`` draws repeated blocks (``network.blocks()``) once, in a frame with their
     number. ``groups`` are tinted areas: (label, nodes) pairs, {label: nodes} or subnetworks.
-    ``labels=False`` writes nothing, {node: text} replaces the text of some nodes. Tall drawings go
-    on in ``columns`` side by side, by default as many as make a page. ``interactive`` lets the
-    nodes take the focus.
+    ``labels=False`` writes nothing, {node: text} replaces the text of some nodes. Tall drawings
+    continue in parallel ``columns``, by default as many as fill a page. ``interactive`` makes the
+    nodes focusable.
 
-    Nodes are ``<g class="node affine" data-node="h1">`` (a folded one stands for ``data-count`` of
-    them), edges ``<g class="edge" data-from="x" data-to="h1">`` (``class="edge skip"`` where they
-    pass layers by), areas ``<g class="group" data-group="1">``. The drawing has its natural size in
-    pixels (width, height) and a viewBox.
+    Nodes are ``<g class="node affine" data-node="h1">`` (a folded one represents ``data-count`` of
+    them), edges ``<g class="edge" data-from="x" data-to="h1">`` (``class="edge skip"`` if they skip
+    layers), areas ``<g class="group" data-group="1">``. The drawing has its natural size in pixels
+    (width, height) and a viewBox.
 
-    Returns: the SVG element. Raises: KcalcError for something that is not a network, and for
-    unknown nodes in ``groups`` or ``labels``.
+    Returns: the SVG element. Raises: KcalcError for anything but a network, and for unknown nodes
+    in ``groups`` or ``labels``.
     """
     for name, given in (("fold", fold), ("interactive", interactive)):
         if not isinstance(given, bool):
             raise KcalcError(f"{name} must be True or False, got {given!r}")
     if not (isinstance(labels, bool | Mapping)):
-        raise KcalcError(f"labels are True, False or {{node: text}}, got {type(labels).__name__}")
+        raise KcalcError(
+            f"labels must be True, False or {{node: text}}, got {type(labels).__name__}"
+        )
     regions = [] if groups is None else as_regions(groups)
     sheet = laid_out(
         network,
@@ -117,37 +121,37 @@ def network_svg(
 
 
 def _weights(sheet: Sheet, route: Route) -> str:
-    """What stands at the end of an edge."""
+    """Draw the texts at the ends of edges."""
     return weights_text(sheet.layers[route.target], route.slots, True) if route.text_side else ""
 
 
 def _name(sheet: Sheet, node: Node, counts: Mapping[Node, int]) -> str:
-    """A node and its layer, for readers of screens and as a hint."""
+    """Name a node and its layer, for screen readers and as a tooltip."""
     times = f", {counts[node]} times" if counts[node] > 1 else ""
     return shortened(f"{node}: {sheet.layers[node]!r}{times}", True, 160)
 
 
 def drawn_nodes(network: Any) -> int:
-    """How many nodes a folded drawing shows."""
+    """Return how many nodes a folded drawing shows."""
     return sum(len(block.pieces[0]) for block in network.blocks())
 
 
 def repetitions(sheet: Sheet) -> Counter[Node]:
-    """How many nodes of the network each drawn node stands for."""
+    """Return how many nodes of the network each drawn node represents."""
     return Counter(sheet.plan.represents.values())
 
 
 @lru_cache(maxsize=4096)
 def text_width(text: str) -> float:
-    """An upper estimate of the width of a text in inches.
+    """Return an upper estimate of the width of a text in inches.
 
-    It holds for the usual sans-serif fonts at the layout's size.
+    It is valid for the usual sans-serif fonts at the layout's size.
     """
     return sum(map(_character_width, text)) * FONT / 72
 
 
 def _character_width(character: str) -> float:
-    """The width of a character in ems."""
+    """Return the width of a character in ems."""
     if unicodedata.east_asian_width(character) in "WF":
         return 1.05
     if unicodedata.combining(character):
@@ -167,7 +171,7 @@ def _character_width(character: str) -> float:
 
 
 class _Paper:
-    """The page: inches of the layout (y up) to pixels (y down)."""
+    """The page: converts inches of the layout (y up) to pixels (y down)."""
 
     def __init__(self, sheet: Sheet, room: float) -> None:
         left, right, bottom, top = sheet.plan.extent()
@@ -191,17 +195,17 @@ class _Paper:
         return f"{self.x(x):g} {self.y(y):g}"
 
     def rectangle(self, group: DrawnRepetition) -> tuple[float, float, float, float]:
-        """(left, top, width, height) of a frame."""
+        """Return (left, top, width, height) of a frame."""
         (x0, y0), (x1, y1) = group.low, group.high
         width, height = round((x1 - x0) * SCALE, 1), round((y1 - y0) * SCALE, 1)
         return self.x(x0), self.y(y1), width, height
 
     def closed(self, outlines: Sequence[Any]) -> str:
-        """Outlines as one path."""
+        """Return outlines as one path."""
         return "".join(f"M{'L'.join(map(self.at, outline[:-1]))}Z" for outline in outlines)
 
     def curve(self, points: Sequence[Point]) -> str:
-        """A path of cubic Bezier segments; straight ones as lines."""
+        """Return a path of cubic Bezier segments; straight ones become lines."""
         text = f"M{self.at(points[0])}"
         for a, b, c, d in zip(points[:-1:3], points[1::3], points[2::3], points[3::3], strict=True):
             straight = all(
@@ -212,7 +216,7 @@ class _Paper:
         return text
 
     def headed(self, curve: Curve) -> tuple[str, str]:
-        """The paths of a curve and of its arrow head; the line ends inside the head."""
+        """Return the paths of a curve and of its arrow head; the line ends inside the head."""
         end = np.array(curve[-1])
         steps = [end - point for point in curve[-2::-1]]
         along = next((step for step in steps if np.hypot(*step) > 1e-9), np.array([0.0, -1.0]))
@@ -226,9 +230,10 @@ class _Paper:
 
 
 def _description(sheet: Sheet) -> str:
-    """A description of the drawing in a sentence.
+    """Describe the drawing in a sentence.
 
-    It says how many layers of each kind there are, and which are drawn once for many.
+    It says how many layers of each kind there are, and which are drawn once for several
+    repetitions.
     """
     kinds = Counter(
         sheet.texts[n] if layer.family == "activation" else type(layer).__name__
@@ -246,43 +251,41 @@ def _description(sheet: Sheet) -> str:
 
 
 def _members(sheet: Sheet, group: DrawnRepetition) -> int:
-    """How many nodes stand in a frame."""
+    """Return how many nodes are in a frame."""
     (x0, y0), (x1, y1) = group.low, group.high
     return sum(x0 < b.x < x1 and y0 < b.y < y1 for b in sheet.plan.boxes.values())
 
 
 def network_html(network: Any, most: int = DRAWN) -> str:
-    """The drawing of a network with a caption, for a notebook.
+    """Return the drawing of a network with a caption, for a notebook.
 
-    Blocks are folded where there are more than 40 nodes.
+    Blocks are folded if there are more than 40 nodes.
 
-    A network that would still show more than ``most`` nodes is summarised by a table of its layers
-    instead.
+    A network that would still show more than ``most`` nodes is summarised by a table of its layers.
     """
-    from markupsafe import Markup
-
+    markup = imported("markupsafe").Markup
     fold = len(net_layers(network)) > FOLDED
     small = (drawn_nodes(network) if fold else len(net_layers(network))) <= most
     return template(asset("kcalc.plotting", "network.html")).render(
-        drawing=Markup(network_svg(network, fold=fold)) if small else None,
+        drawing=markup(network_svg(network, fold=fold)) if small else None,
         counts=layer_counts(network),
         caption=repr(network),
     )
 
 
 def network_page(network: Any, most: int) -> tuple[str, str | None]:
-    """The summary of a network, and its interactive drawing; None for more than ``most`` nodes."""
+    """Return a network's summary and its interactive drawing, None for more than ``most`` nodes."""
     small = drawn_nodes(network) <= most
     return network_summary(network), network_svg(network, interactive=True) if small else None
 
 
 def layer_counts(network: Any) -> dict[str, int]:
-    """How many nodes there are of each kind of layer, most frequent first."""
+    """Count the nodes of each kind of layer, most frequent first."""
     return dict(
         Counter(type(layer).__name__ for layer in net_layers(network).values()).most_common()
     )
 
 
 def network_summary(network: Any) -> str:
-    """Counts of layers by kind in one line, for a network that is too large to draw."""
+    """Return counts of layers by kind in one line, for a network that is too large to draw."""
     return ", ".join(f"{count} {kind}" for kind, count in layer_counts(network).items())

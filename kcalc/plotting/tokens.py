@@ -1,6 +1,6 @@
-"""The picture of a shaping with tokens.
+"""The plot of a shaping with tokens.
 
-Activations, and the cosines between tokens at the input and at the output.
+It shows activations, and the cosines between tokens at the input and at the output.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from .curves import activations
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Array = np.ndarray
 Profile = tuple[Sequence[float], Sequence[float]]  # q values and token cosines
@@ -26,13 +27,13 @@ def token_figure(
     before: Array,
     after: Array,
     ax: Sequence[Axes] | None = None,
-) -> Array:
+) -> Figure:
     """Draw activations, and cosines between tokens, before and after.
 
     The activations are drawn before and after shaping; ``before`` and ``after`` are the cosines (T,
     T) before and after the network.
 
-    Returns: the array of three Axes. Raises: KcalcError for another number of Axes.
+    Returns: the figure. Raises: KcalcError for another number of Axes.
     """
     panels = frame.panels(ax, 3, 3 * PANEL, PANEL)
     activations(
@@ -41,7 +42,7 @@ def token_figure(
         ax=panels[0],
     )
     panels[0].set_box_aspect(1)
-    frame.claim(panels[0], "Activations before and after")
+    frame.entitle(panels[0], "Activation" if len(pairs) == 1 else "Activations")
     least = min(0.0, float(before.min()), float(after.min()))
     for panel, cosines, where in (
         (panels[1], before, "the input"),
@@ -50,32 +51,27 @@ def token_figure(
         image = panel.imshow(cosines, vmin=least, vmax=1, cmap="cividis")
         ends = sorted({0, len(cosines) - 1})
         panel.set(xticks=ends, yticks=ends, xlabel=axis_names.TOKEN, ylabel=axis_names.TOKEN)
-        frame.claim(panel, f"Tokens have mean c = {_mean(cosines):.2g} at {where}")
+        frame.entitle(panel, f"Token cosines at {where}")
     panels[2].figure.colorbar(image, ax=panels[1:].tolist(), label="$c$ between tokens", shrink=0.8)
-    return panels
+    return panels[0].figure
 
 
-def _mean(cosines: Array) -> float:
-    """The mean over different tokens; 1 of a single one."""
-    count = len(cosines)
-    return 1.0 if count == 1 else float((cosines.sum() - np.trace(cosines)) / (count * (count - 1)))
-
-
-def stream_figure(profiles: Mapping[str, Profile], ax: Sequence[Axes] | None = None) -> Array:
+def stream_figure(profiles: Mapping[str, Profile], ax: Sequence[Axes] | None = None) -> Figure:
     """Draw q and token cosines along the streams of transformers, one line per profile.
 
-    Returns: the array of two Axes. Raises: KcalcError for another number of Axes.
+    Returns: the figure. Raises: KcalcError for another number of Axes.
     """
     panels = frame.panels(ax, 2, 2 * PANEL, PANEL)
-    for name, (sizes, cosines) in profiles.items():
+    for (name, (sizes, cosines)), color in zip(profiles.items(), frame.PALETTE, strict=False):
         for panel, values in zip(panels, (sizes, cosines), strict=True):
-            panel.plot(range(len(values)), values, label=name)
+            panel.plot(range(len(values)), values, label=name, color=color, linewidth=1.5)
     for panel, symbol, title in (
-        (panels[0], "$q$", "Growth of the stream"),
-        (panels[1], "cosine of two tokens", "Tokens along the stream"),
+        (panels[0], "$q$", "q by depth"),
+        (panels[1], "cosine of two tokens", "Token cosine by depth"),
     ):
         panel.set(xlabel="branch", ylabel=symbol)
-        frame.claim(panel, title)
+        frame.entitle(panel, title)
     panels[0].set_yscale("log")
-    panels[0].legend()
-    return panels
+    for panel in panels:
+        frame.finish(frame.whole_numbers(panel), [], False)
+    return panels[0].figure

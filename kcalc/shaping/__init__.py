@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from ..foundation.errors import KcalcError, Remedy, glimpse, unknown
 from ..foundation.guests import SHAPED
+from ..foundation.moved import former
 from ..network.network import Network, require_network
 from .base import Shaping, replace_activations
 from .comparison import Comparison
@@ -27,9 +28,22 @@ from .scales import RULES, Consequences, normalisation
 from .self_normalising import SelfNormalising, self_normalising
 from .solutions import Solutions, mirrors
 from .symbolic_depth import VanillaMaps, vanilla_maps
+from .targets import (
+    DksTargets,
+    EdgeTargets,
+    EocTargets,
+    GeometricTargets,
+    NormaliserFreeTargets,
+    ResidualWeightsTargets,
+    Rule,
+    RuleTargets,
+    SelfNormalisingTargets,
+    TatTargets,
+)
 from .tat import tat
 
 if TYPE_CHECKING:
+    from ..interchange import Edits as Edits
     from ..interchange import Reading
 
 __all__ = [
@@ -86,145 +100,166 @@ __all__ = [
 ]
 
 
-class _OfMethod:
-    """The default of a target of :func:`shape`: the method's own."""
-
-    def __repr__(self) -> str:
-        return "<default of the method>"
-
-
-OF_METHOD: Any = _OfMethod()
-
-
 @overload
 def shape(
     network: Network,
-    activation: Any = ...,
-    method: str = ...,
-    *,
-    zeta: float = ...,
-    subnetworks: Literal["strict", "forward"] = ...,
-    q_slope: float | Literal["minimize"] | None = ...,
-    free_slope: bool = ...,
-    eta: float | None = ...,
-    tau: float | None = ...,
-    tokens: Any = ...,
-    token_rows: Literal["keep", "rescale"] = ...,
-    gates: Literal["shape", "normalise"] = ...,
-    sigma_b: float | None = ...,
-    sigma_w: float | None = ...,
-    q: float | None = ...,
-    parameters: Literal["shift", "halves"] = ...,
-    input_scale: float = ...,
-    scheme: Literal[
-        "layernorm_equivalent", "de_smith", "inverse_sqrt", "power", "common", "slope"
-    ] = ...,
-    shortcut_weight: float | None = ...,
-    residual_weight: float | None = ...,
-    power: float | None = ...,
-    slope: float | None = ...,
-    local_slope: float | None = ...,
-    alpha: float = ...,
-    standardise: bool = ...,
-    features: Any = ...,
-    image_shape: Any = ...,
-    typical: float | None = ...,
-    input_moment: float = ...,
-    input_scaling: bool = ...,
-    output_std: float | None = ...,
-    balance: Literal["gamma", "nu"] = ...,
-    growth: float | None = ...,
-    token_slope: float | None = ...,
-    gradient_mean: float | None = ...,
-    gradient_difference: float | None = ...,
-    score_variance: float | None = ...,
-    centre: float | None = ...,
-    mlp: str | None = ...,
-    token_cosine: float = ...,
-    assume_independent: bool = ...,
-    **others: Any,
+    activation: Any = None,
+    method: Literal["dks"] = "dks",
+    **targets: Unpack[DksTargets],
 ) -> Shaping: ...
-
-
 @overload
 def shape(
-    network: Reading, activation: Any = ..., method: str = ..., **targets: Any
-) -> Shaping | RegionalShaping: ...
-
-
-def shape(
-    network: Network | Reading,
+    network: Network,
     activation: Any = None,
-    method: str = "dks",
     *,
-    zeta: float = OF_METHOD,
-    subnetworks: Literal["strict", "forward"] = OF_METHOD,
-    q_slope: float | Literal["minimize"] | None = OF_METHOD,
-    free_slope: bool = OF_METHOD,
-    eta: float | None = OF_METHOD,
-    tau: float | None = OF_METHOD,
-    tokens: Any = OF_METHOD,
-    token_rows: Literal["keep", "rescale"] = OF_METHOD,
-    gates: Literal["shape", "normalise"] = OF_METHOD,
-    sigma_b: float | None = OF_METHOD,
-    sigma_w: float | None = OF_METHOD,
-    q: float | None = OF_METHOD,
-    parameters: Literal["shift", "halves"] = OF_METHOD,
-    input_scale: float = OF_METHOD,
-    scheme: Literal[
-        "layernorm_equivalent", "de_smith", "inverse_sqrt", "power", "common", "slope"
-    ] = OF_METHOD,
-    shortcut_weight: float | None = OF_METHOD,
-    residual_weight: float | None = OF_METHOD,
-    power: float | None = OF_METHOD,
-    slope: float | None = OF_METHOD,
-    local_slope: float | None = OF_METHOD,
-    alpha: float = OF_METHOD,
-    standardise: bool = OF_METHOD,
-    features: Any = OF_METHOD,
-    image_shape: Any = OF_METHOD,
-    typical: float | None = OF_METHOD,
-    input_moment: float = OF_METHOD,
-    input_scaling: bool = OF_METHOD,
-    output_std: float | None = OF_METHOD,
-    balance: Literal["gamma", "nu"] = OF_METHOD,
-    growth: float | None = OF_METHOD,
-    token_slope: float | None = OF_METHOD,
-    gradient_mean: float | None = OF_METHOD,
-    gradient_difference: float | None = OF_METHOD,
-    score_variance: float | None = OF_METHOD,
-    centre: float | None = OF_METHOD,
-    mlp: str | None = OF_METHOD,
-    token_cosine: float = OF_METHOD,
-    assume_independent: bool = OF_METHOD,
-    **others: Any,
+    method: Literal["tat"],
+    **targets: Unpack[TatTargets],
+) -> Shaping: ...
+@overload
+def shape(
+    network: Network,
+    activation: Any = None,
+    *,
+    method: Literal["eoc"],
+    **targets: Unpack[EocTargets],
+) -> EdgeShaping: ...
+@overload
+def shape(
+    network: Network,
+    activation: Any = None,
+    *,
+    method: Literal["self_normalising"],
+    **targets: Unpack[SelfNormalisingTargets],
+) -> SelfNormalising: ...
+@overload
+def shape(
+    network: Network,
+    activation: Any = None,
+    *,
+    method: Literal["residual_weights"],
+    **targets: Unpack[ResidualWeightsTargets],
+) -> ResidualShaping: ...
+@overload
+def shape(
+    network: Network,
+    activation: Any = None,
+    *,
+    method: Literal["nf"],
+    **targets: Unpack[NormaliserFreeTargets],
+) -> NormaliserFree: ...
+@overload
+def shape(
+    network: Network,
+    activation: Any = None,
+    *,
+    method: Literal["geometric"],
+    **targets: Unpack[GeometricTargets],
+) -> Shaping: ...
+@overload
+def shape(
+    network: Network,
+    activation: Any = None,
+    *,
+    method: Literal["edge"],
+    **targets: Unpack[EdgeTargets],
+) -> Shaping: ...
+@overload
+def shape(
+    network: Network, activation: Any = None, *, method: Rule, **targets: Unpack[RuleTargets]
+) -> Shaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    method: Literal["dks"] = "dks",
+    **targets: Unpack[DksTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    *,
+    method: Literal["tat"],
+    **targets: Unpack[TatTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    *,
+    method: Literal["eoc"],
+    **targets: Unpack[EocTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    *,
+    method: Literal["self_normalising"],
+    **targets: Unpack[SelfNormalisingTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    *,
+    method: Literal["residual_weights"],
+    **targets: Unpack[ResidualWeightsTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    *,
+    method: Literal["nf"],
+    **targets: Unpack[NormaliserFreeTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    *,
+    method: Literal["geometric"],
+    **targets: Unpack[GeometricTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    *,
+    method: Literal["edge"],
+    **targets: Unpack[EdgeTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading, activation: Any = None, *, method: Rule, **targets: Unpack[RuleTargets]
+) -> Shaping | RegionalShaping: ...
+def shape(
+    network: Network | Reading, activation: Any = None, method: str = "dks", **targets: Any
 ) -> Shaping | RegionalShaping:
-    """Shape a network: find the constants that meet the conditions of a method.
+    """Shape a network: find constants that meet the conditions of a method.
 
-    The constants are those of its activations, or of its weights.
+    The constants belong to its activations or its weights.
 
-    ``activation``: replaces every activation; None keeps each layer's own. ``method``: a name
-    below. The other options are targets of the methods, refused for methods that do not take them:
+    ``activation``: replaces every activation; None keeps the present ones. ``method``: a name
+    below. The other options are targets of the methods. A target that the method does not accept
+    raises an error:
 
     - ``"dks"``: ``zeta=1.5`` bounds the slopes of all subnetworks' C maps at 1;
-      ``subnetworks="strict"`` or ``"forward"``; ``q_slope=1``, a
-      value, ``"minimize"`` or None (dropped); ``free_slope=True`` gives leaky_relu its slope as a
-      further constant; ``gates="normalise"`` keeps the activations of gates, scaled to Q(1) = 1.
-      See :func:`dks`.
+      ``subnetworks="strict"`` or ``"forward"``; ``q_slope=1``, another value, ``"minimize"`` or
+      None (no condition); ``free_slope=True`` also adjusts the negative slope of leaky_relu;
+      ``gates="normalise"`` keeps the activations of gates, scaled to Q(1) = 1. See :func:`dks`.
     - ``"tat"``: ``eta=.9`` (relu, leaky_relu: the largest c value that orthogonal inputs reach) or
       ``tau=.3`` (smooth activations: the
       largest curvature). See :func:`tat`.
     - both of them, for networks with TokenMix: ``tokens`` are the cosines between the tokens of an
-      input, (T, T), for which q = 1 must hold
-      at every activation; ``token_rows="rescale"`` divides the rows of the matrices so that it
-      does.
+      input, (T, T), for which q = 1 must hold at every activation; ``token_rows="rescale"`` divides
+      the rows of the matrices to achieve this.
     - ``"normalisation"``: Q(1) = 1 only; ``"he"``, ``"lecun"``, ``"glorot"``, ``"fan_out"``: weight
-      variances, with the consequences for q
-      and c as ``values``. No targets.
-    - ``"self_normalising"``: mean 0 and variance 1 as SELU has them; ``parameters="shift"`` or
-      ``"halves"`` (elu gives SELU),
-      ``input_scale=1``. See :func:`self_normalising`. ``"looks_linear"``: mirrored weights, linear
-      at first; no targets.
+      variances; ``values`` lists the consequences for q and c. No targets.
+    - ``"self_normalising"``: mean 0 and variance 1, as in SELU; ``parameters="shift"`` or
+      ``"halves"`` (elu gives SELU), ``input_scale=1``. See :func:`self_normalising`.
+      ``"looks_linear"``: mirrored weights, linear at first; no targets.
     - ``"eoc"``: the edge of chaos, chosen by ``sigma_b``, ``sigma_w`` or ``q``; changes the
       weights' scales. See :func:`eoc`.
     - ``"residual_weights"``: weights of residual blocks by ``scheme="layernorm_equivalent"``,
@@ -232,43 +267,49 @@ def shape(
       ``"power"`` (``power``), ``"common"`` (``shortcut_weight`` or ``residual_weight``) or
       ``"slope"`` (``slope``, ``local_slope=None``). See :func:`residual_weights`. ``"nf"``:
       normaliser-free nets; ``alpha=.2``, ``standardise=True``. See :func:`normaliser_free`.
-    - ``"geometric"``: Var W by the geometric mean of fan-in and fan-out, so that all weights learn
-      at the same relative rate; needs widths.
-      ``features``, ``image_shape``, ``typical``, ``input_moment``, ``input_scaling``,
-      ``output_std``, ``balance``. See :func:`kcalc.finite_width.geometric`.
+    - ``"geometric"``: Var W from the geometric mean of fan-in and fan-out, so all weights learn at
+      the same relative rate; needs widths. ``features``, ``image_shape``, ``typical``,
+      ``input_moment``, ``input_scaling``, ``output_std``, ``balance``. See
+      :func:`kcalc.finite_width.geometric`.
     - ``"edge"``: transformers, ``L.Attend``. Residual weights, value gains, query-key scale and
       shaped attention from ``growth``, ``token_slope``, ``gradient_mean``, ``gradient_difference``
       and ``score_variance``; ``centre``, ``mlp``, ``zeta``; ``tokens=128`` is the number of tokens,
-      ``token_cosine=0`` that of two of them. See :func:`kcalc.shaping.transformer_edge.edge`.
-    - all methods but ``"geometric"`` and ``"edge"``: ``assume_independent=True`` goes on where a
-      hypothesis of the kernel calculus fails: activations behind depthwise convolutions, products
-      and sums of feature maps that share weights. What is correlated is taken as independent, a
-      heuristic that ``assumptions`` names node by node.
-    - ``others``: targets of a method of your own in ``METHODS``.
+      ``token_cosine=0`` the cosine of two of them. See :func:`kcalc.shaping.transformer_edge.edge`.
+    - all methods but ``"geometric"`` and ``"edge"``: ``assume_independent=True`` continues where a
+      hypothesis of the kernel calculus fails: activations after depthwise convolutions, products
+      and sums of feature maps that share weights. Correlated quantities then count as independent,
+      a heuristic that ``assumptions`` lists node by node.
+    - targets of a method that you added to ``METHODS``.
 
-    A :class:`kcalc.Reading` of :func:`kcalc.read` is shaped too. BatchNorm is removed and sums are
-    normalised then, where the method needs that, and gates keep their activations unless ``gates``
-    is given. Where operations were not read, the model relies on the range of an activation (which
-    feeds a logarithm, a root, an exponential, a division, a scale, an output), or a hypothesis of
-    the method fails at a node, every connected part around is shaped by its own slopes, as if its
-    inputs had q = 1, and all else is left alone.
+    You can also shape a :class:`kcalc.Reading` from :func:`kcalc.read`. If the method needs it,
+    BatchNorm is then removed and sums are normalised; gates keep their activations unless ``gates``
+    is given. Some parts of a model cannot be shaped: operations that were not read, activations
+    whose range the model relies on (before a logarithm, root, exponential, division, scale or
+    output), and nodes where a hypothesis of the method fails. kcalc then shapes every connected
+    part around them by its own slopes, as if its inputs had q = 1, and leaves the rest unchanged.
 
-    Returns: a :class:`Shaping`; a :class:`RegionalShaping` of a reading with nodes that are left
-    alone. Raises: KcalcError for an unknown method or target, and the refusals of the method, for a
-    reading where nothing is left to be shaped.
+    Returns: a :class:`Shaping`, or a :class:`RegionalShaping` for a reading with nodes left
+    unchanged. Raises: KcalcError for an unknown method or target, and the errors of the method (for
+    a reading, only if nothing can be shaped).
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> s = kc.shape(kc.architectures.vanilla(100, "tanh"), method="dks", zeta=1.5)
+    >>> k = s.constants["tanh"]
+    >>> round(k.beta, 4), round(k.delta, 4)
+    (0.5601, -0.505)
+    >>> max(s.residuals.values()) < 1e-12
+    True
+
     """
-    given = {
-        name: value
-        for name, value in locals().items()
-        if name in TARGETS and value is not OF_METHOD
-    } | others
     shape_other = SHAPED.of(network)
     if shape_other is None:
         require_network(network)
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("shaping method", method, METHODS)
     allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}
-    for name in given:
+    for name in targets:
         if name not in allowed:
             if not allowed - {OPTION}:
                 raise KcalcError(
@@ -285,31 +326,28 @@ def shape(
                 )
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
     if shape_other is not None:
-        return shape_other(network, METHODS[method], method, {"activation": activation, **given})
-    return METHODS[method](network, activation, **given)
+        return shape_other(network, METHODS[method], method, {"activation": activation, **targets})
+    return METHODS[method](network, activation, **targets)
 
 
 def works(remedy: Remedy, network: Network | Reading, activation: Any = None) -> bool:
-    """Whether a remedy that a refusal suggests shapes the network, found out by trying it.
+    """Whether a remedy suggested by an error shapes the network; this tries it.
 
-    ``remedy``: one of an error's ``remedies``; one with a target that only you know (``...``), such
-    as the cosines between tokens, does not.
+    ``remedy``: one of the ``remedies`` of an error. False for one with a target that only you know
+    (``...``), such as the cosines between tokens.
     """
     if any(value is ... for value in remedy.options.values()):
         return False
+    by_name: Any = shape  # type checkers know a method by its literal name only
     try:
-        shape(network, activation, remedy.method, **remedy.options)
+        by_name(network, activation, remedy.method, **remedy.options)
     except KcalcError:
         return False
     return True
 
 
-TARGETS = frozenset(
-    name
-    for name, parameter in signature(shape).parameters.items()
-    if parameter.default is OF_METHOD
-)
-
-
 def __dir__() -> list[str]:
     return __all__
+
+
+__getattr__ = former(__name__)

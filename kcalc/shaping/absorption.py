@@ -1,11 +1,11 @@
-"""Transformations absorbed by the Affine layers of a network of transformed activations.
+"""Absorb the transformations of activations into the Affine layers of a network.
 
-One pass backwards, one forwards.
+It takes one backward and one forward pass.
 
-A feature map z^ of the given network and z of the plain one are tied by z^ = s z + t, with numbers
-s and t per node (per block of channels behind a concatenation). Inputs and outputs have (1, 0);
-gamma (phi(alpha x + beta) + delta) wants (1/alpha, -beta/alpha) before it and leaves (gamma, gamma
-delta); an Affine takes any (s, t) to any (S, T).
+A feature map z^ of the given network and z of the plain one satisfy z^ = s z + t, with numbers s
+and t per node (per block of channels after a concatenation). Inputs and outputs have (1, 0). The
+activation gamma (phi(alpha x + beta) + delta) needs (1/alpha, -beta/alpha) before it and produces
+(gamma, gamma delta). An Affine maps any (s, t) to any (S, T).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXACT = 1e-12
 
 
 class Form(NamedTuple):
-    """A shift: a number plus multiples of shifts that Affine layers are still free to choose."""
+    """A shift: a number plus multiples of undetermined shifts of Affine layers."""
 
     number: float
     terms: dict[Node, float] = {}
@@ -42,7 +42,7 @@ class Form(NamedTuple):
 
 
 class ChannelBlock(NamedTuple):
-    """Channels in the same relation z^ = scale z + shift; ``share`` of all channels of the node."""
+    """A fraction ``share`` of a node's channels with the relation z^ = scale z + shift."""
 
     share: float
     scale: float
@@ -58,7 +58,7 @@ class Relation(NamedTuple):
 
 
 class Need(NamedTuple):
-    """The relation that the readers of a node need; None where they take any.
+    """The relation that the readers of a node need; None if any will do.
 
     ``reader`` is the one that needs it.
     """
@@ -89,7 +89,7 @@ def same(one: float, two: float) -> bool:
 class Needs:
     """The needs of readers, from the outputs backwards.
 
-    Firm needs, and scales that would leave the weights of Sums as they are.
+    Strict needs, and scales that would leave the weights of Sums unchanged.
     """
 
     def __init__(self, network: Network) -> None:
@@ -141,7 +141,7 @@ class Needs:
                 raise KcalcError(
                     f"node {node!r} is read by {_reader(old)} and by {_reader(need)}, which need "
                     "different scales or shifts of it (activations must share their input scale "
-                    "and shift, and outputs need them plain); put an Affine in front of each"
+                    "and shift, and outputs allow neither); put an Affine before each"
                 )
         scale = old.scale if need.scale is None else need.scale
         shift = old.shift if need.shift is None else need.shift
@@ -159,10 +159,10 @@ def _reader(need: Need) -> str:
 
 
 class Absorption:
-    """One pass over a network, from its inputs, that finds the relation of every node.
+    """A forward pass over a network that finds the relation of every node.
 
-    The relation is that of the node's feature maps in the given and in the plain network. Shifts of
-    Affine layers are left open until the need of a reader settles them.
+    The relation is between the node's feature maps in the given and the plain network. Shifts of
+    Affine layers stay undetermined until a reader needs a value.
     """
 
     def __init__(self, network: Network, border: str) -> None:
@@ -182,7 +182,7 @@ class Absorption:
     # shifts
 
     def value(self, form: Form) -> Form:
-        """The form with the scales settled since put in."""
+        """The form with the shifts determined so far substituted."""
         while any(node in self.settled for node in form.terms):
             node = next(node for node in form.terms if node in self.settled)
             factor = form.terms[node]
@@ -191,9 +191,9 @@ class Absorption:
         return form
 
     def equal(self, form: Form, wanted: float, complaint: str) -> None:
-        """Settle an open shift so that form = wanted.
+        """Choose an undetermined shift so that form = wanted.
 
-        Raises: KcalcError with the complaint if none is open and they differ.
+        Raises: KcalcError with the given complaint if none is left and the two differ.
         """
         form = self.value(form)
         if not form.terms:
@@ -220,8 +220,8 @@ class Absorption:
             )
         return (
             f"the {what} that {_reader(need)} needs of node {node!r} "
-            f"({type(self.network.layer(node)).__name__}) cannot be absorbed: "
-            "no Affine with a bias lies on the way into it; put an Affine in front"
+            f"({type(self.network.layer(node)).__name__}) cannot be absorbed: no Affine with a "
+            "bias comes before it; put an Affine before it"
         )
 
     # layers
@@ -230,23 +230,23 @@ class Absorption:
     def forward(
         self, layer: L.Layer, node: Node, parents: tuple[Node, ...]
     ) -> tuple[ChannelBlock, ...]:
-        """The relation of a node from those of its parents.
+        """The relation of a node, given those of its parents.
 
-        This rule is for inputs, for layers that pass their input on, for norms, and for those that
-        are only exact between plain maps.
+        This rule is for inputs, for layers that pass their input on, for norms, and for layers that
+        are exact only between plain maps.
         """
         if not layer.passes:
             if _divides_channels(layer) and self._single(node, parents[0]).scale < 0:
                 raise KcalcError(
                     f"node {node!r} ({type(layer).__name__}) cannot pass on a negative scale; put "
-                    f"an Affine in front"
+                    "an Affine before it"
                 )
             return (ChannelBlock(1.0, 1.0, Form(0.0)),)
         blocks = self.blocks[parents[0]]
         if isinstance(layer, L.Flatten) and len(blocks) > 1 and not self._uniform(blocks):
             raise KcalcError(
-                f"node {node!r} (Flatten) mixes concatenated blocks of different scales or "
-                f"shifts; put an Affine in front"
+                f"node {node!r} (Flatten) mixes concatenated blocks of different scales or shifts; "
+                "put an Affine before it"
             )
         if (
             isinstance(layer, L.Pool)
@@ -263,7 +263,7 @@ class Absorption:
             self.assumptions.append(
                 Assumption(
                     node,
-                    "dropout as in evaluation: in training it does not commute with shifts",
+                    "dropout as in evaluation mode: in training it does not commute with shifts",
                     "convention",
                 )
             )
@@ -288,15 +288,15 @@ class Absorption:
             return (ChannelBlock(1.0, scale, Form(0.0)),)
         if _zero_padded(layer):
             reason = (
-                "is padded with zeros, with which shifts do not commute; use padding 'circular' "
-                "or 'valid', or border='interior'"
+                "uses zero padding, which does not commute with shifts; use padding 'circular' or "
+                "'valid', or border='interior'"
             )
             if self.border == "refuse":
                 self._plain_input(node, parents[0], reason)
             elif any(self.value(block.shift) != Form(0.0) for block in self.blocks[parents[0]]):
                 self.assumptions.append(
                     Assumption(
-                        node, "equal away from the zero padding at the border only", "heuristic"
+                        node, "equal only away from the zero padding at the border", "heuristic"
                     )
                 )
         return (
@@ -365,7 +365,7 @@ class Absorption:
         return True
 
     def relation(self, block: ChannelBlock) -> Relation:
-        """A block in numbers; shifts still open are 0."""
+        """A block in numbers; undetermined shifts become 0."""
         return Relation(block.share, block.scale, self.value(block.shift).number)
 
 

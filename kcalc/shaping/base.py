@@ -1,6 +1,6 @@
 """The result of every shaping method.
 
-Its targets, constants and network, and their pictures and tables.
+It holds targets, constants and the network, and provides plots and tables.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..activations import Activation
 from ..calculi.global_maps import c_map, end_values
 from ..calculi.subnetworks import maximal, maximal_curvature, maximal_slope
+from ..fields.arguments import Array
 from ..foundation.errors import KcalcError, Remedy
 from ..foundation.guests import DRAWINGS, MODELS, SHAPING
 from ..foundation.printing import html_table, marked, plain
@@ -32,14 +33,15 @@ from .thirty_digits import local_values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from .comparison import Comparison
     from .conditions import EquationPair
 
 Node = Hashable
 SCHEMA = "kcalc.shaping/1"
-LARGEST_ZETA = 100.0  # of those that another method's refusal names
-FOR_PRODUCTS = (  # DKS, with a zeta that their slopes allow, or as if factors were independent
+LARGEST_ZETA = 100.0  # of methods that an error of another method suggests
+FOR_PRODUCTS = (  # DKS, with a zeta that the slopes allow, or with factors taken as independent
     Remedy("dks"),
     Remedy("dks", {"zeta": ...}),
     Remedy("dks", {OPTION: True}),
@@ -52,13 +54,13 @@ FOR_PRODUCTS = (  # DKS, with a zeta that their slopes allow, or as if factors w
 class Shaping(Approximable, OfModel):
     """A shaped network: transformed activations, normalised sums, sigma_w = 1 and sigma_b = 0.
 
-    Methods that set weights say which.
+    Methods that set weights differ from this and document it.
 
-    ``targets`` are the local conditions {condition: value}; ``changes`` lists every edit in words;
-    ``systems`` are the equations that were solved, by activation name; ``warnings`` say where the
-    targets do not bind. ``tokens``: the cosines between tokens for which a network that mixes them
-    was shaped. ``independent``: whether it was shaped with ``assume_independent=True``.
-    ``left_alone``: {node: reason} of activations at outputs of the model that was read.
+    ``targets``: the local conditions {condition: value}. ``changes``: a description of every edit.
+    ``systems``: the equations that were solved, by activation name. ``warnings``: where the targets
+    have no effect. ``tokens``: the cosines between tokens used to shape a network that mixes them.
+    ``independent``: whether ``assume_independent=True`` was used. ``left_alone``: {node: reason}
+    for activations at outputs of the model that was read.
     """
 
     method: str
@@ -80,12 +82,12 @@ class Shaping(Approximable, OfModel):
 
     @cached_property
     def all_solutions(self) -> dict[str, Solutions]:
-        """{activation name: every set of constants found}, sought when asked for.
+        """{activation name: every set of constants found}, computed on first access.
 
         The sets are ordered: the smallest |beta| first, positive before negative.
 
         The default is the solution on the branch that starts nearest to beta = 0. Each tuple prints
-        itself as a table in which mirror images are marked; ``.mirror_of`` has them as numbers.
+        as a table with mirror images marked; ``.mirror_of`` returns them as numbers.
         """
         from .choose_branch import solve_all
 
@@ -97,9 +99,9 @@ class Shaping(Approximable, OfModel):
 
     @property
     def to_train(self) -> tuple[Network, tuple[Node, ...]]:
-        """(the network to train, its Affine nodes whose weights start as mirrored pairs).
+        """The network to train, and its Affine nodes with initial weights in mirrored pairs.
 
-        Here it is the shaped network, and there are no such nodes.
+        Here the network is the shaped one, and there are no such nodes.
         """
         return self.network, ()
 
@@ -112,24 +114,22 @@ class Shaping(Approximable, OfModel):
 
     @property
     def scales(self) -> list[tuple[str, str]]:
-        """(name, value) of constants besides those of activations, in words."""
+        """Pairs (name, value) in words, for constants other than those of activations."""
         return []
 
     @property
-    def token_cosines(self) -> dict[Node, Any]:
-        """{node: cosines between its tokens, (T, T)} of a network shaped with ``tokens=``.
+    def token_cosines(self) -> dict[Node, Array]:
+        """{node: cosines between its tokens, (T, T)} for a network shaped with ``tokens=``.
 
-        Raises: KcalcError for others.
+        Raises: KcalcError for other networks.
         """
         if self.tokens is None:
-            raise KcalcError(
-                "cosines between tokens belong to networks that were shaped with tokens="
-            )
+            raise KcalcError("cosines between tokens exist only for networks shaped with tokens=")
         return self.tokens.cosines_in(self.network)
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """{condition: measured value}, the worst over activations, local ones in 30 digits."""
+        """{condition: measured value}, the worst over activations."""
         with assuming(self.independent):
             return self._values_measured()
 
@@ -141,7 +141,7 @@ class Shaping(Approximable, OfModel):
     def values(self) -> dict[str, float]:
         """{condition: measured value}.
 
-        The worst over activations by quadrature in 30 digits, global maps by fold.
+        Local values use 30 digits; values of global maps come from a fold.
         """
         return {condition: float(value) for condition, value in self._measured.items()}
 
@@ -177,7 +177,7 @@ class Shaping(Approximable, OfModel):
     def residuals(self) -> dict[str, float]:
         """{condition: |value - target|}, measured independently of the solver.
 
-        Other quadrature, 30 digits; global maps by fold.
+        They use another quadrature with 30 digits; global maps come from a fold.
         """
         targets = self.targets | self.global_targets
         return {
@@ -186,13 +186,23 @@ class Shaping(Approximable, OfModel):
             if condition in targets
         }
 
-    def plot(self, ax: Sequence[Axes] | None = None) -> Any:
-        """Draw activations, the global C map and the c values of all layers, before and after.
+    def plot(self, ax: Sequence[Axes] | None = None) -> Figure:
+        """Draw activations, the global C map and c by depth, before and after.
 
-        See :func:`kcalc.plotting.shaping.shaping_figure`. Before is the network as it was with the
-        same activations, where the kernel calculus applies to it. Of a network shaped with
-        ``tokens=``, which has no C map: the cosines between tokens at the input and the (first)
-        output.
+        "Before" is the original network with the same activations, if the kernel calculus covers
+        it. A network shaped with ``tokens=`` has no C map: the figure then shows the cosines
+        between tokens at the input and at the (first) output.
+
+        Parameters
+        ----------
+        ax
+            The panels to draw on, as many as the figure has; by default those of a new figure.
+
+        Returns
+        -------
+        Figure
+            The matplotlib figure; its panels are in ``.axes``.
+
         """
         pairs = {
             name: (self.constants[name].activation, self.constants[name].transformed)
@@ -210,9 +220,9 @@ class Shaping(Approximable, OfModel):
         )
 
     def _before(self, quantity: Callable[[Network], Any]) -> Any:
-        """A quantity of the network as it was.
+        """A quantity of the original network.
 
-        None where the kernel calculus does not apply to it, or overflows.
+        None if the kernel calculus does not apply to it or overflows.
         """
         try:
             return quantity(replace_activations(self.original, self._plain()))
@@ -223,18 +233,20 @@ class Shaping(Approximable, OfModel):
         return {node: constants.activation for node, constants in self.constants.by_node.items()}
 
     def compare(self, other: Shaping) -> Comparison:
-        """The shaping beside another one.
+        """A comparison with another shaping.
 
-        Constants, values and residuals as a table (text, HTML, ``rows``).
+        It tabulates constants, values and residuals (text, HTML, ``rows``).
         """
         from .comparison import Comparison
 
         if not isinstance(other, Shaping):
-            raise KcalcError(f"a shaping compares with another one, got {type(other).__name__}")
+            raise KcalcError(
+                f"a shaping can only be compared with another one, got {type(other).__name__}"
+            )
         return Comparison((self, other))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with a versioned schema; values that are infinite are None."""
+        """All results as plain data with a versioned schema; infinite values become None."""
         return {
             "schema": SCHEMA,
             "method": self.method,
@@ -251,17 +263,17 @@ class Shaping(Approximable, OfModel):
         }
 
     def export(self, target: str, path: str | os.PathLike[str] | None = None) -> str:
-        """The shaping as code or data of another framework, ready to use without kcalc.
+        """Export the shaping as code or data for another framework, usable without kcalc.
 
-        Written to ``path`` too if it is given.
+        If ``path`` is given, the result is also written to it.
 
         ``target``: "torch", "jax", "flax", "keras", "numpy": a Python module with the transformed
-        activations (17 significant digits), the weighted sums, initialisers of the weights,
-        normalisation of the inputs, and tables from nodes to them. "onnx": a model whose functions
-        are the activations and sums (the text is a listing of it, the file binary). "json": the
-        document ``kcalc.shaping/1`` with the network. "latex": tables.
-        Raises: KcalcError for another target, activations that are callables, missing folders, and
-        shapings that a target cannot express.
+        activations (17 significant digits), the weighted sums, weight initialisers, input
+        normalisation, and tables that map nodes to them. "onnx": a model whose functions are the
+        activations and sums (the text is a listing, the file is binary). "json": the document
+        ``kcalc.shaping/1``, including the network. "latex": tables. Raises: KcalcError for an
+        unknown target, for activations that are callables, for a missing folder, and for a shaping
+        that the target cannot express.
         """
         return MODELS["export"](self, target, path)
 
@@ -294,14 +306,14 @@ class Shaping(Approximable, OfModel):
 
 
 def _drawable(network: Network) -> Any:
-    """The C map. Raises: KcalcError where it has no values."""
+    """The C map. Raises: KcalcError if it has no values."""
     found = c_map(network)
     found([-0.5, 0.5])
     return found
 
 
 def farthest(found: Iterable[Mapping[str, Any]], targets: Mapping[str, float]) -> dict[str, Any]:
-    """{condition: the value farthest from its target}, of the values at several activations."""
+    """{condition: the value farthest from its target} over several activations."""
     known = list(found)
     return {
         condition: max((values[condition] for values in known), key=lambda v: abs(v - target))
@@ -324,14 +336,14 @@ def prepared(
     tokens: Any = None,
     keeping: Container[Node] = (),
 ) -> tuple[Network, tuple[str, ...]]:
-    """(the network with sigma_w = 1, sigma_b = 0 and no Scale, the edits made).
+    """The network with sigma_w = 1, sigma_b = 0 and no Scale, and the edits made.
 
-    This is the form that shaping needs; the edits are those that made the network so.
+    Shaping needs this form. The edits list the changes that produced it.
 
     ``products``: whether the method has a rule for a Product; ``tokens``: the cosines between
-    tokens, where a method knows them; ``keeping``: nodes that keep their activations.
-    Raises: KcalcError for BatchNorm, other products, token mixing without ``tokens``, unnormalised
-    sums or a network without activations, naming the remedy.
+    tokens, if given to the method; ``keeping``: nodes that keep their activations. Raises:
+    KcalcError naming a remedy, for BatchNorm, other products, token mixing without ``tokens``,
+    unnormalised sums, or a network without activations.
     """
     changes: list[str] = []
     if tokens is None:
@@ -385,9 +397,9 @@ def prepared(
 
 
 def least_zeta(network: Network, activation: Any) -> float:
-    """The slope that products give some subnetwork of the network, for any activations.
+    """The slope that products force on some subnetwork, whatever the activations.
 
-    Infinite where it is not known.
+    Infinite if unknown.
     """
     try:
         plain, _ = prepared(unmixed(network), activation, products=True)

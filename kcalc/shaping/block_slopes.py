@@ -1,6 +1,6 @@
-"""The common residual weight of all blocks for a wanted greatest slope.
+"""The common residual weight of all blocks that gives a target maximal slope.
 
-At this weight the greatest slope of a network's subnetworks takes the wanted value.
+The maximal slope is that of the network's subnetworks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONTRACTS = 1e-12
 class _LogSlopes(ConvexCalculus[float]):
     """``log V`` at every node where residual blocks mix by ``1 - y`` and ``y``.
 
-    Activations have slopes of their own.
+    Activations contribute their own slopes.
     """
 
     def __init__(
@@ -79,20 +79,21 @@ def common_weights(
     slopes: Mapping[Activation, float],
     target: float,
 ) -> tuple[float, float]:
-    """(shortcut weight, residual weight) of all blocks for a wanted greatest slope.
+    """(shortcut weight, residual weight) of all blocks for a target maximal slope.
 
-    The greatest slope of a subnetwork is equal to ``target``.
+    The maximal slope of a subnetwork equals ``target``.
 
     A subnetwork (s, t) has slope V(t)/V(s), a product of polynomials in ``y``, the square of the
-    residual weight; its logarithm is followed in ``y`` and solved by Brent's method. Where several
-    weights serve (a shortcut steeper than its branch), the least residual weight. Raises:
-    KcalcError for slopes < 1; UnreachableTarget naming the slopes that weights in (0, 1) reach.
+    residual weight; Brent's method solves for its logarithm as a function of ``y``. If several
+    weights work (a shortcut steeper than its branch), the result is the smallest residual weight.
+    Raises: KcalcError for slopes < 1; UnreachableTarget naming the slopes reachable with weights in
+    (0, 1).
     """
     for phi, slope in slopes.items():
         if slope < 1 - CONTRACTS:
             raise KcalcError(
-                f"{phi.name} has C'(1) = {slope:.6g} < 1, so that depth lowers slopes; shape the "
-                f"activations first, or give local_slope > 1"
+                f"{phi.name} has C'(1) = {slope:.6g} < 1, so depth lowers slopes; shape the "
+                "activations first, or give local_slope > 1"
             )
     calculus = _LogSlopes(network, {block.node: block.slot for block in blocks}, slopes)
     pairs = [(piece.entry, piece.exit) for piece in subnetworks(network)]
@@ -119,9 +120,9 @@ def common_weights(
 def _insert_extremum(
     miss: Callable[[float], float], grid: list[float], values: list[float]
 ) -> None:
-    """Add to the grid the inner point at which the slope comes nearest to its target.
+    """Add to the grid the inner point whose slope is closest to the target.
 
-    It is used for a target that the slope does not cross on the grid.
+    This is for a target that the slope does not cross on the grid.
     """
     sign = 1.0 if min(values) > 0 else -1.0
     k = int(np.argmin(sign * np.array(values)))
@@ -137,12 +138,12 @@ def _unreachable(target: float, reached: Sequence[float]) -> UnreachableTarget:
     low, high = min(reached), max(reached)
     if high - low <= 1e-12 * high:
         return UnreachableTarget(
-            f"the greatest slope is {low:.10g} whatever the weights, not {target:g}: the blocks' "
-            f"slope is that of their shortcuts "
-            "(activations with C'(1) = 1?); choose another activation, or give local_slope"
+            f"the maximal slope is {low:.10g} for all weights, not {target:g}: the slope of the "
+            "blocks is that of their shortcuts (activations with C'(1) = 1?); choose another "
+            "activation, or give local_slope"
         )
     near = low if target <= low else high
     return UnreachableTarget(
-        f"no shortcut weight in (0, 1) gives a greatest slope of {target:g}: weights reach slopes "
+        f"no shortcut weight in (0, 1) gives a maximal slope of {target:g}: weights reach slopes "
         f"between {low:.10g} and {high:.10g}; the nearest is {near:.10g}"
     )

@@ -1,6 +1,6 @@
 """From conditions to constants.
 
-The default solution, all solutions, and the errors where there is none.
+This module finds the default solution and all solutions, and raises the errors if there are none.
 """
 
 from __future__ import annotations
@@ -36,42 +36,42 @@ from .solver import (
 )
 from .starting_points import curves, in_cells, sheets
 
-MOST_BRANCHES = 12  # that are followed: periodic activations repeat theirs without end
+MOST_BRANCHES = 12  # the number followed: periodic activations have infinitely many
 REFERENCE = 2e-3  # the target at which branches of kinked activations are numbered
-WANTED = 9  # digits of a target that is refused
+WANTED = 9  # digits of a target in an error
 GRID = np.linspace(-9.0, 9.0, 73)  # log(alpha/|beta|) of homogeneous activations
-# For homogeneous activations with |beta|/alpha below this, alpha is 1 instead of |beta|.
+# for homogeneous activations with |beta|/alpha below this, alpha is 1 instead of |beta|
 LEAST_SHIFT = math.exp(-9.0)
 NEAR = 0.01  # of log alpha, about that of the coarser rules
-TOUCHES = 1e-10  # of a target: the end of a way so near to it may be a solution
+TOUCHES = 1e-10  # of a target: a path that ends this close to it may be a solution
 ROUNDED = 1e-9  # shifts below this are 0 where Q'(1) is least at 0
 
-# a system, and its point at the target or else the end of the way there, where that was found
+# a system, and its point at the target, or the end of the path there if one was found
 Way = tuple[EquationPair, NewtonPoint | BranchEnd | None]
 
 
 def check_shapeable(phi: Activation) -> None:
-    """Refuse activations on which no constants can act. Raises: KcalcError saying why."""
+    """Reject activations that no constants can shape. Raises: KcalcError saying why."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
-            f"{phi.name} jumps, so that its C map has an infinite slope at 1 whatever the "
-            f"constants; choose a continuous activation"
+            f"{phi.name} jumps, so its C map has infinite slope at 1 for all constants; choose a "
+            "continuous activation"
         )
     check_nonlinear(phi)
 
 
 def check_nonlinear(phi: Activation) -> None:
-    """Refuse linear activations. Raises: KcalcError saying why."""
+    """Reject linear activations. Raises: KcalcError saying why."""
     if _is_linear(phi):
         raise KcalcError(
-            f"{phi.name} is linear (or constant): its C map is the identity whatever the "
-            f"constants; choose a nonlinear activation"
+            f"{phi.name} is linear (or constant): its C map is the identity for all constants; "
+            "choose a nonlinear activation"
         )
 
 
 @lru_cache(maxsize=256)
 def _anchors(systems: tuple[EquationPair, ...]) -> tuple[tuple[EquationPair, NewtonPoint], ...]:
-    """(system, a point of it) on the scan, the smallest |beta| first.
+    """Pairs (system, point) on the scan, the smallest |beta| first.
 
     None for activations whose branches start at alpha = 0.
     """
@@ -79,12 +79,12 @@ def _anchors(systems: tuple[EquationPair, ...]) -> tuple[tuple[EquationPair, New
         return ()
     found = [(k, system) for system in systems for k in in_cells(system)]
     found.sort(key=lambda pair: by_shift(pair[0]))
-    return tuple((system, NewtonPoint(math.log(k.alpha), k.beta)) for k, system in found)
+    return tuple((system, NewtonPoint(math.log(k.alpha or 1), k.beta or 0)) for k, system in found)
 
 
 @lru_cache(maxsize=256)
 def _is_linear(phi: Activation) -> bool:
-    """Whether phi' keeps one value wherever inputs of ordinary size reach."""
+    """Whether phi' is constant over inputs of ordinary size."""
     if any(phi.jump_sizes(0)) or any(phi.jump_sizes(1)):
         return False
     side = np.concatenate([np.geomspace(1e-4, 1.0, 120), np.linspace(1.0, 60.0, 400)])
@@ -96,14 +96,14 @@ def _is_linear(phi: Activation) -> bool:
 def solve(systems: Sequence[EquationPair]) -> Constants:
     """The default solution of alternative systems of one activation.
 
-    It is that of the branch whose shift is smallest at alpha = 0, positive first.
+    It lies on the branch with the smallest shift at alpha = 0, positive first.
 
-    So the constants are continuous in the target as far as that branch reaches (see
+    The constants are therefore continuous in the target as far as that branch reaches (see
     :func:`default_end`); beyond its fold the next branch serves. Kinked activations have no
-    branches at alpha = 0: theirs are told apart at the target REFERENCE, so that at much smaller
-    targets another solution may have a smaller |beta|. Where no branch reaches the target, the
-    smallest |beta| found on a scan.
-    Raises: UnreachableTarget naming the nearest target that can be reached.
+    branches at alpha = 0: their branches are compared at the target REFERENCE, so at much smaller
+    targets another solution may have a smaller |beta|. If no branch reaches the target, the result
+    is the smallest |beta| found on a scan. Raises: UnreachableTarget naming the nearest target that
+    can be reached.
     """
     ends: list[BranchEnd] = []
     found = _first(_ways(systems), ends)
@@ -118,7 +118,7 @@ def solve(systems: Sequence[EquationPair]) -> Constants:
 
 
 def _first(ways: Iterable[Way], ends: list[BranchEnd]) -> Constants | None:
-    """The first solution that ways lead to; ``ends`` receives the ends of those before it."""
+    """The first solution reached by a path; ``ends`` receives the ends of the paths before it."""
     for system, found in ways:
         point = found
         if isinstance(found, BranchEnd):
@@ -133,7 +133,7 @@ def _first(ways: Iterable[Way], ends: list[BranchEnd]) -> Constants | None:
 def _ways(systems: Sequence[EquationPair], every: bool = False) -> Iterator[Way]:
     """Branches in the order of preference: the first MOST_BRANCHES, or ``every`` one.
 
-    Those beyond the first few are not followed around folds.
+    Only the first few are followed around folds.
     """
     starts = [(branch, system) for system in systems for branch in branches(system.at(1.0))]
     starts.sort(key=lambda pair: by_shift(pair[0]))
@@ -141,7 +141,7 @@ def _ways(systems: Sequence[EquationPair], every: bool = False) -> Iterator[Way]
         begun = first_point(system, branch)
         folds = number < MOST_BRANCHES
         yield system, None if begun is None else _reached(system, *begun, folds=folds)
-    # the scan is kept for equal functions, which may have other names
+    # equal functions share the scan, even under different names
     scanned = {system.at(REFERENCE): system for system in systems}
     for anchored, point in _anchors(tuple(scanned)):
         system = scanned[anchored]
@@ -151,9 +151,9 @@ def _ways(systems: Sequence[EquationPair], every: bool = False) -> Iterator[Way]
 def _reached(
     system: EquationPair, target: float, here: NewtonPoint, folds: bool = True
 ) -> NewtonPoint | BranchEnd | None:
-    """Go from a point of a branch to the system's target, or to the end of the branch.
+    """Follow a branch from a point to the system's target, or to the end of the branch.
 
-    The way leads in steps of the target, and near a fold, with ``folds``, along the curve.
+    The path takes steps of the target; near a fold, with ``folds``, it follows the curve.
     """
     last, point = newton_step(system, target, here)
     if last == system.target:
@@ -164,26 +164,25 @@ def _reached(
 
 
 def default_end(systems: Sequence[EquationPair]) -> str | None:
-    """Where the default branch ends before the target, so that the constants jump, in words.
+    """Describes where the default branch ends before the target, which makes the constants jump.
 
-    None where it reaches the target, or there is no branch.
+    None if it reaches the target or there is no branch.
     """
     _, end = next(_ways(systems), (None, None))
     if not isinstance(end, BranchEnd):
         return None
     return (
         f"the default branch of {end.system.phi.name} ends at "
-        f"{'' if end.exact else 'about '}{end.system.named(end.target)}; beyond it "
-        "the constants are those of another branch, so that they jump as the target "
-        "passes there (see all_solutions)"
+        f"{'' if end.exact else 'about '}{end.system.named(end.target)}; beyond it the constants "
+        "come from another branch, so they jump at this target (see all_solutions)"
     )
 
 
 def solve_all(systems: Iterable[EquationPair]) -> Solutions:
     """All solutions found, the smallest |beta| first, positive before negative.
 
-    Branches lead to some, the scan to those on loops that no branch leads to. Mirror images name
-    their original.
+    Branches lead to most of them; the scan finds those on closed loops. Mirror images name their
+    original.
     """
     found: list[Constants] = []
     for system in systems:
@@ -200,15 +199,15 @@ def _close(one: Constants, two: Constants) -> bool:
 
 
 def _out_of_reach(system: EquationPair, ends: Sequence[BranchEnd]) -> UnreachableTarget:
-    """The error that names the target of an end which is nearest to that of the system."""
+    """The error that names the reachable target closest to that of the system."""
     wanted = (
         f"no input scale and shift give {system.phi.name} {system.condition} and "
         f"{system.named(system.target, digits=WANTED)}"
     )
     if not ends:
         return UnreachableTarget(
-            f"{wanted}: {system.condition} alone cannot be met, at any input scale and shift of a "
-            f"scan"
+            f"{wanted}: even {system.condition} cannot be met, at any input scale and shift of a "
+            "scan"
         ).advising(*system.remedies)
     near = min(ends, key=lambda end: abs(math.log(end.target / system.target)))
     how = (
@@ -237,20 +236,19 @@ def _profile(phi: Activation, beta: float) -> tuple[float, ...]:
 def slope_excess(phi: Activation, log_alpha: float, beta: float, fineness: int = 0) -> float:
     """C'(1) - 1 with C(0) = 0, or nan.
 
-    It is nan where phi(alpha x + beta) does not vary, or varies too fast for the rules.
+    It is nan if phi(alpha x + beta) does not vary, or varies too fast for the rules.
     """
     found = equations_at(SlopeSystem(phi, 0.0), log_alpha, beta, fineness)
     return math.nan if found is None else found.second
 
 
 def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, -1.0)) -> Constants:
-    """Constants with C'(1) - 1 = target, by the input scale alone.
+    """Constants with C'(1) - 1 = target, found by the input scale only.
 
-    The first of the given shifts at which that is possible is taken, without a condition on Q'(1).
+    It uses the first given shift at which this is possible, without a condition on Q'(1).
 
-    Homogeneous activations have beta/alpha alone to choose: 0 and values near it are met with alpha
-    = 1 and a small shift.
-    Raises: UnreachableTarget naming the nearest slope.
+    Homogeneous activations depend only on beta/alpha: values near 0 use alpha = 1 and a small
+    shift. Raises: UnreachableTarget naming the nearest slope.
     """
     reached: list[float] = []
     for beta in shifts:
@@ -288,7 +286,7 @@ def _standardising(phi: Activation, alpha: float, beta: float, m: Moments) -> Co
 class Extreme(NamedTuple):
     """The C'(1) - 1 nearest to a target, and log alpha there.
 
-    Also whether it is an extremum, and not the edge of the search.
+    Also returns whether it is an extremum rather than the edge of the search.
     """
 
     excess: float
@@ -297,9 +295,9 @@ class Extreme(NamedTuple):
 
 
 def _cells(phi: Activation, beta: float, target: float) -> Iterator[tuple[float, float]]:
-    """Pairs of log alpha between which C'(1) - 1 crosses the target.
+    """Pairs of log alpha that bracket a crossing of C'(1) - 1 with the target.
 
-    They are neighbours on GRID, or else lie on both sides of an extremum between two of them.
+    They are neighbours on GRID, or lie on both sides of an extremum between two neighbours.
     """
     values = np.array(_profile(phi, beta))
     with np.errstate(invalid="ignore"):
@@ -365,7 +363,7 @@ def _crossing(
 ) -> Constants | None:
     """The constants with C'(1) - 1 = target between two values of log alpha.
 
-    The rule is the first one that finer ones confirm.
+    It uses the first quadrature rule that a finer one confirms.
     """
     for fineness in range(1, FINEST + 1):
         s = _scale(SlopeSystem(phi, target), beta, ends, fineness)
@@ -384,7 +382,7 @@ def _crossing(
 def _scale(
     system: SlopeSystem, beta: float, ends: tuple[float, float], fineness: int
 ) -> float | None:
-    """log alpha by Newton's method on log(C'(1) - 1), or Brent's where that leaves the ends."""
+    """log alpha by Newton's method on log(C'(1) - 1), with Brent's method as a fallback."""
     s = sum(ends) / 2
     for _ in range(8):
         found = equations_at(system, s, beta, fineness)
@@ -410,11 +408,11 @@ def _scale(
 
 
 def solve_least(phi: Activation, target: float) -> Constants:
-    """C'(1) - 1 = target with the least Q'(1), among all input scales and shifts in reach.
+    """Constants with C'(1) - 1 = target and the least Q'(1) within the search range.
 
-    It is sought along the curve of that slope, from the least Q'(1) on the scan.
+    The search follows the curve of that slope, starting from the least Q'(1) on the scan.
 
-    Raises: UnreachableTarget where no scale and shift give the slope, or Q'(1) falls on and on.
+    Raises: UnreachableTarget if no scale and shift give the slope, or if Q'(1) keeps falling.
     """
     starts: list[tuple[float, float, float]] = []
     for sheet in sheets(phi):
@@ -425,7 +423,7 @@ def solve_least(phi: Activation, target: float) -> Constants:
         starts += zip(*(values[crossed] for values in middle), strict=True)
     if not starts:
         raise UnreachableTarget(
-            f"no input scale and shift within reach give {phi.name} the slope C'(1) = "
+            f"no input scale and shift in the search range give {phi.name} the slope C'(1) = "
             f"{1 + target:.6g}"
         )
     _, s, beta = min(starts)

@@ -1,4 +1,4 @@
-"""Shapings side by side."""
+"""Comparison of shapings."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ RESIDUAL = "residual of "
 class Comparison(Tabled):
     """Shapings as the columns of a table.
 
-    Their settings, constants, and the measured value and residual of every condition.
+    It shows settings, constants, and the measured value and residual of every condition.
     """
 
     shapings: tuple[Any, ...]
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """A head, then a row per setting, constant and condition; "-" where a shaping has none."""
+        """A header, then a row per setting, constant and condition; "-" marks a missing entry."""
         cells = (
             (
                 name,
@@ -43,9 +43,9 @@ class Comparison(Tabled):
         ]
 
     def _all(self) -> Iterator[tuple[Any, ...]]:
-        """(name, a value per shaping) of settings, constants and conditions.
+        """Rows (name, a value per shaping) for settings, constants and conditions.
 
-        None where a shaping has none.
+        A missing value is None.
         """
         for name in dict.fromkeys(name for s in self.shapings for name in s.options):
             yield name, *(s.options.get(name) for s in self.shapings)

@@ -1,6 +1,6 @@
-"""The two equations in (log alpha, beta) that a shaping method has to solve.
+"""The two equations in (log alpha, beta) that a shaping method solves.
 
-They are left of the method's local conditions once gamma and delta are eliminated.
+They remain of the method's local conditions after eliminating gamma and delta.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ UNREACHED = 1e6
 
 
 class OutOfReach(UnreachableTarget):
-    """A target out of reach.
+    """An unreachable target.
 
-    ``nearest``: the value (of C'(1) or C''(1)) nearest to it that was found; ``above``: whether the
-    target is greater; ``exact``: whether the nearest is an extremum, and not merely as far as was
-    looked.
+    ``nearest``: the closest value (of C'(1) or C''(1)) that was found; ``above``: whether the
+    target is greater; ``exact``: whether the closest value is an extremum, not just the end of the
+    search.
     """
 
     def __init__(self, text: str, nearest: float, above: bool, exact: bool) -> None:
@@ -33,9 +33,9 @@ class OutOfReach(UnreachableTarget):
 
 
 def inwards(value: float, above: bool | None, digits: int = 6) -> str:
-    """``value`` in so many digits, rounded away from unreachable targets.
+    """``value`` with the given number of digits, rounded away from unreachable targets.
 
-    It is rounded down where targets ``above`` it are out of reach, up where those below are.
+    It is rounded down if targets ``above`` it are unreachable, up if targets below it are.
     """
     if above is None or not 0 < abs(value) < math.inf:
         return f"{value:.{digits}g}"
@@ -45,7 +45,7 @@ def inwards(value: float, above: bool | None, digits: int = 6) -> str:
 
 
 def slope_text(excess: float, above: bool | None = None, digits: int = 6) -> str:
-    """1 + excess, kept apart where it would be lost beside 1."""
+    """1 + excess as text, written as a sum if the excess would be lost to rounding."""
     return (
         inwards(1 + excess, above, digits)
         if not 0 < excess < 1e-4
@@ -56,7 +56,7 @@ def slope_text(excess: float, above: bool | None = None, digits: int = 6) -> str
 class Equations(NamedTuple):
     """Two residuals (value - target, of order one), their derivatives by (log alpha, beta).
 
-    ``moments``: those of which they were made.
+    ``moments``: the moments that they were computed from.
     """
 
     first: float
@@ -72,7 +72,7 @@ class Equations(NamedTuple):
 
     @property
     def step(self) -> Pair | None:
-        """Newton's step in (log alpha, beta); None where the equations have none."""
+        """Newton's step in (log alpha, beta); None if the equations are singular."""
         (a, b), (c, d) = self.d_first, self.d_second
         determinant = a * d - b * c
         if determinant == 0:
@@ -106,11 +106,11 @@ class EquationPair(Protocol):
 
     @property
     def remedies(self) -> tuple[Advice, ...]:
-        """Remedies where the first equation cannot be met."""
+        """Remedies if the first equation cannot be met."""
         ...
 
     def named(self, target: float, above: bool | None = None, digits: int = 6) -> str:
-        """A target as the condition it stands for; rounded as by :func:`inwards`."""
+        """The condition for a target, rounded as in :func:`inwards`."""
         ...
 
     def value(self, target: float) -> float:
@@ -129,15 +129,15 @@ class EquationPair(Protocol):
         ...
 
     def limit(self, one: Any, two: Any, three: Any) -> Any:
-        """A function of the shift that vanishes at the start of a branch.
+        """A function of the shift whose zeros are the starts of branches.
 
-        The start is the shift of a branch as alpha -> 0. The arguments are phi', phi'', phi''' at
-        the shift.
+        A branch starts at its shift as alpha -> 0. The arguments are phi', phi'', phi''' at the
+        shift.
         """
         ...
 
     def first_scale(self, ratio: float) -> float:
-        """alpha to leading order in the target, of ``ratio`` = |phi'/phi''| at that shift."""
+        """alpha to leading order in the target, with ``ratio`` = |phi'/phi''| at that shift."""
         ...
 
     def output(self, m: Moments) -> tuple[float, float]:
@@ -149,7 +149,7 @@ class EquationPair(Protocol):
 class SlopeSystem:
     """DKS: C'(1) - 1 = ``target`` and Q'(1) - 1 = ``ratio * target`` [DKS sec. 18].
 
-    Q(1) = 1 and C(0) = 0 hold by gamma and delta.
+    gamma and delta ensure Q(1) = 1 and C(0) = 0.
     """
 
     phi: Activation
@@ -207,9 +207,9 @@ class SlopeSystem:
 
 
 class LeastQSlope(SlopeSystem):
-    """C'(1) - 1 = ``target`` and the least Q'(1): the two equations change places.
+    """C'(1) - 1 = ``target`` and the least Q'(1), with the two equations swapped.
 
-    The second one is Q'(1) above a bound that no activation reaches.
+    The second equation measures Q'(1) above a bound that no activation reaches.
     """
 
     def equations(self, m: Moments) -> Equations:
@@ -223,7 +223,7 @@ class LeastQSlope(SlopeSystem):
 class CurvatureSystem:
     """Smooth TAT: C''(1) = ``target`` and Q'(1) = 1 [TAT sec. 4.2].
 
-    Q(1) = 1 and C'(1) = 1 hold by gamma and delta.
+    gamma and delta ensure Q(1) = 1 and C'(1) = 1.
 
     ``side``: the sign of the mean of the transformed activation, whose square is E f'^2 - Var f.
     """

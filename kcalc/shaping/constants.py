@@ -1,4 +1,4 @@
-"""The constants that a shaping method found for an activation, and their table.
+"""The constants that a shaping method finds for activations, and their table.
 
 The table lists them by node or by activation name.
 """
@@ -29,40 +29,40 @@ class Constants(Tabled):
 
     Constants that a method does not set are None.
 
-    ``negative_slope``, where set, makes phi the leaky ReLU of that slope. ``sigma_w`` and
-    ``sigma_b``, where set, are those of the Affine layers that read the activation, which is then
-    unchanged.
+    If ``negative_slope`` is set, phi is the leaky ReLU with that slope. If ``sigma_w`` and
+    ``sigma_b`` are set, they belong to the Affine layers that read the activation, and the
+    activation is unchanged.
     """
 
     activation: Activation
-    input_scale: float | Any = None
-    input_shift: float | Any = None
-    output_scale: float | Any = None
-    output_shift: float | Any = None
-    negative_slope: float | Any = None
-    sigma_w: float | Any = None
-    sigma_b: float | Any = None
+    input_scale: float | None = None
+    input_shift: float | None = None
+    output_scale: float | None = None
+    output_shift: float | None = None
+    negative_slope: float | None = None
+    sigma_w: float | None = None
+    sigma_b: float | None = None
 
     @property
-    def alpha(self) -> float | Any:
+    def alpha(self) -> float | None:
         """The input scale."""
         return self.input_scale
 
     @property
-    def beta(self) -> float | Any:
+    def beta(self) -> float | None:
         """The input shift."""
         return self.input_shift
 
     @property
-    def gamma(self) -> float | Any:
-        """The output scale, the letter of [DKS sec. 18.1].
+    def gamma(self) -> float | None:
+        """The output scale, called gamma in [DKS sec. 18.1].
 
-        The gamma of weights is another quantity: :attr:`WeightScaling.gamma`.
+        The gamma of weights is a different quantity: :attr:`WeightScaling.gamma`.
         """
         return self.output_scale
 
     @property
-    def delta(self) -> float | Any:
+    def delta(self) -> float | None:
         """The output shift, added before the output scale."""
         return self.output_shift
 
@@ -131,7 +131,7 @@ class Constants(Tabled):
 
 @dataclass(frozen=True)
 class ConstantsTable(Keyed[Constants], Tabled):
-    """Constants by node, or by activation name where all nodes of that name share them."""
+    """Constants by node, or by activation name if all nodes of that name share them."""
 
     by_node: dict[Node, Constants]
 
@@ -147,7 +147,7 @@ class ConstantsTable(Keyed[Constants], Tabled):
 
     @property
     def edits(self) -> list[str]:
-        """What changes at every node, in words."""
+        """A description of the change at every node."""
         texts = {k: f"{k.activation.name} -> {k.describe()}" for k in self.distinct}
         return [f"{node}: {texts[k]}" for node, k in self.by_node.items()]
 
@@ -164,14 +164,14 @@ class ConstantsTable(Keyed[Constants], Tabled):
         found = self._by_name[key] if is_key(key, self._by_name) else []
         if len(found) > 1:
             raise KcalcError(
-                f"activation {glimpse(key)} has several sets of constants; ask by node"
+                f"activation {glimpse(key)} has several sets of constants; use a node as the key"
             )
         if not found:
             raise unknown("node or activation", key, [*self._by_name, *map(str, self.by_node)])
         return found[0]
 
     def __iter__(self) -> Iterator[Any]:
-        """The names of activations, and in the place of one with several sets its nodes."""
+        """The names of activations, replaced by node names where an activation has several sets."""
         for name, found in self._by_name.items():
             if len(found) == 1:
                 yield name
@@ -192,7 +192,7 @@ class ConstantsTable(Keyed[Constants], Tabled):
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """A head, then a row per activation and set of constants."""
+        """A header, then a row per activation and set of constants."""
         columns = self.columns()
         known = [(name, k) for name, found in self._by_name.items() for k in found]
         cells = (
@@ -225,7 +225,7 @@ class ConstantsTable(Keyed[Constants], Tabled):
 
 
 def constants_of(network: Network, rule: Callable[[Activation], Constants]) -> ConstantsTable:
-    """The constants of all activations of a network, by a rule that is asked once for each."""
+    """The constants of all activations of a network, with one call of the rule per activation."""
     phis = {node: network.layer(node).activation for node in network.nodes_of(Nonlinear)}
     solved = {phi: rule(phi) for phi in dict.fromkeys(phis.values())}
     return ConstantsTable({node: solved[phi] for node, phi in phis.items()})

@@ -1,9 +1,9 @@
-"""A branch of solutions, followed by its length.
+"""Arc-length continuation of a branch of solutions.
 
-It is the curve on which the first equation holds, up to where it meets a target or turns back.
+It follows the curve where the first equation holds, until the curve meets a target or turns back.
 
-Solvers that step in the target stop short of a fold, where the target is extreme; by length a fold
-is an ordinary point.
+Solvers that step in the target stop before a fold, where the target is extremal. Along the arc
+length a fold is an ordinary point.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ STEPS = 240
 
 @dataclass(frozen=True)
 class BranchEnd:
-    """The last point of a curve of a system, and the target there.
+    """The last point of a curve, and the target there.
 
-    ``exact``: whether the target is an extremum, and not merely as far as was looked.
+    ``exact``: whether the target is an extremum, not just the end of the search.
     """
 
     system: EquationPair
@@ -38,7 +38,8 @@ class BranchEnd:
 class BranchPoint:
     """A point of the curve, its target, and the direction of the curve there.
 
-    The direction is in (log alpha, beta/unit); ``rise``: the derivative of the target that way.
+    The direction is in (log alpha, beta/unit); ``rise``: the derivative of the target in that
+    direction.
     """
 
     point: NewtonPoint
@@ -55,10 +56,10 @@ def _place(
     like: tuple[float, float] | None,
     across: tuple[float, float] | None,
 ) -> BranchPoint | None:
-    """The place of the curve near (s, beta), or None.
+    """The point of the curve near (s, beta), or None.
 
-    It is sought in the direction ``across`` (default: that of the gradient), and faces as ``like``
-    does.
+    The search goes in the direction ``across`` (default: the gradient); the tangent is oriented
+    like ``like``.
     """
     unit = max(1.0, math.exp(s)) if not system.phi.kinks else math.exp(s)
     for _ in range(20):
@@ -87,7 +88,7 @@ def _place(
 
 
 def _ahead(system: EquationPair, here: BranchPoint, length: float) -> BranchPoint | None:
-    """The place of the curve at a length along the tangent."""
+    """The point of the curve at a given length along the tangent."""
     d = here.direction
     return _place(
         system,
@@ -101,13 +102,13 @@ def _ahead(system: EquationPair, here: BranchPoint, length: float) -> BranchPoin
 def follow_branch(system: EquationPair, start: NewtonPoint) -> NewtonPoint | BranchEnd | None:
     """Walk from ``start`` towards the system's target.
 
-    Returns: the point that has it, or the end of the curve; None where the curve cannot be
-    followed at all.
+    Returns: the point with that target, or the end of the curve; None if the curve cannot be
+    followed.
     """
     here = _place(system, start.log_alpha, start.beta, None, None)
     if here is None or here.target <= 0:
         return None
-    sign = 1.0 if system.target > here.target else -1.0  # the target, times sign, is to grow
+    sign = 1.0 if system.target > here.target else -1.0  # the target times sign should grow
     if sign * here.rise < 0:
         here = replace(here, rise=-here.rise, direction=(-here.direction[0], -here.direction[1]))
     stride = STRIDE
@@ -137,9 +138,9 @@ def follow_branch(system: EquationPair, start: NewtonPoint) -> NewtonPoint | Bra
 def _zero(
     system: EquationPair, here: BranchPoint, length: float, quantity: Callable[[BranchPoint], float]
 ) -> float | None:
-    """The length ahead, up to ``length``, at which a quantity of the curve vanishes.
+    """The distance along the curve, up to ``length``, at which a quantity vanishes.
 
-    None where rounding moves the quantity as much as the curve does, far out on a tail.
+    None if rounding changes the quantity as much as the curve does, far out on a tail.
     """
 
     def value(t: float) -> float:

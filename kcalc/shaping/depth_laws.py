@@ -1,24 +1,24 @@
-"""Laws of depth of a repeated block: growth of the stream, and where cosines and gradients end.
+"""Laws of depth of a repeated block: growth of the stream, limits of cosines and gradients.
 
-The state of the stream is (q, x): its mean square, and the cosine x of two tokens of one input, or
-of two inputs where there are no tokens. Streams with plain shortcuts, ``x + f(x)``, add
+The state of the stream is (q, x): its mean square, and the cosine x of two tokens of one input
+(without tokens, of two inputs). Streams with plain shortcuts, ``x + f(x)``, add
 
     q' = q + b(q, x),    b -> k q^a    as q grows,    and    x'  moves towards  B(x) = d / b,
 
 where b and d are the mean square and the covariance that branches add. So x tends to a fixed point
-of B, ``B(x*) = x*`` with slope s there, and over many blocks L
+of B, ``B(x*) = x*``. With s the slope there, over many blocks L
 
     a = 0    q ~ k L                       |x - x*| ~ L^(s - 1)          gradients ~ L^(m / k)
     a < 1    q ~ (k L / e)^e               |x - x*| ~ L^(e (s - 1))      gradients ~ L^(e m / k)
     a = 1    q is multiplied by a factor per block, and so are distances and gradients
 
 where e = 1 / (1 - a), and m is the limit of ``q^(1-a)`` times what branches add to squared
-gradients. Where that grows as ``m q^h`` (saturating functions in place of norms), gradients are
-stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are followed until q and x settle, or q
-leaves every bound (:mod:`.drifting_streams`).
+gradients. If that grows as ``m q^h`` (saturating functions instead of norms), gradients are
+stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are iterated until q and x settle, or
+until q vanishes or diverges (:mod:`.drifting_streams`).
 
-Where the map R of cosines has slope 1 at its limit 1, distances fall as a power of depth l. With
-``R(1 - u) = 1 - u + k u^(1+s)`` (s = 1 for smooth activations, 1/2 for kinked ones),
+If the map R of cosines has slope 1 at its limit 1, distances fall as a power of depth l. With ``R(1
+- u) = 1 - u + k u^(1+s)`` (s = 1 for smooth activations, 1/2 for kinked ones),
 
     1 - x ~ A l^(-1/s),   A = (s k)^(-1/s):   2 / R''(1) and 4 / k^2, 9 pi^2 / 2 for ReLU
 """
@@ -38,6 +38,7 @@ from ..calculi.global_maps import c_map, node_values
 from ..calculi.gradients import gradients
 from ..fields.arguments import one_cosine, one_q
 from ..foundation.errors import KcalcError
+from ..foundation.moved import formerly_a_function
 from ..foundation.printing import Shown, marked
 from ..foundation.process_state import cached_property
 from ..foundation.rootfinding import zero_between
@@ -68,44 +69,45 @@ from .residual_blocks import needed
 
 Node = Hashable
 LARGE = 1e10  # q at which limits are read
-APART = 1e3  # between two of them, which tell the power of q
-WHOLE = 1e-4  # powers this near to 0 and 1 are these
+APART = 1e3  # between two of them, which give the power of q
+WHOLE = 1e-4  # powers this close to 0 or 1 are rounded to them
 SETTLED = 1e-13
 ROUNDED = 1e-15
-BLOCKS = 300  # that are followed one by one
-FARTHEST = 1e8  # q values, or 1 over them, at which a stream counts as growing or vanishing
-MODES = 1e-3  # by which powers of the two modes of gradients may differ
+BLOCKS = 300  # blocks that are iterated one by one
+FARTHEST = 1e8  # q (or 1/q) at which a stream counts as growing (or vanishing)
+MODES = 1e-3  # tolerance for the powers of the two modes of gradients
 NEAREST = 1e-8  # 1 - x at which the search for fixed points of B ends
-SPREAD = 0.05  # of the two last local powers of distances, above which they follow no law
-LOOSE = 1e-3  # the error of a limit of cosines above which there is no answer
+SPREAD = 0.05  # difference of the last two local powers of distances, above which there is no law
+LOOSE = 1e-3  # the error of a limit of cosines above which an error is raised
 
 
 @dataclass(frozen=True)
 class DepthLaws(Shown, Approximable):
     """Laws of many copies of a block.
 
-    ``law``: the stream "settles", or grows in a "linear" way, grows or vanishes as a "power" of
-    depth, or of its logarithm ("logarithmic"), or is multiplied per block ("exponential"). ``q``:
-    the mean square that it settles at, else nan. ``growth``: per block and in the limit, what a
-    linear stream gains, the factor of an exponential one (below 1 it vanishes), the amplitude A of
-    ``A L^exponent`` or ``A (ln L)^exponent``; where q settles, the factor of distances from it.
-    ``exponent``: 1 for linear growth, below 0 for streams that vanish, nan for others.
+    ``law``: "settles"; "linear" growth; "power", growth or decay as a power of depth;
+    "logarithmic", as a power of its logarithm; "exponential", a factor per block. ``q``: the mean
+    square that the stream settles at, else nan. ``growth``: for a linear stream, the limit of the
+    increment per block; for an exponential one, the factor per block (below 1 it vanishes); for
+    powers, the amplitude A of ``A L^exponent`` or ``A (ln L)^exponent``; if q settles, the factor
+    per block of the distance from its limit. ``exponent``: 1 for linear growth, below 0 for streams
+    that vanish, nan for others.
 
-    ``cosine``: the limit x* of token cosines, or without tokens of the c of two inputs. Where q
-    vanishes or grows without end it may depend on the start, which ``assumptions`` then say.
-    Distances from it are multiplied by ``cosine_rate`` per block, and shrink by a factor e over
-    ``correlation_depth`` blocks. At criticality the rate is 1, the depth infinite, and distances
-    fall as a power of depth, ``cosine_prefactor * L^cosine_exponent``. The prefactor is nan where
-    it depends on the start though the limit does not, the exponent nan where the rate is not 1.
+    ``cosine``: the limit x* of token cosines, or without tokens of the c of two inputs. If q
+    vanishes or diverges, it may depend on the start; ``assumptions`` then say so. Distances from it
+    are multiplied by ``cosine_rate`` per block, and shrink by a factor e over ``correlation_depth``
+    blocks. At criticality the rate is 1, the depth infinite, and distances fall as a power of
+    depth, ``cosine_prefactor * L^cosine_exponent``. The prefactor is nan if it depends on the start
+    though the limit does not. The exponent is nan if the rate is not 1.
 
     ``gradient_mean``, ``gradient_difference``: the factors by which a block multiplies the two
-    modes of squared gradients on the way back; of linear and power laws, the power of ``L / l`` by
-    which they grow from depth L back to depth l (below 0 they shrink). Where ``gradient_stretch``
-    is a number g > 0 they change faster than any power, by ``exp(gradient_mean (L^g - l^g))``.
-    Without tokens there is one mode.
+    modes of squared gradients in the backward pass. For linear and power laws, they are the power
+    of ``L / l`` by which gradients grow from depth L back to depth l (below 0 they shrink). If
+    ``gradient_stretch`` is a number g > 0, they change faster than any power, by
+    ``exp(gradient_mean (L^g - l^g))``. Without tokens there is one mode.
 
-    ``slope``: that of the map of cosines at 1, of linear and growing power laws that of B. Above 1,
-    equal tokens part, and x* lies below 1.
+    ``slope``: the slope of the map of cosines at 1; for linear and growing power laws, the slope of
+    B. Above 1, nearly equal tokens separate and x* lies below 1.
     """
 
     law: str
@@ -143,9 +145,9 @@ class DepthLaws(Shown, Approximable):
 
     @property
     def correlation_depth(self) -> float:
-        """Blocks over which distances from the limit of cosines shrink by a factor e.
+        """The number of blocks over which distances from the limit of cosines shrink by a factor e.
 
-        Infinite at criticality, where ``cosine_exponent`` and ``cosine_prefactor`` have the law.
+        Infinite at criticality, where ``cosine_exponent`` and ``cosine_prefactor`` give the law.
         """
         return float(length_scale(np.asarray(self.cosine_rate)))
 
@@ -155,21 +157,21 @@ def depth_laws(
 ) -> DepthLaws:
     """The laws of infinitely many copies of a block.
 
-    ``block``: a network of one input and one output, or one that repeats a block, which is then
-    taken. ``tokens``: how many an input has, for blocks with attention, in which tokens are alike;
-    ``token_cosine``: the cosine of two of them (without tokens, that of two inputs) and ``q`` their
-    mean square at the start, which decide where there are several limits.
+    ``block``: a network with one input and one output, or one that repeats a block. ``tokens``: the
+    number of tokens of an input, for blocks with attention over exchangeable tokens.
+    ``token_cosine``: the initial cosine of two tokens (without tokens, of two inputs). ``q``: their
+    initial mean square. Both select the limit if there are several.
 
-    Returns: a :class:`DepthLaws`. Raises: KcalcError for networks that repeat nothing and have
-    several inputs or outputs, attention that tells tokens apart, streams that neither settle nor
-    grow by one of the laws, and as :func:`kcalc.node_values` does.
+    Returns: a :class:`DepthLaws`. Raises: KcalcError for networks with several inputs or outputs
+    that repeat no block, for attention that distinguishes tokens, for streams that follow none of
+    the laws, and as :func:`kcalc.node_values` does.
     """
     found = _Block(repeated_block(block), tokens)
     given = read_tokens(tokens, token_cosine if tokens is not None else None)
     if given is not None and tells_tokens_apart(found.network, tokens):
         raise KcalcError(
-            "depth_laws needs attention that keeps tokens alike: causal masks, rotary embeddings "
-            "and class tokens do not; build the network with causal=False"
+            "depth_laws needs attention that keeps tokens exchangeable: causal masks, rotary "
+            "embeddings and class tokens do not; build the network with causal=False"
         )
     start, size = one_cosine(token_cosine, "token_cosine"), float(one_q(q))
     if given is not None:
@@ -181,7 +183,7 @@ def depth_laws(
 
 
 class _Block:
-    """A block as a map of (q, x), and its branches, with a fresh input as between blocks."""
+    """A block as a map of (q, x), and its branches. Its input is fresh, as between blocks."""
 
     def __init__(self, block: Network, tokens: int | None) -> None:
         self.block, self.tokens = block, tokens
@@ -191,17 +193,17 @@ class _Block:
         self.assumptions: tuple[Assumption, ...] = ()
 
     def check(self, q: float, x: float) -> None:
-        """Refuse blocks whose output is more than (q, x), as where channels have means."""
+        """Reject blocks whose output needs more than (q, x), for example nonzero channel means."""
         check_repeats(self.block, q, x, lambda block, q, x: _Block(block, self.tokens).step(q, x))
 
     def check_gradients(self, q: float, x: float) -> None:
-        """Refuse attention without gradients before anything else is computed."""
+        """Reject attention without gradients before computing anything else."""
         try:
             self.gradient(self.output, q, x)
         except KcalcError as error:
             raise KcalcError(
-                f"laws of depth need exact gradients of a block, and depth_profile of many blocks "
-                f"takes sampling=kc.Sampling(): {error}"
+                "laws of depth need exact gradients of a block; kc.depth_profile of many blocks "
+                f"accepts sampling=kc.Sampling() instead: {error}"
             ) from None
 
     def values(self, q: float, x: float) -> Any:
@@ -220,7 +222,7 @@ class _Block:
         return float(value.q1), float(cosine)
 
     def step(self, q: float, x: float) -> tuple[float, float]:
-        """The stream behind the block."""
+        """The stream after the block."""
         return self.size(self.values(q, x), self.output)
 
     def map(self, node: Node) -> Any:
@@ -231,11 +233,11 @@ class _Block:
         return token_map(network, self.tokens)
 
     def upto(self, node: Node) -> Network:
-        """The part of the block that makes a node."""
+        """The part of the block that computes a node."""
         return needed(self.network.steps(), (node,))
 
     def attractor(self, q: float, x: float) -> float:
-        """The cosine that many blocks lead to from x on, at a fixed q."""
+        """The limit of the cosine over many blocks, starting from x, at fixed q."""
         return _attractor(lambda u: 1 - self.step(q, 1 - u)[1] - u, x)
 
     def slope(self, q: float) -> float:
@@ -243,7 +245,7 @@ class _Block:
         return float(self.map(self.output).derivative(1)(1.0, q))
 
     def gradient(self, node: Node, q: float, x: float) -> tuple[float, float]:
-        """Both modes of the squared gradient from a node back to the input of the block."""
+        """Both modes of the squared gradient from a node to the input of the block."""
         own = None if self.tokens is None else x
         found = gradients(self.upto(node), q, tokens=self.tokens, token_cosine=own)
         if found.mean is None:
@@ -259,7 +261,7 @@ class _Block:
 
     @cached_property
     def additive(self) -> bool:
-        """Whether the stream is the input of the block plus branches, and nothing else."""
+        """Whether the stream is exactly the input of the block plus branches."""
         stream = self.entry
         for node, (shortcut, _) in trunk_sums(self.network).items():
             if shortcut[0] != stream or float(shortcut[1]) != 1:
@@ -301,17 +303,15 @@ def _additive(block: _Block, start: float) -> DepthLaws:
         if block.network.nodes_of(Attend):
             why = (
                 f"the scores of node {block.network.nodes_of(Attend)[0]!r} grow with it, until "
-                f"every row holds one token alone, for which there is no law; put a norm in front "
-                f"of attention, or keep q by net.normalised()"
+                "every row attends to a single token, for which there is no law; put a norm "
+                "before attention, or keep q by net.normalised()"
             )
-        raise KcalcError(
-            f"the stream of this block grows without end, and at large q: {why}"
-        ) from None
+        raise KcalcError(f"the stream of this block diverges, and at large q: {why}") from None
     power = math.log(high / low) / math.log(APART)
     if power > 1 + WHOLE:
         raise KcalcError(
-            f"the branches of this block add about q^{power:.4g} to the stream, which grows "
-            f"faster than any exponential; put a norm in front of them"
+            f"the branches of this block add about q^{power:.4g} to the stream, which grows faster "
+            "than any exponential; put a norm before them"
         )
     if power > 1 - WHOLE:
         return _multiplied(block, LARGE, start)
@@ -320,7 +320,7 @@ def _additive(block: _Block, start: float) -> DepthLaws:
     k, drift = (block.added(q, x)[0] / q**power for q in (LARGE, LARGE * APART))
     notes = list(block.assumptions)
     if abs(drift / k - 1) > SAME:
-        text = f"limits are read at q = {LARGE:g}, where they still move: the law is approximate"
+        text = f"limits are read at q = {LARGE:g}, where they still change: the law is approximate"
         notes.append(Assumption("network", text, "heuristic"))
     exponent = 1 / (1 - power)
     amplitude = k if power == 0 else ((1 - power) * k) ** exponent
@@ -352,16 +352,19 @@ def _additive(block: _Block, start: float) -> DepthLaws:
 
 
 def _power(one: float, two: float) -> float:
-    """The power of q of a number read at two places; halves where it is near to one, >= 0."""
+    """The power of q in a quantity known at two points, rounded to a multiple of 1/2 if close.
+
+    >= 0.
+    """
     power = math.log(two / one) / math.log(APART) if one > 0 and two > 0 else 0.0
     near = round(2 * power) / 2
     return max(0.0, near if abs(power - near) < MODES else power)
 
 
 def _attractor(excess: Callable[[float], float], start: float) -> float:
-    """The cosine that iterates of an increasing map tend to from ``start`` on.
+    """The limit of iterates of an increasing map of cosines, from ``start``.
 
-    ``excess``: ``1 - map(1 - u) - u``, negative where the map leads towards 1.
+    ``excess``: ``1 - map(1 - u) - u``, negative if the map leads towards 1.
     """
     first = 1 - start
     here = excess(first) if first > NEAREST else 0.0
@@ -373,26 +376,26 @@ def _attractor(excess: Callable[[float], float], start: float) -> float:
     for u in map(float, grid[1:]):
         try:
             there = excess(u)
-        except KcalcError:  # as many tokens cannot have so small a cosine
+        except KcalcError:  # this many tokens cannot have such a small cosine
             break
         if there * here <= 0 and abs(there) > ROUNDED:
             return 1 - zero_between(excess, before, u, 1e-14)
         before = u
     if here < 0:
         return 1.0
-    raise KcalcError("cosines fall to the least that there is; start from a larger token_cosine")
+    raise KcalcError("cosines fall to their minimum; start from a larger token_cosine")
 
 
 # -- streams that settle ---------------------------------------------------------------------------
 
 
 def _followed(block: _Block, q: float, x: float) -> DepthLaws:
-    """By following blocks until q and x settle, or q leaves every bound."""
+    """The laws found by iterating blocks until q and x settle, or q vanishes or diverges."""
     path = [(math.log(q), x)]
     for _ in range(BLOCKS):
         size, cosine = block.step(q, x)
         if not 0 < size < math.inf:
-            raise KcalcError(f"q = {q:.3g} becomes {size:.3g} behind one more block")
+            raise KcalcError(f"q = {q:.3g} becomes {size:.3g} after one more block")
         path.append((math.log(size), cosine))
         still = abs(math.log(size / q)) < SETTLED
         q, x = size, cosine
@@ -405,7 +408,7 @@ def _followed(block: _Block, q: float, x: float) -> DepthLaws:
 
 
 def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
-    """The fixed point near (q, x); None where there is none."""
+    """The fixed point near (q, x); None if there is none."""
     log = math.log(q)
     for _ in range(30):
         size, cosine = block.step(math.exp(log), x)
@@ -416,7 +419,7 @@ def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
         matrix = np.array([[by_q[0] - 1, by_x[0]], [by_q[1], by_x[1] - 1]])
         change = np.linalg.lstsq(matrix, -off, rcond=None)[0]
         log, x = log + change[0], min(1.0, x + change[1])
-        if abs(log - math.log(q)) > 1:  # so far away it is another one
+        if abs(log - math.log(q)) > 1:  # this far away it is another one
             return None
     return None
 
@@ -424,7 +427,7 @@ def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
 def _settled(block: _Block, q: float, x: float) -> DepthLaws:
     by_q, by_x = _slopes(block, q, x)
     rates = np.linalg.eigvals(np.array([[by_q[0], by_x[0]], [by_q[1], by_x[1]]]))
-    # without coupling, q has its own rate
+    # without coupling, q has a separate rate
     coupled = abs(by_x[0] * by_q[1]) > 1e-12
     own, rate = (min(rates, key=abs), max(rates, key=abs)) if coupled else (by_q[0], by_x[1])
     notes = list(block.assumptions)
@@ -443,7 +446,7 @@ def _settled(block: _Block, q: float, x: float) -> DepthLaws:
 
 
 def _at_one(block: _Block, q: float) -> tuple[float, float] | None:
-    """(s, k) of the map ``1 - u -> 1 - u + k u^(1+s)`` of cosines; None where there is no law."""
+    """(s, k) of the map ``1 - u -> 1 - u + k u^(1+s)`` of cosines; None if there is no law."""
     gaps = 0.05 * 4.0 ** -np.arange(9)
     out = block.map(block.output).gap_at_angle(2 * np.arcsin(np.sqrt(gaps / 2)), q)
     kept = block.slope(q) - np.asarray(out, dtype=float) / gaps
@@ -468,7 +471,7 @@ def _law_of(law: tuple[float, float] | None, tilt: float = 0.0) -> tuple[float, 
 def _slopes(
     block: _Block, q: float, x: float, h: float = 1e-5
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The derivatives of (log q, x) behind the block by log q and by x in front of it."""
+    """The derivatives of (log q, x) after the block by log q and x before it."""
     up, down = block.step(q * math.exp(h), x), block.step(q * math.exp(-h), x)
     by_q = (math.log(up[0] / down[0]) / (2 * h), (up[1] - down[1]) / (2 * h))
     slope = float(block.map(block.output).derivative(1)(x, q))
@@ -481,7 +484,7 @@ def _slopes(
 
 
 def _endless(block: _Block, path: list[tuple[float, float]]) -> DepthLaws:
-    """``path``: (log q, x) behind block after block."""
+    """``path``: (log q, x) after each block."""
     way = Way(block.step, 1 if path[-1][0] > path[-2][0] else -1)
     try:
         way.check(*path[-1])
@@ -493,15 +496,18 @@ def _endless(block: _Block, path: list[tuple[float, float]]) -> DepthLaws:
         found = _newton(block, q, block.attractor(q, turn.x))
         if found is None:
             raise KcalcError(
-                f"the stream settles near q = {q:.6g}, but so slowly that the place is lost in "
-                f"rounding; change the block a little"
+                f"the stream settles near q = {q:.6g}, but so slowly that rounding hides the "
+                "limit; change the block a little"
             ) from None
         return _settled(block, *found)
     return _led(block, way, *path[-1])
 
 
 def _slow_part(path: list[tuple[float, float]], way: int) -> tuple[float, float]:
-    """The first place from which q goes one way, slowly; the last place where there is none."""
+    """The first point from which q moves slowly in one direction.
+
+    The last point if there is none.
+    """
     changes = np.diff([log_q for log_q, _ in path]) * way
     other = np.flatnonzero(changes <= 0)
     first = int(other[-1]) + 1 if other.size else 0
@@ -516,9 +522,8 @@ def _drifting(block: _Block, way: Way, end: End, start: tuple[float, float]) -> 
     x, notes = end.x, list(block.assumptions)
     if approach.frozen and end.error > LOOSE:
         raise KcalcError(
-            f"cosines still move where q = {math.exp(end.log_q):.3g}, beyond which double "
-            f"precision does not resolve them; follow kc.depth_profile of as many blocks as you "
-            f"need"
+            f"cosines still change at q = {math.exp(end.log_q):.3g}, beyond which double precision "
+            "does not resolve them; follow kc.depth_profile of as many blocks as you need"
         )
     if approach.frozen:
         text = (
@@ -536,7 +541,7 @@ def _drifting(block: _Block, way: Way, end: End, start: tuple[float, float]) -> 
 
 
 def _led(block: _Block, way: Way, log_q: float, x: float) -> DepthLaws:
-    """Streams whose map of cosines tends to another one than the identity, whose limit they get."""
+    """Streams whose map of cosines tends to a map other than the identity; they take its limit."""
     far = way.way * max(abs(log_q), math.log(FARTHEST))
     try:
         limit = block.attractor(math.exp(far), x)
@@ -555,7 +560,7 @@ def _led(block: _Block, way: Way, log_q: float, x: float) -> DepthLaws:
     tilt = extrapolated(tilts)[0] / pace.power if law is not None and pace.kind == "power" else 0.0
     exponent, prefactor = _law_of(law, tilt)
     approach = Approach(-exponent * pace.power, prefactor * pace.amplitude**-exponent, False)
-    text = f"the power of the stream is read about q = {math.exp(way.way * pace.places[-1]):.3g}"
+    text = f"the power of the stream is read near q = {math.exp(way.way * pace.places[-1]):.3g}"
     notes = (*block.assumptions, Assumption("network", text, "heuristic"))
     rate = (
         1.0
@@ -571,7 +576,7 @@ def _led(block: _Block, way: Way, log_q: float, x: float) -> DepthLaws:
 def _paced(
     block: _Block, way: Way, pace: Pace, x: float, approach: Approach, notes: tuple[Assumption, ...]
 ) -> DepthLaws:
-    """The laws of a stream that goes one way at a known pace."""
+    """The laws of a stream that moves in one direction at a known pace."""
     qs = [math.exp(way.way * s) for s in pace.places]
     with np.errstate(divide="ignore"):
         modes = np.log([block.gradient(block.output, q, x) for q in qs]).T
@@ -600,9 +605,9 @@ def _paced(
 
 
 def _gradient_law(ratios: np.ndarray, pace: Pace) -> tuple[float, float]:
-    """(stretch, power or coefficient) of logarithms of gradients over changes of log q, at places.
+    """(stretch, power or coefficient) from the ratios of log-gradients to changes of log q.
 
-    Gradients are a power of depth where these ratios have a limit, else a stretched exponential.
+    Gradients are a power of depth if these ratios have a limit, else a stretched exponential.
     """
     if not np.all(np.isfinite(ratios)):
         return 0.0, math.nan
@@ -619,7 +624,7 @@ def _gradient_law(ratios: np.ndarray, pace: Pace) -> tuple[float, float]:
 
 
 def _multiplied(block: _Block, q: float, x: float) -> DepthLaws:
-    """q is multiplied by a factor; cosines have the map at the last q."""
+    """The laws if q is multiplied by a factor; cosines use the map at the last q."""
     rho = block.map(block.output)
     cosine = block.attractor(q, x)
     factors = [block.step(size, cosine)[0] / size for size in (q, q * block.step(q, cosine)[0] / q)]
@@ -629,7 +634,7 @@ def _multiplied(block: _Block, q: float, x: float) -> DepthLaws:
         text = f"q {'grows' if factors[1] else 'vanishes'} faster than any exponential"
         notes.append(Assumption("network", text, "heuristic"))
     elif abs(factors[1] / factors[0] - 1) > SAME:
-        text = f"the factor of q is read at q = {q:.3g}, where it still moves: approximate"
+        text = f"the factor of q is read at q = {q:.3g}, where it still changes: approximate"
         notes.append(Assumption("network", text, "heuristic"))
     law = _critical_far(block, q) if cosine == 1 else None
 
@@ -648,7 +653,7 @@ def _multiplied(block: _Block, q: float, x: float) -> DepthLaws:
 
 
 def _far_off(read: Callable[[float], tuple[float, ...]], q: float) -> tuple[float, ...]:
-    """The limits of numbers as q goes further, whose distances fall as a power of q."""
+    """The limits of quantities whose distances from the limit fall as a power of q."""
     further = 16.0 if q > 1 else 1 / 16
     try:
         rows = [read(q * further**n) for n in range(5)]
@@ -658,7 +663,7 @@ def _far_off(read: Callable[[float], tuple[float, ...]], q: float) -> tuple[floa
 
 
 def _limit(values: tuple[float, ...]) -> float:
-    """The limit of values that hardly move any more; else, or where it is not clear, the first."""
+    """The limit of values that hardly change any more; otherwise the first value."""
     first, last = values[0], values[-1]
     if not math.isfinite(last) or abs(last - first) > LOOSE * abs(first):
         return first
@@ -667,7 +672,7 @@ def _limit(values: tuple[float, ...]) -> float:
 
 
 def _critical_far(block: _Block, q: float) -> tuple[float, float] | None:
-    """The law of cosines near 1 where the slope there tends to 1 as q leaves every bound."""
+    """The law of cosines near 1 if the slope there tends to 1 as q diverges."""
     try:
         slopes = [block.slope(q ** (1 + n / 4)) for n in range(3)]
         if abs(extrapolated(slopes)[0] - 1) < 1e-6 and abs(slopes[0] - 1) < LOOSE:
@@ -675,3 +680,6 @@ def _critical_far(block: _Block, q: float) -> tuple[float, float] | None:
     except KcalcError:
         pass
     return None
+
+
+formerly_a_function(__name__)

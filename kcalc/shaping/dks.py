@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
@@ -48,26 +48,34 @@ READINGS = {
     "forward": "zeta bounds the slope from the inputs to every node, through all taps, heads and "
     "inputs (the forward bound)",
 }
-SHIFTS = (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)  # of input scales alone, in order of preference
+SHIFTS = (
+    0.0,
+    0.5,
+    -0.5,
+    1.0,
+    -1.0,
+    2.0,
+    -2.0,
+)  # for the input scale only, best first
 STEEPEST_LEAKY = 1 / (1 - 1 / math.pi)  # C'(1) of a centred ReLU
 MISSED = 1e-9
 KEPT = Remedy(
     "dks",
     {"gates": "normalise"},
-    "give gates='normalise', which keeps the gates' own activations, with smaller slopes",
+    "give gates='normalise', which keeps the activations of gates, with smaller slopes",
 )
 FACTORS = (
-    "q values of factors multiply: Q' is the sum of theirs, so that errors of q double at a "
-    "Product of two"
+    "q values of factors multiply: Q' of a Product is the sum of those of its factors, so errors "
+    "of q double at a Product of two"
 )
 GATES = (
     "gates are scaled to Q(1) = 1 and keep their means: a Product adds C'(1) of its gate to the "
-    "slope of its other factor, which brings C(0) = 0"
+    "slope of its other factor, which has C(0) = 0"
 )
 
 
 def slopes_within_zeta(call: MethodCall) -> None:
-    """A zeta above the slope that products give some subnetwork, for any activations.
+    """A zeta above the slope that products force on some subnetwork.
 
     Raises: KcalcError.
     """
@@ -80,15 +88,15 @@ def slopes_within_zeta(call: MethodCall) -> None:
 @shaping_method(
     "dks",
     Record(
-        "Deep Kernel Shaping: input scale and shift, output scale and shift of every activation, "
-        "so that no subnetwork's C map is steeper than zeta at c = 1. For nearly all activations "
-        "that are continuous and not affine, at any depth.",
+        "Deep Kernel Shaping: chooses input and output scale and shift of every activation so "
+        "that no C map of a subnetwork is steeper than zeta at c = 1. It works for nearly all "
+        "continuous activations that are not affine, at any depth.",
         {
             "zeta": "bound on the slopes of all C maps at c = 1, > 1; default 1.5",
             "subnetworks": "which slopes zeta bounds: strict (those of the papers' subnetworks; "
             "default) or forward (from the inputs to every node)",
-            "q_slope": "Q'(1) asked for: a number (default 1), 'minimize' or 'none'",
-            "free_slope": "whether leaky_relu's negative slope is chosen too; default yes",
+            "q_slope": "target for Q'(1): a number (default 1), 'minimize' or 'none'",
+            "free_slope": "whether to choose the negative slope of leaky_relu too; default yes",
             **TOKEN_TARGETS,
             "gates": "activations that gate a product: shape (default), or normalise (kept, scaled "
             "to Q(1) = 1)",
@@ -101,39 +109,49 @@ def dks(
     network: Network,
     activation: Any = None,
     zeta: float = ZETA,
-    subnetworks: str = "strict",
-    q_slope: Any = 1.0,
+    subnetworks: Literal["strict", "forward"] = "strict",
+    q_slope: float | Literal["minimize"] | None = 1.0,
     free_slope: bool = True,
     tokens: Any = None,
-    token_rows: str = "keep",
-    gates: str = "shape",
+    token_rows: Literal["keep", "rescale"] = "keep",
+    gates: Literal["shape", "normalise"] = "shape",
+    *,
+    assume_independent: bool = False,
 ) -> Shaping:
-    """Shape a network so that the slopes of its subnetworks' C maps at 1 are at most ``zeta``.
+    """Bound the slopes at 1 of the C maps of all subnetworks by ``zeta``.
 
-    ``subnetworks="strict"`` takes the papers' subnetworks. Taps, heads and further inputs hide
-    depth from them (a warning says so); ``"forward"`` bounds the slope from the inputs to every
-    node instead, also where maps between have other readers. ``q_slope`` is the Q'(1) asked for (1,
-    which keeps errors of q from growing or shrinking with depth), ``"minimize"`` for the least that
-    goes with the slope, or None to drop the condition, so that the input scale is found alone, with
-    the smallest shift that serves.
+    ``subnetworks="strict"`` uses the subnetworks of the papers. Taps, heads and further inputs hide
+    depth from them (a warning says so). ``"forward"`` instead bounds the slope from the inputs to
+    every node, even if maps in between have other readers. ``q_slope`` is the target for Q'(1). The
+    default 1 keeps errors of q from growing or shrinking with depth. ``"minimize"`` takes the
+    smallest value compatible with the slope. None drops the condition and solves only for the input
+    scale, with the smallest shift that works.
 
-    leaky_relu has its negative slope as a further constant, and meets all four conditions by a
-    closed form; ``free_slope=False`` keeps the slope. It and other positively homogeneous
-    activations (relu) then have one constant fewer, so that Q'(1) = 1 is dropped for them
-    [DKS sec. 18.6]. ``activation=None`` keeps each layer's own. Domain: zeta > 1.
+    For leaky_relu the negative slope is a further constant, and a closed form meets all four
+    conditions; ``free_slope=False`` keeps the slope. Other positively homogeneous activations
+    (relu), and leaky_relu with a fixed slope, have one constant fewer; the condition Q'(1) = 1 is
+    dropped for them [DKS sec. 18.6]. ``activation=None`` keeps the present activations. Domain:
+    zeta > 1.
 
-    ``tokens``, for networks with TokenMix: the cosines between the tokens of an input, (T, T), with
+    ``tokens``, for networks with TokenMix: the cosines between the tokens of an input, (T, T), for
     which every activation must see q = 1 at every token; ``token_rows="rescale"`` divides the rows
-    of the matrices to that end. zeta then counts the activations alone.
+    of the matrices to achieve this. zeta then counts only the activations.
 
     ``gates="normalise"`` keeps the activations of gates, such as the sigmoids of gated units and of
-    squeeze-and-excite blocks, scaled to Q(1) = 1: a Product of x and a gate has slope x' + C_g'(1)
-    then (.15 for a sigmoid) in place of a sum of two shaped slopes, and errors of q do not double.
-    A gate is an activation that only Products read, with C(0) >= 1/2.
+    squeeze-and-excite blocks, scaled to Q(1) = 1: a Product of x and a gate then has slope x' +
+    C_g'(1) (.15 for a sigmoid) instead of the sum of two shaped slopes, and errors of q do not
+    double. A gate is an activation that only Products read, with C(0) >= 1/2.
 
-    Returns: a Shaping. Raises: KcalcError for bad input, UnreachableTarget where an activation
-    cannot meet the conditions, FreshnessError where the kernel calculus does not hold on the
-    network.
+    Returns: a Shaping. Raises: KcalcError for bad input, UnreachableTarget if an activation cannot
+    meet the conditions, FreshnessError if the kernel calculus does not apply to the network.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> s = kc.shaping.dks(kc.architectures.vanilla(100, "tanh"), zeta=1.5)
+    >>> print(round(kc.c_map(s.network).derivative()(1.0), 6))
+    1.5
+
     """
     refusal = "zeta bounds the slope of the C map and must be > 1"
     zeta = number_within(zeta, "zeta", lambda z: z > 1, refusal)
@@ -223,12 +241,12 @@ def _beyond_reach(
 
 
 def _useless(nearest: float, zeta: float) -> bool:
-    """Whether the nearest zeta is so far above the one asked for that it shapes nothing."""
+    """Whether the nearest zeta is so far above the target that it shapes nothing."""
     return nearest > max(LARGEST_ZETA, 10 * zeta)
 
 
 def _about_reading(mu: MaximalSlope, subnetworks: str) -> list[Assumption]:
-    """Assumptions about the reading of subnetworks in which the slope was bounded."""
+    """Assumptions about the kind of subnetworks whose slopes were bounded."""
     if subnetworks == "forward":
         return [Assumption("network", READINGS["forward"])]
     if mu.warning is None:
@@ -236,7 +254,7 @@ def _about_reading(mu: MaximalSlope, subnetworks: str) -> list[Assumption]:
     return [
         Assumption(
             "network",
-            f'{mu.warning}; subnetworks="forward" shapes by the depth across them',
+            f'{mu.warning}; subnetworks="forward" includes the depth across them',
             "heuristic",
         )
     ]
@@ -245,7 +263,7 @@ def _about_reading(mu: MaximalSlope, subnetworks: str) -> list[Assumption]:
 def _check_reach(
     network: Network, reading: MaximalSlope | ForwardSlope, zeta: float, gated: bool
 ) -> None:
-    """Refuse a zeta that no local slope reaches, because products add slopes up.
+    """Reject a zeta that no local slope reaches because products add slopes.
 
     Raises: UnreachableTarget.
     """
@@ -256,8 +274,8 @@ def _check_reach(
     kept: tuple[Advice, ...] = () if gated else (KEPT,)
     each = "gates in part" if gated else "each >= 1 where C(0) = 0"
     adding = (
-        f"a Product (node {node!r}) adds up the slopes of its factors, {each}, so that some "
-        f"subnetwork has slope {least:.6g} or more whatever the activations"
+        f"a Product (node {node!r}) adds the slopes of its factors, {each}, so some subnetwork has "
+        f"slope {least:.6g} or more for any activations"
     )
     shortcuts = _about_shortcuts(network, least)
     if _useless(least, zeta):
@@ -282,7 +300,7 @@ def _check_reach(
 
 
 def _about_shortcuts(network: Network, least: float) -> str:
-    """That shortcut weights nearer to 1 bring the least slope down, where they do."""
+    """A hint that shortcut weights nearer to 1 lower the minimal slope, if they do."""
     blocks = residual_blocks(network)
     if not blocks:
         return ""
@@ -290,7 +308,7 @@ def _about_shortcuts(network: Network, least: float) -> str:
         network, {block.node: (1 + float(block.weights[0])) / 2 for block in blocks}
     )
     return (
-        "; shortcut weights nearer to 1 bring it down"
+        "; shortcut weights nearer to 1 lower it"
         if float(maximal_slope(unmixed(nearer))(1.0)) < least
         else ""
     )
@@ -301,7 +319,7 @@ def _q_slope(value: Any) -> float | str | None:
         return value
     if isinstance(value, str):
         raise KcalcError(f"q_slope must be a number, 'minimize' or None, got {glimpse(value)}")
-    refusal = "q_slope is the Q'(1) asked for and must be a number > 0"
+    refusal = "q_slope is the target for Q'(1) and must be a number > 0"
     return number_within(value, "q_slope", lambda s: s > 0, refusal)
 
 
@@ -329,7 +347,7 @@ def _system(phi: Activation, slope: float, q_slope: float) -> SlopeSystem:
 
 
 def has_free_slope(phi: Activation) -> bool:
-    """Whether the activation is a leaky ReLU, whose negative slope may be chosen.
+    """Whether the activation is a leaky ReLU with an adjustable negative slope.
 
     A negative slope of 0, which makes it a ReLU, does not count.
     """
@@ -339,7 +357,7 @@ def has_free_slope(phi: Activation) -> bool:
 def leaky(phi: Activation, slope: float) -> Constants:
     """The leaky ReLU with Q(1) = Q'(1) = 1, C(0) = 0 and C'(1) = slope.
 
-    It has no input scale and no input shift.
+    It needs no input scale and no input shift.
 
     With k = (1 - a)^2 / (pi (1 + a^2)), E f^2 = E f'^2 = (1 + a^2)/2 and (E f)^2 = (1 - a)^2 / (2
     pi), so C'(1) = 1/(1 - k), and Q'(1) = 1 at every a. Then a = (1 - w)/(1 + sqrt(w (2 - w))) with
@@ -360,7 +378,7 @@ def leaky(phi: Activation, slope: float) -> Constants:
 
 
 def _kept_slope(phi: Activation, slope: float) -> Advice:
-    """``free_slope=False``, where the activation has constants with its own negative slope."""
+    """``free_slope=False``, if the activation has a solution with its own negative slope."""
     try:
         solve_scale(phi, slope - 1)
     except KcalcError:
@@ -378,7 +396,7 @@ def _systems(
 
 
 def _dropped(dropped: list[Activation], q_slope: float | str | None) -> Iterator[str]:
-    """Which activations go without a condition on Q'(1)."""
+    """Notes on activations without a condition on Q'(1)."""
     homogeneous = [phi.name for phi in dropped if phi.degree is not None]
     if homogeneous:
         yield (
@@ -387,17 +405,17 @@ def _dropped(dropped: list[Activation], q_slope: float | str | None) -> Iterator
         )
     others = [phi.name for phi in dropped if phi.degree is None]
     if others:
-        yield f"the condition on Q'(1) is dropped for {', '.join(others)} as asked"
+        yield f"the condition on Q'(1) is dropped for {', '.join(others)} as requested"
     if q_slope == "minimize":
-        yield "Q'(1) is the least that goes with the slope"
+        yield "Q'(1) is the smallest compatible with the slope"
 
 
 def _missed(solved: Iterable[Constants], targets: dict[str, float]) -> Iterator[str]:
-    """Conditions that the constants of an activation of the user's own miss.
+    """Conditions that the constants of a user-defined activation miss.
 
-    Raises: UnreachableTarget where one is plainly missed.
+    Raises: UnreachableTarget if one is clearly missed.
 
-    Those of the catalogue are known to have no feature that the solver's rules could step over.
+    Built-in activations are known to have no feature that the solver's rules could miss.
     """
     for k in solved:
         if same_function(k.activation) is not None:
@@ -413,6 +431,6 @@ def _missed(solved: Iterable[Constants], targets: dict[str, float]) -> Iterator[
             )
         if miss > MISSED:
             yield (
-                f"{k.activation.name} meets {condition} to {miss:.1e} only: the target is at the "
-                f"edge of double precision"
+                f"{k.activation.name} meets {condition} only to {miss:.1e}: the target is at the "
+                "edge of double precision"
             )

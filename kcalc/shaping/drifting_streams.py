@@ -1,19 +1,19 @@
-"""Streams whose q vanishes or grows without end, and where their cosines end meanwhile.
+"""Streams whose q vanishes or diverges, and the limits of their cosines.
 
-With s = |log q| that grows with depth, blocks move s by |F| and the cosine x by G:
+Let s = |log q| grow with depth. A block changes s by |F| and the cosine x by G:
 
     F = log(q'/q) -> log f,  or  |F| ~ k e^(-r s)  where f = 1, that is,  s ~ log(k r l) / r
 
-in depth l. Where the map of cosines tends to the identity (activations with one slope at 0, or at
-infinity), G vanishes as well, so that no map at any q tells the limit: it is that of the whole way.
-With H = dx/d(log q) along it,
+in depth l. If the map of cosines tends to the identity (activations with one slope at 0 or at
+infinity), G vanishes as well. The limit then depends on the whole path, not on the map at any
+single q. With H = dx/d(log q) along it,
 
-    H ~ e^(-p s)    x freezes on the way:    the limit depends on the start, |x - x*| ~ e^(-p s)
-    H -> H_0(x)     x ends at a zero of H_0, whatever the start
+    H ~ e^(-p s)    x freezes:    the limit depends on the start, |x - x*| ~ e^(-p s) H -> H_0(x)
+    x ends at a zero of H_0, whatever the start
 
-Where F is small, the way is that of the flow whose map after time 1 is the block. Its velocity is
-``log(1 + D) = D - D^2/2 + ...`` of the forward differences D along a few blocks. Limits are read
-where double precision still resolves G, by repeated Aitken steps at geometric q.
+If F is small, the path follows a flow whose map after time 1 is the block. Its velocity is ``log(1
++ D) = D - D^2/2 + ...`` of the forward differences D along a few blocks. Limits are extrapolated
+from geometric q values where double precision still resolves G, by repeated Aitken steps.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ MOST = 120  # places
 FAR = 230.0  # s at which double precision ends
 NEAR = 1e-3  # |x - x*| at which an extrapolated limit is trusted
 AGREED = 1e-9
-WINDOW = 9  # places that one extrapolation takes
+WINDOW = 9  # points that one extrapolation uses
 PROBES = (1e8, 1e12)  # q values, or 1 over them, at which the map of cosines is compared
 SEEN = 1e-13  # |G| below which powers of it are not read
 CRITICAL = 1e-9  # |log f| that counts as 0
-HALVES = 1e-3  # how near powers of smooth and of kinked maps lie to multiples of 1/2
+HALVES = 1e-3  # tolerance for rounding powers of smooth and of kinked maps to multiples of 1/2
 
 
 class Turns(Exception):
-    """F changes its sign on the way: q settles near ``log_q``."""
+    """F changes sign along the path: q settles near ``log_q``."""
 
     def __init__(self, log_q: float, x: float) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Turns(Exception):
 
 @dataclass(frozen=True)
 class Way:
-    """One way without end: ``way`` is -1 where q vanishes, 1 where it grows."""
+    """An unbounded path: ``way`` is -1 if q vanishes, 1 if it grows."""
 
     step: Step
     way: int
@@ -70,7 +70,7 @@ class Way:
         return math.log(size / q), cosine - x
 
     def velocity(self, log_q: float, x: float) -> tuple[float, float]:
-        """That of the flow whose map after time 1 is the block."""
+        """The path follows a flow whose map after time 1 is the block."""
         first = self.moved(log_q, x)
         small = max(abs(first[0]), abs(first[1]))
         terms = 1 if small == 0 else math.ceil(math.log(DIGITS) / math.log(min(small, SLOW)))
@@ -93,13 +93,13 @@ class Way:
         return cosine / log
 
     def carried(self, log_q: float, x: float, end: float) -> float:
-        """x further on the way, at log q = ``end``."""
+        """x further along the path, at log q = ``end``."""
         from scipy.integrate import solve_ivp
 
         change, moved = self.moved(end, x)
         if self.moved(log_q, x)[1] == 0 == moved:
             return x
-        noise = max(1e-10, 1e-15 / abs(change))  # what rounding leaves of H
+        noise = max(1e-10, 1e-15 / abs(change))  # the resolution of H to rounding
         found = solve_ivp(
             lambda t, y: [self.pull(t, float(y[0]))], (log_q, end), [x], "DOP853",
             rtol=1e-13, atol=noise, first_step=abs(end - log_q),
@@ -107,7 +107,7 @@ class Way:
         return float(found.y[0, -1])
 
     def identity_at_end(self) -> bool:
-        """Whether the map of cosines tends to the identity on the way."""
+        """Whether the map of cosines tends to the identity along the path."""
         near, far = (
             max(abs(self.moved(self.way * math.log(q), x)[1]) for x in (0.3, 0.7)) for q in PROBES
         )
@@ -119,7 +119,7 @@ class Way:
         return extrapolated([self.pull(log, x) for log in logs])[0]
 
     def check(self, log_q: float, x: float) -> None:
-        """Raises: Turns where F changes its sign further on the way."""
+        """Raises: Turns if F changes sign further along the path."""
         while abs(log_q) < math.log(PROBES[0]) or log_q * self.way < 0:
             _resolved(self, log_q, x, PART)
             log_q += self.way * PART
@@ -127,7 +127,7 @@ class Way:
 
 @dataclass(frozen=True)
 class End:
-    """The limit of x, up to ``error``; ``log_q``: where it was read, at places ``part`` apart."""
+    """The limit of x, up to ``error``; ``log_q``: where it was read, at points ``part`` apart."""
 
     x: float
     error: float
@@ -136,7 +136,7 @@ class End:
 
 
 def end_of(way: Way, log_q: float, x: float) -> End:
-    """Where x ends. Raises: Turns where q settles."""
+    """The limit of x. Raises: Turns if q settles."""
     part, values = 0.0, [(log_q, x)]
     found = (x, math.inf)
     for _ in range(MOST):
@@ -162,16 +162,16 @@ def end_of(way: Way, log_q: float, x: float) -> End:
 
 
 def _part(way: Way, log_q: float, x: float) -> float:
-    """How far apart places are, which is less where F falls fast."""
+    """The spacing of points, smaller if F falls fast."""
     near, far = (abs(way.moved(log_q + way.way * s, x)[0]) for s in (0.0, 0.1))
     power = 10 * math.log(near / far) if 0 < far < near else 0.0
     return PART if power < 2 else PART / (2 * round(power))
 
 
 def _resolved(way: Way, log_q: float, x: float, part: float) -> float | None:
-    """log q one part further on the way; None where F is rounding there.
+    """log q one step further along the path; None if F is only rounding there.
 
-    Raises: Turns where F changes its sign before.
+    Raises: Turns if F changes sign before.
     """
 
     def change(log: float) -> float:
@@ -188,9 +188,9 @@ def _resolved(way: Way, log_q: float, x: float, part: float) -> float | None:
 
 
 def limit_of(places: Sequence[tuple[float, float]], fast: bool) -> tuple[float, float]:
-    """(limit, error) of x at places (log q, x), as a sum of powers of q.
+    """(limit, error) of x from points (log q, x), as a sum of powers of q.
 
-    ``fast``: as a series in q or 1/q, where F falls too fast for many places.
+    ``fast``: as a series in q or 1/q, if F falls too fast for many points.
     """
     logs, row = np.array(places).T
     if not fast:
@@ -224,8 +224,8 @@ def extrapolated(values: Sequence[float]) -> tuple[float, float]:
 class Pace:
     """How s grows: by ``rate = |log f|`` per block, or with ``|F| ~ size e^(-power s)``.
 
-    ``kind``: "exponential", "power", or "logarithmic" where |F| falls faster than any power of q:
-    ``|F| ~ exp(-size e^(power s))``. ``places``: s, at which it was read.
+    ``kind``: "exponential", "power", or "logarithmic" if |F| falls faster than any power of q:
+    ``|F| ~ exp(-size e^(power s))``. ``places``: the values of s at which it was read.
     """
 
     kind: str
@@ -247,7 +247,7 @@ class Pace:
 
 
 def pace_of(way: Way, end: End) -> Pace:
-    """The pace about the end of a way, at fixed x. Raises: KcalcError where it follows no law."""
+    """The pace near the end of a path, at fixed x. Raises: KcalcError if it follows no law."""
 
     def change(place: float) -> float:
         return abs(way.moved(way.way * place, end.x)[0])
@@ -286,13 +286,13 @@ def _logarithmic(places: Sequence[float], changes: Sequence[float]) -> Pace:
 def _lawless(way: Way, log_q: float) -> str:
     verb = "vanishes" if way.way < 0 else "grows"
     return (
-        f"the stream {verb} by none of the laws (read near q = {math.exp(log_q):.3g}); follow "
-        f"kc.depth_profile of as many blocks as you need"
+        f"the stream {verb} but follows none of the laws (read near q = {math.exp(log_q):.3g}); "
+        "follow kc.depth_profile of as many blocks as you need"
     )
 
 
 def rounded(power: float, within: float = HALVES) -> float:
-    """A power, as a multiple of 1/2 where it is near to one that is not 0."""
+    """A power, rounded to a nonzero multiple of 1/2 if close to one."""
     near = round(2 * power) / 2
     return near if near and abs(power - near) < within else power
 
@@ -301,7 +301,7 @@ def rounded(power: float, within: float = HALVES) -> float:
 class Approach:
     """``|x - x*| ~ size e^(-power s)``.
 
-    ``frozen``: the limit depends on the start. Size is nan where it depends on the start only.
+    ``frozen``: the limit depends on the start. The size is nan if only it depends on the start.
     """
 
     power: float

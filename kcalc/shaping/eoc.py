@@ -1,6 +1,6 @@
-"""The edge of chaos, where perturbations neither grow nor shrink.
+"""The edge of chaos, on which perturbations neither grow nor shrink.
 
-It consists of the weight and bias variances with chi_1 = 1 at a fixed point q*.
+It is the set of weight and bias variances with chi_1 = 1 at a fixed point q*.
 
 A layer is Affine(sigma_w, sigma_b), then phi: q* = sigma_w^2 E phi(sqrt q* z)^2 + sigma_b^2, chi_1
 = sigma_w^2 E phi'(sqrt q* z)^2. Given q*, chi_1 = 1 sets sigma_w and the fixed point sets sigma_b:
@@ -35,8 +35,8 @@ from .moments import converged_moments
 from .needs import fresh, known_tokens, no_products, plain_network
 from .records import MethodCall, Record
 
-# q* is sought up to USUAL_Q first, and up to LARGEST_Q only if none is found: residuals take
-# seconds at such q.
+# search for q* up to USUAL_Q first, and up to LARGEST_Q only if none is found: residuals take
+# seconds at such q
 LEAST_Q = 1e-6
 USUAL_Q = 1e3
 LARGEST_Q = 2e4
@@ -62,9 +62,9 @@ class Edge:
 
     @property
     def attractive(self) -> bool | None:
-        """Whether the q map returns to q*: |sigma_w^2 Q'(q*)| < 1.
+        """Whether q* is attracting: |sigma_w^2 Q'(q*)| < 1.
 
-        None where that is 1 to rounding.
+        None if that is 1 to rounding.
         """
         slope = self.sigma_w**2 * float(self.activation.q_slope(self.q))
         return None if abs(abs(slope) - 1) < 1e-12 else abs(slope) < 1
@@ -78,8 +78,8 @@ def edge(
 ) -> Edge:
     """The point of the edge of chaos with the given q*, sigma_b or sigma_w.
 
-    One of the three is given. If several points have this value, the one of the smallest q* is
-    returned.
+    Give exactly one of the three. If several points have this value, the one with the smallest q*
+    is returned.
 
     For activations of degree one (relu), for which the edge is the single point (sigma_w, 0) at any
     q*, the default is q* = 1. Domain: q in [1e-6, 2e4], sigma_b >= 0, sigma_w > 0. Raises:
@@ -112,7 +112,8 @@ def _number(value: Any, name: str) -> float:
         )
     if number > LARGEST_SIGMA:
         raise KcalcError(
-            f"{name} = {value} is beyond {LARGEST_SIGMA:g}, where no edge of chaos is looked for"
+            f"{name} = {value} is beyond {LARGEST_SIGMA:g}, the limit of the search for an edge of "
+            "chaos"
         )
     return float(number)
 
@@ -120,7 +121,8 @@ def _number(value: Any, name: str) -> float:
 def variances(phi: Activation, q: float) -> tuple[float, float]:
     """(sigma_w^2, sigma_b^2) of the edge at q*.
 
-    The second is negative where the edge does not pass. sigma_b^2 is computed without cancellation.
+    The second is negative if the edge has no point there. sigma_b^2 is computed without
+    cancellation.
     """
     m = converged_moments(phi, math.log(q) / 2, 0.0)
     if not m.gradient > 0:
@@ -171,7 +173,7 @@ def _parameter(phi: Activation, name: str, value: float) -> float:
 
 
 def _refuse(phi: Activation, name: str, value: float, grid: Array, found: Array) -> NoReturn:
-    """Say which sigmas can be had, and up to which q* was looked. Raises: UnreachableTarget."""
+    """Raises UnreachableTarget with the possible sigmas and the end of the search."""
     kept = found[1] >= 0
     looked = (
         f"with q* <= {math.exp(grid[-1]):.3g}, where the search ends" if grid.size else "at any q*"
@@ -197,7 +199,7 @@ def _nearest(
 ) -> tuple[float, bool]:
     """(the sigma on the edge nearest to a value, whether it is an extremum).
 
-    The second value is False where the point is the end of the curve.
+    The second value is False if the point is the end of the curve.
     """
     i = int(np.abs(np.sqrt(squares) - value).argmin())
     if not 0 < i < len(grid) - 1:
@@ -210,7 +212,7 @@ def _nearest(
 
 
 def _reachable(phi: Activation, least: float, most: float) -> tuple[Array, Array]:
-    """(log q*, [sigma_w^2, sigma_b^2]) along the edge, up to where moments stay finite."""
+    """(log q*, [sigma_w^2, sigma_b^2]) along the edge, as long as moments stay finite."""
     grid, rows = [], []
     for log_q in np.linspace(
         math.log(least), math.log(most), round(PER_DECADE * math.log10(most / least))
@@ -224,7 +226,7 @@ def _reachable(phi: Activation, least: float, most: float) -> tuple[Array, Array
 
 
 def edge_curve(activation: Any, count: int = 101) -> list[Edge]:
-    """The edge of chaos as points of growing q*, from 1e-6 to 1e3."""
+    """Points of the edge of chaos with increasing q*, from 1e-6 to 1e3."""
     phi = resolve(activation)
     check_shapeable(phi)
     points = []
@@ -250,16 +252,16 @@ class EdgeShaping(Shaping):
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """chi_1 and q* from the library's local quantities, and the global values.
+        """chi_1 and q* from local quantities, and the global values.
 
-        The local quantities use another quadrature; the value is the worst over activations. Global
-        maps are computed by fold.
+        The local quantities use another quadrature, and the value is the worst over activations.
+        Global maps come from a fold.
         """
         return farthest(map(_conditions, self.edges), self.targets) | self._global_values()
 
 
 def _conditions(point: Edge) -> dict[str, float]:
-    """chi_1 and q* of the q map of a layer at a point of the edge."""
+    """chi_1 and q* from the q map of a layer at a point of the edge."""
     phi, q, weight = point.activation, point.q, point.sigma_w**2
     square = float(phi.second_moment(q))
     slope = float(np.asarray(phi.c_map.derivative(1)(1.0, q))) * square / q
@@ -267,7 +269,7 @@ def _conditions(point: Edge) -> dict[str, float]:
 
 
 def edges_exist(call: MethodCall) -> None:
-    """A point of the edge of every activation, with one q*, which all of them see.
+    """A point of the edge for every activation, all with the same q*.
 
     Raises: KcalcError.
     """
@@ -283,8 +285,8 @@ def edges_exist(call: MethodCall) -> None:
 @shaping_method(
     "eoc",
     Record(
-        "The edge of chaos: scales of weights and biases instead of activations, by one of three "
-        "targets.",
+        "The edge of chaos: sets the scales of weights and biases instead of activations, by one "
+        "of three targets.",
         {
             "sigma_b": "standard deviation of the biases, >= 0",
             "sigma_w": "standard deviation of weights times sqrt(fan-in), > 0",
@@ -300,20 +302,29 @@ def eoc(
     sigma_b: float | None = None,
     sigma_w: float | None = None,
     q: float | None = None,
+    *,
+    assume_independent: bool = False,
 ) -> EdgeShaping:
-    """Put a network on the edge of chaos: chi_1 = 1 at the fixed point q*, for inputs of q = 1.
+    """Put a network on the edge of chaos: chi_1 = 1 at the fixed point q*, for inputs with q = 1.
 
     ``sigma_b``, ``sigma_w`` or ``q`` (= q*) chooses the point of the edge; the default is sigma_b =
-    0 for activations of degree one, else q* = 1. Several activations share q*, so that only ``q``
-    can choose for them. An Affine after an activation has that activation's sigma_w and sigma_b;
-    the first one after an input sigma_w^2 = q* - sigma_b^2; others keep q as it is (1, 0).
-    ``changes`` lists all. An output that ends in an activation has the q of its values, which an
-    assumption says.
+    0 for activations of degree one, else q* = 1. Several activations share q*, so for them only
+    ``q`` is accepted. An Affine after an activation gets the sigma_w and sigma_b of that
+    activation. The first Affine after an input gets sigma_w^2 = q* - sigma_b^2; all others preserve
+    q (1, 0). ``changes`` lists every change. An output that ends in an activation has the q of its
+    values, and an assumption says so.
 
-    Unlike DKS and TAT this returns sigma_w and sigma_b in the Affine layers and leaves the
-    activations alone.
-    Raises: KcalcError for bad input, UnreachableTarget where the edge has no such point,
-    FreshnessError as for the other methods.
+    Unlike DKS and TAT, this sets sigma_w and sigma_b of the Affine layers and leaves the
+    activations unchanged. Raises: KcalcError for bad input, UnreachableTarget if the edge has no
+    such point, FreshnessError as for the other methods.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> s = kc.shaping.eoc(kc.architectures.vanilla(50, "tanh"), sigma_b=0.1)
+    >>> round(s.constants["tanh"].sigma_w, 4)
+    1.1934
+
     """
     plain, changes = prepared(network, activation)
     q = DEFAULT_Q if q is sigma_b is sigma_w is None else q
@@ -337,18 +348,18 @@ def eoc(
             notes.append(
                 Assumption(
                     "network",
-                    f"q* = {point.q:.6g} repels for {phi.name}: rounding and finite width grow "
-                    f"away from it",
+                    f"q* = {point.q:.6g} repels for {phi.name}: deviations by rounding and finite "
+                    "width grow",
                 )
             )
     notes += [
-        Assumption(node, f"an output that no Affine ends: its q is not q* = {level:.6g}")
+        Assumption(node, f"an output that does not end in an Affine: its q is not q* = {level:.6g}")
         for node in others
     ]
     if mixed:
         text = (
-            f"reads a Concat of parts of several kinds: sigma_w keeps q*, slopes from the parts "
-            f"are not exactly 1 ({len(mixed)} nodes)"
+            "reads a Concat of parts of several kinds: sigma_w keeps q*, but slopes from the "
+            f"parts are not exactly 1 ({len(mixed)} nodes)"
         )
         notes.append(Assumption(mixed[0], text, "heuristic"))
     chosen = {
@@ -373,10 +384,10 @@ def eoc(
 def _points(
     kinds: Sequence[Activation], q: float | None, sigma_b: float | None, sigma_w: float | None
 ) -> dict[Activation, Edge]:
-    """The point of every activation. Raises: KcalcError where they do not share q*."""
+    """The point of every activation. Raises: KcalcError if they do not share q*."""
     if q is None and len(kinds) > 1:
         raise KcalcError(
-            f"{len(kinds)} activations share one q*, so choose by q, not by sigma_b or sigma_w"
+            f"{len(kinds)} activations share one q*, so give q, not sigma_b or sigma_w"
         )
     return {phi: edge(phi, q, sigma_b, sigma_w) for phi in kinds}
 
@@ -384,14 +395,14 @@ def _points(
 def _affines(
     network: Network, points: dict[Activation, Edge], level: float
 ) -> tuple[dict[Any, L.Affine], list[str], list[Any]]:
-    """The Affine layers at the edge, the edits in words, and nodes of mixed inputs.
+    """The Affine layers at the edge, a list of edits, and nodes with mixed inputs.
 
     Nodes of mixed inputs read a Concat of parts of several kinds.
 
-    Raises: KcalcError where the input of an Affine has no q* of its own.
+    Raises: KcalcError if the input of an Affine has no definite q*.
     """
     first = next(iter(points.values()))
-    layers: dict[Any, L.Affine] = {}
+    layers: dict[Any, Any] = {}
     channels, mixed = concat_channels(network), []
     edits: list[str] = []
     for node in network.nodes_of(L.Affine):
@@ -439,10 +450,11 @@ def _affines(
 
 
 def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) -> tuple[Any, ...]:
-    """Refuse a network in which an activation does not see q*.
+    """Reject a network in which an activation does not see q*.
 
-    Layer by layer from exact values, so that a q* that repels makes no errors grow. Returns: the
-    outputs of other q. Raises: KcalcError naming the activation and the layer that sets its q.
+    The check goes layer by layer from exact values, so errors do not grow at a repelling q*.
+    Returns: the outputs with another q. Raises: KcalcError naming the activation and the layer that
+    sets its q.
     """
     q: dict[Any, float] = {}
     source: dict[Any, Any] = {}  # layers that set the q of a node's output
@@ -462,8 +474,8 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
                 other = AT_ONE if normed and level != 1 else ""
                 refusal = KcalcError(
                     f"activation {node!r} sees q = {read:.6g}, set by the "
-                    f"{type(shaped.layer(setter)).__name__} at node {setter!r}, "
-                    f"and not q* = {level:.6g}, so that chi_1 = 1 would not hold there"
+                    f"{type(shaped.layer(setter)).__name__} at node {setter!r}, and not q* = "
+                    f"{level:.6g}, so chi_1 = 1 would not hold there"
                 )
                 raise refusal.advising(other, remedy, DKS).at(node)
             q[node] = _q(shaped, node, points, level)
@@ -487,7 +499,7 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
 def _read(network: Network, node: Any, channels: dict[Any, Any]) -> list[tuple[Any, float]]:
     """(layer that sets q, share of the channels) of a node's output.
 
-    It is found through Pool and the like, and through the parts of Concat.
+    The search passes through Pool and similar layers, and through the parts of Concat.
     """
     layer = network.layer(node)
     if layer.passes:
@@ -508,7 +520,7 @@ def _kind(
 ) -> tuple[float, float] | None:
     """(sigma_w, sigma_b) of an Affine that reads the node.
 
-    FROM_INPUT for inputs, None for layers whose q is not known.
+    FROM_INPUT for inputs, None for layers with unknown q.
     """
     layer = network.layer(node)
     if isinstance(layer, L.Nonlinear):

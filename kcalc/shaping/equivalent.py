@@ -1,9 +1,9 @@
 """Equivalent parameters of a network of plain activations [DKS sec. 18.2].
 
-A network of transformed activations is written as one of plain activations with other weights and
+It rewrites a network of transformed activations as one of plain activations with other weights and
 biases.
 
-Where feature maps z^ of the given network and z of the plain one are tied by z^ = s z + t (see
+Let the feature maps z^ of the given network and z of the plain one satisfy z^ = s z + t (see
 :mod:`kcalc.shaping.absorption`), an Affine from (s, t) to (S, T) has the parameters W -> (s/S) W, b
 -> (b + t W 1 - T)/S.
 """
@@ -29,16 +29,16 @@ from .base import Shaping
 Node = Hashable
 CORRELATED = (
     "biases of {} Affine layers (of {!r} first) are correlated with the weights or have a mean; "
-    "kernel maps take them for independent "
+    "kernel maps treat them as independent "
     "Gaussians of the same mean square: only the arrays are exact"
 )
 
 
 @dataclass(frozen=True)
 class ParameterChange:
-    """How the parameters of an Affine change.
+    """The change of the parameters of an Affine.
 
-    The change is given by (s, t) per block of inputs, and by its own (S, T) = (scale, shift).
+    It depends on (s, t) per block of inputs, and on (S, T) = (scale, shift) of the output.
     """
 
     inputs: tuple[Relation, ...]
@@ -57,14 +57,14 @@ class ParameterChange:
 
 @dataclass(frozen=True, repr=False)
 class EquivalentParameters(Shown):
-    """A network of plain activations that is the same function as ``original``.
+    """A network of plain activations that computes the same function as ``original``.
 
-    It is the same function once its weights and biases are changed.
+    It does so after its weights and biases are changed.
 
-    ``network``: the plain network. Its sigma_w are exact; where shifts were absorbed its biases are
-    correlated with the weights and have a mean, so sigma_b (their root mean square) is a summary
-    and kernel maps of it a heuristic (see ``assumptions``). ``arrays`` changes given weights and
-    biases: then the two networks are equal as functions.
+    ``network``: the plain network. Its sigma_w are exact. If shifts were absorbed, its biases are
+    correlated with the weights and have a mean. Its sigma_b (their root mean square) is then only a
+    summary, and its kernel maps are a heuristic (see ``assumptions``). ``arrays`` converts given
+    weights and biases, with which both networks are the same function.
     """
 
     original: Network
@@ -84,7 +84,8 @@ class EquivalentParameters(Shown):
     def to_dict(self) -> dict[str, Any]:
         """The equivalent parameters as plain data.
 
-        They are the changes of all Affine layers, the edits in words and the assumptions.
+        They contain the changes of all Affine layers, a description of the edits, and the
+        assumptions.
         """
         return {
             "affine": plain(self.affine),
@@ -106,8 +107,8 @@ class EquivalentParameters(Shown):
 
         ``parameters``: {every Affine node: (W, b)} of the given network; W of shape (out, in), or
         (out, in per group, *kernel) for a convolution; b of shape (out,), or None. The bias is None
-        where there was none and none is needed.
-        Raises: KcalcError for missing or unknown nodes and for shapes that do not fit.
+        if there was none and none is needed. Raises: KcalcError for missing or unknown nodes and
+        for wrong shapes.
         """
         for node in mapping(parameters, "parameters"):
             if not is_key(node, self.affine):
@@ -128,18 +129,18 @@ class EquivalentParameters(Shown):
 def equivalent_parameters(
     shaping: Shaping | Network, border: str = "refuse"
 ) -> EquivalentParameters:
-    """The plain network equal to a network of transformed activations [DKS sec. 18.2].
+    """The plain network equivalent to a network of transformed activations [DKS sec. 18.2].
 
     Input scales and shifts go into the Affine layers before an activation, output scales and shifts
-    into those after; on residual trunks all ways into a Sum share the work (its branches carry the
-    rest of the shortcut), and weights of Sums change where scales differ. Shifts do not commute
-    with zero padding: with ``border="refuse"`` a convolution that a shift reaches must have padding
-    "valid" or "circular" (or a kernel of 1); with ``border="interior"`` the networks agree away
-    from the border only, as ``assumptions`` says.
+    into those after it. On residual trunks all inputs of a Sum share the work (its branches carry
+    the rest of the shortcut), and the weights of Sums change where scales differ. Shifts do not
+    commute with zero padding. With ``border="refuse"``, a convolution that a shift reaches must
+    have padding "valid" or "circular" (or a kernel of 1). With ``border="interior"``, the networks
+    agree only away from the border, as ``assumptions`` says.
 
-    Returns: an :class:`EquivalentParameters`. Raises: KcalcError naming the node at which
-    absorption is impossible and the reason: an activation that reads an input, a Sum that several
-    activations with different constants read, an Affine without bias.
+    Returns: an :class:`EquivalentParameters`. Raises: KcalcError naming the node if absorption is
+    impossible and the reason: an activation that reads an input, a Sum read by several activations
+    with different constants, or an Affine without bias.
     """
     network = shaping.network if isinstance(shaping, Shaping) else shaping
     if not isinstance(network, Network):
@@ -164,7 +165,8 @@ def _result(network: Network, found: Absorption) -> EquivalentParameters:
     affine: dict[Node, ParameterChange] = {}
     layers, changes, spoilt = dict(found.layers), list(found.changes), []
     for node in network.nodes_of(Affine):
-        layer, parents = network.layer(node), network.parents(node)
+        layer: Any = network.layer(node)
+        parents = network.parents(node)
         own = found.relation(found.blocks[node][0])
         change = affine[node] = ParameterChange(
             tuple(found.relation(block) for block in found.blocks[parents[0]]), own.scale, own.shift
@@ -209,7 +211,7 @@ def _sigmas(layer: Affine, change: ParameterChange) -> tuple[Any, Any, bool]:
 
 
 def _described(change: ParameterChange) -> str:
-    """The change in words, ``|`` between the blocks of a concatenation."""
+    """The change in words, with ``|`` between the blocks of a concatenation."""
     ratios = " | ".join(
         dict.fromkeys(f"{block.scale / change.scale:.10g}" for block in change.inputs)
     )
@@ -245,7 +247,7 @@ def _changed(
 
 
 def _read(node: Node, layer: Any, given: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """W and b as float64 arrays. Raises: KcalcError for shapes that do not fit the layer."""
+    """W and b as float64 arrays. Raises: KcalcError for shapes that do not match the layer."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise KcalcError(f"node {node!r}: give the pair (W, b), with b = None for no bias")
     try:
@@ -279,7 +281,7 @@ def _per_channel(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scale and shift of every input channel.
 
-    Raises: KcalcError where blocks do not fall on whole channels.
+    Raises: KcalcError if blocks do not consist of whole channels.
     """
     if len({block[1:] for block in blocks}) == 1:
         return np.full(channels, blocks[0].scale), np.full(channels, blocks[0].shift)

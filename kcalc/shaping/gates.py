@@ -1,11 +1,10 @@
-"""Gates of products, normalised as they are so that their slopes do not add up in full.
+"""Gates of products, normalised without shaping to keep their slopes small.
 
-A gate g = phi(z) of a product x g whose mean is most of it, as a sigmoid's, has
-``E phi(z)^2 = 1`` after division by ``sqrt(Q(1))``, ``C(0) >= 1/2`` and
-``C'(1) = E phi'(z)^2 / E phi(z)^2``, which is small (.15 for the sigmoid). The product has the C
-map ``C_x C_g``: 0 where ``C_x`` is, with slope ``C_x'(1) + C_g'(1)``, and its Q map has the slope
-``Q_x'(1) + Q_g'(1)``. A gate shaped like other activations has ``C'(1) > 1`` and ``Q'(1) = 1``: it
-doubles both.
+Let g = phi(z) be a gate of a product x g with a dominant mean, such as a sigmoid. After division by
+``sqrt(Q(1))`` it satisfies ``E phi(z)^2 = 1``, ``C(0) >= 1/2`` and ``C'(1) = E phi'(z)^2 / E
+phi(z)^2``, which is small (.15 for the sigmoid). The product has the C map ``C_x C_g``: 0 if
+``C_x`` is, with slope ``C_x'(1) + C_g'(1)``, and its Q map has the slope ``Q_x'(1) + Q_g'(1)``. A
+gate shaped like other activations has ``C'(1) > 1`` and ``Q'(1) = 1``: it doubles both.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from .thirty_digits import local_values
 
 Node = Hashable
 WAYS = {
-    "shape": "gates meet the conditions as all activations do",
+    "shape": "gates meet the conditions like all other activations",
     "normalise": "gates keep their own activations, scaled to Q(1) = 1",
 }
-SHARE = 0.5  # the least C(0) of a gate: the share of its mean square that is its mean's
+SHARE = 0.5  # the least C(0) of a gate: the share of its mean in its mean square
 
 
 @dataclass(frozen=True)
 class GatedProduct(Product):
-    """A Product whose factors have slopes of their own at c = 1, one number each."""
+    """A Product with a separate slope at c = 1 for each factor."""
 
     slopes: tuple[float, ...] = ()
 
@@ -42,8 +41,8 @@ class GatedProduct(Product):
 def gates_of(network: Network, gates: str) -> dict[Node, Constants]:
     """{gate: its activation scaled to Q(1) = 1}; {} for ``gates="shape"``.
 
-    A gate is an activation with C(0) >= 1/2 that only Products read, each of which has a factor
-    that is no gate. Raises: KcalcError for another way.
+    A gate is an activation with C(0) >= 1/2 that only Products read; each of these must have a
+    factor that is not a gate. Raises: KcalcError for other values of ``gates``.
     """
     if not isinstance(gates, str) or gates not in WAYS:
         raise unknown("way to shape gates", gates, WAYS)
@@ -75,7 +74,7 @@ def gates_of(network: Network, gates: str) -> dict[Node, Constants]:
 
 
 def with_slopes(network: Network, gates: Mapping[Node, Constants]) -> Network:
-    """The network for slopes: gates pass their inputs on, and count by their slopes in products."""
+    """The network used for slopes: gates pass their inputs on; products count their slopes."""
     slope = {k: float(local_values(k.transformed)["C'(1)"]) for k in set(gates.values())}
 
     def layer_for(node: Node, layer: Layer) -> Layer:

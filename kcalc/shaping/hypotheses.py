@@ -1,6 +1,6 @@
-"""Assumptions of local conditions on a network.
+"""Assumptions that local conditions make about a network.
 
-Activations that read fresh Gaussians, addends that are uncorrelated.
+Activations must read fresh Gaussians, and addends must be uncorrelated.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from .mixing import unmixed
 from .records import independent
 
 Node = Hashable
-OPENED = {  # the remedy where factors or addends share weights
+OPENED = {  # the remedy if factors or addends share weights
     L.Sum: "end all addends of this Sum but one in their own Affine",
     L.Product: "end all factors of this Product but one in their own Affine",
 }
 CENTRED = Remedy("dks", words="try method='dks', which gives activations mean 0")
-MET = 1e-9  # how far, in parts, q after a Sum may be from that of uncorrelated addends
+MET = 1e-9  # relative tolerance of q after a Sum against that of uncorrelated addends
 
 
 def check_fresh(network: Network) -> None:
-    """Refuse networks on which local conditions do not add up.
+    """Reject networks on which local conditions do not combine.
 
-    Every activation must see a fresh Gaussian, addends be independent.
+    Every activation must see a fresh Gaussian, and addends must be independent.
 
-    Raises: FreshnessError naming the node, also where the kernel calculus handles it exactly by
-    fusing or cross terms.
+    Raises: FreshnessError naming the node, even if the kernel calculus handles it exactly by fusing
+    or cross terms.
     """
     network = unmixed(network)
     if independent() or simply_fresh(network):
@@ -48,9 +48,9 @@ def check_fresh(network: Network) -> None:
 
 
 def _activation_before(network: Network, node: Node) -> Node:
-    """The nearest activation that a node reads without weights between.
+    """The nearest activation that a node reads without weights in between.
 
-    If there is none, it is the node's own input.
+    If there is none, the result is the input of the node.
     """
     waiting = list(network.parents(node))
     activated = network.nodes_of(L.Nonlinear)
@@ -64,21 +64,21 @@ def _activation_before(network: Network, node: Node) -> Node:
 
 
 def simply_fresh(network: Network) -> bool:
-    """Whether freshness shows in the shape of the graph alone.
+    """Whether the graph structure alone proves freshness.
 
-    False where only the kernel calculus can tell.
+    False if only the kernel calculus can decide.
 
-    Every activation reads its own Affine, or a Sum of fresh feature maps of which all but one come
-    from Affine layers that nothing else reads.
+    This is so if every activation reads an Affine that nothing else reads, or a Sum of fresh
+    feature maps of which all but one come from such Affine layers.
     """
     readers: Counter[Node] = Counter(
         parent for _, _, parents in network.steps() for parent in parents
     )
     gaussian: dict[Node, bool] = {}
-    own: dict[Node, bool] = {}  # ends in weights that reach the reader along this way only
+    own: dict[Node, bool] = {}  # ends in weights that reach the reader only along this path
     for node, layer, parents in network.steps():
         if isinstance(layer, L.Affine):
-            if layer.groups > 1:  # of one channel each, perhaps
+            if layer.groups > 1:  # possibly of one channel each
                 return False
             gaussian[node], own[node] = True, readers[node] == 1
         elif layer.passes:
@@ -99,13 +99,13 @@ def simply_fresh(network: Network) -> bool:
 
 
 def check_sums(network: Network, promise: str, instead: Advice = "") -> None:
-    """Refuse a shaped network in which the channel means of addends meet.
+    """Reject a shaped network in which several addends have nonzero channel means.
 
     ``q = sum_i w_i^2 q_i`` must hold at every Sum.
 
-    Addends that end in activations are independent given their means, which :func:`check_fresh`
-    lets pass; where two of them have means ``m_i``, ``2 w_1 w_2 m_1 m_2`` is added to q.
-    ``promise``: the claim that fails; ``instead``: advice besides ending addends in an Affine.
+    :func:`check_fresh` accepts addends that end in activations, because they are independent up to
+    their means. If two of them have means ``m_i``, they add ``2 w_1 w_2 m_1 m_2`` to q.
+    ``promise``: the claim that fails; ``instead``: advice other than ending addends in an Affine.
     Raises: KcalcError naming the node and remedies.
     """
     network = unmixed(network)
@@ -122,7 +122,7 @@ def check_sums(network: Network, promise: str, instead: Advice = "") -> None:
             met = values[node][0]
             refusal = KcalcError(
                 f"the Sum at node {node!r} adds activations whose means are not 0 after shaping: "
-                f"the means meet, and q is {met:.6g} "
-                f"instead of {alone:.6g}, so that {promise} would not hold"
+                f"their means add up and q is {met:.6g} instead of {alone:.6g}, so {promise} would "
+                "not hold"
             )
             raise refusal.advising("end all addends but one in their own Affine", instead).at(node)

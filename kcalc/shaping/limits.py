@@ -1,7 +1,7 @@
 """Infinite depth: the limits of q and c values, and the flow of tailored ReLUs [TAT Prop. 3].
 
-The limits, and the speed of convergence, are those of a repeated block; the flow is the one that
-tailored ReLUs tend to.
+The limits and the speed of convergence are for a repeated block; the flow is the limit of tailored
+ReLUs.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from ..network.layers import Affine, Input
 from ..network.network import Network
 from .q_limits import GROWS, SETTLED, SHRINKS, QRatioTable, length_scale, q_limits
 
-STEPS = 300  # blocks that q values are followed through
-ARRIVED = 1e-9  # how near to a fixed point, in log q, they have arrived
-EDGE = 1e-9  # by how much the size of a slope may exceed 1 for rounding
+STEPS = 300  # the maximal number of blocks to iterate q values through
+ARRIVED = 1e-9  # tolerance in log q for reaching a fixed point
+EDGE = 1e-9  # rounding tolerance for slopes of size 1
 BETWEEN = 65
 ROUNDED = 1e-13
-SAME = 1e-6  # parts by which three blocks may differ from one three times
-START = 0.3  # a cosine at which three blocks are compared with one block three times
+SAME = 1e-6  # relative tolerance between three blocks and one block three times
+START = 0.3  # the cosine for this comparison
 
 
 @dataclass(frozen=True)
 class DepthLimit(Shown):
     """The limit of many copies of a block for q and c values.
 
-    Q* and c*, the slopes there, and the depths over which they are approached.
+    It holds q* and c*, the slopes there, and the depth scales of convergence.
 
-    ``rate`` is C'(c*), ``q_rate`` Q'(q*); distances shrink by that factor per block.
-    ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks; they are infinite where the slope is 1 or -1
-    (slower than any exponential), and xi_q where a q that Q keeps repels all others.
+    ``rate`` is C'(c*), ``q_rate`` is Q'(q*); distances shrink by that factor per block. ``xi_c =
+    -1/log |rate|`` and ``xi_q`` count blocks. They are infinite if the slope is 1 or -1 (slower
+    than any exponential); xi_q is also infinite if q* is a repelling fixed point.
     """
 
     q: float
@@ -54,36 +54,35 @@ class DepthLimit(Shown):
 
     @property
     def xi_c(self) -> float:
-        """Blocks over which |c - c*| shrinks by a factor e."""
+        """The number of blocks over which |c - c*| shrinks by a factor e."""
         return float(length_scale(np.asarray(self.rate)))
 
     @property
     def xi_q(self) -> float:
-        """Blocks over which |q - q*| shrinks by a factor e."""
+        """The number of blocks over which |q - q*| shrinks by a factor e."""
         return float(length_scale(np.asarray(self.q_rate)))
 
 
 @without_option()
 def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
-    """The limit of infinitely many copies of ``block``, which has one input and one output.
+    """The limit of infinitely many copies of ``block``, with one input and one output.
 
-    It is for inputs of q value ``q`` and any c in (-1, 1). q* is the fixed point of Q to which
-    repeated blocks take ``q``, attracting or of slope 1 or -1, or ``q`` itself where Q keeps it; c*
-    is the fixed point of C at q* with slope <= 1, which is unique in [0, 1]. [DKS App. C] Opposite
-    inputs, c = -1, may stay so (odd maps) or become equal (even maps).
+    The limit is for inputs with q value ``q`` and any c in (-1, 1). q* is the fixed point of Q that
+    repeated blocks reach from ``q`` (attracting, or of slope 1 or -1), or ``q`` itself if it is a
+    fixed point. c* is the fixed point of C at q* with slope <= 1, which is unique in [0, 1]. [DKS
+    App. C] Opposite inputs, c = -1, may stay so (odd maps) or become equal (even maps).
 
-    The input of the block is what another block hands on, a fresh stream, so that a block may
-    begin with an activation as well as end in one.
-    Raises: KcalcError for several inputs or outputs, blocks that hand on streams which are not
-    fresh (an activation at both ends, or sums of activations without an Affine after them), bad
-    q, or q values that grow or vanish without end, alternate or never settle.
+    The input of the block is treated as fresh, like the output of another block, so a block may
+    begin with an activation or end in one. Raises: KcalcError for several inputs or outputs; for
+    blocks whose output is not fresh (an activation at both ends, or sums of activations without an
+    Affine after them); for bad q; and if q values diverge, vanish, alternate or never settle.
     """
     if not isinstance(block, Network):
         raise KcalcError(f"depth_limit needs a kcalc.Network, got {type(block).__name__}")
     if len(block.inputs) != 1 or len(block.outputs) != 1:
         raise KcalcError(
-            "depth_limit needs a block with one input and one output, since it feeds the one into "
-            "the other"
+            "depth_limit needs a block with one input and one output, because it feeds the output "
+            "back into the input"
         )
     value = number_within(q, "q", lambda q: q > 0, "q is a mean square and must be > 0")
     check_repeats(block, value, START)
@@ -92,11 +91,11 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     cosines = c_map(repeated)
     notes = (*cosines.assumptions, *_about_kept(level, q_rate))
     points = [p for p in cosines.fixed_points(level) if p.value >= -1e-12]
-    if not points:  # C is the identity, or 1 repels nothing: every c stays, or c -> 1
+    if not points:  # C is the identity, or 1 does not repel: every c stays, or c -> 1
         identity = abs(float(cosines(0.5, level)) - 0.5) < 1e-12
         if identity:
             raise KcalcError(
-                "the block's C map is the identity at q*: every c value stays where it is"
+                "the C map of the block is the identity at q*: every c value stays unchanged"
             )
         return DepthLimit(level, 1.0, float(cosines.derivative(1)(1.0, level)), q_rate, notes)
     best = min(points, key=lambda p: abs(p.slope))
@@ -104,10 +103,10 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
 
 
 def between_blocks(block: Network) -> Network:
-    """The block behind another one: an Affine of standard deviation 1 makes its input fresh.
+    """The block after another one: an Affine of standard deviation 1 makes its input fresh.
 
-    So it may begin with an activation. :func:`check_repeats` tells whether blocks hand on such
-    streams.
+    The block may then begin with an activation. :func:`check_repeats` checks whether blocks output
+    such streams.
     """
     entry = block.inputs[0]
     below = (entry, "input")
@@ -116,7 +115,7 @@ def between_blocks(block: Network) -> Network:
 
 
 def _behind(block: Network, q: float, x: float) -> tuple[float, float]:
-    """(q, c) of a stream behind a block."""
+    """(q, c) of a stream after a block."""
     value = node_values(between_blocks(block), x, q=q)[block.outputs[0]]
     return float(value.q1), float(value.c)
 
@@ -127,9 +126,9 @@ def check_repeats(
     x: float,
     behind: Callable[[Network, float, float], tuple[float, float]] = _behind,
 ) -> None:
-    """Refuse blocks whose output is more than (q, x), as where channels have means.
+    """Reject blocks whose output needs more than (q, x), for example nonzero channel means.
 
-    Many of them are not the repeated map of one. ``behind``: (q, x) behind a block. Raises:
+    Many such blocks are not the repeated map of one. ``behind``: (q, x) after a block. Raises:
     KcalcError.
     """
     three = behind(chain(block, block, block), q, x)
@@ -137,27 +136,27 @@ def check_repeats(
         q, x = behind(block, q, x)
     if not np.allclose(three, (q, x), rtol=SAME):
         raise KcalcError(
-            f"three of these blocks have q = {three[0]:.6g}, and each by itself makes {q:.6g} of "
-            f"the same stream: what a block hands on is not fresh (activations without an Affine "
-            f"after them are added, or meet another activation); end its branches in an Affine"
+            f"three of these blocks have q = {three[0]:.6g}, but one block three times gives "
+            f"{q:.6g}: the output of the block is not fresh (activations without an Affine after "
+            "them are added, or feed another activation); end its branches in an Affine"
         )
 
 
 def _about_kept(q: float, rate: float) -> tuple[Assumption, ...]:
-    """A note on a q value that Q keeps and that repels all others."""
+    """A note on a repelling fixed point of Q."""
     if abs(rate) <= 1 + EDGE:
         return ()
     return (
         Assumption(
             "network",
-            f"Q keeps q = {q:g}, but repels others: its slope there is {rate:.6g}, so that any "
-            f"other q moves away",
+            f"q = {q:g} is a repelling fixed point: the slope of Q there is {rate:.6g}, so any "
+            "other q moves away",
         ),
     )
 
 
 def _q_limit(block: Network, q: float) -> tuple[float, float]:
-    """(q*, Q'(q*)). Raises: KcalcError where q values have no limit."""
+    """(q*, Q'(q*)). Raises: KcalcError if q values have no limit."""
     squares = q_map(block)
     found = q_limits(
         QRatioTable(lambda level: np.asarray(squares(level)), q), np.ones(1), np.zeros(1)
@@ -166,7 +165,7 @@ def _q_limit(block: Network, q: float) -> tuple[float, float]:
     if outcome in (GROWS, SHRINKS):
         way, side = ("grow", "above") if outcome == GROWS else ("shrink", "below")
         raise KcalcError(
-            f"q values {way} without end: Q has no fixed point {side} q = "
+            f"q values {way} without bound: Q has no fixed point {side} q = "
             f"{math.exp(found.last[0]):g}"
         )
     if outcome == SETTLED:
@@ -176,9 +175,9 @@ def _q_limit(block: Network, q: float) -> tuple[float, float]:
 
 
 def _settled(squares: QMap, points: Sequence[FixedPoint], trail: list[float]) -> FixedPoint:
-    """The fixed point that iterates lead to where Q falls.
+    """The limit of iterates where Q is decreasing.
 
-    Raises: KcalcError where they alternate or do not settle.
+    Raises: KcalcError if they alternate or do not settle.
     """
     bearable = [p for p in points if abs(p.slope) <= 1 + EDGE]
     for _ in range(STEPS):
@@ -207,8 +206,8 @@ def _settled(squares: QMap, points: Sequence[FixedPoint], trail: list[float]) ->
 def _approached(squares: QMap, point: FixedPoint, trail: Sequence[float]) -> bool:
     """Whether iterates that have not arrived will arrive.
 
-    They will where Q (or Q twice, where they change sides) increases and leads on all the way
-    there.
+    They will if Q (or Q twice, if they change sides) is increasing and has no other fixed point
+    before it.
     """
     before, last = (math.log(value / point.value) for value in trail[-2:])
     between = point.value * np.exp(last * np.linspace(1, 0, BETWEEN)[:-1])
@@ -222,9 +221,9 @@ def _approached(squares: QMap, point: FixedPoint, trail: Sequence[float]) -> boo
 def _unsettled(points: Sequence[FixedPoint], q: float, what: str) -> KcalcError:
     known = ", ".join(f"q = {p.value:.6g} with slope {p.slope:.6g}" for p in points)
     return KcalcError(
-        f"q values from q = {q:g} on have no limit: {what}, away from the q value that Q keeps "
-        f"({known}; slopes beyond 1 and -1 repel); "
-        "take a smaller sigma_w, or follow kc.q_map(block) itself"
+        f"q values starting from q = {q:g} have no limit: {what}, away from the fixed point of Q "
+        f"({known}; slopes beyond 1 and -1 repel); choose a smaller sigma_w, or iterate "
+        "kc.q_map(block)"
     )
 
 
@@ -232,7 +231,7 @@ def _unsettled(points: Sequence[FixedPoint], q: float, what: str) -> KcalcError:
 
 
 def flow_time(c: float, start: float = 0.0) -> float:
-    """T with psi(start, T) = c, psi being the flow dx/dT = sqrt(1 - x^2) - x arccos x.
+    """T with psi(start, T) = c, where psi is the flow dx/dT = sqrt(1 - x^2) - x arccos x.
 
     Domain: -1 <= start <= c < 1.
 
@@ -262,7 +261,7 @@ def _time_between(near: float, far: float) -> float:
 def flow_speed(theta: float) -> float:
     """``sin t - t cos t``, by its series near 0.
 
-    How fast c values grow along the flow at ``c = cos t``.
+    The speed of the flow at ``c = cos t``.
     """
     if theta < 0.2:
         t = theta * theta
@@ -276,7 +275,7 @@ def _cosine(value: Any, name: str) -> float:
 
 
 def flow(c: float, time: float) -> float:
-    """psi(c, T): where the flow of tailored ReLUs takes ``c`` in ``time`` T >= 0."""
+    """psi(c, T): the image of ``c`` under the flow of tailored ReLUs after ``time`` T >= 0."""
     start = _cosine(c, "c")
     span = number_within(time, "time", lambda t: t >= 0, "time must be a number >= 0")
     if start == 1 or span == 0:
@@ -290,18 +289,17 @@ def flow(c: float, time: float) -> float:
     low = math.log(far) - 1.0
     while late(low) < 0:
         low -= 1.0
-        if low < -15:  # closer to 1 than double precision tells
+        if low < -15:  # closer to 1 than double precision resolves
             return 1.0
     root = zero_between(late, low, math.log(far), 1e-15, rtol=1e-14)
     return math.cos(math.exp(root))
 
 
 def flow_slope(network: Network, eta: float) -> float:
-    """The negative slope that the flow predicts for a deep network: k = T(eta) / multiplier.
+    """The negative slope that the flow predicts for a deep network, from k = T(eta) / multiplier.
 
-    The multiplier is the mean number of nonlinear layers that a path through the steepest
-    subnetwork meets. The exact slope, ``kc.shape(..., method="tat", eta=eta)``, tends to it with
-    depth.
+    The multiplier is the mean number of nonlinear layers on a path through the steepest subnetwork.
+    The exact slope, ``kc.shape(..., method="tat", eta=eta)``, tends to this prediction with depth.
 
     Raises: KcalcError for eta outside (0, 1), or a network too shallow for the prediction.
     """
@@ -311,6 +309,6 @@ def flow_slope(network: Network, eta: float) -> float:
     w = math.pi * flow_time(target) / maximal_curvature(network).multiplier
     if w >= 1:
         raise KcalcError(
-            f"the network is too shallow for the flow at eta = {target:g}: even ReLUs are too weak"
+            f"the network is too shallow for eta = {target:g} by the flow: even ReLUs are too weak"
         )
     return (1 - w) / (1 + math.sqrt(w * (2 - w)))

@@ -1,6 +1,6 @@
-"""Mirrored weights that make a network linear when it starts.
+"""Mirrored weights that make a network linear at initialisation.
 
-phi becomes (phi(x), phi(-x)), read by (W, -W).
+phi becomes the pair (phi(x), phi(-x)), read by weights (W, -W).
 
 [Balduzzi, Frean, Leary, Lewis, Ma, McWilliams 2017; DKS sec. 26.5]
 """
@@ -8,7 +8,7 @@ phi becomes (phi(x), phi(-x)), read by (W, -W).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -30,10 +30,10 @@ from .methods import shaping_method
 from .needs import fresh, known_tokens, no_products
 from .records import Record
 
-Node = Any
+Node = Hashable
 ROUNDING = 1e-13
 MIRRORED = (
-    "weights are mirrored pairs (W, -W), so not independent; as a function that is the network of "
+    "weights are mirrored pairs (W, -W), so not independent; as a function this is the network of "
     "odd parts with independent weights"
 )
 
@@ -47,7 +47,7 @@ class MirroredConstants(Constants):
 
     @cached_property
     def transformed(self) -> Activation:
-        """The scaled odd part; exactly the identity where that is linear."""
+        """The scaled odd part; exactly the identity if it is linear."""
         seen = difference(self.activation)
         return seen.base if _is_identity(seen) else seen.transformed(output_scale=self.output_scale)
 
@@ -72,14 +72,14 @@ class MirroredConstants(Constants):
 class LooksLinear(Shaping):
     """A network with mirrored weights.
 
-    ``network`` has the (scaled) odd parts of the activations and computes the same function.
+    ``network`` uses the (scaled) odd parts of the activations and computes the same function.
     """
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
         """The targets, and the slope of the whole network.
 
-        The slope is 1 where the odd parts are linear.
+        The slope is 1 if the odd parts are linear.
         """
         whole = {"C_f'(1)": self._ends[1]} if len(self.network.outputs) == 1 else {}
         return super()._measured | whole
@@ -90,10 +90,9 @@ class LooksLinear(Shaping):
 
         The weights of these nodes start as (gamma W, -gamma W).
 
-        ``network`` has the odd parts in one activation; here each is the concatenation of phi(x)
-        and phi(-x) again, under the old name.
-        Raises: KcalcError where something but an Affine, directly or through the pooling of all
-        locations, reads a pair.
+        In ``network`` the odd part is one activation; here each is again the concatenation of
+        phi(x) and phi(-x), under the old name. Raises: KcalcError if anything but an Affine
+        (directly, or through pooling over all locations) reads a pair.
         """
         pairs: dict[Node, float] = {}  # nodes that hold a pair, with its scale
         mirrored: list[Node] = []
@@ -130,25 +129,25 @@ class LooksLinear(Shaping):
                 steps.append((node, layer, parents))
             else:
                 raise KcalcError(
-                    f"node {node!r} ({type(layer).__name__}) reads the pair at {source!r}, whose "
-                    "halves it would mix up; put an Affine between them"
+                    f"node {node!r} ({type(layer).__name__}) reads the pair at {source!r} and "
+                    "would mix its halves; put an Affine between them"
                 )
         return Network.from_steps(steps, self.network.outputs).with_notes(
             self.network.notes
         ), tuple(mirrored)
 
     def mirrored(self, node: Node, weights: Any) -> np.ndarray:
-        """The weights with which an Affine reads the pair of an activation.
+        """The weights of an Affine that reads the pair of an activation.
 
         They are (gamma W, -gamma W), of shape (out, 2 in, ...) for W of shape (out, in, ...).
 
-        The pair is all phi(x), then all phi(-x), along axis 1. Raises: KcalcError unless the Affine
-        reads one activation alone.
+        Along axis 1, all phi(x) come first, then all phi(-x). Raises: KcalcError unless the Affine
+        reads exactly one activation.
         """
         source = node
         while source == node or isinstance(self.network.layer(source), Identity | Pool):
             if source == node and not isinstance(self.network.layer(node), Affine):
-                raise KcalcError(f"node {node!r} is no Affine, and has no weights to mirror")
+                raise KcalcError(f"node {node!r} is not an Affine and has no weights to mirror")
             source = self.network.parents(source)[0]
         if source not in self.constants.by_node:
             raise KcalcError(
@@ -164,27 +163,32 @@ class LooksLinear(Shaping):
 @shaping_method(
     "looks_linear",
     Record(
-        "Weights mirrored in pairs, so that relu-like activations make a linear network when "
-        "training starts.",
+        "Weights mirrored in pairs, which make a network of relu-like activations linear at "
+        "initialisation.",
         compared=True,
         needs=(known_tokens, no_products, fresh),
     ),
 )
-def looks_linear(network: Network, activation: Any = None) -> LooksLinear:
-    """Mirror the weights, so that suitable activations make a linear network.
+def looks_linear(
+    network: Network,
+    activation: Any = None,
+    *,
+    assume_independent: bool = False,
+) -> LooksLinear:
+    """Mirror the weights, which makes the network linear for suitable activations.
 
-    Activations with phi(x) - phi(-x) = k x (relu, softplus, swish, gelu) make a linear network.
+    Suitable are activations with phi(x) - phi(-x) = k x (relu, softplus, swish, gelu).
 
     Every activation becomes the concatenation (phi(x), phi(-x)), twice as wide, and the Affine
-    layers that read it have weights (gamma W, -gamma W) with Var W = 1/(unmirrored fan-in). W
-    (phi(x) - phi(-x)) is exactly independent weights W times twice the odd part of phi, so the
-    returned ``network`` carries that, scaled to Q(1) = 1, and all kernel maps are exact. Where the
-    odd part is linear the C map is the identity. It holds when training starts: one step on the
-    weights ends the mirror symmetry.
+    layers that read it get weights (gamma W, -gamma W) with Var W = 1/(unmirrored fan-in). W
+    (phi(x) - phi(-x)) is exactly W times twice the odd part of phi, with independent weights W. The
+    returned ``network`` therefore uses the odd part, scaled to Q(1) = 1, and all kernel maps are
+    exact. If the odd part is linear, the C map is the identity. This holds at initialisation: the
+    first training step breaks the mirror symmetry.
 
-    Returns: a :class:`LooksLinear`. Raises: KcalcError for even activations, activations that jump
-    or are linear, and where something else than an Affine (through concatenations, flattening or
-    mean pooling) reads an activation.
+    Returns: a :class:`LooksLinear`. Raises: KcalcError for activations that are even, linear or
+    discontinuous, and if anything but an Affine (possibly through concatenation, flattening or mean
+    pooling) reads an activation.
     """
     plain, changes = prepared(network, activation)
     _check_readers(plain)
@@ -214,8 +218,7 @@ def mirrored_constants(phi: Activation) -> MirroredConstants:
     """
     odd = difference(phi)
     slope = _slope(odd, phi)
-    # a linear odd part has its scale in closed form, so that the C map is the identity without
-    # rounding
+    # a linear odd part has a closed-form scale, which makes the C map the identity without rounding
     scale = 1 / slope if slope is not None else float(odd.second_moment(1.0)) ** -0.5
     return MirroredConstants(phi, output_scale=float(scale))
 
@@ -224,9 +227,10 @@ def mirrored_constants(phi: Activation) -> MirroredConstants:
 def difference(phi: Activation) -> Activation:
     """phi(x) - phi(-x), twice the odd part.
 
-    It is a multiple of the identity where it is that to rounding, and 2 phi where phi is odd.
+    It returns a multiple of the identity if the difference is one to rounding, and 2 phi if phi is
+    odd.
 
-    Raises: KcalcError for even activations, and those that jump or are linear.
+    Raises: KcalcError for activations that are even, linear or discontinuous.
     """
     check_shapeable(phi)
     odd = combine([(1, phi, 1), (-1, phi, -1)], name=f"{phi.name}(x) - {phi.name}(-x)")
@@ -235,8 +239,8 @@ def difference(phi: Activation) -> Activation:
     finite = np.isfinite(size)
     if np.all(np.abs(values - mirror)[finite] <= ROUNDING * size[finite]):
         raise KcalcError(
-            f"{phi.name} is even, so that mirrored weights see nothing: phi(x) - phi(-x) = 0; "
-            f"choose another activation"
+            f"{phi.name} is even, so mirrored weights cancel: phi(x) - phi(-x) = 0; choose another "
+            "activation"
         )
     if np.all(np.abs(values + mirror)[finite] <= ROUNDING * size[finite]):
         return phi.transformed(output_scale=2)
@@ -245,7 +249,7 @@ def difference(phi: Activation) -> Activation:
 
 
 def _probes(phi: Activation) -> np.ndarray:
-    """Positive points where inputs of ordinary size reach, some of them between kinks."""
+    """Positive points of ordinary size, some of them between kinks."""
     kinks = [abs(k) for k in phi.kink_points if 0 < abs(k) < 60]
     return np.concatenate(
         [
@@ -272,7 +276,7 @@ def _size(phi: Activation, x: np.ndarray) -> np.ndarray:
 def _slope(odd: Activation, phi: Activation) -> float | None:
     """The slope of the odd part if it is linear to rounding, else None.
 
-    Multiples of 1/64 are taken as such.
+    Slopes close to multiples of 1/64 are rounded to them.
     """
     x = _probes(odd)
     with np.errstate(all="ignore"):
@@ -305,14 +309,14 @@ def _notes(solved: Sequence[Constants]) -> Iterator[Assumption]:
         yield Assumption(
             "network",
             f"{', '.join(odd)} is odd: mirroring only doubles the width (method='normalisation' "
-            f"does as much)",
+            "has the same effect)",
         )
 
 
 def _check_readers(network: Network) -> None:
-    """Refuse networks in which something else than weights reads an activation.
+    """Reject networks in which anything but weights reads an activation.
 
-    Only they can take the difference of a pair.
+    Only weights can take the difference of a pair.
     """
     paired: set[Node] = set()
     for node, layer, parents in network.steps():
@@ -334,6 +338,6 @@ def _check_readers(network: Network) -> None:
     for node in network.outputs:
         if node in paired:
             raise KcalcError(
-                f"the output {node!r} is an activation without weights after it to mirror; end "
-                f"the network in an Affine"
+                f"the output {node!r} is an activation with no weights after it to mirror; end the "
+                "network in an Affine"
             )

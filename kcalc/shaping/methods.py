@@ -1,4 +1,4 @@
-"""What every shaping method does before and after its own part, and what its refusals suggest."""
+"""The steps common to all shaping methods, and the remedies that their errors suggest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, wraps
 from inspect import signature
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ..foundation.errors import FreshnessError, KcalcError, NoRule, Remedy, UnreachableTarget
 from ..foundation.plain_arguments import truth
@@ -14,35 +14,36 @@ from ..network.layers import Attend, Layer
 from ..network.network import Network, require_network
 from .hypotheses import check_fresh
 from .needs import plain_network, suggestion
-from .records import ALONE, DEPENDENT, OPTION, OPTION_ABOUT, MethodCall, Record, assuming
+from .records import DEPENDENT, OPTION, OPTION_ABOUT, MethodCall, Record, assuming
 from .unseen_kinks import unseen_kinks
 
 Result = TypeVar("Result")
-AT_LEAST = DEPENDENT.replace(" to go", " and zeta={zeta:g} to go")
+P = ParamSpec("P")
+AT_LEAST = DEPENDENT.replace(" to continue", " and zeta={zeta:g} to continue")
 
 
 def shaping_method(
     name: str,
     about: Record | None = None,
-    takes_option: bool = True,
     attention: bool = False,
     whole: type[Layer] | None = None,
-) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Make a function (network, activation, targets) a shaping method.
+) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
+    """Turn a function (network, activation, targets) into a shaping method.
 
-    ``about``: its :func:`record`. Refusals suggest other methods where these need no more than
-    holds.
+    ``about``: its :func:`record`. Errors suggest other methods whose hypotheses hold.
 
-    ``takes_option``: whether the method has the option ``assume_independent``, which its Shaping
-    then records; refusals advise it where it helps. A network that no target suits is refused for
-    its structure, and not for the target given. Layers of several primitives are written out first,
-    but those of the class ``whole``. ``attention``: whether the method is for networks with
-    attention, which others refuse.
+    A function with a parameter ``assume_independent`` has that option, which is handled here: its
+    Shaping records it, and errors suggest it if it helps. If no target suits a network, the error
+    names its structure, not the given target. Layers of several primitives are written out first,
+    except those of the class ``whole``. ``attention``: whether the method accepts networks with
+    attention.
     """
 
-    def decorated(function: Callable[..., Result]) -> Callable[..., Result]:
+    def decorated(function: Callable[P, Result]) -> Callable[P, Result]:
+        takes_option = OPTION in signature(function).parameters
+
         @wraps(function)
-        def shaped(*args: Any, **kwargs: Any) -> Result:
+        def shaped(*args: P.args, **kwargs: P.kwargs) -> Result:
             assume = truth(kwargs.pop(OPTION, False), OPTION) if takes_option else False
             bound = signature(function).bind(*args, **kwargs)
             given = bound.arguments
@@ -60,10 +61,6 @@ def shaping_method(
             result = replace(result, warnings=(*result.warnings, *notes)) if notes else result
             return replace(result, independent=True) if assume else result
 
-        if takes_option:
-            own = signature(function)
-            parameters = [*own.parameters.values(), ALONE]
-            setattr(shaped, "__signature__", own.replace(parameters=parameters))  # noqa: B010
         setattr(shaped, "attention", attention)  # noqa: B010
         if about is not None:
             option = {OPTION: OPTION_ABOUT} if takes_option else {}
@@ -75,14 +72,13 @@ def shaping_method(
 
 
 def _refuse_attention(network: Network) -> None:
-    """Refuse a network with attention, whose maps are those of all tokens together."""
+    """Reject a network with attention, whose maps involve all tokens together."""
     attending = network.nodes_of(Attend)
     if attending:
         refusal = NoRule(
             f"node {attending[0]!r} attends over tokens: method='edge' shapes networks with "
-            "attention, other shaping methods those without; "
-            "kc.node_values(net, tokens=...) and kc.gradients(net, tokens=...) tell what its "
-            "initialisation does"
+            "attention, other shaping methods those without; kc.node_values(net, tokens=...) and "
+            "kc.gradients(net, tokens=...) show the effect of its initialisation"
         )
         refusal.remedies = (Remedy("edge"),)
         raise refusal
@@ -91,9 +87,9 @@ def _refuse_attention(network: Network) -> None:
 def _refusing(
     call: MethodCall, name: str, method: Callable[..., Any], shaped: Callable[[], Result]
 ) -> Result:
-    """The result of a call, whose refusals keep the remedies that may serve.
+    """The result of a call; errors keep only the remedies that may work.
 
-    FreshnessError is raised before UnreachableTarget where no target suits the network.
+    If no target suits the network, this raises FreshnessError instead of UnreachableTarget.
     """
     serves = partial(suggestion, call=call, name=name, method=method)
     takes_option = OPTION in signature(method).parameters
@@ -120,7 +116,7 @@ def _stale(
     serves: Callable[[Remedy], Remedy | None],
     options: tuple[Remedy, ...],
 ) -> FreshnessError:
-    """The error with ``assume_independent=True`` where it may serve, and a target it then needs."""
+    """The error with ``assume_independent=True`` and any target it needs, if that may work."""
     found = next((remedy for option in options if (remedy := serves(option))), None)
     refusal = FreshnessError(error.message, "" if found is None else found.words).at(error.node)
     refusal.remedies = () if found is None else (found,)

@@ -1,7 +1,7 @@
-"""Networks that mix tokens, as shaping methods see them.
+"""Networks that mix tokens, in shaping methods.
 
-q = 1 holds behind a mixing of tokens only for some cosines between them. What follows from such
-cosines is known where tokens are read (``SHAPING["tokens"]``).
+After mixing tokens, q = 1 holds only for some cosines between them. The rules for such cosines are
+in the part that reads tokens (``SHAPING["tokens"]``).
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from ..network.network import Network
 ROWS = ("keep", "rescale")
 TOKEN_TARGETS = {
     "tokens": "networks with TokenMix: the T x T cosines between the tokens of an input",
-    "token_rows": "treatment of the rows of TokenMix: keep (default; they must keep q), or rescale",
+    "token_rows": "treatment of the rows of TokenMix: keep (default; they must preserve q), or "
+    "rescale",
 }
 AT_TOKENS = "Q(1) at tokens"
 ALIKE = 1e-12
-TAKING = ("dks", "tat")  # methods that take tokens
+TAKING = ("dks", "tat")  # methods that accept tokens
 
 
 def read_tokens(network: Network, tokens: Any, rows: str) -> Any:
-    """The option ``tokens`` of a shaping method; None where it is not given.
+    """The option ``tokens`` of a shaping method; None if not given.
 
     Raises: KcalcError for anything but cosines, or without a TokenMix.
     """
@@ -44,19 +45,19 @@ def read_tokens(network: Network, tokens: Any, rows: str) -> Any:
 
 
 def refuse_mixing(network: Network) -> None:
-    """Refuse mixings other than permutations where the tokens are not known.
+    """Reject mixings other than permutations if the tokens are unknown.
 
     Raises: KcalcError naming node and remedy.
     """
     for node in network.nodes_of(TokenMix):
         if not moves(network.layer(node)):
             refusal = KcalcError(
-                f"the TokenMix at node {node!r} is no permutation, so that q depends on the "
-                f"cosines between tokens"
+                f"the TokenMix at node {node!r} is not a permutation, so q depends on the cosines "
+                "between tokens"
             )
             raise refusal.advising(
                 *(Remedy(method, {"tokens": ...}, GIVEN.format(method)) for method in TAKING),
-                "mix by kc.token_mixing.value_skip(T), which leaves tokens alone",
+                "mix by kc.token_mixing.value_skip(T), which leaves tokens unchanged",
             ).at(node)
 
 
@@ -64,23 +65,23 @@ GIVEN = "give them to method={!r} as tokens= (a T x T array)"
 
 
 def moves(layer: Any) -> bool:
-    """Whether a TokenMix only lets tokens change places (and signs)."""
+    """Whether a TokenMix only permutes tokens (and changes signs)."""
     return layer.permutes is not None and abs(layer.permutes - 1) <= ALIKE
 
 
 def unmixed(network: Network) -> Network:
-    """The network whose tokens are left alone."""
+    """The network without token mixing."""
     return network.map_layers(lambda node, layer: Identity(), TokenMix)
 
 
 def with_tokens(shaped: Network, tokens: Any) -> tuple[Network, tuple[str, ...]]:
-    """The shaped network, its rows rescaled where that is asked for, checked token by token.
+    """The shaped network, with rows rescaled if requested, checked token by token.
 
-    The edits are returned too. Raises: KcalcError.
+    Also returns the edits. Raises: KcalcError.
     """
     return (shaped, ()) if tokens is None else tokens.applied(shaped)
 
 
 def token_options(tokens: Any) -> dict[str, Any]:
-    """The tokens in the options of a shaping: their number, and the treatment of the rows."""
+    """The tokens as options of a shaping: their number and the treatment of the rows."""
     return {} if tokens is None else tokens.options

@@ -1,12 +1,12 @@
-"""Integrals of f(x) = phi(alpha x + beta) under a standard normal x for the solvers.
+"""Gaussian integrals of f(x) = phi(alpha x + beta) for the solvers, with x ~ N(0, 1).
 
-Moments, and derivatives in (log alpha, beta).
+It computes moments and their derivatives in (log alpha, beta).
 
-Smooth activations: the trapezoid rule on fixed nodes; kinked ones: Gauss-Legendre panels split at
-the kinks, plus the kinks' own part in derivatives. At input scales beyond GENTLE (of the
-activation's narrowest feature) both give way to panels on which phi is resolved.
+Smooth activations use the trapezoid rule on fixed nodes. Kinked ones use Gauss-Legendre panels
+split at the kinks, plus the contribution of the kinks to derivatives. At input scales beyond GENTLE
+(relative to the activation's narrowest feature), both are replaced by panels that resolve phi.
 
-Differences of nearly equal moments (E f'^2 - Var f and the like) are integrated as they are, never
+Differences of nearly equal moments, such as E f'^2 - Var f, are integrated directly and never
 subtracted.
 """
 
@@ -34,7 +34,7 @@ from ..gaussian.expectations.quadrature import (
 )
 
 REACH = 9.5  # the density there is 2.5e-20 of its peak
-# A homogeneous activation with a kink at |x| between these two gets a rule that reaches beyond it.
+# a homogeneous activation with a kink at |x| between these two gets a rule that extends beyond it
 FAR = (3.0, 36.0)
 # The step of the coarsest grid. Its error is below rounding for functions whose poles are at least
 # 3 away from the real axis.
@@ -42,13 +42,13 @@ STEP = 0.25
 FINEST = 6  # grids are halved that often
 TAME = 30.0  # arguments up to which plain expressions neither overflow nor lose digits
 WIDEST = 1.0  # panels of kinked activations
-# Each rule serves up to this input scale, in widths of the narrowest feature: that of smooth
-# activations, that of kinked ones.
+# the largest input scale for each rule, in widths of the narrowest feature (smooth activations,
+# kinked ones)
 GENTLE = (8.0, 2.0)
-NEAR = 16.0  # |u| up to which narrow features are sought
+NEAR = 16.0  # |u| up to which narrow features are searched
 MOST = 3000  # panels of one rule
 LOUDEST = 1e150  # the square is finite
-TAIL = 1e-10  # of E f^2 per unit of x that may be left at the ends of the rules
+TAIL = 1e-10  # tolerance for E f^2 per unit of x at the ends of the rules
 
 Pair = tuple[float, float]  # derivatives in (log alpha, beta)
 
@@ -104,8 +104,8 @@ def panels(kinks: tuple[float, ...], fineness: int, reach: float = REACH) -> Rul
 def _reach(phi: Activation, alpha: float, beta: float) -> float:
     """|x| up to which f counts.
 
-    All of a homogeneous activation (relu) may lie beyond a far kink, however small the density is
-    there.
+    A homogeneous activation (relu) may be nonzero only beyond a far kink, however small the density
+    is there.
     """
     far = max((abs(k - beta) / alpha for k in phi.kink_points), default=0.0)
     return math.hypot(REACH, far) if phi.degree is not None and FAR[0] < far < FAR[1] else REACH
@@ -114,7 +114,7 @@ def _reach(phi: Activation, alpha: float, beta: float) -> float:
 def rule_for(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
     """Nodes and weights for f at (alpha, beta).
 
-    Raises: KcalcError where phi varies too fast for any.
+    Raises: KcalcError if phi varies too fast for all rules.
     """
     if is_steep(phi, alpha):
         return _resolved(phi, alpha, beta, fineness)
@@ -130,7 +130,7 @@ def rule_for(phi: Activation, alpha: float, beta: float, fineness: int) -> Rule:
 def is_steep(phi: Activation, alpha: float) -> bool:
     """Whether phi is too steep at the input scale for the usual quadrature rules.
 
-    Rules that know no more of phi than its kinks leave it unresolved then.
+    Rules that use only the kinks of phi then do not resolve it.
     """
     return phi.degree is None and alpha > GENTLE[bool(phi.kinks)] * width(phi)
 
@@ -139,7 +139,7 @@ def is_steep(phi: Activation, alpha: float) -> bool:
 def width(phi: Activation) -> float:
     """The width of the narrowest feature of phi, at most 1 (that of tanh).
 
-    It is 1 where nothing resolves phi.
+    It is 1 if no panels resolve phi.
     """
     with np.errstate(all="ignore"):
         try:
@@ -238,7 +238,7 @@ def derivatives(phi: Activation, u: Array, order: int) -> Any:
 
 @np.errstate(all="ignore")
 def _check_growth(phi: Activation, ends: Array) -> None:
-    """Refuse ranges at whose ends phi^2 overflows, before every node is evaluated exactly.
+    """Reject ranges at whose ends phi^2 overflows, before evaluating every node exactly.
 
     Raises: KcalcError.
     """
@@ -249,9 +249,9 @@ def _check_growth(phi: Activation, ends: Array) -> None:
 
 
 def _check_tails(phi: Activation, alpha: float, rule: Rule, f: Array) -> None:
-    """Refuse functions with much of their square beyond the rules.
+    """Reject functions with a large share of their square beyond the rules.
 
-    The rules would all agree on the rest, so that their agreement would not reveal the error.
+    All rules would agree on the rest, so their agreement would not reveal the error.
 
     Raises: KcalcError.
     """
@@ -275,7 +275,7 @@ def _joint(phi: Activation, order: int) -> Any:
         function = lambdify([X], expressions, modules=["scipy", "numpy"], cse=True)
         with np.errstate(all="ignore"):
             values = function(probe)
-    except Exception:  # SymPy's printers fail in many ways: the activation's own functions serve
+    except Exception:  # SymPy's printers fail in many ways
         return None
     if any(np.iscomplexobj(v) for v in values):
         return None
@@ -318,14 +318,14 @@ def _bend_deltas(phi: Activation, alpha: float, beta: float) -> Pair:
 
 
 def rounding(phi: Activation, log_alpha: float, beta: float) -> float:
-    """How much more the density rounds where rules reach out: as the square of x."""
+    """The rounding error of the density grows as the square of x where rules extend far."""
     return (_reach(phi, math.exp(log_alpha), beta) / REACH) ** 2
 
 
 def converged_moments(phi: Activation, log_alpha: float, beta: float, order: int = 2) -> Moments:
     """The moments at the first fineness that the next one confirms.
 
-    ``order``: the least is 1, for the variance alone; 2 adds the gradient, 3 the curvature.
+    ``order``: 1 gives only the variance, 2 adds the gradient, 3 the curvature.
 
     Raises: KcalcError if they do not converge.
     """

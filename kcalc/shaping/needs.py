@@ -1,7 +1,7 @@
-"""Hypotheses of shaping methods, told from a call without running the method.
+"""Hypotheses of shaping methods, checked without running the method.
 
-Each raises KcalcError where it does not hold. A method's :class:`Record` lists its own, so that
-the refusals of other methods suggest it only where it may serve.
+Each check raises KcalcError if it fails. The :class:`Record` of a method lists its checks, so
+errors of other methods suggest it only if it may work.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .mixing import refuse_mixing, unmixed
 from .norms import refuse_means
 from .records import OPTION, MethodCall, assuming, independent, record
 
-OF_TOKENS = "token"  # how the names of targets begin that all methods understand alike
+OF_TOKENS = "token"  # prefixes of targets that mean the same for all methods
 
 
 def plain_network(call: MethodCall) -> Network:
-    """The network in the form that shaping needs, tokens left alone. Raises: KcalcError."""
+    """The network in the form that shaping needs, without token mixing. Raises: KcalcError."""
     return prepared(unmixed(call.network), call.activation, products=True)[0]
 
 
@@ -42,7 +42,7 @@ def no_products(call: MethodCall) -> None:
 
 
 def known_tokens(call: MethodCall) -> None:
-    """No mixing of tokens whose cosines are not known."""
+    """No mixing of tokens with unknown cosines."""
     if call.targets.get("tokens") is None:
         refuse_mixing(call.network)
 
@@ -54,12 +54,12 @@ def shapeable(call: MethodCall) -> None:
 
 
 def no_meeting_means(call: MethodCall) -> None:
-    """No Sum in which the means of the activations meet."""
+    """No Sum that adds the means of several activations."""
     check_sums(plain_network(call), "")
 
 
 def means_unread(call: MethodCall) -> None:
-    """No norm that would subtract means and no Sum in which they would meet, if there are any."""
+    """No norm that would subtract nonzero means, and no Sum that would add them."""
     plain = plain_network(call)
     with_means = dict.fromkeys(plain.nodes_of(Nonlinear), activation("relu"))
     network = replace_activations(plain, with_means)
@@ -76,10 +76,11 @@ def one_group(call: MethodCall) -> None:
 def suggestion(
     remedy: Remedy, call: MethodCall, name: str, method: Callable[..., Any]
 ) -> Remedy | None:
-    """A remedy of a refused call with all of its targets; None where a hypothesis fails.
+    """A remedy of a failed call with all of its targets; None if a hypothesis fails.
 
-    ``name``, ``method``: those of the call, whose targets the same method keeps. Another one takes
-    over what is known of tokens. ``zeta=...`` stands for one that the slopes of products allow.
+    ``name``, ``method``: those of the call. The same method keeps its targets; another one takes
+    over those about tokens. ``zeta=...`` is a placeholder for a value that the slopes of products
+    allow.
     """
     options = dict(remedy.options)
     if options.get("zeta") is ...:

@@ -1,12 +1,11 @@
 """Normaliser-free networks, in closed form.
 
-They have a gamma per activation, weight standardisation, and an alpha and a beta per block.
+They use a gamma per activation, weight standardisation, and an alpha and a beta per block.
 
 ``h_{l+1} = h_l + alpha f_l(h_l / beta_l)`` with ``beta_l = sqrt(Var h_l)`` and branches that keep
 variances: ``Var h_{l+1} = Var h_l + alpha^2``, and ``1 + alpha^2`` after a transition block, whose
-shortcut has weights of its own. [Brock et al. 2021a, arXiv:2101.08692; 2021b, arXiv:2102.06171]
-Divided by ``beta_{l+1}`` it is ``g_{l+1} = (beta_l g_l + alpha f_l(g_l)) / beta_{l+1}``: normalised
-sums.
+shortcut has weights. [Brock et al. 2021a, arXiv:2101.08692; 2021b, arXiv:2102.06171] Divided by
+``beta_{l+1}`` it is ``g_{l+1} = (beta_l g_l + alpha f_l(g_l)) / beta_{l+1}``: normalised sums.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ PUBLISHED = (
 class NormaliserFree(Shaping):
     """A normaliser-free network.
 
-    ``network`` has normalised sums (no scalars); ``unnormalised`` is the same function as
-    published, sums ``shortcut + alpha branch`` and ``Scale(1/beta)`` before their readers.
-    ``betas`` are by Sum node, beta_l at the entry of the block: the root of the variance there, of
-    the mean square with ``standardise=False``. ``variances``, over the channels, are those of the
-    blocks' outputs in ``unnormalised``.
+    ``network`` has normalised sums (no scalars). ``unnormalised`` is the same function in its
+    published form, with sums ``shortcut + alpha branch`` and ``Scale(1/beta)`` before their
+    readers. ``betas``, by Sum node, hold beta_l at the entry of the block: the root of the variance
+    there, or of the mean square with ``standardise=False``. ``variances`` are those of the block
+    outputs in ``unnormalised``, over channels.
     """
 
     unnormalised: Network = None  # pyright: ignore[reportAssignmentType]  # dataclass fields after ones with defaults need one
@@ -67,7 +66,7 @@ class NormaliserFree(Shaping):
     def _measured(self) -> dict[str, Any]:
         """Local variances in 30 digits.
 
-        q values and C maps of both forms are by the kernel calculus.
+        q values and C maps of both forms come from the kernel calculus.
         """
         local = [local_values(k.transformed) for k in self.constants.distinct]
         found = [values | {VARIANCE: values["Q(1)"] - values["E phi"] ** 2} for values in local]
@@ -88,10 +87,10 @@ class NormaliserFree(Shaping):
 
 
 def bare_network(call: MethodCall) -> None:
-    """No Product, fresh Gaussians and tokens that are known, once norms are off.
+    """No Product, fresh Gaussians and known tokens, after removing norms.
 
-    Weights that can be standardised, or else no means that meet; q = 1 before activations. Raises:
-    KcalcError.
+    Weights that can be standardised, or else no means that add up; q = 1 before activations.
+    Raises: KcalcError.
     """
     network = call.network
     bare = network.without_normalization() if network.nodes_of(L.Normalisation) else network
@@ -119,21 +118,26 @@ def bare_network(call: MethodCall) -> None:
     whole=L.Normalisation,
 )
 def normaliser_free(
-    network: Network, activation: Any = None, alpha: float = 0.2, standardise: bool = True
+    network: Network,
+    activation: Any = None,
+    alpha: float = 0.2,
+    standardise: bool = True,
+    *,
+    assume_independent: bool = False,
 ) -> NormaliserFree:
     """Make a network normaliser-free.
 
     Exact ``gamma = 1/sqrt(Var phi(x))`` per activation, x ~ N(0, 1), and ``beta`` per block.
 
     ``alpha`` > 0 is the strength of the residual branches. ``standardise=True`` gives every Affine
-    standardised weights, of mean 0 over the fan-in, so that the mean of the activations drops out,
-    C(0) = 0 after every layer, and q = 1 before every activation; ``False`` takes
-    ``gamma = 1/sqrt(E phi(x)^2)`` and leaves the weights as they are; means of activations must not
-    meet in a Sum then. Normalisation layers are removed; the weights of residual sums (see
+    standardised weights, with mean 0 over the fan-in. The mean of the activations then drops out,
+    C(0) = 0 after every layer, and q = 1 before every activation. ``False`` uses ``gamma = 1/sqrt(E
+    phi(x)^2)`` and leaves the weights unchanged; no Sum may then add several activations with
+    nonzero means. Normalisation layers are removed; the weights of residual sums (see
     :func:`kcalc.shaping.residual_blocks`) are replaced, other sums must be normalised.
 
-    An output that ends in activations, with no Affine behind them, keeps their means: its q is not
-    1, and an assumption says so.
+    An output that ends in activations, without an Affine after them, keeps their means: its q is
+    not 1, and an assumption says so.
 
     Returns: a NormaliserFree. Raises: KcalcError for alpha <= 0, activations that are linear,
     constant or jump, depthwise convolutions with ``standardise=True``, without it sums of addends
@@ -156,7 +160,7 @@ def normaliser_free(
     shaped = _standardised(shaped) if standardise else shaped
     check_fresh(shaped)
     if not standardise:
-        keep = "keep standardise=True, which takes means out of the inputs of weights"
+        keep = "keep standardise=True, which removes means from the inputs of weights"
         check_sums(
             shaped, "q = 1 before every activation", Remedy("nf", {"standardise": True}, keep)
         )
@@ -200,7 +204,7 @@ def _table(plain: Network, standardise: bool) -> ConstantsTable:
 
 
 def _check_level(network: Network) -> None:
-    """Raises: KcalcError where an activation sees another q than 1."""
+    """Raises: KcalcError if an activation sees a q other than 1."""
     node, q = worst_q(network)
     if not abs(q - 1) <= OFF:
         raise KcalcError(
@@ -212,7 +216,7 @@ def _check_level(network: Network) -> None:
 def _reached(published: Network, told: dict[Node, float]) -> dict[Node, float]:
     """The variances ``q - m^2`` at nodes.
 
-    They are as the closed form says where it holds; it does not where mean squares were kept.
+    They follow the closed form if it holds; it does not if mean squares were preserved instead.
     """
     values = q_and_variances(published, assume_independent=independent()) if told else {}
     found = {node: values[node][1] for node in told}
@@ -235,7 +239,7 @@ def _ended_off(network: Network) -> tuple[Assumption, ...]:
 def exact_gamma(phi: Activation, centred: bool = True) -> float:
     """``1/sqrt(Var phi(x))`` for x ~ N(0, 1), or ``1/sqrt(E phi(x)^2)``.
 
-    The cancellation of ``E phi^2 - (E phi)^2`` is avoided.
+    The computation avoids the cancellation in ``E phi^2 - (E phi)^2``.
     """
     check_shapeable(phi)
     m = converged_moments(phi, 0.0, 0.0)
@@ -245,7 +249,7 @@ def exact_gamma(phi: Activation, centred: bool = True) -> float:
 def _standardised(network: Network) -> Network:
     """The network with standardised weights.
 
-    Raises: KcalcError where an Affine has one weight for each output.
+    Raises: KcalcError if an Affine has only one weight per output.
     """
     for node, width in channel_widths(network).items():
         layer = network.layer(node)
@@ -263,7 +267,7 @@ def _standardised(network: Network) -> Network:
 def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: float) -> Network:
     """The network with residual sums ``shortcut + alpha branch``.
 
-    A Scale by 1/beta stands before the layers that read the sums.
+    A Scale by 1/beta precedes the layers that read the sums.
 
     Sums of residual blocks and layers that pass on (Pool, Flatten, Identity, Dropout) read the
     growing feature map itself; all other layers read it divided by its standard deviation beta, by
@@ -295,7 +299,7 @@ def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: flo
 def worst_q(network: Network) -> tuple[Node, float]:
     """The node whose q value is farthest from 1, and that value.
 
-    Considered are the nodes that an activation reads, and the Affine nodes.
+    Only Affine nodes and nodes that an activation reads are considered.
     """
     values = q_values(network, assume_independent=independent())
     nodes = [

@@ -1,10 +1,10 @@
 """LayerNorm and GroupNorm in networks to be shaped.
 
-The local conditions add up only where their inputs have channel mean 0.
+Local conditions combine only if the inputs of these norms have channel mean 0.
 
-One that reads channel means ``m`` maps ``c -> 1 - s (1 - c)`` with ``s = q / (q - m^2) > 1``: it
-lowers c values and adds to slopes, which the slope polynomials and the maximal c values that
-targets are turned into local conditions with leave out.
+A norm that reads channel means ``m`` maps ``c -> 1 - s (1 - c)`` with ``s = q / (q - m^2) > 1``. It
+lowers c values and increases slopes. The slope polynomials and maximal c values that turn targets
+into local conditions ignore this effect.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .mixing import unmixed
 from .records import independent
 
 Node = Hashable
-CENTRED = 1e-12  # how far the slope of a norm may be above 1
+CENTRED = 1e-12  # tolerance for the slope of a norm above 1
 
 
 def centring(network: Network) -> list[Node]:
-    """The norms that take off means of one example: LayerNorms, GroupNorms and their like."""
+    """The norms that subtract means within one example: LayerNorm, GroupNorm and similar."""
     norms = ((node, network.layer(node)) for node in network.nodes_of(L.Normalisation))
     return [node for node, layer in norms if layer.centred and layer.over != "batch"]
 
@@ -45,7 +45,7 @@ def norm_slopes(network: Network) -> dict[Node, float]:
 def removals(network: Network, norms: Sequence[Node]) -> list[str]:
     """The changes made by ``network.without_normalization()`` in words.
 
-    Where an output is moved, its new place is given.
+    If an output moves, its new node is given.
     """
     texts: list[str] = []
     for node in norms:
@@ -62,18 +62,18 @@ def removals(network: Network, norms: Sequence[Node]) -> list[str]:
 def true_q(network: Network) -> float | None:
     """The ``q`` with which maxima over subnetworks count norms by their true slopes.
 
-    None where there are no norms.
+    None if there are no norms.
     """
     return 1.0 if centring(network) else None
 
 
 def refuse_means(network: Network, promise: str, instead: Advice = "") -> None:
-    """Refuse a shaped network in which a norm reads feature maps of nonzero channel mean.
+    """Reject a shaped network in which a norm reads feature maps with nonzero channel means.
 
     The norm is a LayerNorm or a GroupNorm.
 
-    ``promise``: the claim that fails; ``instead``: advice besides edits of the network.
-    Raises: KcalcError naming the node and the remedies.
+    ``promise``: the claim that fails; ``instead``: advice other than edits of the network. Raises:
+    KcalcError naming the node and the remedies.
     """
     slopes = norm_slopes(network)
     if slopes:
@@ -81,10 +81,10 @@ def refuse_means(network: Network, promise: str, instead: Advice = "") -> None:
         refusal = KcalcError(
             f"the {type(network.layer(node)).__name__} at node {node!r} reads activations whose "
             "mean is not 0 after shaping: subtracting it multiplies the slope by "
-            f"{slopes[node]:.6g} and lowers c values, so that {promise} would not hold"
+            f"{slopes[node]:.6g} and lowers c values, so {promise} would not hold"
         )
         raise refusal.advising(
-            "put an RMSNorm in its place or an Affine in front of it",
+            "replace it with an RMSNorm or put an Affine before it",
             "drop it with net.without_normalization()",
             instead,
         ).at(node)

@@ -1,6 +1,6 @@
 """The phase diagram of a deep plain network.
 
-Ordered, where inputs become alike, and chaotic, where they part.
+In the ordered phase inputs become similar; in the chaotic phase they separate.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..activations import Activation
 from ..activations import activation as resolve
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KNOT = 0.15  # between values of log q at which C maps are tabulated
-MARGIN = 3  # knots beyond the q values that are needed
+MARGIN = 3  # extra knots beyond the required q values
 ROUNDED = 1e-14
 
 
@@ -47,14 +48,13 @@ class PhaseDiagram(Shown):
 
     Arrays of shape (len(sigma_b), len(sigma_w)).
 
-    ``q``: the fixed point that q = 1 is led to (nan where q grows, vanishes or never settles).
-    ``chi``: chi_1 there, < 1 ordered, > 1 chaotic; its limit where q vanishes, or grows more slowly
-    than any exponential (1); nan where q grows exponentially. ``c``: the c value that
-    pre-activations of different inputs tend to: 1 in the ordered phase, below 1 in the chaotic one.
-    ``rate``: chi at c*, the slope of the c map there: chi_1 in the ordered phase. ``depth``:
-    xi_c = -1/log rate, the layers over which |c - c*| shrinks by a factor e; infinite where the
-    rate is 1.
-    [Schoenholz et al. 2017, arXiv:1611.01232, eq. 10]
+    ``q``: the fixed point reached from q = 1 (nan if q grows, vanishes or never settles). ``chi``:
+    chi_1 there, < 1 ordered, > 1 chaotic. If q vanishes, or grows more slowly than any exponential,
+    it is the limit (in the latter case 1); if q grows exponentially, nan. ``c``: the limit of the c
+    value of pre-activations of different inputs: 1 in the ordered phase, below 1 in the chaotic
+    one. ``rate``: chi at c*, the slope of the c map there: chi_1 in the ordered phase. ``depth``:
+    xi_c = -1/log rate, the layers over which |c - c*| shrinks by a factor e; infinite if the rate
+    is 1. [Schoenholz et al. 2017, arXiv:1611.01232, eq. 10]
     """
 
     activation: Activation
@@ -72,7 +72,7 @@ class PhaseDiagram(Shown):
         return (Assumption("network", text, "convention"),)
 
     def to_dict(self) -> dict[str, Any]:
-        """The grid and the arrays as nested lists; None where a value is not finite."""
+        """The grid and the arrays as nested lists; values that are not finite become None."""
         names = ("sigma_w", "sigma_b", "q", "chi", "c", "rate", "depth")
         return {
             "activation": self.activation.name,
@@ -94,7 +94,7 @@ class PhaseDiagram(Shown):
             ("points", str(self.q.size)),
             ("ordered", str(int(np.sum(self.chi < 1)))),
             ("chaotic", str(int(np.sum(self.chi > 1)))),
-            ("q without fixed point", str(int(np.isnan(self.q).sum()))),
+            ("q without a fixed point", str(int(np.isnan(self.q).sum()))),
             ("largest depth scale (layers)", shown(deep.max() if deep.size else None)),
         ]
         return [("", "value"), *rows]
@@ -111,7 +111,7 @@ class PhaseDiagram(Shown):
         return length_scale(self.rate)
 
     @property
-    def ordered(self) -> Any:
+    def ordered(self) -> NDArray[np.bool_]:
         """Where chi_1 < 1."""
         return self.chi < 1
 
@@ -126,12 +126,13 @@ class PhaseDiagram(Shown):
 def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> PhaseDiagram:
     """The phases of a deep plain network.
 
-    h -> sigma_w W phi(h) + sigma_b b, from q = 1, with the limits of :func:`kcalc.depth_limit`.
+    Layers are h -> sigma_w W phi(h) + sigma_b b, starting from q = 1, with the limits of
+    :func:`kcalc.depth_limit`.
 
-    ``sigma_w``, ``sigma_b``: increasing arrays (default .5 to 3, and 0 to 1). q and chi hold to
-    about 1e-12 of their size (q to 1e-12 over |1 - Q'(q)| where the slope Q' of its map is near 1),
-    c and rate, where they differ from 1 and chi, to about 1e-7.
-    Raises: KcalcError for other arrays, activations that jump and linear ones.
+    ``sigma_w``, ``sigma_b``: increasing arrays (default .5 to 3, and 0 to 1). q and chi have a
+    relative error of about 1e-12 (for q, 1e-12 divided by |1 - Q'(q)| if the slope Q' of its map is
+    near 1). c and rate, where they differ from 1 and chi, have an error of about 1e-7. Raises:
+    KcalcError for other arrays, and for activations that are linear or discontinuous.
     """
     phi = resolve(activation)
     check_shapeable(phi)
@@ -159,7 +160,7 @@ def _phases(
 ) -> tuple[Array, Array, Array]:
     """(chi, c*, slope of the c map there), cell by cell.
 
-    Nan where q grows exponentially or never settles.
+    They are nan if q grows exponentially or never settles.
     """
     chi = np.full(len(w), np.nan)
     settled, vanishing = found.outcome == SETTLED, found.outcome == SHRINKS

@@ -28,11 +28,12 @@ from .traces import DepthTrace, depth_trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Node = Hashable
 Array = np.ndarray
 SCORES = ("score_variance", "entropy")
-AROUND = 3  # blocks before and after one whose errors say how large its own are
+AROUND = 3  # neighbouring blocks whose errors are used to estimate the error of a block
 ROUNDING = 1e-12  # relative error below which a value counts as exact
 COLUMNS = (
     "q",
@@ -47,23 +48,23 @@ COLUMNS = (
 
 @dataclass(frozen=True, repr=False, eq=False)
 class DepthProfile(Tabled, Approximable):
-    """Quantities of a network behind each of its blocks, arrays of shape (blocks + 1,).
+    """Quantities of a network after each of its blocks, arrays of shape (blocks + 1,).
 
-    Row 0 is the stream in front of the first block, where what belongs to a block is nan. A
-    quantity that the network does not have is None.
+    Row 0 is the stream before the first block; quantities of a block are nan there. Quantities that
+    do not exist for the network are None.
 
     ``nodes``: the nodes of the rows. ``q``: the mean square of the stream; ``branch``: the mean
     square that the branches of the block add to it, with their weights in the sums of the trunk;
-    ``token_cosine``: of two tokens of one input; ``c``: of two inputs at one place, (blocks + 1,
-    cosines) where several were given; ``score_variance``: the variance of the attention scores of a
-    row about their mean, ``G_s (H_s - H_d)`` for tokens that are alike; ``entropy``: the expected
-    entropy of a row of softmax weights, in nats, at most ``ln T`` (of several attention layers in
-    a block, means); ``gradient_mean``, ``gradient_difference``: the two modes of
-    ``E|d out / d node|^2`` as in :func:`kcalc.gradients`, which of a network without tokens are
-    its squared gradient, and None.
+    ``token_cosine``: the cosine of two tokens of one input. ``c``: the cosine of two inputs at the
+    same position, (blocks + 1, cosines) if several were given. ``score_variance``: the variance of
+    the attention scores of a row about their mean, ``G_s (H_s - H_d)`` for exchangeable tokens.
+    ``entropy``: the expected entropy of a row of softmax weights, in nats, at most ``ln T``. Both
+    are means if a block has several attention layers. ``gradient_mean``, ``gradient_difference``:
+    the two modes of ``E|d out / d node|^2`` as in :func:`kcalc.gradients`; without tokens, the
+    squared gradient and None.
 
-    ``errors``: {name: standard errors} where attention is sampled; ``q_error`` and its like read
-    it. ``assumptions``: what the values take for granted.
+    ``errors``: {name: standard errors} if attention is sampled; attributes such as ``q_error``
+    return them. ``assumptions``: the assumptions of the values.
     """
 
     nodes: tuple[Node, ...]
@@ -79,26 +80,26 @@ class DepthProfile(Tabled, Approximable):
     assumptions: tuple[Assumption, ...]
 
     def __getattr__(self, name: str) -> Any:
-        """``q_error`` and its like: standard errors; None where the values are exact."""
+        """Attributes such as ``q_error``: standard errors; None if the values are exact."""
         if name.endswith("_error") and name.removesuffix("_error") in COLUMNS:
             return self.errors.get(name.removesuffix("_error"))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def columns(self) -> dict[str, Array]:
-        """The quantities that the network has, by name."""
+        """The quantities that exist for the network, by name."""
         found = {name: getattr(self, name) for name in COLUMNS}
         return {name: array for name, array in found.items() if array is not None}
 
-    def plot(self, ax: Sequence[Axes] | None = None) -> Array:
+    def plot(self, ax: Sequence[Axes] | None = None) -> Figure:
         """Draw sizes, cosines, scores and gradients over the blocks, in two to four panels.
 
-        ``ax``: as many Axes; None: those of a new figure. Returns: the array of Axes.
+        ``ax``: as many Axes; None: those of a new figure. Returns: the figure.
         """
         return DRAWINGS["DepthProfile"](self, ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data; None where a value is not finite."""
+        """All results as plain data; values that are not finite become None."""
         errors = {f"{name}_error": array for name, array in self.errors.items()}
         return plain(
             {"nodes": self.nodes, **self.columns, **errors, "assumptions": self.assumptions}
@@ -153,19 +154,21 @@ def depth_profile(
     """Sizes, cosines, scores and gradients of a network, block by block.
 
     Blocks are the repeated pieces of the trunk, and pieces that end in a residual sum; attention
-    and its MLP are one block. Of a network without blocks, the nodes through which all ways pass.
+    and its MLP are one block. A network without blocks uses the nodes on all paths.
 
     ``c``: cosines of two inputs, a number or an array; ``q``: their mean square. ``tokens``,
-    ``token_cosine``, ``sampling``: as in :func:`kcalc.node_values`; where attention is sampled,
-    values have standard errors, and ``c`` is one number. ``output``: which output gradients are of,
-    needed where there are several; ``backward=False``: no gradients.
+    ``token_cosine``, ``sampling``: as in :func:`kcalc.node_values`; if attention is sampled, values
+    have standard errors and ``c`` must be one number. ``output``: the output whose gradients are
+    taken, required if there are several. ``backward=False``: no gradients.
 
     Returns: a :class:`DepthProfile`. Raises: KcalcError as :func:`kcalc.node_values` does.
     """
     require_network(network)
     cosines = np.asarray(cosine_array(c))
     if cosines.size == 0 or cosines.ndim > 1:
-        raise KcalcError(f"c is a cosine or a list of some, got an array of shape {cosines.shape}")
+        raise KcalcError(
+            f"c must be a cosine or a list of cosines, got an array of shape {cosines.shape}"
+        )
     sampling = None if sampling is None else read_sampling(sampling)
     options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
     trace = depth_trace(network, np.atleast_1d(cosines).ravel(), float(one_q(q)), **options)
@@ -179,7 +182,7 @@ def depth_profile(
     )
     token_cosines = None if trace.token_cosine is None else trace.token_cosine[rows]
     errors = {name: array[rows] for name, array in trace.errors.items()}
-    if errors:  # those of branches are taken to be fully correlated
+    if errors:  # errors of branches count as fully correlated
         errors["branch"] = _branches(network, trace, trace.errors["q"])
     found = DepthProfile(
         tuple(trace.nodes[i] for i in rows),
@@ -202,7 +205,7 @@ def depth_profile(
 
 
 def _sizes(columns: Mapping[str, Array]) -> dict[str, Array]:
-    """What errors are relative to: 1 for cosines, for either mode the greater one."""
+    """The scale of errors: 1 for cosines; for gradients, the greater of both modes."""
     own = {
         name: np.abs(array if array.ndim == 1 else array[:, 0]) for name, array in columns.items()
     }
@@ -214,9 +217,9 @@ def _sizes(columns: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _levelled(sizes: Array, errors: Array) -> Array:
-    """Errors of few chains, none below the root mean square of those of the blocks around it.
+    """Errors from few chains, none below the root mean square of the errors of nearby blocks.
 
-    Chains that happen to agree at a block seldom do at its neighbours. The squares are of errors
+    Chains that agree by chance at one block rarely agree at its neighbours. The mean is over errors
     relative to ``sizes``; exact values stay exact.
     """
     rows = np.flatnonzero((sizes > 0) & (errors > ROUNDING * sizes))
@@ -230,7 +233,7 @@ def _levelled(sizes: Array, errors: Array) -> Array:
 def trunk_sums(network: Network) -> dict[Node, tuple[tuple[Node, Any], list[tuple[Node, Any]]]]:
     """{sum on the trunk: ((shortcut, its weight), [(branch, its weight), ...])}.
 
-    The shortcut is the addend with the fewest nodes on its longest way from an input.
+    The shortcut is the addend with the fewest nodes on its longest path from an input.
     """
     level: dict[Node, int] = {}
     for node, _, parents in network.steps():
@@ -252,7 +255,7 @@ def trunk_sums(network: Network) -> dict[Node, tuple[tuple[Node, Any], list[tupl
 
 
 def _of_blocks(trace: DepthTrace, values: Mapping[Node, float], mean: bool) -> Array:
-    """Sums or means of the values at nodes over the blocks that hold them; nan without any."""
+    """Sums or means of node values over each block; nan for blocks without such nodes."""
     row = {node: i for i, node in enumerate(trace.nodes)}
     held: list[list[float]] = [[] for _ in trace.blocks]
     for node, value in values.items():
@@ -264,7 +267,7 @@ def _of_blocks(trace: DepthTrace, values: Mapping[Node, float], mean: bool) -> A
 
 
 def _branches(network: Network, trace: DepthTrace, sizes: Array) -> Array:
-    """What the branches of a block add, of ``sizes`` of the nodes."""
+    """The contribution of the branches of each block, for node values ``sizes``."""
     size = dict(zip(trace.nodes, sizes, strict=True))
     added = {
         node: sum(float(weight) ** 2 * size[branch] for branch, weight in branches)
@@ -304,7 +307,7 @@ def _scores(
 def _exact(
     op: P.Attend, values: Any, reads: Sequence[Node], count: int | None
 ) -> tuple[float, ...] | None:
-    """(score variance, entropy, 0, 0) over tokens that are alike."""
+    """(score variance, entropy, 0, 0) over exchangeable tokens."""
     queries, keys = (values[node] for node in reads)
     if count is None:
         return None
@@ -324,7 +327,7 @@ def _exact(
 def _modes(
     network: Network, trace: DepthTrace, output: Node, q: float, options: Mapping[str, Any]
 ) -> tuple[dict[str, Array], dict[str, Array], tuple[Assumption, ...]]:
-    """({mode: squared gradients at the rows}, their errors, assumptions)."""
+    """A triple: {mode: squared gradients at the rows}, their errors, and assumptions."""
     nodes = [trace.nodes[i] for i in trace.blocks]
     try:
         found = gradients_at(network, nodes, float(one_q(q)), output, options)

@@ -1,10 +1,10 @@
 """Limits of repeated steps q -> scale Q(q) + shift.
 
-The fixed points that q values tend to, for many pairs (scale, shift) at once.
+It finds the fixed points that q values tend to, for many pairs (scale, shift) at once.
 
 With x = log q and g(x) = log((scale Q + shift)/q), iterates move up where g > 0 and down where g <
-0. As long as Q increases they cannot pass a zero of g, so that their limit is the next one; where Q
-falls they may, and are followed step by step.
+0. Where Q is increasing they cannot pass a zero of g, so their limit is the next one. Where Q is
+  decreasing they may, and are iterated step by step.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SPAN = math.log(1e20)  # q values from 1e-20 to 1e20 times the start
 SPACING = 0.1  # of the nodes in log q
 PARTS = 4  # of the interval between two nodes
 NEUTRAL = 1e-12  # relative steps of q below this have no sign
-KEPT = 1e-13  # relative steps of the start below this leave it where it is
+KEPT = 1e-13  # relative steps of the start below this count as no step
 ROUNDING = 2e-15  # of a relative step
-ARRIVED = 1e-9  # relative step at which a followed iterate lies at a fixed point
+ARRIVED = 1e-9  # relative step at which an iterate counts as a fixed point
 BISECTIONS = 50
 POLISHED = 1e-8  # a Newton step in log q after which the next one would be rounding
 NEWTON_STEPS = 20
@@ -41,7 +41,7 @@ Indices = np.ndarray[Any, np.dtype[np.intp]]
 
 @dataclass(frozen=True)
 class QRatioTable:
-    """log(Q(q)/q) on equally spaced nodes of log q about ``start``, interpolated between them.
+    """log(Q(q)/q), interpolated between equally spaced nodes of log q around ``start``.
 
     ``level`` is Q itself.
     """
@@ -66,7 +66,7 @@ class QRatioTable:
         from scipy.interpolate import make_interp_spline
 
         if self.nodes.size < 8:
-            raise KcalcError("Q is finite at too few q values to tell where repeated layers lead")
+            raise KcalcError("Q is finite at too few q values to find the limit of repeated layers")
         return make_interp_spline(self.nodes, self._exact(self.nodes), k=7)
 
     @cached_property
@@ -90,14 +90,14 @@ class QRatioTable:
 
 @dataclass(frozen=True)
 class QLimits:
-    """For every pair: the limit of q (nan without one) and the outcome.
+    """For every pair: the limit of q (nan if there is none) and the outcome.
 
     The outcome is SETTLED, GROWS, SHRINKS or UNSETTLED.
     """
 
     q: Array
     outcome: Indices
-    last: Array  # log q of the last iterate that was followed
+    last: Array  # log q of the last iterate
 
 
 def q_limits(table: QRatioTable, scale: Array, shift: Array) -> QLimits:
@@ -164,8 +164,8 @@ class _Pairs:
     def _next_change(self, pairs: Indices, here: Array, way: Array) -> tuple[Array, Indices]:
         """(end of the interval of equal sign, index of the first point of the other sign).
 
-        The interval goes on the way from ``here``; its end is the log q up to which the sign stays.
-        The index is -1 if there is no such point.
+        The interval starts at ``here`` and ends at the log q where the sign changes. The index is
+        -1 if there is no such point.
         """
         fine = self.table.fine
         near, far = here.copy(), np.full(len(pairs), -1)
@@ -198,7 +198,7 @@ class _Pairs:
     def _polished(self, x: Array, pairs: Indices) -> Array:
         """Newton's method with Q itself and the slope of the table.
 
-        Nan where it does not converge.
+        Returns nan if it does not converge.
         """
         x, unfinished = x.copy(), np.arange(len(x))
         for _ in range(NEWTON_STEPS):
@@ -220,8 +220,8 @@ class _Pairs:
 def length_scale(rate: Array) -> Array:
     """The length scale -1/log |rate|, in steps.
 
-    A distance that shrinks by ``rate`` a step shrinks by a factor e over these steps; infinite from
-    1 on.
+    A distance that shrinks by ``rate`` per step shrinks by a factor e over this many steps;
+    infinite if the rate is >= 1.
     """
     size = np.abs(rate)
     below = size < 1 - KEPT

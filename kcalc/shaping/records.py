@@ -1,4 +1,4 @@
-"""What a shaping method says of itself, and the option that all of them share."""
+"""The description of a shaping method, and the option that all methods share."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from inspect import Parameter
 from typing import Any
 
 from ..network.network import Network
 
 OPTION = "assume_independent"
-DEPENDENT = ", or pass assume_independent=True to go on as if it were, a heuristic"
+DEPENDENT = ", or pass assume_independent=True to continue as if it were, a heuristic"
 OPTION_ABOUT = (
-    "go on where activations, products or sums read correlated feature maps (depthwise "
+    "continue if activations, products or sums read correlated feature maps (depthwise "
     "convolutions, squeeze and excitation), as if they were independent; the result says so"
 )
-ALONE: Any = Parameter(OPTION, Parameter.KEYWORD_ONLY, default=False, annotation="bool")
 _INDEPENDENT: ContextVar[bool] = ContextVar("assume_independent", default=False)
 
 
@@ -28,7 +26,7 @@ def independent() -> bool:
 
 @contextmanager
 def assuming(independent: bool) -> Iterator[None]:
-    """Run with or without ``assume_independent``, as :func:`independent` tells."""
+    """Run with or without ``assume_independent``, which :func:`independent` reports."""
     token = _INDEPENDENT.set(independent)
     try:
         yield
@@ -46,16 +44,16 @@ class MethodCall:
 
 
 Hypothesis = Callable[[MethodCall], None]
-"""What a method needs of a call. Raises: KcalcError where it does not hold."""
+"""A requirement of a method on a call. Raises: KcalcError if it fails."""
 
 
 @dataclass(frozen=True)
 class Record:
     """A shaping method in words, for the command line, reports and the documentation.
 
-    ``about``: what the method does, for which networks; ``targets``: {parameter: its meaning,
-    domain and default}; ``compared``: whether reports show its result beside other methods'.
-    ``needs``: its hypotheses, by which refusals of other methods tell whether to suggest it.
+    ``about``: what the method does, and for which networks. ``targets``: {parameter: meaning,
+    domain and default}. ``compared``: whether reports compare its result with those of other
+    methods. ``needs``: its hypotheses; errors of other methods suggest it only if they hold.
     """
 
     about: str
@@ -65,6 +63,6 @@ class Record:
 
 
 def record(method: Callable[..., Any]) -> Record:
-    """The record of a method; of a function without one, the first line of its docstring."""
+    """The record of a method; for a function without one, the first line of its docstring."""
     first = (method.__doc__ or "").strip().partition("\n")[0]
     return getattr(method, "record", Record(first))

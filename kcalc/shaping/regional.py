@@ -1,4 +1,4 @@
-"""Shapings of the parts of a model that were understood, each by its own slopes."""
+"""Shapings of the understood parts of a model, each by its own slopes."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from .of_models import OfModel
 Node = Hashable
 SCHEMA = "kcalc.regional_shaping/1"
 TAKEN_AS_ONE = (
-    "q at this input of a region is taken as 1: it comes from operations that were left alone"
+    "q at this input of a region is assumed to be 1: it comes from operations left unchanged"
 )
 MEASURED = "; on the example inputs, the model as it was read has q = {:.4g} there"
 
 
 @dataclass(frozen=True)
 class RegionalShaping(Approximable, Tabled, OfModel):
-    """The shaped regions of a model, and all of it that is left alone.
+    """The shaped regions of a model, and the parts left unchanged.
 
-    ``apply_to`` shapes the regions in a copy of the model and leaves all else as it was.
-    A region is a connected part of the network without the operations that were not read. Each is
-    shaped by its own maximal slope function, as if its inputs had q = 1.
+    ``apply_to`` shapes the regions in a copy of the model and leaves the rest unchanged. A region
+    is a connected part of the network without the operations that were not read. Each is shaped by
+    its own maximal slope function, as if its inputs had q = 1.
 
     ``regions``: {the first node of a region: its :class:`Shaping`}; ``left_alone``: {node: reason};
-    ``entries``: {input of a region that the model computes: q measured there, None where nothing
-    was measured}; ``original``: the network that was read.
+    ``entries``: {input of a region that the model computes: q measured there, or None};
+    ``original``: the network that was read.
     """
 
     method: str
@@ -58,7 +58,7 @@ class RegionalShaping(Approximable, Tabled, OfModel):
 
     @cached_property
     def constants(self) -> ConstantsTable:
-        """The constants of all regions: by node, or by activation name where there are one set."""
+        """The constants of all regions: by node, or by activation name if there is one set."""
         return ConstantsTable(
             {
                 n: k
@@ -75,7 +75,7 @@ class RegionalShaping(Approximable, Tabled, OfModel):
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Those of every region, and one for every input that the model computes."""
+        """It lists those of every region, and one for every input that the model computes."""
         own = (a for shaping in self.regions.values() for a in shaping.assumptions)
         entered = (
             Assumption(node, TAKEN_AS_ONE + ("" if q is None else MEASURED.format(q)), "heuristic")
@@ -89,16 +89,16 @@ class RegionalShaping(Approximable, Tabled, OfModel):
         return {name: shaping.residuals for name, shaping in self.regions.items()}
 
     def export(self, target: str, path: str | os.PathLike[str] | None = None) -> str:
-        """The shaping as a document, ``target="json"``; written to ``path`` too if it is given.
+        """The shaping as a document, ``target="json"``; also written to ``path`` if given.
 
-        Code of other frameworks has one region each, ``regions[name].export(target)``.
-        Raises: KcalcError for other targets, naming an operation that was left alone; for missing
-        folders.
+        Code for other frameworks covers one region at a time, ``regions[name].export(target)``.
+        Raises: KcalcError for other targets, naming an operation that was left unchanged, and for
+        missing folders.
         """
         return MODELS["export of regions"](self, target, path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with a versioned schema."""
+        """All results as plain data with a versioned schema."""
         return {
             "schema": SCHEMA,
             "method": self.method,

@@ -1,4 +1,4 @@
-"""The shaping methods by name: those of kcalc, imported when asked for, and a user's own."""
+"""The shaping methods by name: those of kcalc, imported on demand, and user-defined ones."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from ..foundation.guests import MissingGuest
 
 
 class Methods(MutableMapping[str, Callable[..., Any]]):
-    """{name: method}. A name of kcalc whose folder is missing is not listed.
+    """{name: method}. Names of kcalc whose folder is missing are not listed.
 
-    A method of your own may take the place of one of kcalc's; deleting it, or :meth:`clear`, brings
-    that back.
+    Your method may replace one of kcalc's; deleting it, or :meth:`clear`, restores the original.
     """
 
     def __init__(self) -> None:
@@ -36,7 +35,7 @@ class Methods(MutableMapping[str, Callable[..., Any]]):
         del self.own[name]
 
     def clear(self) -> None:
-        """Forget the methods of your own."""
+        """Remove all user-defined methods."""
         self.own.clear()
 
     def __iter__(self) -> Iterator[str]:

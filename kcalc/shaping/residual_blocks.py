@@ -1,6 +1,6 @@
-"""The residual blocks of any network, found by the shape of its graph.
+"""The residual blocks of any network, found from the structure of its graph.
 
-Networks with other residual weights are made here too.
+This module also builds networks with other residual weights.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class ResidualBlock(Shown):
-    """A Sum of two addends that part at the node ``entry``.
+    """A Sum of two addends that branch off at the node ``entry``.
 
     One addend is a shortcut, the other a branch that is deeper.
 
-    ``shortcut`` and ``branch`` are the nodes that the Sum at ``node`` reads, ``slot`` is the
-    shortcut's (0 or 1). ``depth`` counts the nonlinear layers of the branch, on its longest path.
-    ``identity``: the shortcut passes the map of ``entry`` on as it is; otherwise it has layers of
-    its own, as in a transition block. ``weights``: the (shortcut, residual) amplitudes that the Sum
-    has now.
+    ``shortcut`` and ``branch`` are the nodes that the Sum at ``node`` reads, ``slot`` is that of
+    the shortcut (0 or 1). ``depth``: the number of nonlinear layers on the longest path of the
+    branch. ``identity``: whether the shortcut is the identity; otherwise it contains layers, as in
+    a transition block. ``weights``: the present (shortcut, residual) amplitudes of the Sum.
     """
 
     node: Node
@@ -48,10 +47,10 @@ class ResidualBlock(Shown):
 def residual_blocks(network: Network) -> tuple[ResidualBlock, ...]:
     """The residual blocks of a network, inner before outer and first to last.
 
-    A Sum of two different addends is residual where one node lies on all paths to both (the nearest
-    such is the entry) and, counted from there, one addend has fewer nonlinear layers on its longest
-    path than the other, or equally many and fewer weights: the shortcut. Sums of two equal branches
-    and of three or more addends are none.
+    A Sum of two different addends is residual if some node lies on all paths to both; the nearest
+    such node is the entry. The shortcut is the addend with fewer nonlinear layers on its longest
+    path from the entry, or with equally many and fewer weights. Sums of two equal branches, or of
+    three or more addends, are not residual.
     """
     nodes, parents, regions = network_regions(network)
     layers = [network.layer(node) for node in nodes]
@@ -93,7 +92,7 @@ def _depth(
 ) -> tuple[int, int]:
     """(nonlinear layers, then Affine layers) on the longest path to ``end``.
 
-    The path is from ``entry``, which is not counted.
+    The path starts at ``entry``, which is not counted.
     """
     inside, waiting = {end}, [end]
     while waiting:
@@ -121,7 +120,7 @@ def _passes(end: int, entry: int, parents: Sequence[Sequence[int]], layers: Sequ
 
 
 def require_blocks(network: Network) -> tuple[ResidualBlock, ...]:
-    """The residual blocks. Raises: KcalcError where there are none."""
+    """The residual blocks. Raises: KcalcError if there are none."""
     blocks = residual_blocks(network)
     if not blocks:
         raise KcalcError(
@@ -135,16 +134,15 @@ def require_blocks(network: Network) -> tuple[ResidualBlock, ...]:
 def with_residual_weights(
     network: Network, shortcut_weight: Any = None, residual_weight: Any = None
 ) -> Network:
-    """The network with other weights of its residual blocks.
+    """The network with new weights for its residual blocks.
 
-    The squares sum to one where one of the two weights is given.
+    If only one of the two weights is given, squares sum to one.
 
     Each of the two is a number (or SymPy expression) for all blocks, {Sum node: number} for some,
     or a sequence with one number per block in the order of :func:`residual_blocks`. Weights are
-    amplitudes; both given are taken as they are.
-    Raises: KcalcError for a weight outside [0, 1] where the other follows from it, a residual
-    weight of 0, nodes other than residual Sums, a sequence of another length, or a network without
-    residual blocks.
+    amplitudes; if both are given, they are used unchanged. Raises: KcalcError for a weight outside
+    [0, 1] if the other follows from it, a residual weight of 0, nodes other than residual Sums, a
+    sequence of the wrong length, or a network without residual blocks.
     """
     blocks = require_blocks(network)
     if shortcut_weight is None and residual_weight is None:

@@ -1,10 +1,10 @@
 """Residual weights: shortcut and residual amplitudes of every block.
 
-Their squares sum to one. They follow rules of the literature or a wanted slope.
+Their squares sum to one. They follow rules from the literature or a target slope.
 
-A residual block is ``h <- w h + r f(h)`` with ``w^2 + r^2 = 1``. Without normalised sums,
-``h <- h + a f(h / sqrt(Var h))`` has variance ``v <- v + a^2``; divided by ``sqrt(v)`` it is the
-same function with ``w^2 = v / (v + a^2)``, ``r^2 = a^2 / (v + a^2)``. Where the branch keeps the
+A residual block is ``h <- w h + r f(h)`` with ``w^2 + r^2 = 1``. Without normalised sums, ``h <- h
++ a f(h / sqrt(Var h))`` has variance ``v <- v + a^2``; divided by ``sqrt(v)`` it is the same
+function with ``w^2 = v / (v + a^2)``, ``r^2 = a^2 / (v + a^2)``. If the branch preserves the
 variance of its input instead (``f`` positively homogeneous, no division), ``v <- v (1 + a^2)`` and
 ``w^2 = 1 / (1 + a^2)``.
 """
@@ -41,6 +41,7 @@ from .residual_blocks import (
     with_residual_weights,
 )
 from .scales import normalised
+from .targets import Scheme
 from .thirty_digits import local_values
 
 Node = Hashable
@@ -51,20 +52,20 @@ SLOPE = "max C_f'(1)"
 ALIKE = "max |C_f - C of the network with LayerNorm|"
 
 SCHEMES = {
-    "layernorm_equivalent": "residual weight 1/sqrt(v + 1), v the variance a LayerNorm ResNet has "
-    "at the block: 1, 2, 3, ..., back to 1 "
-    "in transition blocks [DKS App. J]",
+    "layernorm_equivalent": "residual weight 1/sqrt(v + 1), where v is the variance of a "
+    "LayerNorm ResNet at the block: 1, 2, 3, ..., back to 1 in "
+    "transition blocks [DKS App. J]",
     "de_smith": "residual weight 1/sqrt(k + 1) in block k = 1, 2, ... of the network: a = "
     "1/sqrt(k), by which normalisation downscales "
     "branch k against its shortcut [De & Smith 2020, arXiv:2002.10444, sec. 2]",
     "inverse_sqrt": "a = 1/sqrt(L) for L blocks: residual weight 1/sqrt(L + 1); without normalised "
     "sums q would grow by (1 + 1/L)^L -> e",
-    "power": "a = L^-power for L blocks: for powers above 1/2 the blocks together become their "
-    "shortcuts as L grows",
+    "power": "a = L^-power for L blocks: for powers above 1/2 the network tends to its shortcuts "
+    "as L grows",
     "common": "one shortcut_weight or residual_weight for all blocks; residual_weight -> 0 is "
-    "where Fixup, ReZero and SkipInit start",
-    "slope": "the one weight for all blocks at which the greatest slope of a subnetwork's C map at "
-    "1 is `slope`",
+    "the starting point of Fixup, ReZero and SkipInit",
+    "slope": "the common weight of all blocks for which the maximal slope of a subnetwork's C "
+    "map at 1 is `slope`",
 }
 OPTIONS = {
     "shortcut_weight": ("common",),
@@ -81,17 +82,17 @@ class ResidualShaping(Shaping):
 
     ``weights`` are (shortcut, residual) by Sum node.
 
-    ``values`` also has C_f(0), C_f'(1), and the same numbers of ``limit``, which the network tends
-    to as its residual weights go to 0.
+    ``values`` also contains C_f(0) and C_f'(1), and the same values for ``limit``, the limit of the
+    network as its residual weights go to 0.
     """
 
     weights: Weights = field(default_factory=dict)
 
     @cached_property
     def limit(self) -> Network:
-        """The network of shortcuts alone.
+        """The network of shortcuts only.
 
-        Every residual Sum hands its shortcut on, and layers that nothing reads any more are gone.
+        Every residual Sum passes its shortcut on, and layers without readers are removed.
         """
         return shortcuts_alone(self.network)
 
@@ -113,9 +114,9 @@ class ResidualShaping(Shaping):
         return found
 
     def _steepest(self) -> float:
-        """The greatest slope by the library's maximal slope function.
+        """The maximal slope from the maximal slope function.
 
-        The local slopes are measured in 30 digits, or are those given.
+        The local slopes are measured with 30 digits, or are those given.
         """
         if self.options.get("local_slope") is not None:
             return float(maximal_slope(self.network)(self.options["local_slope"]))
@@ -137,7 +138,7 @@ class ResidualShaping(Shaping):
 
 
 def blocks_normalise(call: MethodCall) -> None:
-    """Residual blocks, and what normalisation needs, whatever the weights of the sums.
+    """Residual blocks, and the needs of normalisation except on the weights of sums.
 
     Raises: KcalcError.
     """
@@ -150,14 +151,14 @@ def blocks_normalise(call: MethodCall) -> None:
 @shaping_method(
     "residual_weights",
     Record(
-        "How much each residual block adds to its shortcut, by a rule (scheme), or for a wanted "
-        "slope.",
+        "Sets how much each residual block adds to its shortcut, by a rule (scheme) or for a "
+        "target slope.",
         {
             "scheme": f"the rule: {', '.join(SCHEMES)}; default {next(iter(SCHEMES))}",
             "shortcut_weight": "scheme common: amplitude of every shortcut, in (0, 1)",
             "residual_weight": "scheme common: amplitude of every branch, in (0, 1)",
-            "power": "scheme power: branches count L^-power in L blocks",
-            "slope": "scheme slope: the greatest slope of a subnetwork's C map at 1 that is wanted",
+            "power": "scheme power: branches have weight L^-power in L blocks",
+            "slope": "scheme slope: the target for the maximal slope of a subnetwork's C map at 1",
             "local_slope": "scheme slope: C'(1) of the activations; default their own",
         },
         needs=(blocks_normalise,),
@@ -166,30 +167,32 @@ def blocks_normalise(call: MethodCall) -> None:
 def residual_weights(
     network: Network,
     activation: Any = None,
-    scheme: str = "layernorm_equivalent",
+    scheme: Scheme = "layernorm_equivalent",
     shortcut_weight: float | None = None,
     residual_weight: float | None = None,
     power: float | None = None,
     slope: float | None = None,
     local_slope: float | None = None,
+    *,
+    assume_independent: bool = False,
 ) -> ResidualShaping:
     """Set the shortcut and residual weights of every residual block by a scheme.
 
     The activations are normalised to Q(1) = 1.
 
     ``scheme`` is one of ``SCHEMES``. ``"common"`` takes ``shortcut_weight`` or ``residual_weight``,
-    strictly between 0 and 1; ``"power"`` takes ``power`` >= 0; ``"slope"`` takes the greatest slope
-    wanted, reached at the activations' own C'(1) or at ``local_slope`` (for a network whose
+    strictly between 0 and 1; ``"power"`` takes ``power`` >= 0; ``"slope"`` takes the target for the
+    maximal slope, computed with C'(1) of the activations or with ``local_slope`` (if the
     activations are shaped afterwards). Blocks are found by :func:`kcalc.shaping.residual_blocks`,
-    transition blocks and blocks within branches included; sums may come unnormalised.
+    including transition blocks and blocks within branches. Sums need not be normalised.
 
-    A network with LayerNorm or RMSNorm loses them under ``"layernorm_equivalent"`` and keeps its C
-    map: all its sums get the weights ``w_i sqrt(q_i)``, normalised, at its own q values; refused
-    where that does not reproduce the C map. Other schemes leave them in.
+    ``"layernorm_equivalent"`` removes LayerNorm and RMSNorm but preserves the C map: all sums get
+    the normalised weights ``w_i sqrt(q_i)`` with the q values of the network. It raises an error if
+    that does not reproduce the C map. Other schemes keep the norms.
 
     Returns: a ResidualShaping. Raises: KcalcError for bad input, a network without residual blocks,
-    or ``"slope"`` where a LayerNorm or GroupNorm reads activations whose mean is not 0;
-    UnreachableTarget with the nearest slope that can be had.
+    or ``"slope"`` if a LayerNorm or GroupNorm reads activations with nonzero mean;
+    UnreachableTarget with the nearest reachable slope.
     """
     if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise unknown("scheme of residual weights", scheme, SCHEMES)
@@ -217,7 +220,7 @@ def residual_weights(
             weights = _weights(scheme, options, network, blocks, activation)
         except (
             UnreachableTarget
-        ):  # the nearest value that the search names is true only where norms read no means
+        ):  # the nearest value from the search is valid only if norms read no means
             equal = _set(
                 network,
                 dict.fromkeys((block.node for block in blocks), (math.sqrt(0.5), math.sqrt(0.5))),
@@ -256,22 +259,22 @@ def residual_weights(
     if removed and not apart(shaped.network, _with(network, activation)) <= SAME:
         raise KcalcError(
             "the LayerNorm network has no equivalent without LayerNorm: some LayerNorm reads "
-            "channel means, some bias or concatenation mixes unlike q values, or some activation "
-            "sees q other than 1; take it out with net.without_normalization()"
+            "channel means, some bias or concatenation mixes different q values, or some "
+            "activation sees a q other than 1; remove LayerNorm with net.without_normalization()"
         )
     return shaped
 
 
 def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumption]:
-    """The assumption on norms for the greatest slope.
+    """The assumption on norms for the maximal slope.
 
-    Raises: KcalcError where norms that read means miss it.
+    Raises: KcalcError if norms that read means violate it.
     """
     if "slope" not in options:
         return []
     if "local_slope" not in options:
         first = Remedy("dks", words="shape the activations with method='dks' first (mean 0)")
-        refuse_means(shaped, f"the greatest slope {options['slope']:g}", first)
+        refuse_means(shaped, f"the maximal slope {options['slope']:g}", first)
         return []
     text = (
         "reads activations: its slope is 1 only where they are shaped to mean 0 afterwards, as "
@@ -289,7 +292,7 @@ def _number(value: Any, name: str, scheme: str) -> float:
     number = as_number(value, name)
     if getattr(number, "free_symbols", None):
         raise KcalcError(
-            f"{name} must be a number, got {value}; kc.with_residual_weights takes symbols"
+            f"{name} must be a number, got {value}; kc.with_residual_weights accepts symbols"
         )
     least = {"power": 0.0, "slope": 1.0, "local_slope": 1.0}.get(name, 0.0)
     if name.endswith("weight") and not 0 < number < 1:
@@ -343,7 +346,7 @@ def _by_slope(
 ) -> tuple[float, float]:
     if "slope" not in options:
         raise KcalcError(
-            "scheme 'slope' needs slope: the greatest slope of a subnetwork's C map at 1"
+            "scheme 'slope' needs slope: the maximal slope of a subnetwork's C map at 1"
         )
     chosen = _with(network, activation)
     slopes = {
@@ -357,13 +360,13 @@ def slope_of(phi: Any) -> float:
     """C'(1) at q = 1. Raises: KcalcError for activations that jump."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
-            f"{phi.name} jumps, so that its C map has an infinite slope at 1; choose a continuous "
-            f"activation"
+            f"{phi.name} jumps, so its C map has infinite slope at 1; choose a continuous "
+            "activation"
         )
     m = converged_moments(phi, 0.0, 0.0)
     square = m.variance + m.mean**2
     if not square > 0:
-        raise KcalcError(f"{phi.name} vanishes, so that it has no C map")
+        raise KcalcError(f"{phi.name} vanishes, so it has no C map")
     return 1 + (m.excess - m.mean**2) / square
 
 
@@ -372,7 +375,7 @@ def stream_variances(
 ) -> dict[Node, float]:
     """The variance of every feature map with residual sums ``shortcut + alpha branch``.
 
-    Everything else has variance 1 and reads variance 1.
+    All other nodes have variance 1 and read variance 1.
 
     ``v = v_shortcut + alpha^2 v_branch`` at a residual Sum; Pool, Flatten, Identity and Dropout
     pass it on.
@@ -433,15 +436,15 @@ def _with(network: Network, activation: Any) -> Network:
 
 
 def _without_norms(network: Network) -> Network:
-    """The network without LayerNorm and RMSNorm, with normalised sums.
+    """The network with normalised sums instead of LayerNorm and RMSNorm.
 
-    The weights of the sums follow from the network's own q values.
+    The weights of the sums follow from the q values of the network.
     """
     biased = next((n for n in network.nodes_of(Affine) if network.layer(n).sigma_b != 0), None)
     if biased is not None:
         raise KcalcError(
-            f"node {biased!r} has sigma_b, which shaping removes, so that no equivalent of the "
-            f"LayerNorm network is left"
+            f"node {biased!r} has sigma_b, which shaping removes, so the LayerNorm network has no "
+            "equivalent"
         )
     values = q_and_variances(network, assume_independent=independent())
 
@@ -458,9 +461,9 @@ def _without_norms(network: Network) -> Network:
 
 
 def apart(one: Network, other: Network) -> float:
-    """The greatest difference of two C maps over a few c values, at every output of ``other``.
+    """The largest difference of two C maps over a few c values, at every output of ``other``.
 
-    Where ``one`` is ``other`` with layers bypassed, a bypassed output is compared at its input.
+    If ``one`` is ``other`` with layers bypassed, a bypassed output is compared at its input.
     """
 
     def kept(node: Node) -> Node:
@@ -481,7 +484,7 @@ def _by_output(network: Network) -> Mapping[Node, Any]:
 def shortcuts_alone(network: Network) -> Network:
     """The network with its residual sums replaced by their shortcuts.
 
-    Layers that are left unread are removed.
+    Layers without readers are removed.
     """
     sums = {block.node: block.shortcut for block in residual_blocks(network)}
     steps = {

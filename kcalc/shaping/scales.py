@@ -1,6 +1,7 @@
 """Normalisation of activations and the usual weight variances.
 
-Activations are normalised to Q(1) = 1; the weight variances have computed consequences for q and c.
+Normalisation gives activations Q(1) = 1. For weight variances, the consequences for q and c are
+computed.
 """
 
 from __future__ import annotations
@@ -30,19 +31,23 @@ Node = Any
 @shaping_method(
     "normalisation",
     Record(
-        "Output scales alone, so that mean squares stay 1.",
+        "Sets only output scales, which keeps mean squares at 1.",
         needs=(known_tokens, fresh, no_meeting_means),
     ),
 )
-def normalisation(network: Network, activation: Any = None) -> Shaping:
-    """Scale every activation so that Q(1) = 1, and no more.
+def normalisation(
+    network: Network,
+    activation: Any = None,
+    *,
+    assume_independent: bool = False,
+) -> Shaping:
+    """Scale every activation to Q(1) = 1, without further conditions.
 
     The ablation of DKS without conditions on C [DKS sec. 28.7].
 
-    ``phi_hat = phi / sqrt(Q(1))``; q stays 1 for inputs of q = 1, slopes are not controlled.
-    A Product of independent branches keeps q = 1 too.
-    Raises: KcalcError for activations that vanish, sums of addends whose channel means are not 0,
-    and networks that cannot be shaped.
+    ``phi_hat = phi / sqrt(Q(1))``; q stays 1 for inputs of q = 1, slopes are not controlled. A
+    Product of independent branches also keeps q = 1. Raises: KcalcError for activations that
+    vanish, sums of addends with nonzero channel means, and networks that cannot be shaped.
     """
     return normalised(network, activation)
 
@@ -72,8 +77,8 @@ def normalised(network: Network, activation: Any = None) -> Shaping:
 class Consequences(Shaping):
     """A network with given weight variances.
 
-    It has no targets: ``values`` are Q_f(1), C_f(0) and C_f'(1), which follow, and ``residuals`` is
-    empty.
+    It has no targets: ``values`` lists the resulting Q_f(1), C_f(0) and C_f'(1), and ``residuals``
+    is empty.
     """
 
     @cached_property
@@ -115,24 +120,26 @@ def _fan_out(layer: Affine, fan_in: int | None) -> float:
 RULES: dict[str, tuple[Callable[[Affine, int | None], float], str]] = {
     "he": (_he, "Var W = 2/fan_in: keeps q under ReLU"),
     "lecun": (_lecun, "Var W = 1/fan_in: keeps q under the identity, nearly under tanh near 0"),
-    "glorot": (_glorot, "Var W = 2/(fan_in + fan_out); features that are not known count as equal"),
+    "glorot": (_glorot, "Var W = 2/(fan_in + fan_out); unknown features count as equal"),
     "fan_out": (
         _fan_out,
-        "Var W = 2/fan_out: keeps gradients under ReLU; features that are not known count as equal",
+        "Var W = 2/fan_out: keeps gradients under ReLU; unknown features count as equal",
     ),
 }
 
 
-CONSEQUENCES = "The result has the consequences for mean squares and slopes."
+CONSEQUENCES = "The result lists the consequences for mean squares and slopes."
 
 
-def weights(rule: str, network: Network, activation: Any = None) -> Consequences:
-    """The network with sigma_w by a rule of ``RULES``, and the consequences.
+def weights(
+    rule: str, network: Network, activation: Any = None, *, assume_independent: bool = False
+) -> Consequences:
+    """The network with sigma_w by a rule from ``RULES``, and the consequences.
 
     Every Affine has sigma_b = 0; the consequences are for inputs of q = 1.
 
-    Raises: KcalcError for networks that cannot be shaped, and depthwise groups, whose fan-in
-    differs.
+    Raises: KcalcError for networks that cannot be shaped, and for grouped convolutions, whose
+    fan-out differs.
     """
     plain, changes = prepared(network, activation)
     variance, meaning = RULES[rule]
@@ -140,9 +147,9 @@ def weights(rule: str, network: Network, activation: Any = None) -> Consequences
 
     def scaled(node: Node, layer: Affine) -> Affine:
         if layer.groups != 1 and rule in ("glorot", "fan_out"):
-            raise KcalcError(
-                f"node {node!r} has groups, for which the fan-out is another"
-            ).advising("put a layer with groups=1 there", (Remedy("he"), Remedy("lecun")))
+            raise KcalcError(f"node {node!r} has groups, which change the fan-out").advising(
+                "replace it with a layer with groups=1", (Remedy("he"), Remedy("lecun"))
+            )
         sigma = variance(layer, plain.features[plain.parents(node)[0]])
         if sigma != 1:
             edits.append(f"{node}: sigma_w 1 -> {sigma:.10g}")

@@ -1,6 +1,6 @@
 """Constants that keep mean 0 and variance 1 from layer to layer, as SELU does.
 
-Whether that fixed point attracts is computed too.
+It also computes whether that fixed point is attracting.
 
 [Klambauer, Unterthiner, Mayr, Hochreiter 2017]
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import sympy as sp
@@ -37,8 +37,8 @@ from .thirty_digits import local_values
 
 PARAMETERS = {
     "shift": "gamma (phi + delta): output scale and output shift",
-    "halves": "gamma (phi for x > 0, alpha phi for x < 0): output scale and scale of the negative "
-    "half, SELU's own two",
+    "halves": "gamma (phi for x > 0, alpha phi for x < 0): output scale and scale of the "
+    "negative half, the two constants of SELU",
 }
 ZERO = 1e-12
 
@@ -69,8 +69,8 @@ def scaled_halves(phi: Activation, negative_scale: Any) -> Activation:
     at_zero = float(phi(0.0))
     if abs(at_zero) > ZERO:
         raise KcalcError(
-            f"{phi.name}(0) = {at_zero:.6g} is not 0, so that scaling one half makes a jump; use "
-            f"parameters='shift'"
+            f"{phi.name}(0) = {at_zero:.6g} is not 0, so scaling one half makes a jump; use "
+            "parameters='shift'"
         )
     alpha = SYMPY.number(negative_scale)
     return Halves(
@@ -88,7 +88,7 @@ def scaled_halves(phi: Activation, negative_scale: Any) -> Activation:
 
 @dataclass(frozen=True)
 class HalvesConstants(Constants):
-    """Constants with ``negative_scale``, by which the values of phi at x < 0 are multiplied."""
+    """Constants with ``negative_scale``, the factor of the values of phi at x < 0."""
 
     negative_scale: float = 1.0
 
@@ -128,19 +128,22 @@ class FixedPointStability:
 
     @property
     def eigenvalues(self) -> tuple[float, float]:
-        """0 and the slope of the variance, which is Q'(1)."""
+        """The eigenvalues: 0, and Q'(1) for the variance."""
         return 0.0, self.jacobian[1][1]
 
     @property
     def norm(self) -> float:
-        """The largest singular value: below 1 the map contracts at once, not only in the end."""
+        """The largest singular value.
+
+        Below 1 the map contracts at every step, not only asymptotically.
+        """
         return math.hypot(self.jacobian[0][1], self.jacobian[1][1])
 
     @property
     def attractive(self) -> bool | None:
-        """Whether iterates return to (0, 1): all eigenvalues < 1 in size.
+        """Whether (0, 1) is attracting: all eigenvalues have size < 1.
 
-        None where one is 1 to rounding.
+        None if one is 1 to rounding.
         """
         largest = abs(self.jacobian[1][1])
         return None if abs(largest - 1) < 1e-12 else largest < 1
@@ -157,9 +160,9 @@ def stability(phi: Activation) -> FixedPointStability:
 
 @dataclass(frozen=True, repr=False)
 class SelfNormalising(Shaping):
-    """A network whose activations keep mean 0 and variance 1.
+    """A network whose activations preserve mean 0 and variance 1.
 
-    Beside the targets, ``values`` has Q'(1), C'(1) and C_f'(1).
+    ``values`` contains the targets and Q'(1), C'(1) and C_f'(1).
     """
 
     @cached_property
@@ -171,8 +174,7 @@ class SelfNormalising(Shaping):
     def _measured(self) -> dict[str, Any]:
         """The targets and the largest slopes.
 
-        The largest Q'(1) and C'(1) of any activation are given, then the slope of the whole
-        network.
+        The largest Q'(1) and C'(1) over activations, then the slope of the whole network.
         """
         local = [local_values(k.transformed) for k in self.constants.distinct]
         worst = {
@@ -205,7 +207,7 @@ def constants_exist(call: MethodCall) -> None:
 @shaping_method(
     "self_normalising",
     Record(
-        "The fixed point of SELU for any activation: mean 0 and variance 1 stay as they are.",
+        "The fixed point of SELU for any activation: mean 0 and variance 1 are preserved.",
         {
             "parameters": "shift (output scale and shift; default) or halves (output scale and "
             "that of the negative half; elu gives SELU)",
@@ -215,26 +217,31 @@ def constants_exist(call: MethodCall) -> None:
     ),
 )
 def self_normalising(
-    network: Network, activation: Any = None, parameters: str = "shift", input_scale: float = 1.0
+    network: Network,
+    activation: Any = None,
+    parameters: Literal["shift", "halves"] = "shift",
+    input_scale: float = 1.0,
+    *,
+    assume_independent: bool = False,
 ) -> SelfNormalising:
     """Give every activation mean 0 and variance 1 under inputs of mean 0 and variance 1.
 
-    The fixed point that SELU has.
+    This is the fixed point of SELU.
 
     Two free constants meet the two conditions E phi = 0 and E phi^2 = 1 at q = 1, each in closed
     form. ``parameters="shift"``: output scale and output shift, possible for every activation that
     is not linear. ``parameters="halves"``: output scale and the scale of the negative half (elu
-    gives SELU), for activations that vanish at 0 and have means of opposite sign on the two halves;
-    nothing is added to the outputs, and the slope at x > 0 and x < 0 differ. ``input_scale``
-    (default 1) multiplies inputs first; it moves C'(1) and Q'(1).
+    gives SELU), for activations that vanish at 0 and have means of opposite sign on the two halves.
+    It adds nothing to the outputs, but scales x > 0 and x < 0 differently. ``input_scale`` (default
+    1) multiplies the inputs first; it changes C'(1) and Q'(1).
 
-    The C map slope C'(1) >= 1 is not controlled, so C_f'(1) grows exponentially with depth; DKS
-    bounds it. It is infinite for activations that jump (sign), which have mean 0 and variance 1 all
-    the same; an assumption says so. ``stability`` holds the Jacobian of the map (mean, variance) ->
-    (mean, variance) and its eigenvalues; a warning names activations whose fixed point repels.
+    The slope C'(1) >= 1 is not controlled, so C_f'(1) grows exponentially with depth; DKS bounds
+    it. For activations that jump (sign) it is infinite although mean and variance are preserved; an
+    assumption says so. ``stability`` holds the Jacobian of the map (mean, variance) -> (mean,
+    variance) and its eigenvalues. A warning names activations with a repelling fixed point.
 
     Returns: a :class:`SelfNormalising`. Raises: KcalcError for bad input and linear activations;
-    UnreachableTarget where no positive scale of the negative half will do.
+    UnreachableTarget if no positive scale of the negative half works.
     """
     if not isinstance(parameters, str) or parameters not in PARAMETERS:
         raise unknown("choice of parameters", parameters, PARAMETERS)
@@ -261,17 +268,18 @@ def self_normalising(
 
 
 def _consequences(solved: Sequence[Constants]) -> Iterator[str]:
-    """Notes on activations whose fixed point repels, and on those that jump."""
+    """Notes on activations with a repelling fixed point, and on those that jump."""
     repelling = [k.activation.name for k in solved if stability(k.transformed).attractive is False]
     if repelling:
         yield (
-            f"the fixed point repels for {', '.join(repelling)}: variances drift away from 1 with "
-            f"depth"
+            f"the fixed point is repelling for {', '.join(repelling)}: variances drift away from 1 "
+            "with depth"
         )
     jumping = [k.activation.name for k in solved if any(k.activation.jump_sizes(0))]
     if jumping:
         yield (
-            f"C'(1) is infinite for {', '.join(jumping)} (jumps): nearly equal inputs part at once"
+            f"C'(1) is infinite for {', '.join(jumping)} (jumps): nearly equal inputs separate "
+            "immediately"
         )
 
 
@@ -302,8 +310,8 @@ def halved(phi: Activation, input_scale: float = 1.0) -> HalvesConstants:
     alpha = -E[phi; x > 0] / E[phi; x < 0] and gamma = (E[phi^2; x > 0] + alpha^2 E[phi^2; x <
     0])^(-1/2).
 
-    Raises: KcalcError for activations that are linear or do not vanish at 0; UnreachableTarget
-    where alpha would not be positive, or makes phi linear.
+    Raises: KcalcError for activations that are linear or do not vanish at 0; UnreachableTarget if
+    alpha would not be positive or makes phi linear.
     """
     check_nonlinear(phi)
     scaled_halves(phi, 1)
@@ -338,7 +346,7 @@ def _half_moments(
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """(E[f; x > 0], E[f^2; x > 0]) and the same for x < 0, f = phi(input_scale x).
 
-    The fineness is the first one that the next one confirms.
+    The fineness is the first that the next one confirms.
     """
     edges = tuple(sorted({0.0, *(k / input_scale for k in phi.kink_points)}))
     last = np.full(4, np.nan)

@@ -1,4 +1,4 @@
-"""All solutions for one activation: a tuple that prints itself as a table, mirror images marked."""
+"""All solutions for one activation: a tuple that prints as a table with mirror images marked."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Solutions(tuple[Constants, ...], Tabled):
 
     @cached_property
     def mirror_of(self) -> dict[int, int]:
-        """{number of a solution: number of the earlier one whose mirror image it is}."""
+        """{index of a solution: index of the earlier solution that it mirrors}."""
         return {j: i for i, j in mirrors(self)}
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """A head, then a row per solution; a column per constant that is set."""
+        """A header, then a row per solution, with a column per constant that is set."""
         columns = [name for name in ALL if any(getattr(k, name) is not None for k in self)]
         body = [
             (
@@ -56,7 +56,7 @@ class Solutions(tuple[Constants, ...], Tabled):
         return text_table(self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every set of constants, and which is whose mirror image, as plain data."""
+        """All sets of constants and their mirror images, as plain data."""
         return {
             "solutions": [k.to_dict() for k in self],
             "mirror_of": {str(j): i for j, i in self.mirror_of.items()},
@@ -69,8 +69,8 @@ class Solutions(tuple[Constants, ...], Tabled):
 def mirrors(found: Sequence[Constants]) -> tuple[tuple[int, int], ...]:
     """Pairs (i, j) of solutions that are mirror images of each other.
 
-    Solution j is solution i under x -> -x or phi -> -phi, with beta of the other sign (odd and even
-    activations).
+    Solution j is solution i under x -> -x or phi -> -phi, with the opposite sign of beta (odd and
+    even activations).
     """
     pairs = []
     for i, one in enumerate(found):

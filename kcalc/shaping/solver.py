@@ -1,11 +1,11 @@
-"""The solver of shaping: Newton's method along branches that start at alpha = 0.
+"""The shaping solver: Newton's method along branches that start at alpha = 0.
 
-It is the only solver, and its derivatives are exact.
+All methods use this solver; its derivatives are exact.
 
-A smooth activation's branches start where the activation is nearly linear: at shifts beta that a
-polynomial in phi', phi'', phi''' names, with alpha ~ sqrt(target). From there each is followed to
-the target. Others (of kinked activations, on closed loops) are sought in the cells of a scan over
-(log alpha, beta). Every solution is refined until a finer quadrature agrees.
+A smooth activation's branches start where the activation is nearly linear: at shifts beta that are
+zeros of a polynomial in phi', phi'', phi''', with alpha ~ sqrt(target). From there each is followed
+to the target. Other solutions (of kinked activations, on closed loops) come from a scan over (log
+alpha, beta). Every solution is refined until a finer quadrature agrees.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .conditions import EquationPair, Equations
 from .constants import Constants
 from .moments import is_steep, moments, width
 
-ACCEPTED = 1e-13  # residuals of the two equations, by a finer rule than the solver's
+ACCEPTED = 1e-13  # residuals of the two equations, by a finer rule than that of the solver
 POLISHED = 5e-15
 SETTLED = 1e-7  # Newton steps below this leave an error at rounding level
 LEAST, LARGEST = -25.0, 8.0  # of log alpha
@@ -33,10 +33,10 @@ TAIL_WINDOW = 8.0
 TAIL_RTOL = 1e-7
 FARTHEST = 2e4  # of |beta|
 FINEST = 5
-SMALL = 0.02  # targets up to which the first-order start serves
+SMALL = 0.02  # targets up to which the first-order start is good enough
 STRIDE = 4.0  # of the target, along a branch
 SHORTEST = 1.01
-# where branches are sought
+# where branches are searched
 SIGHT = np.concatenate(
     [np.linspace(0.0, 8.0, 321), np.geomspace(1e-4, 0.02, 40), np.geomspace(8.1, 800.0, 120)]
 )
@@ -52,7 +52,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class NewtonPoint:
-    """Where Newton's method is, how far it went to come there, and the fineness of its rule."""
+    """The current point of Newton's method, its last step, and the fineness of its rule."""
 
     log_alpha: float
     beta: float
@@ -65,7 +65,7 @@ def newton(
 ) -> NewtonPoint | None:
     """Newton's method from ``start``, steps clipped to a moderate length.
 
-    None where it leaves the domain or does not settle.
+    None if it leaves the domain or does not converge.
     """
     s, beta, moved = start.log_alpha, start.beta, 0.0
     for _ in range(limit):
@@ -84,12 +84,12 @@ def newton(
 
 
 def inside(s: float, beta: float) -> bool:
-    """Whether solutions are sought at log alpha = s and this shift."""
+    """Whether the search covers log alpha = s and this shift."""
     return LEAST < s < LARGEST and abs(beta) < FARTHEST
 
 
 def needed(phi: Activation, s: float) -> int:
-    """The least fineness at log alpha = s: features of width 1/alpha need steps in proportion.
+    """The least fineness at log alpha = s: features of width 1/alpha need proportional steps.
 
     Panels adapt, and homogeneous activations scale with alpha.
     """
@@ -102,9 +102,9 @@ def needed(phi: Activation, s: float) -> int:
 def equations_at(
     system: EquationPair, s: float, beta: float, fineness: int = 0
 ) -> Equations | None:
-    """The equations at log alpha = s and a shift, by a rule at least so fine.
+    """The equations at log alpha = s and a shift, by a rule of at least this fineness.
 
-    None where phi(alpha x + beta) does not vary, or varies too fast for the rules.
+    None if phi(alpha x + beta) does not vary, or varies too fast for the rules.
     """
     try:
         m = moments(system.phi, s, beta, max(fineness, needed(system.phi, s)), system.order)
@@ -117,10 +117,10 @@ def equations_at(
 
 
 def refined(system: EquationPair, point: NewtonPoint) -> Constants | None:
-    """The solution near ``point`` on which rules of growing fineness agree; None where none does.
+    """The solution near ``point`` on which rules of growing fineness agree, or None.
 
-    The rule that a point was found by has no say: a finer one confirms it, or gives way to the
-    next.
+    The rule that found a point does not confirm it: a finer one must, and if it does not, the next
+    one follows.
     """
     least = max(point.fineness, needed(system.phi, point.log_alpha))
     for fineness in range(1 + least, max(FINEST, least + 2) + 1):
@@ -137,7 +137,7 @@ def refined(system: EquationPair, point: NewtonPoint) -> Constants | None:
 def _polished(
     system: EquationPair, point: NewtonPoint, found: Equations, fineness: int
 ) -> Constants:
-    """The constants at a point, after one more Newton step where it gains digits."""
+    """The constants at a point, after one more Newton step if it gains digits."""
     s, beta = point.log_alpha, point.beta
     step = None if found.residual <= POLISHED else found.step
     after = step and equations_at(system, s + step[0], beta + step[1], fineness)
@@ -149,7 +149,7 @@ def _polished(
 def by_shift(point: Any) -> tuple[float, float]:
     """The key that sorts points by preference: the smallest |beta| first, positive before negative.
 
-    ``point``: what has a ``beta``, which may be None for 0.
+    ``point``: an object with a ``beta``, which may be None for 0.
     """
     beta = point.beta or 0.0
     return round(abs(beta), 9), -beta
@@ -162,7 +162,7 @@ def by_shift(point: Any) -> tuple[float, float]:
 def branches(system: EquationPair) -> tuple[Branch, ...]:
     """The branches of the system, for any target.
 
-    The branch of the smallest |beta| comes first, positive before negative.
+    The branch with the smallest |beta| comes first, positive before negative.
     """
     phi = system.phi
     kinks = np.array(phi.kink_points)
@@ -197,7 +197,7 @@ def first_point(system: EquationPair, branch: Branch) -> tuple[float, NewtonPoin
     """(a small target, the branch's point there)."""
     target = min(SMALL, system.target)
     here = _started(system, branch, target)
-    # kinks or strong curvature near by: start closer to the limit
+    # kinks or strong curvature nearby: start closer to the limit
     while here is None and target > 1e-9:
         target /= 30
         here = _started(system, branch, target)
@@ -207,7 +207,7 @@ def first_point(system: EquationPair, branch: Branch) -> tuple[float, NewtonPoin
 def newton_step(
     system: EquationPair, target: float, here: NewtonPoint
 ) -> tuple[float, NewtonPoint]:
-    """The last (target, point) on the way from a point at ``target`` to the system's own target."""
+    """The last (target, point) on the path from a point at ``target`` to the system's target."""
     before: tuple[float, NewtonPoint] | None = None
     stride = STRIDE
     while target != system.target:

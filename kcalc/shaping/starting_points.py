@@ -1,6 +1,6 @@
 """A scan of the whole (log alpha, beta) plane.
 
-Solutions that no branch leads to, and the target nearest to an unreachable one.
+It finds solutions that no branch leads to, and the target nearest to an unreachable one.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .solver import NewtonPoint, needed, newton, refined
 _SMOOTH = np.arange(-3.0, 2.76, 0.25)  # log alpha; smaller ones belong to branches
 _KINKED = np.arange(-6.0, 2.01, 0.25)
 _SHIFTS = np.arange(-8.0, 8.01, 0.125)
-# Values of log alpha at which smooth activations are close to steps or ramps.
+# values of log alpha at which smooth activations are close to steps or ramps
 _FAR = np.arange(2.5, 8.0, 0.5)
-# Values of x at which the scan places a kink.
+# values of x at which the scan places a kink
 _PLACES = np.concatenate(
     [np.arange(-8.0, -3.0, 0.5), np.arange(-3.0, 3.01, 0.25), np.arange(3.5, 8.01, 0.5)]
 )
 _TRIED = 80  # cells per solve
 _STEEP = np.arange(-3.0, 8.0, 0.5)  # log of alpha over the width of a narrow feature
 _FEATURES = 3
-_WALKS = 4  # places from which the curve is walked for a target that is out of reach
+_WALKS = 4  # points from which the curve is followed for an unreachable target
 _COARSE = 1e-11  # moments below this times their scale are rounding
 
 
@@ -42,7 +42,7 @@ _COARSE = 1e-11  # moments below this times their scale are rounding
 class MomentGrid:
     """Moments (variance, excess, turn, tilt, bend) on a curvilinear grid of (log alpha, beta).
 
-    They have the shape (5, rows, columns).
+    Their shape is (5, rows, columns).
     """
 
     log_alpha: Array
@@ -50,7 +50,7 @@ class MomentGrid:
     values: Array
 
     def surfaces(self, system: EquationPair) -> tuple[Array, Array]:
-        """The first residual and the targeted quantity; nan where they are rounding."""
+        """The first residual and the target quantity; nan if they are only rounding."""
         variance = self.values[0]
         with np.errstate(all="ignore"):
             first, second = system.surfaces(*self.values)
@@ -62,7 +62,7 @@ class MomentGrid:
 def sheets(phi: Activation) -> tuple[MomentGrid, ...]:
     """A grid of shifts for a smooth activation.
 
-    For a kinked one, a grid of places x of each kink.
+    For a kinked one, a grid of positions x of each kink.
     """
     if not phi.kinks:
         s, beta = np.meshgrid(_SMOOTH, _SHIFTS, indexing="ij")
@@ -78,7 +78,7 @@ def sheets(phi: Activation) -> tuple[MomentGrid, ...]:
 
 
 def _about(phi: Activation, centre: float, log_alpha: Array) -> MomentGrid:
-    """A grid of places x of one point of phi."""
+    """A grid of positions x of one point of phi."""
     s, place = np.meshgrid(log_alpha, _PLACES, indexing="ij")
     beta = centre - np.exp(s) * place
     values = np.array(
@@ -88,7 +88,7 @@ def _about(phi: Activation, centre: float, log_alpha: Array) -> MomentGrid:
 
 
 def _centres(phi: Activation) -> tuple[float, ...]:
-    """Where a smooth activation turns most sharply: 0, or the narrow features that lie apart."""
+    """Where a smooth activation bends most: 0, or separate narrow features."""
     if width(phi) == 1:
         return (0.0,)
     edges = mesh(phi, NEAR)
@@ -170,9 +170,9 @@ def _changes(values: Array) -> Any:
 
 
 def curves(system: EquationPair) -> Iterator[NewtonPoint | BranchEnd]:
-    """The curves on which the first equation holds, those of the nearest targets first.
+    """The curves on which the first equation holds, nearest targets first.
 
-    Each is a point of it that has the target, or its end on the way there.
+    Each is given by a point with the target, or by its end on the path there.
     """
     places = [place for sheet in sheets(system.phi) for place in _crossings(sheet, system)]
     tried: list[tuple[float, float]] = []

@@ -1,6 +1,6 @@
 """Plain networks of symbolic depth.
 
-Q, slope, curvature and C map of ``L`` equal layers, where they close.
+Q, slope, curvature and C map of ``L`` equal layers, if they have closed forms.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class VanillaMaps(Shown):
     ``kc.architectures.vanilla`` of symbolic depth.
 
     ``q_map`` is an expression in ``kc.symbols.q``; ``slope`` and ``curvature`` are C_f'(1) and
-    C_f''(1), ``c_map`` an expression in ``kc.symbols.c``, for two inputs of one q value that every
-    layer keeps (positively homogeneous activations need not keep it). Each is computed when asked
-    for, and refused (KcalcError) where it has no closed form. ``psi`` and ``kappa`` are a layer's
-    C'(1) and C''(1).
+    C_f''(1), ``c_map`` an expression in ``kc.symbols.c``, for two inputs with the same q value that
+    every layer preserves (positively homogeneous activations need not preserve it). Each is
+    computed on access and raises KcalcError if it has no closed form. ``psi`` and ``kappa`` are
+    C'(1) and C''(1) of a layer.
     """
 
     activation: Activation | None
@@ -53,13 +53,13 @@ class VanillaMaps(Shown):
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the formulas."""
         text = (
-            "infinite width, fresh Gaussian weights; two inputs of one q value that every layer "
-            "keeps"
+            "infinite width, fresh Gaussian weights; two inputs with the same q value that every "
+            "layer preserves"
         )
         return (Assumption("network", text, "convention"),)
 
     def _reasons(self) -> dict[str, sp.Expr | KcalcError]:
-        """The quantities, or why they do not close."""
+        """The quantities, or the reasons why they have no closed form."""
         found: dict[str, sp.Expr | KcalcError] = {}
         for name in ("q_map", "c_map", "slope", "curvature", "gap"):
             try:
@@ -69,7 +69,7 @@ class VanillaMaps(Shown):
         return found
 
     def _closed(self) -> dict[str, sp.Expr]:
-        """The quantities that close."""
+        """The quantities with a closed form."""
         return {
             name: value
             for name, value in self._reasons().items()
@@ -80,7 +80,7 @@ class VanillaMaps(Shown):
         return [{"activation": self.activation, "depth": self.depth} | self._closed()]
 
     def to_dict(self) -> dict[str, Any]:
-        """The expressions that close, as text."""
+        """The closed-form expressions, as text."""
         name = None if self.activation is None else self.activation.name
         own = {
             "activation": name,
@@ -102,7 +102,7 @@ class VanillaMaps(Shown):
         ]
 
     def _notes(self) -> list[str]:
-        """A line per reason for which quantities do not close."""
+        """A line per reason why quantities have no closed form."""
         names: dict[str, list[str]] = {}
         for name, value in self._reasons().items():
             if isinstance(value, KcalcError):
@@ -128,9 +128,9 @@ class VanillaMaps(Shown):
         phi, square = self._known("Q map"), self.sigma_w**2
         if phi.degree is None:
             raise KcalcError(
-                f"the Q map of symbolic depth does not close for {phi.name}, which is not "
-                f"positively homogeneous; "
-                "kc.q_map(kc.architectures.vanilla(depth)) has it at any depth"
+                f"the Q map of symbolic depth has no closed form for {phi.name}, which is not "
+                "positively homogeneous; kc.q_map(kc.architectures.vanilla(depth)) computes it "
+                "for any depth"
             )
         k, moment = sp.Integer(phi.degree), _second_moment(phi)
         after = (
@@ -179,12 +179,12 @@ class VanillaMaps(Shown):
 
     @property
     def c_map(self) -> sp.Expr:
-        """C_f(c) where it has a closed form.
+        """C_f(c), if it has a closed form.
 
         It is c^(n^L) for C = c^n (Hermite polynomials), 1 - (1 - c) s^L for C = 1 - (1 - c) s
         (affine activations).
 
-        Raises: KcalcError for others, naming the available ones.
+        Raises: KcalcError for other activations, naming alternatives.
         """
         phi = self._known("C map")
         level = self._level()
@@ -198,17 +198,16 @@ class VanillaMaps(Shown):
                 return 1 - (1 - symbols.c) * poly.LC() ** self.depth
         instead = "flow(c, depth), its limit" if phi.degree == 1 else "slope and curvature at c = 1"
         raise KcalcError(
-            f"the C map of symbolic depth does not close for {phi.name}; take {instead}, or "
-            f"kc.c_map(kc.architectures.vanilla(depth))"
+            f"the C map of symbolic depth has no closed form for {phi.name}; use {instead}, or "
+            "kc.c_map(kc.architectures.vanilla(depth))"
         )
 
     @property
     def gap(self) -> sp.Expr:
-        """1 - C_f(c) to leading order as L -> oo, for any c < 1 that is drawn to 1.
+        """1 - C_f(c) to leading order as L -> oo, for any c < 1 that converges to 1.
 
         It is 9/(2 k^2 L^2) for piecewise linear activations, k = C(0) of a layer, and 2/(kappa L)
-        for others with psi = 1.
-        Raises: KcalcError where psi is not 1.
+        for others with psi = 1. Raises: KcalcError if psi is not 1.
         """
         phi = self._known("limit")
         if phi.degree == 1:
@@ -219,8 +218,8 @@ class VanillaMaps(Shown):
         psi, kappa = self.psi, self.kappa
         if abs(float(psi) - 1) > AGREED or kappa == sp.oo:
             raise KcalcError(
-                f"1 - C of {phi.name} falls like a power of depth only where C'(1) = 1 (here "
-                f"{float(psi):.6g}) and C''(1) is finite; kc.depth_limit gives c* and the rate"
+                f"1 - C of {phi.name} falls like a power of depth only if C'(1) = 1 (here "
+                f"{float(psi):.6g}) and C''(1) is finite; kc.depth_limit returns c* and the rate"
             )
         return 2 / (kappa * self.depth)
 
@@ -254,22 +253,21 @@ class VanillaMaps(Shown):
         return self.activation
 
     def _level(self) -> sp.Expr:
-        """The q value of pre-activations. Raises: KcalcError where layers do not keep it."""
+        """The q value of pre-activations. Raises: KcalcError if layers do not preserve it."""
         phi = self._known("C map")
         if phi.degree is not None:
             return sp.Integer(1)  # the C map is the same at every q
         level = self.sigma_w**2 * self.q
         if level.free_symbols:
             raise KcalcError(
-                f"{phi.name} has another C map at every q, so sigma_w and q must be numbers"
+                f"{phi.name} has a different C map at every q, so sigma_w and q must be numbers"
             )
         after = float(self.sigma_w) ** 2 * float(phi.second_moment(float(level)))
         if not math.isclose(after, float(level), rel_tol=1e-10):
             raise KcalcError(
-                f"layers of {phi.name} take pre-activations of q = {float(level):.6g} to "
-                f"{after:.6g}, so that each has another C map and "
-                "powers of one do not serve; choose sigma_w and q so that sigma_w^2 Q(sigma_w^2 "
-                "q) = sigma_w^2 q, or shape the activation"
+                f"layers of {phi.name} change the q of pre-activations from {float(level):.6g} to "
+                f"{after:.6g}, so every layer has a different C map; choose sigma_w and q so that "
+                "sigma_w^2 Q(sigma_w^2 q) = sigma_w^2 q, or shape the activation"
             )
         return level
 
@@ -280,10 +278,10 @@ def vanilla_maps(
     """The maps of a plain network whose depth is a SymPy expression (default the symbol L).
 
     ``activation=None`` leaves C'(1) and C''(1) of a layer as ``kc.symbols.psi`` and
-    ``kc.symbols.kappa``. ``q`` is the inputs' mean square, which matters only for activations that
-    are not positively homogeneous: layers must keep it.
+    ``kc.symbols.kappa``. ``q`` is the mean square of the inputs. It matters only for activations
+    that are not positively homogeneous: their layers must preserve it.
 
-    Raises: KcalcError for a depth that is a number but no whole number >= 1, and bad sigma_w or q.
+    Raises: KcalcError for a numeric depth that is not an integer >= 1, and for bad sigma_w or q.
     """
     layers: Any = (
         sp.Symbol("L", positive=True, integer=True)
@@ -317,7 +315,7 @@ def vanilla_maps(
 
 
 def _second_moment(phi: Activation) -> sp.Expr:
-    """E phi(z)^2, exact where there is a closed form."""
+    """E phi(z)^2, exact if there is a closed form."""
     closed = phi.q_map.expr.closed_form
     return (
         sp.Float(float(phi.second_moment(1.0)))
@@ -339,7 +337,7 @@ def _local_c(phi: Activation, c: sp.Expr) -> sp.Expr:
 def _at_one(phi: Activation, level: sp.Expr, order: int) -> sp.Expr:
     """C'(1) or C''(1) at uniform q.
 
-    The limit of the closed form where it agrees with the number, else the number.
+    The limit of the closed form if it agrees with the numerical value, else that value.
     """
     number = float(phi.c_map.derivative(order)(1.0, float(level)))
     closed: Any = phi.c_expr(symbols.c, level, level)

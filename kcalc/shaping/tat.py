@@ -1,12 +1,13 @@
 """Tailored activation transformations.
 
-Leaky ReLUs of a slope made for the network, and smooth activations of a given curvature [TAT].
+Leaky ReLUs with a slope tailored to the network, and smooth activations with a given curvature
+[TAT].
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
@@ -40,7 +41,7 @@ DKS = Remedy("dks")
 
 
 def tailored(call: MethodCall) -> None:
-    """Activations that have a curvature, or that eta tailors, in a network deep enough for it.
+    """Activations that have a curvature or that eta tailors, in a deep enough network.
 
     Raises: KcalcError.
     """
@@ -57,12 +58,12 @@ def tailored(call: MethodCall) -> None:
 @shaping_method(
     "tat",
     Record(
-        "Tailored activations: relu becomes a leaky ReLU with a slope made for the network (eta); "
-        "smooth activations get a small curvature (tau). All slopes at c = 1 are 1.",
+        "Tailored activations: relu becomes a leaky ReLU with a slope tailored to the network "
+        "(eta); smooth activations get a small curvature (tau). All slopes at c = 1 are 1.",
         {
-            "eta": "relu and leaky_relu: the c value orthogonal inputs may reach, in (0, 1); "
+            "eta": "relu and leaky_relu: the largest c value for orthogonal inputs, in (0, 1); "
             "default 0.9",
-            "tau": "smooth activations, in place of eta: the largest curvature C''(1), > 0; "
+            "tau": "smooth activations, instead of eta: the largest curvature C''(1), > 0; "
             "default 0.3",
             **TOKEN_TARGETS,
         },
@@ -76,28 +77,39 @@ def tat(
     eta: float | None = None,
     tau: float | None = None,
     tokens: Any = None,
-    token_rows: str = "keep",
+    token_rows: Literal["keep", "rescale"] = "keep",
+    *,
+    assume_independent: bool = False,
 ) -> Shaping:
-    """Shape a network with slopes 1 at c = 1 and a target curvature of its C maps [TAT sec. 4].
+    """Give all C maps slope 1 at c = 1 and a target curvature [TAT sec. 4].
 
-    All slopes at c = 1 are 1, and the C maps are as curved as the target says.
+    All slopes at c = 1 are 1, and the target sets the curvature of the C maps.
 
     ``eta`` (default .9), for relu and leaky_relu: the largest c value that any subnetwork gives to
-    orthogonal inputs. Every such activation becomes a leaky ReLU of one negative slope in [0, 1),
-    times sqrt(2/(1 + slope^2)); the closed form is exact for every q. ``tau`` (default .3), for
-    smooth activations: the largest curvature C_f''(1) of any subnetwork; then Q(1) = Q'(1) = C'(1)
-    = 1 and C''(1) = tau / multiplier at every layer. Domain: 0 < eta < 1, tau > 0. With neither,
-    the network's activations choose. ``tokens``, ``token_rows``: for networks with TokenMix, as in
+    orthogonal inputs. Every such activation becomes a leaky ReLU with the same negative slope in
+    [0, 1), times sqrt(2/(1 + slope^2)); the closed form is exact for every q. ``tau`` (default .3),
+    for smooth activations: the largest curvature C_f''(1) of any subnetwork; then Q(1) = Q'(1) =
+    C'(1) = 1 and C''(1) = tau / multiplier at every layer. Domain: 0 < eta < 1, tau > 0. If neither
+    is given, the activations of the network decide. ``tokens``, ``token_rows``: for networks with
+    TokenMix, as in
     :func:`dks`.
 
-    The activations have means, so that a LayerNorm or GroupNorm may only read outputs of weights
-    (an Affine, sums and pools of them): one that reads an activation has slope q / (q - mean^2) > 1
-    and is refused. An RMSNorm may stand anywhere. For the same reason a Sum of which more than one
-    addend ends in an activation is refused: their means meet.
+    The activations have nonzero means. A LayerNorm or GroupNorm may therefore only read outputs of
+    weights (an Affine, or sums and pools of them); one that reads an activation has slope q / (q -
+    mean^2) > 1 and raises an error. An RMSNorm may be anywhere. For the same reason, a Sum raises
+    an error if more than one addend ends in an activation: their means would add up.
 
-    Returns: a Shaping. Raises: KcalcError for bad targets, activations that do not fit and norms
-    that read means; UnreachableTarget where the network is too shallow for ``eta``, or no constants
-    give ``tau``, naming the nearest target.
+    Returns: a Shaping. Raises: KcalcError for bad targets, unsuitable activations, and norms that
+    read means; UnreachableTarget naming the nearest target, if the network is too shallow for
+    ``eta`` or no constants give ``tau``.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> s = kc.shaping.tat(kc.architectures.vanilla(50, "relu"), eta=0.9)
+    >>> print(round(kc.c_map(s.network)(0.0), 6))
+    0.9
+
     """
     eta, tau = _target(eta, "eta"), _target(tau, "tau")
     if eta is not None and tau is not None:
@@ -157,7 +169,7 @@ def _tailored(
     ]
     note = Assumption(
         "network",
-        f"eta bounds the c value that subnetworks give to orthogonal inputs; negative slope "
+        "eta bounds the c value of orthogonal inputs after any subnetwork; negative slope "
         f"{slope:.10g} everywhere",
     )
     return Shaping(
@@ -188,7 +200,7 @@ def negative_slope(network: Network, eta: float) -> float:
 
     The maximal c value is that of a network of leaky ReLUs.
 
-    Raises: UnreachableTarget where even ReLUs (slope 0) do not reach it.
+    Raises: UnreachableTarget if even ReLUs (slope 0) do not reach it.
     """
     most = maximal_c_value(network)
     reached = float(most(0.0))
@@ -204,10 +216,9 @@ def negative_slope(network: Network, eta: float) -> float:
 
 
 def plain_depth(eta: float) -> str:
-    """The least depth of a plain ReLU network for the c value ``eta``, in words.
+    """The minimal depth of a plain ReLU network for the c value ``eta``, in words.
 
-    It is the least number of layers for which such a network gives orthogonal inputs the c value
-    ``eta``.
+    It is the smallest number of layers after which orthogonal inputs have the c value ``eta``.
 
     ``1 - C(c) = u - (sin t - t cos t) / pi`` with ``u = 1 - c = 2 sin^2(t/2)``. Networks deeper
     than ``DEEPEST`` cannot be built.
@@ -262,7 +273,7 @@ def _smooth(
 
 
 def check_curvature(phi: Activation) -> None:
-    """Refuse activations without a second derivative of the C map at 1, or with too few constants.
+    """Reject activations whose C map has no second derivative at 1, or with too few constants.
 
     Raises: KcalcError saying why.
     """
@@ -275,13 +286,13 @@ def check_curvature(phi: Activation) -> None:
             ("give eta (tailored ReLU)",) if _is_leaky(phi) else ("use a smooth activation", DKS)
         )
         raise KcalcError(
-            f"{phi.name} has a kink at {kinks}, so that C''(1) is infinite and cannot be tau / "
-            f"multiplier"
+            f"{phi.name} has a kink at {kinks}, so C''(1) is infinite and cannot be tau / "
+            "multiplier"
         ).advising(*hints, joint=": ")
     if phi.degree is not None:
         raise KcalcError(
-            f"{phi.name} is positively homogeneous: input scale and shift are one constant, and "
-            f"Q'(1), C'(1) and C''(1) need two"
+            f"{phi.name} is positively homogeneous: input scale and shift act as one constant, but "
+            "Q'(1), C'(1) and C''(1) need two"
         ).advising("use another activation", DKS)
 
 
@@ -293,7 +304,7 @@ def curvature_systems(phi: Activation, curvature: float) -> tuple[CurvatureSyste
 def _applied(
     plain: Network, table: ConstantsTable, target: str, tokens: Any
 ) -> tuple[Network, tuple[str, ...]]:
-    """The network with these constants, checked, and the edits of its token mixing."""
+    """The checked network with these constants, and the edits of its token mixing."""
     shaped, edited = with_tokens(replace_activations(plain, table.activations), tokens)
     promise = f"C'(1) = 1 and {target}"
     check_fresh(shaped)

@@ -1,6 +1,6 @@
-"""Local kernel quantities of an activation at q = 1 in 30 digits.
+"""Local kernel quantities of an activation at q = 1 with 30 digits.
 
-They are computed by closed forms and certified balls, which no solver uses.
+They come from closed forms and certified balls, independently of the solver.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ DIGITS = 30
 def local_values(phi: Activation) -> dict[str, Any]:
     """Q(1), Q'(1), C(0), C'(1), C''(1) and the mean of phi at q = 1, as mpmath numbers.
 
-    Where phi jumps, C'(1) is infinite, and where phi' does, C''(1). Callables, and functions of
-    which nothing can be proven, give double precision.
+    If phi jumps, C'(1) is infinite; if phi' jumps, C''(1) is. Callables, and functions without
+    certified bounds, give double precision.
     """
     if not phi.numeric_only:
         try:
             found = _values(phi, mpmath_field(DIGITS))
             return {name: mpmath.mp.make_mpf(value._mpf_) for name, value in found.items()}
-        except KcalcError:  # no certified enclosure is known
+        except KcalcError:  # no certified enclosure available
             pass
     return {name: mpmath.mpf(float(value)) for name, value in _values(phi, NUMPY).items()}
 

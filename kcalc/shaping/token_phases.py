@@ -1,4 +1,4 @@
-"""Phases of a transformer over its gains: where tokens stay apart, and where they become equal."""
+"""Phases of a transformer over its gains: where tokens stay distinct or become equal."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError, UnreachableTarget
 from ..foundation.guests import DRAWINGS
+from ..foundation.moved import formerly_a_function
 from ..foundation.plain_arguments import choice
 from ..foundation.printing import Shown, plain, shown, spread
 from ..foundation.rootfinding import zero_between
@@ -45,17 +46,16 @@ QUANTITIES = {
     "gradient_difference": "difference mode of gradients",
     "growth": "growth of the stream",
 }
-RANGE = (0.02, 50.0)  # of gains, in which a target is looked for
+RANGE = (0.02, 50.0)  # of gains, searched for a target
 POINTS = 11
 
 
 def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
     """The network with weights multiplied by factors.
 
-    ``scores``: the standard deviation of the weights that make queries, so that scores have the
-    factor; ``values``: that of those that make values; ``residual``, ``shortcut``: the weights of
-    the branches and of the shortcut in every sum of the trunk.
-    Raises: KcalcError for other names, and where the network has no such weights.
+    ``scores``: multiplies the weights of queries, and so the scores; ``values``: the weights of
+    values; ``residual``, ``shortcut``: the weights of the branches and of the shortcut in every sum
+    of the trunk. Raises: KcalcError for other names, and if the network has no such weights.
     """
     for name in gains:
         choice(name, "gain", GAINS)
@@ -67,7 +67,7 @@ def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
             if not isinstance(layer, Affine):
                 raise KcalcError(
                     f"node {node!r} reads its {('queries', '', 'values')[slot]} from {below!r}, "
-                    f"which is no Affine layer: the gain {name!r} would change nothing"
+                    f"which is not an Affine layer: the gain {name!r} would have no effect"
                 )
             made[below] = replace(layer, sigma_w=layer.sigma_w * gains[name])
     if {"residual", "shortcut"} & set(gains):
@@ -84,12 +84,11 @@ def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
 class TokenPhases(Shown, Approximable):
     """Laws of depth of a transformer over two gains; arrays of shape (len(y), len(x)).
 
-    ``names``: of the gains along x and along y. ``cosine``: the limit of token cosines, 1 where
-    tokens become equal; ``slope``: of the token map at 1, above 1 where equal tokens part;
-    ``rate``: the factor of distances from the limit, per block (1 where they fall as a power of
-    depth);
-    ``gradient_mean``, ``gradient_difference``, ``growth``: as of :class:`DepthLaws`. nan where a
-    block has no law.
+    ``names``: the gains along x and along y. ``cosine``: the limit of token cosines, 1 if tokens
+    become equal. ``slope``: the slope of the token map at 1, above 1 if nearly equal tokens
+    separate. ``rate``: the factor per block of distances from the limit (1 if they fall as a power
+    of depth). ``gradient_mean``, ``gradient_difference``, ``growth``: as in :class:`DepthLaws`.
+    Values are nan if a block has no law.
     """
 
     names: tuple[str, str]
@@ -104,7 +103,7 @@ class TokenPhases(Shown, Approximable):
     assumptions: tuple[Assumption, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The grid and the arrays as nested lists; None where a value is not finite."""
+        """The grid and the arrays as nested lists; values that are not finite become None."""
         return {
             "gains": list(self.names),
             **{name: plain(getattr(self, name)) for name in ("x", "y", *QUANTITIES)},
@@ -133,7 +132,7 @@ class TokenPhases(Shown, Approximable):
         return f"TokenPhases({self.names[1]} x {self.names[0]}, {grid} points)"
 
     def plot(self, ax: Axes | None = None, quantity: str = "cosine") -> Axes:
-        """Draw a quantity in colour, and the line where the slope at 1 is 1.
+        """Plot a quantity in colour, with the line where the slope at 1 is 1.
 
         ``quantity``: cosine, slope, rate, growth, gradient_mean or gradient_difference.
         Returns: the Axes.
@@ -150,7 +149,7 @@ def token_phases(
 
     ``network``: a block, or a network that repeats one. ``gains``: two of ``scores``, ``values``,
     ``residual``, ``shortcut``, each an increasing array of factors > 0, the first along x.
-    ``tokens``, ``token_cosine``: as in :func:`kcalc.depth_laws`, which is taken at every point.
+    ``tokens``, ``token_cosine``: as in :func:`kcalc.depth_laws`, which is evaluated at every point.
 
     The slope at 1 does not depend on the scores, but the limit x* < 1 does.
     Returns: a :class:`TokenPhases`. Raises: KcalcError for other gains or arrays.
@@ -195,14 +194,13 @@ def _laws(
 def token_gain(
     network: Network, tokens: int, gain: str, token_cosine: float = 0.0, **target: float
 ) -> float:
-    """The factor of a gain at which a law of depth has a target.
+    """The factor of a gain at which a law of depth meets a target.
 
     ``gain``: scores, values, residual or shortcut. ``target``: one of ``cosine``, ``slope``,
-    ``rate``, ``growth``, ``gradient_mean``, ``gradient_difference``, as of :class:`TokenPhases`:
-    ``token_gain(net, 64, "scores", cosine=0.5)``. Of several factors between 0.02 and 50, the one
-    nearest to 1 (in its logarithm) is given.
-    Raises: UnreachableTarget with the range of values where there is none; KcalcError for other
-    names.
+    ``rate``, ``growth``, ``gradient_mean``, ``gradient_difference``, as in :class:`TokenPhases`:
+    ``token_gain(net, 64, "scores", cosine=0.5)``. Among several factors between 0.02 and 50, the
+    result is the one nearest to 1 (in its logarithm). Raises: UnreachableTarget with the range of
+    values if there is none; KcalcError for other names.
     """
     require_network(network)
     choice(gain, "gain", GAINS)
@@ -230,5 +228,8 @@ def _nearest_root(off: Callable[[float], float], words: str, goal: float) -> flo
     reached = [goal + value for value in map(known, grid) if math.isfinite(value)]
     span = f"{min(reached):.6g} to {max(reached):.6g}" if reached else "no values"
     raise UnreachableTarget(
-        f"no factor from {RANGE[0]:g} to {RANGE[1]:g} gives {words}: there are {span}"
+        f"no factor from {RANGE[0]:g} to {RANGE[1]:g} gives {words}: the range is {span}"
     )
+
+
+formerly_a_function(__name__)

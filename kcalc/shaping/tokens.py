@@ -1,11 +1,11 @@
 """Shaping of networks that mix tokens.
 
-q = 1 at every token in front of every activation, for inputs of known token cosines.
+The condition is q = 1 at every token before every activation, for inputs with known token cosines.
 
-Local conditions hold where every activation sees q = 1. Rows of a mixing keep that only for some
-cosines between the tokens they mix, so that these must be given; they are followed by the exact
-recursion over pairs of tokens. Slopes and curvature stay those of the activations alone: the effect
-of mixing on the *difference* of two inputs depends on how it is spread over their tokens.
+Local conditions hold if every activation sees q = 1. Rows of a mixing preserve that only for some
+cosines between the tokens they mix, so the cosines must be given. An exact recursion over pairs of
+tokens follows them. Slopes and curvature are those of the activations only: the effect of mixing on
+the *difference* of two inputs depends on how it is spread over their tokens.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .mixing import ALIKE
 
 Node = Hashable
 Array = np.ndarray
-KEPT = 1e-8  # how far q may be from 1
+KEPT = 1e-8  # tolerance of q around 1
 AT_START = (
     "q = 1 at every token holds at initialisation, and for inputs whose tokens have the cosines "
     "given"
 )
 APART = (
-    "slopes are those of the activations: token mixing is taken to keep the difference of two "
-    "inputs, which depends on the inputs"
+    "slopes are those of the activations: token mixing is assumed to preserve the difference of "
+    "two inputs, which depends on the inputs"
 )
 
 
@@ -43,7 +43,7 @@ APART = (
 class TokenCosines:
     """The cosines between the tokens of an input, (T, T), and their images under a network.
 
-    ``rows``: what becomes of the rows of mixings, "keep" or "rescale".
+    ``rows``: the treatment of the rows of mixings, "keep" or "rescale".
     """
 
     cosines: Array
@@ -62,7 +62,7 @@ class TokenCosines:
 
     @cached_property
     def example(self) -> Array:
-        """One input (T, T + 1) whose tokens have q = 1, channel mean 0 and the cosines given."""
+        """One input (T, T + 1) whose tokens have q = 1, channel mean 0 and the given cosines."""
         from scipy.linalg import helmert
 
         values, vectors = np.linalg.eigh(self.cosines)
@@ -72,7 +72,8 @@ class TokenCosines:
     def _image(self, network: Network) -> tuple[Any, Network, Array]:
         """(map, network, example) with the example as an input of the network.
 
-        The network has inputs of the example's channels; the example has the shape of an input.
+        The inputs of the network get the channels of the example, and the example gets the shape of
+        an input.
         """
         layers = [
             layer
@@ -83,7 +84,7 @@ class TokenCosines:
         shape = (len(self.cosines),) if shape is None else shape
         if prod(shape) != len(self.cosines):
             raise KcalcError(
-                f"tokens gives cosines of {len(self.cosines)} tokens, but the inputs have "
+                f"tokens contains the cosines of {len(self.cosines)} tokens, but the inputs have "
                 f"{prod(shape)} locations {shape}"
             )
         free = network.map_layers(lambda node, layer: replace(layer, features=None), Input)
@@ -109,15 +110,15 @@ class TokenCosines:
         return self._image(network)[0].assumptions
 
     def farthest(self, network: Network) -> float:
-        """The q value in front of an activation that is farthest from 1."""
+        """The q value before an activation that is farthest from 1."""
         q = self.q_values(network)
         seen = np.concatenate([q[network.parents(node)[0]] for node in network.nodes_of(Nonlinear)])
         return float(seen[np.argmax(np.abs(seen - 1))])
 
     def check(self, network: Network) -> None:
-        """Refuse a network in which an activation sees another q than 1.
+        """Reject a network in which an activation sees a q other than 1.
 
-        Raises: KcalcError naming the row that changes it.
+        Raises: KcalcError naming the row that changes q.
         """
         q = self.q_values(network)
         off = {node: np.abs(values - 1) > KEPT for node, values in q.items()}
@@ -133,10 +134,10 @@ class TokenCosines:
                 row = int(np.argmax(np.abs(q[node] - 1)))
                 raise KcalcError(
                     f"row {row} of the TokenMix at node {node!r} makes q = {q[node][row]:.6g} for "
-                    f"these tokens, so that activation {bad!r} does not see q = 1; pass "
-                    "token_rows='rescale', put an RMSNorm before the activation, or take a matrix "
-                    "that keeps q: kc.token_mixing.preserving(source, target) for the cosines that "
-                    "reach it, or value_skip(T) with mix=0"
+                    f"these tokens, so activation {bad!r} does not see q = 1; pass "
+                    "token_rows='rescale', put an RMSNorm before the activation, or use a matrix "
+                    "that preserves q: kc.token_mixing.preserving(source, target) for the cosines "
+                    "that reach it, or value_skip(T) with mix=0"
                 )
         parent = network.parents(bad)[0]
         token = int(np.argmax(off[parent]))
@@ -146,9 +147,9 @@ class TokenCosines:
         )
 
     def applied(self, shaped: Network) -> tuple[Network, tuple[str, ...]]:
-        """The shaped network, its rows rescaled where that is asked for, checked token by token.
+        """The shaped network, with rows rescaled if requested, checked token by token.
 
-        The edits are returned too. Raises: KcalcError.
+        Also returns the edits. Raises: KcalcError.
         """
         made, edits = self.rescaled(shaped) if self.rows == "rescale" else (shaped, ())
         self.check(made)
@@ -157,7 +158,7 @@ class TokenCosines:
     def rescaled(self, network: Network) -> tuple[Network, tuple[str, ...]]:
         """The network with rescaled token mixings, and the edits.
 
-        The rows of the mixings are divided so that all mixings make q = 1.
+        The rows of the mixings are divided to give q = 1 after every mixing.
         """
         normed = with_norms(network, network.nodes_of(TokenMix))
         q = self.q_values(normed)
@@ -168,8 +169,8 @@ class TokenCosines:
             if np.abs(sizes - 1).max() <= ALIKE:
                 return layer
             changes.append(
-                f"{node}: rows divided by {sizes.min():.6g} to {sizes.max():.6g}, so that every "
-                f"token keeps q = 1"
+                f"{node}: rows divided by {sizes.min():.6g} to {sizes.max():.6g}, so every token "
+                "keeps q = 1"
             )
             return TokenMix(layer.array / sizes[:, None])
 
@@ -177,7 +178,7 @@ class TokenCosines:
 
 
 def with_norms(network: Network, behind: Container[Node]) -> Network:
-    """The network with an RMSNorm behind some nodes."""
+    """The network with an RMSNorm after some nodes."""
     names: dict[Node, Node] = {}
     steps = []
     for node, layer, parents in network.steps():

@@ -1,4 +1,4 @@
-"""The depth trace of a network: q, c and token cosine of every layer, and where its blocks end."""
+"""The depth trace of a network: q, c and token cosine of every layer, and its blocks."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ STARTS = (-0.9, -0.5, 0.0, 0.5, 0.9)
 class DepthTrace:
     """q, c and token cosines of nodes in the order of the network.
 
-    The inputs have the c values ``cosines``, and q = 1 unless said otherwise.
+    The inputs have the c values ``cosines``, and q = 1 by default.
 
-    ``depth``: the nonlinear layers on the longest way from an input to the node, itself included,
-    and a half more after an Affine that follows them, shape (nodes,). ``values``: c values, shape
-    (nodes, cosines). ``q``, ``token_cosine``: shape (nodes,), the latter None without tokens and
-    nan where they are pooled. ``errors``: {"q", "c", "token_cosine": standard errors, (nodes,)}
-    where attention is sampled. ``layers``: the rows that are Affine or Nonlinear. ``trunk``: the
-    rows of the nodes through which all ways from inputs to outputs pass; where there are hardly
-    any, those on a longest way. ``blocks``: the rows of the nodes between which the blocks lie.
-    ``found``: the result of :func:`kcalc.node_values`.
+    ``depth``: the number of nonlinear layers on the longest path from an input to the node,
+    including the node, plus a half after a following Affine; shape (nodes,). ``values``: c values,
+    shape (nodes, cosines). ``q``, ``token_cosine``: shape (nodes,); the latter is None without
+    tokens and nan after pooling. ``errors``: {"q", "c", "token_cosine": standard errors, (nodes,)}
+    if attention is sampled. ``layers``: the rows that are Affine or Nonlinear. ``trunk``: the rows
+    of the nodes on all paths from inputs to outputs or, if there are hardly any, on a longest path.
+    ``blocks``: the rows of the nodes that separate the blocks. ``found``: the result of
+    :func:`kcalc.node_values`.
     """
 
     cosines: tuple[float, ...]
@@ -58,16 +58,16 @@ class DepthTrace:
 def depth_trace(
     network: Network, cosines: Iterable[float] = STARTS, q: float = 1.0, **options: Any
 ) -> DepthTrace:
-    """The values of every node for inputs of the given q and c values.
+    """The values of every node for inputs with the given q and c values.
 
     ``options``: the arguments of :func:`kcalc.node_values` about tokens and sampling. Sampled
-    values are those of two inputs of the first c value alone.
+    values are only for the first c value.
 
-    Raises: KcalcError where the kernel calculus does not apply or overflows.
+    Raises: KcalcError if the kernel calculus does not apply or overflows.
     """
     starts = tuple(float(c) for c in cosines)
     tokens = options.get("tokens")
-    own = has_distinct_tokens(tokens)  # an array says its own q and cosines
+    own = has_distinct_tokens(tokens)  # an array fixes its q and cosines
     if one_by_one(network, tokens, options.get("sampling")):
         given = (tokens, options.get("token_cosine"))
         c, levels = (None, (None, None)) if own else (starts[0], (q, q))
@@ -126,12 +126,11 @@ def _columns(
 
 
 def block_ends(network: Network) -> list[int]:
-    """Rows of the nodes between which the blocks of a network lie.
+    """Rows of the nodes that separate the blocks of a network.
 
-    Blocks are the repeated pieces of the trunk, and pieces with a residual sum. They are compared
-    without widths, standard deviations, weights of sums and activations, so that blocks with
-    constants of their own count as repeated. Of a network without blocks, all rows through which
-    every way passes.
+    Blocks are the repeated pieces of the trunk, and pieces with a residual sum. The comparison
+    ignores widths, standard deviations, weights of sums and activations, so blocks with different
+    constants count as repeated. For a network without blocks, these are all rows on every path.
     """
     tanh = activation("tanh")
 
@@ -156,7 +155,7 @@ def block_ends(network: Network) -> list[int]:
         inside = [k for k in range(start, start + size) if sums[k]]
         mixed = any(mixes[start : start + size])
         if len(inside) > 1 and not (mixed and len({codes[k] for k in inside}) == len(inside)):
-            size = 1  # residual branches are blocks by themselves, but for attention and its MLP
+            size = 1  # every residual branch is a block, but attention and its MLP form one
         count = 1
         while _same(codes, start, start + count * size, size):
             count += 1
@@ -177,7 +176,7 @@ def _same(codes: Sequence[Any], one: int, two: int, size: int) -> bool:
 
 
 def _depths(network: Network) -> tuple[Array, list[int]]:
-    """(depth of every node, rows of a longest way from an input to the deepest output)."""
+    """(depth of every node, rows of a longest path from an input to the deepest output)."""
     row = {node: i for i, (node, _, _) in enumerate(network.steps())}
     depth, before = np.zeros(len(row)), np.full(len(row), -1)
     for node, layer, parents in network.steps():

@@ -1,12 +1,12 @@
 """Transformers at the edge: residual weights, value and query-key scales, shaped attention.
 
-Tokens that are nearly equal stay so where the *token slope*, the derivative R'(1) of the token map,
-is at most 1, and are driven apart where it is larger. Attention beside a shortcut of amplitude a
-has the slope ``a^2 / (a^2 + v)``, ``v = sigma_V^2 sigma_O^2``, at every query-key scale; an MLP
-that of its C map. Attention without shortcut, ``a I + A - c 1 1^T / T``, has
-``a^2 / (a + 1 - c)^2``. [Noci et al. 2023; He et al. 2023]
+Nearly equal tokens stay so if the *token slope*, the derivative R'(1) of the token map, is at most
+1; if it is larger, they separate. Attention with a shortcut of amplitude a has slope ``a^2 / (a^2 +
+v)``, ``v = sigma_V^2 sigma_O^2``, at every query-key scale; an MLP has the slope of its C map.
+Attention without a shortcut, ``a I + A - c 1 1^T / T``, has slope ``a^2 / (a + 1 - c)^2``. [Noci et
+al. 2023; He et al. 2023]
 
-Conditions are those of the stream from the entry of the first block to the last one.
+The conditions apply to the stream from the entry of the first block to the last block.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from inspect import unwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..activations import activation as resolve
 from ..fields.arguments import as_number, number_within, one_number
 from ..foundation.errors import KcalcError, unknown
 from ..foundation.guests import DRAWINGS, MODELS
+from ..foundation.moved import formerly_a_function
 from ..foundation.plain_arguments import whole
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
@@ -54,6 +55,9 @@ from .transformer_stream import (
 )
 from .transformer_systems import Ratios, Request, Skipless
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Node = Hashable
 NAMES = {
     "growth": GROWTH,
@@ -65,13 +69,13 @@ NAMES = {
 MLPS = ("keep", "dks", "tat")
 TOKENS = 128
 LEVEL_KEPT = 1e-6
-NARROW = "its queries and keys have wide=False; the constants are those of wide ones"
+NARROW = "its queries and keys use wide=False, but the constants are for wide ones"
 APART = (
-    "constants are those of tokens that are alike and all read one another; {}, which tells them "
-    "apart, is taken to leave the constants as they are"
+    "constants are for exchangeable tokens that all read one another; {}, which distinguishes "
+    "them, is assumed not to change the constants"
 )
 AT_TOKENS = (
-    "conditions hold for {} tokens whose cosine is {:.4g} where the stream begins, of q = {:.4g}"
+    "conditions hold for {} tokens with cosine {:.4g} and q = {:.4g} at the start of the stream"
 )
 
 
@@ -83,8 +87,8 @@ class TransformerShaping(Shaping):
     """A transformer at the edge.
 
     ``weights``: {residual Sum: (shortcut, branch) amplitudes}; ``query_key_scale``: the factor of
-    the ``sigma_w`` of all queries; ``identity`` and ``centre``: those of the attentions, and
-    ``value_gains``: {the Affine that reads the heads: its sigma_w}, of networks without shortcuts.
+    the ``sigma_w`` of all queries; for networks without shortcuts, ``identity`` and ``centre`` of
+    the attentions, and ``value_gains``: {the Affine that reads the heads: its sigma_w}.
     """
 
     weights: dict[Node, tuple[float, float]] = field(default_factory=dict)
@@ -96,7 +100,7 @@ class TransformerShaping(Shaping):
 
     @cached_property
     def _measured(self) -> dict[str, Any]:
-        """By the kernel calculus on the shaped network."""
+        """Computed by the kernel calculus on the shaped network."""
         return Stream.of(self.network, self.start).measured
 
     @cached_property
@@ -106,7 +110,7 @@ class TransformerShaping(Shaping):
 
     @property
     def scales(self) -> list[tuple[str, str]]:
-        """(name, value) of every constant besides those of activations."""
+        """Pairs (name, value) for every constant other than those of activations."""
         rows = []
         for text, blocks in (("attention", True), ("MLP", False)):
             pairs = {
@@ -142,26 +146,26 @@ class TransformerShaping(Shaping):
         }
 
     def edits_on(self, reading: Any) -> Any:
-        """The edits of the model of a reading: its initial weights multiplied.
+        """The edits for the model of a reading, which multiply its initial weights.
 
-        The layer that ends a residual branch is multiplied by the branch's weight over that which
-        it had, and queries by the query-key scale, so the model computes what ``network`` does
-        at initialisation.
+        The last layer of a residual branch is multiplied by the ratio of the new to the old branch
+        weight, and queries by the query-key scale. At initialisation the model then computes the
+        same function as ``network``.
 
         Raises: KcalcError for shapings that change more than such weights (activations, attention
         without shortcuts, shortcut weights), for branches that end in a norm, and for models of
-        other frameworks than PyTorch.
+        frameworks other than PyTorch.
         """
         if reading is None or reading.trace is None:
             return super().edits_on(reading)  # raises
         return MODELS["scaled edits"](reading, self._factors())
 
     def _factors(self) -> dict[Node, float]:
-        """{Affine node: what its weights are multiplied by}."""
+        """{Affine node: the factor of its weights}."""
         parts = parts_of(self.original)
         if not parts.blocks or self.original.activations != self.network.activations:
             raise KcalcError(
-                "the edits multiply initial weights, and this shaping changes activations or "
+                "edits can only multiply initial weights, but this shaping changes activations or "
                 "attention; build the model from .network, or write it with .export('json')"
             )
         factors = {a.queries: self.query_key_scale for a in parts.attentions}
@@ -173,14 +177,14 @@ class TransformerShaping(Shaping):
             if not isinstance(self.original.layer(last), Affine) or along != block.weights[0]:
                 raise KcalcError(
                     f"node {block.node!r}: its shortcut weight changes or its branch does not end "
-                    f"in an Affine layer, so that no weights of the model can be multiplied; "
-                    f"build the model from .network"
+                    "in an Affine layer, so multiplying weights of the model is not enough; build "
+                    "the model from .network"
                 )
             factors[last] = through / float(block.weights[1])
         return {node: factor for node, factor in factors.items() if factor != 1}
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw q and the token cosine along the stream, before and after."""
+    def plot(self, ax: Any = None) -> Figure:
+        """Draw q and the token cosine along the stream, before and after; returns the figure."""
         before = self._before(lambda net: Stream.of(net, self.start).profile())
         profiles = {"before": before, "after": Stream.of(self.network, self.start).profile()}
         return DRAWINGS["TransformerShaping"](
@@ -192,7 +196,7 @@ class TransformerShaping(Shaping):
 
 
 def activations_at_one(call: MethodCall) -> None:
-    """Attention, and q = 1 before every activation that is to be shaped. Raises: KcalcError."""
+    """Attention, and q = 1 before every activation to be shaped. Raises: KcalcError."""
     network, mlp = two_by_two(call.network), call.targets.get("mlp")
     parts = parts_of(network)
     if parts.blocks and mlp is not None:
@@ -205,28 +209,27 @@ def activations_at_one(call: MethodCall) -> None:
 @shaping_method(
     "edge",
     Record(
-        "Transformers: residual weights, value and query-key scales from the growth of the stream, "
-        "the slope of the token map, gradients and scores; shaped attention where there are no "
-        "shortcuts.",
+        "Transformers: residual weights, value and query-key scales from the growth of the "
+        "stream, the slope of the token map, gradients and scores; without shortcuts, shaped "
+        "attention.",
         {
-            "growth": "q of the stream at its end over q at its beginning; default 2 where sums "
-            "are plain and norms stand in branches",
+            "growth": "q at the end of the stream over q at its start; default 2 if sums are "
+            "plain and norms are in branches",
             "token_slope": "slope of the token map at equal tokens; default 1",
-            "gradient_mean": "squared gradient of one token at the end of the stream, summed over "
-            "the tokens at its beginning, relative to q",
-            "gradient_difference": "the same of its differences between tokens",
-            "score_variance": "variance of attention scores, mean over layers; default: as it is",
-            "centre": "networks without shortcuts: what is taken off softmax, as a multiple of "
-            "the mean over tokens, 0 or 1; default the network's own",
-            "mlp": "activations: keep, dks or tat; default keep, without shortcuts dks",
-            "zeta": "of mlp dks: bound on the slopes of all C maps at c = 1 with tokens left "
-            "alone, > 1; default 1.5",
+            "gradient_mean": "squared gradient of one token at the end of the stream, summed "
+            "over the tokens at its start, relative to q",
+            "gradient_difference": "the same for differences between tokens",
+            "score_variance": "variance of attention scores, mean over layers; default: unchanged",
+            "centre": "networks without shortcuts: the multiple of the mean over tokens that is "
+            "subtracted from softmax, 0 or 1; default as in the network",
+            "mlp": "activations: keep, dks or tat; default keep, or dks without shortcuts",
+            "zeta": "for mlp dks: bound on the slopes of all C maps at c = 1 without token "
+            "mixing, > 1; default 1.5",
             "tokens": "number of tokens of an input; default 128",
             "token_cosine": "cosine of two tokens of an input; default 0",
         },
         needs=(activations_at_one,),
     ),
-    takes_option=False,
     attention=True,
 )
 def edge(
@@ -243,9 +246,9 @@ def edge(
     tokens: int = TOKENS,
     token_cosine: float = 0.0,
 ) -> TransformerShaping:
-    """Put a transformer at the edge: constants of its attentions and residual sums from targets.
+    """Put a transformer at the edge: choose constants of attention and residual sums for targets.
 
-    Conditions are those of the stream, from the entry of the first block to the last block, for
+    The conditions apply to the stream from the entry of the first block to the last block, for
     ``tokens`` tokens of cosine ``token_cosine`` at the input of the network:
 
     - ``growth``: q at the last residual sum over q at the entry;
@@ -256,23 +259,23 @@ def edge(
     - ``score_variance``: the variance of a score within its row, mean over attentions.
 
     With shortcuts, the constants are the branch weights of all attentions, those of all other
-    residual blocks, and the query-key scale, a factor of the ``sigma_w`` of all queries: as many
-    targets may be given. The default is ``growth=2`` (where every norm stands in a branch, so that
-    the stream can grow; ``gradient_mean=1.1`` elsewhere) and ``token_slope=1``. Sums whose squared
-    weights add up to 1 keep that, others keep their shortcut weight. Other weights are left alone.
+    residual blocks, and the query-key scale, a factor of the ``sigma_w`` of all queries. You may
+    give as many targets as there are constants. The default is ``token_slope=1`` and ``growth=2``
+    (if every norm is in a branch, so the stream can grow; otherwise ``gradient_mean=1.1``).
+    Normalised sums stay normalised; others keep their shortcut weight. Other weights are unchanged.
 
-    Without shortcuts attention becomes ``a I + A - c 1 1^T / T``: ``sigma_w = 1`` and
-    ``sigma_b = 0`` everywhere, the output maps have value gains that keep q = 1 for these tokens,
-    and activations are shaped by DKS (``zeta``) or TAT. With ``centre=0`` the constant a follows
-    from ``token_slope``. With ``centre=1`` the slope at equal tokens is that of the MLPs alone, and
-    a is the network's own ``identity``, or 1.
+    Without shortcuts attention becomes ``a I + A - c 1 1^T / T``: ``sigma_w = 1`` and ``sigma_b =
+    0`` everywhere, the output maps get value gains that keep q = 1 for these tokens, and
+    activations are shaped by DKS (``zeta``) or TAT. With ``centre=0`` the constant a follows from
+    ``token_slope``. With ``centre=1`` the slope at equal tokens is that of the MLPs alone, and a is
+    the ``identity`` of the network, or 1.
 
-    Causal masks, windows and rotary embeddings stay in the network, but constants are computed
-    without them, a heuristic that ``assumptions`` names.
+    Causal masks, windows and rotary embeddings stay in the network, but the constants ignore them;
+    ``assumptions`` lists this heuristic.
 
-    Returns: a TransformerShaping. Raises: KcalcError for bad targets, networks without attention or
-    of another structure; UnreachableTarget saying what is within reach. [Noci et al. 2023; He et
-    al. 2023; Cowsik et al. 2024]
+    Returns: a TransformerShaping. Raises: KcalcError for bad targets, and for networks without
+    attention or with another structure; UnreachableTarget with the reachable range. [Noci et al.
+    2023; He et al. 2023; Cowsik et al. 2024]
     """
     given = {
         "growth": growth,
@@ -300,7 +303,7 @@ def edge(
     if parts.blocks:
         if centre is not None:
             raise KcalcError(
-                "centre is for attention without shortcuts, and this network has residual blocks"
+                "centre is for attention without shortcuts, but this network has residual blocks"
             )
         request = Request(network, parts, start_of(network, parts, count, cosine), targets)
         return _with_shortcuts(request, activation, mlp or "keep", zeta, options, notes)
@@ -371,9 +374,9 @@ def _scores_changed(parts: Parts, scale: float) -> list[str]:
 def _activated(
     request: Request, activation: Any, mlp: str, zeta: float
 ) -> tuple[Network, ConstantsTable, list[str]]:
-    """The network with its activations kept, or shaped each by itself, and the edits.
+    """The network with activations kept, or each shaped separately, and the edits.
 
-    Raises: KcalcError where an activation to be shaped does not see q = 1.
+    Raises: KcalcError if an activation to be shaped does not see q = 1.
     """
     network = request.network
     if activation is not None:
@@ -393,8 +396,8 @@ def _activated(
     level = Stream.of(network, request.start).level()
     if abs(level - 1) > LEVEL_KEPT:
         raise KcalcError(
-            f"an activation sees q = {level:.6g}, and mlp='dks' needs 1: put a norm in front of "
-            f"every MLP"
+            f"an activation sees q = {level:.6g}, but mlp='dks' needs 1: put a norm before every "
+            "MLP"
         )
     edits = [f"{node}: sigma_w -> 1" for node in plain]
     return network, table, [*edits, *table.edits]
@@ -453,3 +456,6 @@ def _without_shortcuts(
         value_gains=gains,
         start=start,
     )
+
+
+formerly_a_function(__name__)

@@ -1,4 +1,4 @@
-"""The parts of a transformer that have constants: its attentions, their maps, its residual sums."""
+"""The parts of a transformer with constants: its attentions, their maps, its residual sums."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class AttentionParts:
-    """An Attend node, the Affine layers that make its queries, keys and values, and its output map.
+    """An Attend node, the Affine layers for its queries, keys and values, and its output map.
 
-    ``source``: the node that queries, keys and values are made of; ``normed``: whether queries or
-    keys are normalised, so that their weights have no scale.
+    ``source``: the node that queries, keys and values are computed from; ``normed``: whether
+    queries or keys are normalised, so the scale of their weights has no effect.
     """
 
     node: Node
@@ -47,9 +47,9 @@ class AttentionParts:
 class Parts:
     """The parts of a transformer.
 
-    ``entry``: the node in front of the first block; ``end``: the last node of the stream, with the
-    norm behind it; ``attending`` and ``others``: residual blocks whose branches have attention, and
-    all others. A network without shortcuts around its attentions has no blocks.
+    ``entry``: the node before the first block; ``end``: the last node of the stream, including the
+    norm after it; ``attending`` and ``others``: residual blocks with attention in their branches,
+    and all others. A network without shortcuts around its attentions has no blocks.
     """
 
     entry: Node
@@ -72,7 +72,7 @@ def parts_of(network: Network) -> Parts:
     """
     if not network.nodes_of(Attend):
         raise KcalcError(
-            "shaping to the edge is for networks with attention, and this one has none"
+            "shaping to the edge is for networks with attention, but this one has none"
         ).advising((Remedy("dks"), Remedy("residual_weights")))
     if found := network.nodes_of(BatchNorm):
         raise KcalcError(
@@ -90,16 +90,16 @@ def parts_of(network: Network) -> Parts:
         sums = [node for node in network.nodes_of(Sum) if node in below]
         if sums:
             raise KcalcError(
-                f"the Sum at node {sums[0]!r} is no residual block of two addends, so that its "
-                f"weights have no rule; write it as sums of a stream and a branch of it"
+                f"the Sum at node {sums[0]!r} is not a residual block of two addends, so its "
+                "weights have no rule; write it as sums of a stream and a branch of it"
             )
         end = network.outputs[0]
         return Parts(attentions[0].source, _with_tokens(network, end), attentions, (), ())
     if len(held) < len(attentions):
         bare = next(a for a in attentions if a not in held)
         raise KcalcError(
-            f"node {bare.node!r} attends outside of all residual blocks, and "
-            f"{held[0].node!r} inside of one; shape the two parts of the network by themselves"
+            f"node {bare.node!r} attends outside all residual blocks, but {held[0].node!r} inside "
+            "one; shape the two parts of the network separately"
         )
     order = {node: k for k, node in enumerate(network)}
     first = min(blocks, key=lambda b: order[b.node])
@@ -116,7 +116,7 @@ def _attention(network: Network, node: Node) -> AttentionParts:
     if common is None or None in maps or any(m == common for m in maps):
         raise KcalcError(
             f"node {node!r} takes queries, keys and values from different feature maps or without "
-            f"Affine layers of their own, for which method 'edge' has no rule"
+            "separate Affine layers, for which method 'edge' has no rule"
         )
     normed = any(
         isinstance(network.layer(n), Normalisation)
@@ -132,7 +132,7 @@ def _attention(network: Network, node: Node) -> AttentionParts:
 
 
 def _way(network: Network, node: Node) -> list[Node]:
-    """The node and the nodes before it, as long as each reads one other."""
+    """The node and the nodes before it, as long as each reads exactly one."""
     way = [node]
     while len(above := network.parents(way[-1])) == 1:
         way.append(above[0])
@@ -140,24 +140,24 @@ def _way(network: Network, node: Node) -> list[Node]:
 
 
 def _with_tokens(network: Network, node: Node) -> Node:
-    """The last node on the way to ``node`` that has tokens."""
+    """The last node with tokens on the path to ``node``."""
     pools = [n for n in _way(network, node) if isinstance(network.layer(n), Pool)]
     return network.parents(pools[-1])[0] if pools else node
 
 
 def _normed_end(network: Network, node: Node) -> Node:
-    """The node, or the norm that alone reads it."""
+    """The node, or the norm that is its only reader."""
     readers = [n for n, _, parents in network.steps() if node in parents]
     one = len(readers) == 1 and isinstance(network.layer(readers[0]), Normalisation)
     return readers[0] if one else node
 
 
 def stream(network: Network, parts: Parts) -> Network:
-    """The network from ``entry``, which becomes its Input, to ``end``, all tokens alike.
+    """The network from ``entry``, which becomes its Input, to ``end``, with exchangeable tokens.
 
-    Masks, windows and positions of attention are taken off.
+    Masks, windows and positions of attention are removed.
 
-    Raises: KcalcError where a node behind the entry reads one before it.
+    Raises: KcalcError if a node after the entry reads one before it.
     """
     steps = []
     for node, layer, parents in network.steps():
@@ -171,8 +171,8 @@ def stream(network: Network, parts: Parts) -> Network:
     if len(made.inputs) > 1:
         other = next(node for node in made.inputs if node != parts.entry)
         raise KcalcError(
-            f"nodes behind {parts.entry!r}, the entry of the first block, also read {other!r}; "
-            f"cut the network there"
+            f"nodes after {parts.entry!r}, the entry of the first block, also read {other!r}; cut "
+            "the network there"
         )
     return made
 
@@ -188,9 +188,9 @@ def tells_apart(network: Network, tokens: int) -> str:
 
 
 def two_by_two(network: Network) -> Network:
-    """The network with sums of a stream and several branches of it written as sums of two.
+    """The network with sums of several branches written as sums of two addends.
 
-    ``x + f + g`` is ``(x + f) + g``; the last sum has the node of all.
+    ``x + f + g`` becomes ``(x + f) + g``; the last sum keeps the node's label.
     """
     steps: list[Any] = []
     for node, layer, parents in network.steps():
@@ -213,13 +213,13 @@ def _above(network: Network, node: Node) -> set[Node]:
 
 
 def _stream_of(network: Network, parents: Sequence[Node]) -> Node | None:
-    """The addend that all others are made of; None where there is none."""
+    """The addend that all others depend on; None if there is none."""
     ways = [_above(network, parent) for parent in parents]
     return next((p for p in parents if all(p in way for way in ways)), None)
 
 
 def tokens_alone(network: Network) -> Network:
-    """The network whose tokens read themselves alone: every attention passes its values on."""
+    """The network whose tokens only read themselves: every attention passes its values on."""
     steps = [
         (node, Identity(), parents[2:]) if isinstance(layer, Attend) else (node, layer, parents)
         for node, layer, parents in network.steps()

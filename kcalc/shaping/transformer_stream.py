@@ -1,4 +1,4 @@
-"""The stream of a transformer over tokens that are alike, and what is measured on it."""
+"""The stream of a transformer over exchangeable tokens, and its measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COSINE, LEVEL = "token cosine at the end", "q before activations"
 
 @dataclass(frozen=True)
 class Start:
-    """Where the stream begins: the number of tokens, their q and cosine there."""
+    """The start of the stream: the number of tokens, their q and cosine."""
 
     tokens: int
     q: float
@@ -36,7 +36,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Stream:
-    """The stream of a transformer over tokens that are alike, and what is measured on it."""
+    """The stream of a transformer over exchangeable tokens, and its measurements."""
 
     network: Network
     parts: Parts
@@ -94,7 +94,7 @@ class Stream:
 
     @cached_property
     def _modes(self) -> tuple[float, float]:
-        """Mean squared gradients at the entry, mean and difference mode, relative to q."""
+        """Mean squared gradients at the entry, for the mean and difference modes, relative to q."""
         entry, end = self.parts.entry, self.parts.end
         found = gradients(
             self.network, self.start.q, tokens=self.start.tokens, token_cosine=self.start.cosine
@@ -131,11 +131,12 @@ class Stream:
 
 
 def start_of(network: Network, parts: Parts, tokens: int, cosine: float) -> Start:
-    """q and token cosine at the entry, for inputs of q = 1 and the given cosine."""
+    """q and token cosine at the entry, for inputs with q = 1 and the given cosine."""
     if parts.entry in network.inputs:
         return Start(tokens, 1.0, cosine)
     before = needed(list(network.steps()), (parts.entry,))
-    value = node_values(before, 1.0, tokens=tokens, token_cosine=cosine)[parts.entry]
+    values: Any = node_values(before, 1.0, tokens=tokens, token_cosine=cosine)
+    value = values[parts.entry]
     if not hasattr(value, "token_cosine1"):
         return Start(tokens, float(value.q), float(value.token_cosine))
     return Start(tokens, float(value.q1), float(value.token_cosine1))

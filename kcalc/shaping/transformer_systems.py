@@ -1,4 +1,4 @@
-"""Equations of the constants of transformers, and their solutions."""
+"""Equations for the constants of transformers, and their solutions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .transformer_stream import (
 
 Node = Hashable
 ORDER = (GROWTH, MEAN, SLOPE, DIFFERENCE, VARIANCE)
-SHIFTS = ((0.0, 0.0), (-1.0, 0.0), (0.0, -1.5), (-2.0, 0.5), (1.0, 0.0))  # of where to start
+SHIFTS = ((0.0, 0.0), (-1.0, 0.0), (0.0, -1.5), (-2.0, 0.5), (1.0, 0.0))  # of starting points
 SOLVED = 1e-9
 FARTHEST, FAR, NEAR = 30.0, 1e3, 10.0
 EVALUATIONS = 60
@@ -41,7 +41,7 @@ STEEPER = Remedy(
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for: the network, its parts, where its stream begins, and the targets."""
+    """The problem: the network, its parts, the start of its stream, and the targets."""
 
     network: Network
     parts: Parts
@@ -54,13 +54,13 @@ class Request:
         return with_sigmas(network, {n: float(network.layer(n).sigma_w) * factor for n in queries})
 
     def check_scores(self) -> None:
-        """Raise KcalcError where the scale of scores is not that of weights."""
+        """Raise KcalcError if weights do not set the scale of scores."""
         for a in self.parts.attentions:
             if a.normed:
                 raise KcalcError(
-                    f"node {a.node!r} reads normalised queries or keys, so that the scales of "
-                    f"their weights do not count; leave score_variance out, and set "
-                    f"kc.layers.Attend(scale=...)"
+                    f"node {a.node!r} reads normalised queries or keys, so the scales of their "
+                    "weights have no effect; leave score_variance out, and set "
+                    "kc.layers.Attend(scale=...)"
                 )
 
 
@@ -80,7 +80,7 @@ class TransformerSystem(ABC):
 
     @abstractmethod
     def check_reach(self) -> None:
-        """Raise UnreachableTarget, saying what is in reach, where targets are not."""
+        """Raise UnreachableTarget with the reachable range if targets are unreachable."""
 
     def at(self, x: Any) -> Stream:
         """The stream of the unknowns."""
@@ -94,7 +94,10 @@ class TransformerSystem(ABC):
         return np.array([math.log(found[name] / value) for name, value in self.targets.items()])
 
     def solved(self) -> Any:
-        """The unknowns that meet the targets. Raises: UnreachableTarget with what is in reach."""
+        """The unknowns that meet the targets.
+
+        Raises: UnreachableTarget with the reachable range.
+        """
         from scipy.optimize import root
 
         start = np.array(self.begin(), dtype=float)
@@ -110,17 +113,17 @@ class TransformerSystem(ABC):
             return start
         asked = ", ".join(f"{name} = {value:g}" for name, value in self.targets.items())
         raise UnreachableTarget(
-            f"no constants were found with {asked}; give fewer targets, and read the others from "
-            f"the values of the result"
+            f"found no constants with {asked}; give fewer targets, and read the others from the "
+            "values of the result"
         )
 
 
 class Ratios(TransformerSystem):
     """Branch over shortcut weight of attentions and of other blocks, and the scale of queries.
 
-    The targets come with defaults for those of weights.
+    Targets for weights have defaults.
 
-    Raises: KcalcError for more targets than constants, and a growth where norms keep q.
+    Raises: KcalcError for more targets than constants, and for a growth if norms fix q.
     """
 
     def __init__(self, request: Request) -> None:
@@ -131,8 +134,8 @@ class Ratios(TransformerSystem):
         normed = [n for n in between if isinstance(request.network.layer(n), Normalisation)]
         if GROWTH in request.targets and normed:
             raise KcalcError(
-                f"the stream passes the norm at node {normed[0]!r}, so that it cannot grow; give "
-                f"gradient_mean instead of growth"
+                f"the stream passes the norm at node {normed[0]!r}, so it cannot grow; give "
+                "gradient_mean instead of growth"
             )
         self.grows = not normed and not all(is_normalised(tuple(b.weights)) for b in parts.blocks)
         self.targets = self._completed(dict(request.targets))
@@ -173,7 +176,7 @@ class Ratios(TransformerSystem):
         return {name: targets[name] for name in ORDER if name in targets}
 
     def begin(self) -> list[float]:
-        """Ratios with which all branches together add the growth wanted, or the stream itself."""
+        """Initial ratios for which all branches together add the target growth."""
         blocks = self.request.parts.blocks
         values = self.at([-FARTHEST] * len(self.groups)).values
         share = max(float(values[b.branch].q1) / float(values[b.shortcut].q1) for b in blocks)
@@ -183,14 +186,14 @@ class Ratios(TransformerSystem):
         return [*[level] * len(self.groups), 0.0][: len(self.targets)]
 
     def check_reach(self) -> None:
-        """Raise UnreachableTarget for the first target, or for the second at the first."""
+        """Raise UnreachableTarget for the first target, or for the second given the first."""
         names = list(self.targets)
         first = names[0]
         ends = [self.at([x] * len(self.groups))[first] for x in (-12.0, *np.arange(-6.0, 5.0))]
         low, high = min(ends), max(ends)
         if not low < self.targets[first] < high:
             raise UnreachableTarget(
-                f"{first} = {self.targets[first]:g} is out of reach: from small to large branches "
+                f"{first} = {self.targets[first]:g} is unreachable: from small to large branches "
                 f"it is {low:.6g} to {high:.6g}"
             )
         if len(self.groups) == 2 and len(names) > 1 and names[1] in (SLOPE, DIFFERENCE):
@@ -199,13 +202,13 @@ class Ratios(TransformerSystem):
             wanted = self.targets[names[1]]
             if len(reach) == 2 and not min(reach) < wanted * (1 - TIGHT) < max(reach) - 2 * TIGHT:
                 raise UnreachableTarget(
-                    f"{names[1]} = {wanted:g} is out of reach where {first} = "
-                    f"{self.targets[first]:g}: it is {found[0]:.6g} with branches of attention "
-                    f"alone and {found[1]:.6g} with those of MLPs alone"
-                ).advising(STEEPER if wanted > max(reach) else "")
+                    f"{names[1]} = {wanted:g} is unreachable at {first} = {self.targets[first]:g}: "
+                    f"it is {found[0]:.6g} with only attention branches and {found[1]:.6g} with "
+                    "only MLP branches"
+                ).advising(STEEPER if wanted > max(reach) * (1 - TIGHT) else "")
 
     def _emphasised(self, group: int, names: list[str]) -> float | None:
-        """The second target where the first is met by one kind of branches alone."""
+        """The second target if only one kind of branches meets the first."""
 
         def unknowns(x: float) -> list[float]:
             return [x if k == group else -FARTHEST for k in range(2)]
@@ -221,10 +224,10 @@ class Ratios(TransformerSystem):
 class Skipless(TransformerSystem):
     """Attention ``a I + A - c 1 1^T / T`` without shortcuts, with gains that keep q = 1.
 
-    Unknowns are a, where ``c = 0``, and the scale of queries, where there is a score variance.
+    The unknowns are a, if ``c = 0``, and the scale of queries, if there is a score variance.
 
-    Raises: KcalcError for attention that is no plain softmax, another centre than 0 or 1, and
-    targets that no constant meets.
+    Raises: KcalcError for attention that is not a plain softmax, for a centre other than 0 or 1,
+    and for targets that no constant meets.
     """
 
     def __init__(self, request: Request, centre: float | None) -> None:
@@ -233,8 +236,8 @@ class Skipless(TransformerSystem):
         for attention, op in layers:
             if op.normaliser != "softmax" or op.sink:
                 raise KcalcError(
-                    f"node {attention.node!r} is no plain softmax, to which identity and centre "
-                    f"belong; use normaliser='softmax' and sink=False"
+                    f"node {attention.node!r} is not a plain softmax, which identity and centre "
+                    "need; use normaliser='softmax' and sink=False"
                 )
         own = {float(op.centre) for _, op in layers} if centre is None else {centre}
         if own not in ({0}, {1}):
@@ -251,16 +254,15 @@ class Skipless(TransformerSystem):
         if self.centre == 0:
             if len(asked) > 1:
                 raise KcalcError(
-                    "token_slope and gradient_difference are targets of one constant, the "
+                    "token_slope and gradient_difference depend on the same constant, the "
                     "identity; give one of them"
                 )
             targets |= {} if asked else {SLOPE: 1.0}
         elif asked:
             near = self.at([0.0] * (VARIANCE in targets))[asked[0]]
             raise UnreachableTarget(
-                f"with centre=1 nearly equal tokens stay as they are in attention, and the "
-                f"{asked[0]} is that of the MLPs, {near:.6g}, whatever the identity: choose zeta, "
-                f"or centre=0"
+                f"with centre=1 attention preserves nearly equal tokens, and the {asked[0]} is "
+                f"that of the MLPs, {near:.6g}, for any identity: choose zeta, or centre=0"
             )
         if VARIANCE in targets:
             self.request.check_scores()
@@ -273,7 +275,10 @@ class Skipless(TransformerSystem):
         return a, math.exp(known[0]) if known else 1.0
 
     def built(self, x: Any) -> Network:
-        """The network of the unknowns, its value gains by one fold with norms behind them."""
+        """The network of the unknowns.
+
+        One fold with norms after the output maps gives its value gains.
+        """
         a, scale = self.constants(x)
         made = self.request.network.map_layers(
             lambda node, layer: replace(layer, identity=a, centre=self.centre), Attend
@@ -288,7 +293,7 @@ class Skipless(TransformerSystem):
         return with_sigmas(made, {n: float(values[n].q1) ** -0.5 for n in outputs})
 
     def begin(self) -> list[float]:
-        """The identity whose slopes, those of equal tokens, and the MLPs' make the target."""
+        """The identity whose slope at equal tokens, together with the MLPs, meets the target."""
         count = len(self.request.parts.attentions)
         at = math.log(100.0)
         ends = self.at([at, 0.0][: len(self.targets)]) if self.centre == 0 else self.at([])
@@ -303,7 +308,7 @@ class Skipless(TransformerSystem):
         return found
 
     def check_reach(self) -> None:
-        """Raise UnreachableTarget, saying which slopes identities from 0.05 to 10^6 have."""
+        """Raise UnreachableTarget with the slopes of identities from 0.05 to 10^6."""
         name = next(iter(self.targets))
         if self.centre == 1:
             return
@@ -311,6 +316,6 @@ class Skipless(TransformerSystem):
         low, high = (self.at([x, *rest])[name] for x in (-3.0, 14.0))
         if not low < self.targets[name] < high:
             raise UnreachableTarget(
-                f"{name} = {self.targets[name]:g} is out of reach: it is {low:.4g} to {high:.6g} "
-                f"for identities from 0.05 to 10^6; another zeta moves the upper end"
+                f"{name} = {self.targets[name]:g} is unreachable: it is {low:.4g} to {high:.6g} "
+                "for identities from 0.05 to 10^6; another zeta changes the upper end"
             )

@@ -1,4 +1,4 @@
-"""Constants that put all kinks of an activation where no input falls."""
+"""Constants that move all kinks of an activation out of the range of inputs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..maps.maps import Assumption
 from ..network.network import Network
 from .constants import Constants, ConstantsTable
 
-UNSEEN = 5.0  # standard deviations: beyond them lies one of two million inputs
+UNSEEN = 5.0  # standard deviations: one in two million inputs lies beyond
 SAME = 1e-9  # of slopes of an affine piece
 
 
 def unseen_kinks(network: Network, table: ConstantsTable) -> Iterator[Assumption]:
-    """A note for every activation that meets its conditions by kinks which no input reaches.
+    """A note for every activation that meets its conditions by kinks that no input reaches.
 
-    ``network``: the shaped one. Such an activation is the one piece of it that inputs fall on.
+    ``network``: the shaped network. Such an activation acts as the one piece that inputs fall on.
     """
     sizes: dict[Any, float] | None = None
     told: set[Constants] = set()
@@ -39,14 +39,14 @@ def unseen_kinks(network: Network, table: ConstantsTable) -> Iterator[Assumption
 
 
 def _solved(k: Constants) -> bool:
-    """Whether constants move kinks, by numbers."""
+    """Whether constants are numbers that move kinks."""
     given = (k.input_scale, k.input_shift, k.sigma_w)
     numbers = [v for v in given if v is not None]
     return bool(numbers) and all(isinstance(v, int | float) for v in numbers)
 
 
 def _inputs_of(network: Network) -> dict[Any, float]:
-    """{node: q of what it reads}, empty where the kernel calculus does not hold."""
+    """{node: q of its input}, empty if the kernel calculus does not apply."""
     try:
         found = q_values(network)
     except KcalcError:
@@ -68,13 +68,13 @@ def _note(node: Any, k: Constants, distance: float, q: float) -> Assumption:
         )
     return Assumption(
         node,
-        f"{text} out, where no input falls: the network is that of the smooth piece on which "
-        f"inputs fall, and of nothing else of {phi}",
+        f"{text} out, where no input falls: the network only uses the smooth piece of {phi} that "
+        "inputs fall on",
         "heuristic",
     )
 
 
 def _affine(phi: Activation, q: float) -> bool:
-    """Whether phi has one slope where inputs fall."""
+    """Whether phi has a constant slope where inputs fall."""
     slopes = np.asarray(phi.numeric(1)(np.linspace(-UNSEEN, UNSEEN, 101) * q**0.5))
     return bool(np.ptp(slopes) <= SAME * np.abs(slopes).max())

@@ -1,6 +1,6 @@
-"""Models at initialisation against the theory of their network.
+"""Comparison of models at initialisation with the theory of their network.
 
-Kernels, tangent kernels, gradients, Jacobians.
+It covers kernels, tangent kernels, gradients and Jacobians.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..foundation.guests import door
+from ..foundation.moved import former
 from .empirical_ntk import empirical_ntk
 from .jacobians import Jacobians, layer_jacobians
 from .kernels import verify_kernels
@@ -44,4 +45,4 @@ def __dir__() -> list[str]:
     return __all__
 
 
-__getattr__ = door(__name__, {"scaling": "HessianBlocks hessian_blocks"})
+__getattr__ = former(__name__, door(__name__, {"scaling": "HessianBlocks hessian_blocks"}))

@@ -1,13 +1,14 @@
 """The tangent kernel of a network of finite width with given weights.
 
-Inner products of its Jacobians.
+It is computed from inner products of Jacobians.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import reduce
 from itertools import product
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -27,6 +28,29 @@ OUTPUTS = ("trace", "full")
 MEMORY = 2**28  # bytes that two blocks of Jacobians may take
 
 
+@overload
+def empirical_ntk(
+    model: Model,
+    params: Any,
+    x1: Any,
+    x2: Any = None,
+    outputs: Literal["trace", "full"] = "trace",
+    output: Node = None,
+    by_layer: Literal[False] = False,
+    memory: int = MEMORY,
+) -> np.ndarray: ...
+@overload
+def empirical_ntk(
+    model: Model,
+    params: Any,
+    x1: Any,
+    x2: Any = None,
+    outputs: Literal["trace", "full"] = "trace",
+    output: Node = None,
+    *,
+    by_layer: Literal[True],
+    memory: int = MEMORY,
+) -> dict[Node, np.ndarray]: ...
 def empirical_ntk(
     model: Model,
     params: Any,
@@ -36,25 +60,23 @@ def empirical_ntk(
     output: Node = None,
     by_layer: bool = False,
     memory: int = MEMORY,
-) -> Any:
-    """The empirical neural tangent kernel Theta of a model, for weights as they are.
+) -> np.ndarray | dict[Node, np.ndarray]:
+    """The empirical neural tangent kernel Theta of a model at its current weights.
 
     ``Theta(x, y)_kl = sum_parameters (d f_k(x) / d p) (d f_l(y) / d p)``, in the model's
     parameterization.
 
-    Parameters: ``x1``, ``x2`` are batches of inputs, (n, ..., channels) or {input: such};
-    ``x2=None`` means ``x1``, of which half is computed. ``outputs``: "trace", the mean of
-    ``Theta_kk`` over the k entries of the output, which analytic kernels are of; "full", all of
-    them. ``output``: which node, where there are several outputs. ``by_layer``: {node: its
-    parameters' part}. ``memory``: bytes for Jacobians, which are made in blocks of inputs and, if
-    one input's do not fit, of output entries.
-    Parameters that the architecture has count, taps of Delta-initialised convolutions that start at
-    zero included.
+    Parameters: ``x1``, ``x2`` are batches of inputs, (n, ..., channels) or {input: batch};
+    ``x2=None`` means ``x1``, and only half of the matrix is computed. ``outputs``: "trace", the
+    mean of ``Theta_kk`` over the k entries of the output, for comparison with analytic kernels;
+    "full", all of them. ``output``: the output node, if there are several. ``by_layer``: return
+    {node: part of its parameters}. ``memory``: bytes for Jacobians, computed in blocks of inputs
+    and, if one input does not fit, of output entries. All parameters of the architecture count,
+    including taps of Delta-initialised convolutions that start at zero.
 
     Returns: a NumPy array, (n1, n2) for "trace" and (n1, n2, k, k) for "full"; {node: array} by
-    layer.
-    Raises: KcalcError for an unknown output, a bad ``memory``, inputs without a batch axis or that
-    do not fit, and models with BatchNorm.
+    layer. Raises: KcalcError for an unknown output, a bad ``memory``, inputs of wrong shape or
+    without a batch axis, and models with BatchNorm.
     """
     as_model(model)
     choice(outputs, "way to put the outputs", OUTPUTS)
@@ -67,14 +89,14 @@ def empirical_ntk(
             model._check_params(one, params)
         if plan.states:
             raise KcalcError(
-                f"node {plan.states[0].nodes[0]!r} (BatchNorm) ties the examples of a batch to "
-                f"each other; remove it"
+                f"node {plan.states[0].nodes[0]!r} (BatchNorm) couples the examples of a batch; "
+                "remove it"
             )
         jacobian = Jacobian(model, plan, node)
         blocks = _blocks(jacobian, params, first, second, outputs, memory)
     if by_layer:
         return blocks
-    return sum(blocks.values())
+    return reduce(np.add, blocks.values())
 
 
 def batch_of(model: Model, x: Any, what: str) -> tuple[dict[Node, Array], ArrayPlan]:
@@ -100,7 +122,7 @@ def batch_of(model: Model, x: Any, what: str) -> tuple[dict[Node, Array], ArrayP
 class Jacobian:
     """Rows of the Jacobian of one output in the parameters.
 
-    ``leaves``: (nodes, leaf) per array of :meth:`rows`, nothing trimmed.
+    ``leaves``: (nodes, leaf) per array of :meth:`rows`, untrimmed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Pairs of inputs whose mean squares and cosine are exact at every location."""
+"""Pairs of inputs with exact mean squares and cosines at every location."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = Any
 class InputPairs:
     """The c and q values of the inputs: {input: array of shape (cases,)} each.
 
-    ``equal``: all locations of an image hold one vector.
+    ``equal``: all locations of an image have the same vector.
     """
 
     c: dict[Node, np.ndarray]
@@ -38,7 +38,7 @@ class InputPairs:
 
     @classmethod
     def of(cls, network: Network, c: Any, q1: Any, q2: Any) -> InputPairs:
-        """From the argument: numbers, rows of them, or {input: either}.
+        """They are read from the argument: numbers, rows of numbers, or {input: either}.
 
         Raises: KcalcError for values out of their domain.
         """
@@ -67,7 +67,7 @@ class InputPairs:
 
     @property
     def cases(self) -> int:
-        """How many c values are looked at."""
+        """The number of c values."""
         return next(iter(self.c.values())).size
 
     def draw(
@@ -110,21 +110,21 @@ class InputPairs:
 
     @property
     def key(self) -> tuple[tuple[float, ...], ...]:
-        """All values, by which compiled functions are told apart."""
+        """All values, as a key for compiled functions."""
         return tuple(tuple(v.tolist()) for d in (self.c, self.q1, self.q2) for v in d.values())
 
     @property
     def alike(self) -> dict[str, Any]:
-        """The tokens, as theory is told of them."""
+        """The arguments about tokens for the theory."""
         return {}
 
     @property
     def asked(self) -> dict[str, Any]:
-        """The options by which theory is asked for gradients."""
+        """The options of the theory for gradients."""
         return {}
 
     def errors(self, found: Gradients) -> dict[str, dict[Node, float]]:
-        """Standard errors of gradients that theory samples."""
+        """Standard errors of gradients that the theory samples."""
         return {}
 
     def gradients(
@@ -141,7 +141,7 @@ class InputPairs:
     statistics = staticmethod(pair_statistics)
 
     def shapes(self, model: Model) -> dict[Node, tuple[int, ...]]:
-        """{input: shape of one example}.  Raises: KcalcError where its channels are not known."""
+        """{input: shape of one example}.  Raises: KcalcError if its channels are not known."""
         return {node: model._stated(node).axes for node in model.network.inputs}
 
     def values(

@@ -34,7 +34,7 @@ class Jacobians(Shown):
 
     ``values[node]`` has shape (draws, the smaller number of channels), descending;
     ``mean_square[node]`` is |J|^2 over the channels of the node, (draws,); ``expected[node]`` its
-    value at infinite width, where the calculus has it (else not a key).
+    value at infinite width (missing if the calculus has none).
     """
 
     start: Node
@@ -96,9 +96,10 @@ def layer_jacobians(
 
     The random input has mean square ``q``.
 
-    Parameters: ``nodes`` are four spread over the network and its first output unless given;
-    ``start`` is the first input, or any node before them. Returns: a :class:`Jacobians`. Raises:
-    KcalcError for unknown nodes and for those that ``start`` does not reach.
+    Parameters: ``nodes``, by default four nodes spread over the network and its first output;
+    ``start``, by default the first input, or any node before ``nodes``. Returns: a
+    :class:`Jacobians`. Raises: KcalcError for unknown nodes and for those that ``start`` does not
+    reach.
     """
     import jax
 
@@ -138,7 +139,7 @@ def layer_jacobians(
 
 
 def spread(network: Network) -> tuple[Node, ...]:
-    """Four nodes spread over the network, those that its layers end with, and its first output."""
+    """Four nodes spread over the network, at the ends of layers, and its first output."""
     last = network.outputs[0]
     inner = [node for node in network if node not in network.inputs and node != last]
     places = [round(i) for i in np.linspace(0, len(inner) - 1, min(4, len(inner)))] if inner else []
@@ -148,7 +149,7 @@ def spread(network: Network) -> tuple[Node, ...]:
 def _expected(
     network: Network, start: Node, nodes: Sequence[Node], q: float, heuristic: bool
 ) -> dict[Node, float]:
-    """{node: |J|^2 / channels at infinite width}, where the start is an input."""
+    """{node: |J|^2 / channels at infinite width}, if the start is an input."""
     found: dict[Node, float] = {}
     if start not in network.inputs:
         return found

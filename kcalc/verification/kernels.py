@@ -1,4 +1,4 @@
-"""A compiled network against its own theory: ``kc.verify_kernels(model)``."""
+"""Comparison of a compiled network with its theory: ``kc.verify_kernels(model)``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Node = Hashable
 Array = Any
 
 EQUAL = (
-    "all locations of an image hold one vector, so that mean and max pooling are the identity, as "
+    "all locations of an image have the same vector, so mean and max pooling are the identity, as "
     "in the maps"
 )
 
@@ -63,30 +63,30 @@ def verify_kernels(
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
 ) -> KernelCheck:
-    """Measure q and c at every node, and compare with the Q and C maps.
+    """Measure q and c at every node and compare them with the Q and C maps.
 
     The measurement is over random weights and inputs. Parameters: ``c`` and ``q`` (default 1;
-    ``q1`` and ``q2`` where two inputs differ) are the values of the inputs, numbers or rows of
-    equal length (a case each), or {input: such}; random inputs have them exactly, at every
-    location. ``draws`` networks see ``pairs`` random pairs each; standard errors are over networks.
-    ``widths`` sets the layers that leave theirs open, and gives powers of the width. ``tangent``
+    ``q1`` and ``q2`` if two inputs differ) are the values of the inputs: numbers, rows of equal
+    length (one entry per case), or {input: either}. Random inputs have these values exactly, at
+    every location. ``draws`` networks see ``pairs`` random pairs each; standard errors are over
+    networks. ``widths`` sets layers without a width, and gives powers of the width. ``tangent``
     compares the empirical NTK (one output channel) with :func:`kcalc.ntk`, ``gradients`` |d out / d
     node|^2 with :func:`kcalc.gradients`; ``jacobians`` adds singular values of the last network
-    drawn. ``heuristic=True`` goes on where the maps, or the weights, only approximate; ``memory``
-    bounds, in bytes, how many networks are drawn at once.
+    drawn. ``heuristic=True`` continues if the maps or the weights are only approximate. ``memory``,
+    in bytes, bounds how many networks are drawn at once.
 
-    ``tokens``, ``token_cosine``: for networks over tokens; inputs are sequences of so many tokens,
-    any two of which have that cosine (0 by default), and c is that of two sequences at equal
-    places. The cosine of tokens is a further quantity at every node, "token_cosine", and gradients
-    are compared in both modes, mean and difference over tokens. Token ids are drawn as vectors over
-    the vocabulary, turned one-hot vectors, whose embeddings have the same law. Where attention is
-    causal, or positions tell tokens apart, maps and gradients are sampled as ``sampling`` says, and
-    z counts their standard errors too; the tangent kernel is then not compared.
+    ``tokens``, ``token_cosine``: for networks over tokens. Inputs are sequences of this many tokens
+    with this pairwise cosine (0 by default), and c is the cosine of two sequences at equal
+    positions. The cosine of tokens is a further quantity at every node, "token_cosine", and
+    gradients are compared in both modes, mean and difference over tokens. Token ids are drawn as
+    vectors over the vocabulary (rotated one-hot vectors), whose embeddings have the same law. If
+    attention is causal or positions distinguish tokens, maps and gradients are sampled as specified
+    by ``sampling``, and z includes their standard errors; the tangent kernel is then not compared.
 
-    Returns: a :class:`kcalc.verification.KernelCheck`.  [TAT App. E.1, Fig. 4; DKS App. K]
-    Raises: KcalcError for values out of their domain, fewer than 2 draws, widths where none is
-    open, feature maps that vanish or overflow; and where the theory does not describe the model,
-    naming the node.
+    Returns: a :class:`kcalc.verification.KernelCheck`.  [TAT App. E.1, Fig. 4; DKS App. K] Raises:
+    KcalcError for values out of their domain, fewer than 2 draws, widths if no layer leaves its
+    width open, and feature maps that vanish or overflow; and, naming the node, if the theory does
+    not describe the model.
     """
     import jax
 
@@ -109,8 +109,8 @@ def verify_kernels(
         cases, models = over(cases, models, pairs)
     elif sampling is not None:
         raise KcalcError(
-            "sampling= is how attention over tokens is sampled in kernel maps; say how many "
-            "tokens there are, tokens="
+            "sampling= sets how attention over tokens is sampled in kernel maps; give the number "
+            "of tokens, tokens="
         )
     work = [_Work(one, cases, pairs, heuristic, tangent, gradients) for one in models]
     bits = random_bits(key)
@@ -170,7 +170,7 @@ def _tangents(work: Sequence[_Work], found: Sequence[dict[str, np.ndarray]]) -> 
 
 
 class _Work:
-    """One width: the expected values, and the function of one draw."""
+    """The expected values for one width, and the function of one draw."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class _Work:
     # -- expected values ---------------------------------------------------------------------------
 
     def _theory(self, what: str, make: Callable[[], Any]) -> Any:
-        """Expected values; None where there are none, of which a remark then gives the reason."""
+        """Expected values; None if there are none, with a remark giving the reason."""
         try:
             return make()
         except KcalcError as error:
@@ -218,7 +218,7 @@ class _Work:
             return None
 
     def _tangent_theory(self) -> np.ndarray:
-        """(Affine nodes, kinds, cases).  Raises: KcalcError where theory has no such kernel."""
+        """(Affine nodes, kinds, cases).  Raises: KcalcError if theory has no such kernel."""
         network, cases = self.network, (self.cases.c, self.cases.q1, self.cases.q2)
         first = [values[network.inputs[0]] for values in cases]
         others = [
@@ -229,7 +229,7 @@ class _Work:
         reasons = {
             "the network has several outputs": len(network.outputs) > 1,
             "the inputs have different c or q values": not all(others),
-            "weighted mean pooling has weights of its own": any(
+            "weighted mean pooling has separate weights": any(
                 network.layer(n).kind == "weighted_mean" for n in network.nodes_of(Pool)
             ),
         }
@@ -252,7 +252,7 @@ class _Work:
     def _gradient_theory(self) -> tuple[tuple[Node, ...], np.ndarray, np.ndarray]:
         """Nodes, expected gradients and their standard errors.
 
-        Of shape (nodes,), over tokens (nodes, 3) with the mean and the difference mode, nan where a
+        Of shape (nodes,), over tokens (nodes, 3) with the mean and the difference mode, nan if a
         node has none.
         """
         cases = self.cases
@@ -285,7 +285,7 @@ class _Work:
             if k < NARROW and node not in self.network.inputs:
                 text = (
                     f"{k} channels: its c values are cosines of few numbers, so they are measured "
-                    f"but not judged"
+                    "but not checked"
                 )
                 found.append(Assumption(node, text))
         return tuple(found)
@@ -295,7 +295,7 @@ class _Work:
     def run(self, key: Array, draws: int, memory: int) -> dict[str, np.ndarray]:
         """{statistic: array of draws on axis 0}.
 
-        Raises: KcalcError naming the node where a feature map vanishes or overflows.
+        Raises: KcalcError naming the node if a feature map vanishes or overflows.
         """
         import jax
 
@@ -313,13 +313,12 @@ class _Work:
             draw, node = int(bad[:, 0].min()), self.nodes[int(bad[:, 1].min())]
             raise KcalcError(
                 f"node {node!r}: its feature map vanishes or overflows in draw {draw} of {draws}, "
-                f"so it has no c value; "
-                "use a greater width, a smaller q, or a higher dtype"
+                "so it has no c value; use a larger width, a smaller q, or a higher dtype"
             )
         return found
 
     def _together(self, draws: int, memory: int) -> int:
-        """How many draws run at once: a divisor of them that fits the memory.
+        """The number of draws that run at once: a divisor of the total that fits in memory.
 
         QR on CPUs is slow in batches.
         """
@@ -341,7 +340,7 @@ class _Work:
         return max(k for k in range(1, fits + 1) if draws % k == 0)
 
     def _one(self, key: Array) -> dict[str, Array]:
-        """One network: statistics of pairs, and the further ones asked for."""
+        """One network: statistics of pairs, and further requested ones."""
         import jax
 
         ours, weights = jax.random.split(key)

@@ -1,6 +1,6 @@
 """Plots of measured kernels [TAT Fig. 4, DKS App. K].
 
-They show c and q values by layer with their fluctuation, and powers of the width.
+They show c and q values by layer with their fluctuations, and powers of the width.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 from ..foundation.errors import KcalcError
 from ..plotting import axis_names
 from ..plotting import frame as plot_frame
-from ..plotting import titles as plot_claims
 from ..plotting.frame import GREY, PALETTE, finish
 from ..plotting.frame import axes as panel
 from .statistics import NARROW
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 Array = np.ndarray
@@ -35,11 +35,11 @@ def values_by_layer(
     bars: int = 20,
     titled: bool | None = None,
 ) -> Axes:
-    """Draw the means of c (or q) over the nodes, with standard deviations.
+    """Plot the means of c (or q) over the nodes, with standard deviations.
 
-    The standard deviation is that of single pairs. There is a colour per width; the map is a black
-    dashed line. ``bars`` is about how many nodes have a vertical line. Returns: the Axes.
-    Raises: KcalcError for quantities and cases that were not measured.
+    The standard deviation is for single pairs. Each width has a colour; the map is a black dashed
+    line. ``bars`` is the approximate number of error bars. Returns: the Axes. Raises: KcalcError
+    for quantities and cases that were not measured.
     """
     made = ax is None
     ax = panel(ax, *SIZE)
@@ -68,9 +68,8 @@ def values_by_layer(
         else f"${quantity[0]}${quantity[1:]}"
     )
     ax.set_ylabel(name)
-    says = plot_claims.within(apart, f"The mean {name} of every judged node", "the map")
+    says = f"{name} by node"
     if not apart:
-        says = f"No node is wide enough to judge its {name}"
         place: Any = {"ha": "center", "va": "center", "fontsize": 8, "transform": ax.transAxes}
         ax.text(0.5, 0.5, f"no node has {NARROW} channels or more", **place)
     finish(ax, [], made, says=says, legend=bool(apart), titled=titled)
@@ -88,7 +87,7 @@ def errors_by_width(
     ax = panel(ax, *SIZE)
     if len(check.widths) < 2:
         raise KcalcError(
-            "errors by width need a check at two widths at least: verify_kernels(model, "
+            "errors by width need a check at two or more widths: verify_kernels(model, "
             "widths=(...))"
         )
     one, widths = check.fluctuation(quantity), np.array(check.widths, float)
@@ -107,17 +106,17 @@ def errors_by_width(
     ax.set_xticks([], minor=True)
     ax.set_xlabel(axis_names.WIDTH)
     ax.set_ylabel(f"deviation of ${quantity[0]}${quantity[1:]} from the map")
-    says = plot_claims.powers([("", one)], "The deviation of one draw")
+    says = "Deviation by width"
     finish(ax, [], made, says=says, titled=titled)
     return ax
 
 
-def check_figure(check: Any, ax: Sequence[Axes] | None = None) -> Array:
+def check_figure(check: Any, ax: Sequence[Axes] | None = None) -> Figure:
     """c and q values by layer, and the cosine of tokens where there are some.
 
     With several widths also the deviation by width.
 
-    Returns: the array of Axes.
+    Returns: the figure.
     """
     tokens = [name for name in check.quantities if name.startswith("token")]
     shown = ["c", check.quantities[0], *tokens][:3]
@@ -127,4 +126,4 @@ def check_figure(check: Any, ax: Sequence[Axes] | None = None) -> Array:
         values_by_layer(check, quantity, ax=panel_, titled=True)
     if len(check.widths) > 1:
         errors_by_width(check, "c", ax=panels[-1], titled=True)
-    return panels
+    return panels[0].figure

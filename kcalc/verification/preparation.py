@@ -1,6 +1,6 @@
-"""A model made ready to be compared with its theory.
+"""A model prepared for comparison with its theory.
 
-Its network with all widths, and where theory only approximates it.
+Its network with all widths, and the approximations of the theory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Node = Hashable
 def with_model_widths(model: Model, plan: ArrayPlan) -> Network:
     """Fill in widths from the model.
 
-    Drop Flattens of feature maps without locations, which do nothing and hide widths.
+    Drop Flattens of feature maps without locations, which have no effect and hide widths.
     """
     flat = {
         node
@@ -38,13 +38,13 @@ def with_model_widths(model: Model, plan: ArrayPlan) -> Network:
 def refuse_heuristics(
     model: Model, network: Network, plan: ArrayPlan, heuristic: bool, notes: Sequence[Assumption]
 ) -> tuple[Assumption, ...]:
-    """Approximations in the maps, of which ``notes`` tell, and in the weights.
+    """Approximations in the maps, listed in ``notes``, and in the weights.
 
     Raises: KcalcError for any unless ``heuristic``.
     """
     # the locations of the inputs are made so that they agree, or that their c values do
     pools = network.nodes_of(Pool)
-    told = {*network.assumptions}  # the model that was read is not the one compared here
+    told = {*network.assumptions}  # this is not the model that was read
     both = dict.fromkeys((*notes, *model.assumptions))
     found = [replace(a, kind="convention") if a.node in pools or a in told else a for a in both]
     for node in network.nodes_of(Affine):
@@ -65,7 +65,7 @@ def refuse_heuristics(
     rough = [a for a in found if a.kind == "heuristic"]
     if rough and not heuristic:
         raise KcalcError(
-            f"node {rough[0].node!r}: {rough[0].text}, so the maps need not describe this model; "
-            "pass heuristic=True to compare all the same"
+            f"node {rough[0].node!r}: {rough[0].text}, so the maps may not describe this model; "
+            "pass heuristic=True to compare anyway"
         )
     return tuple(found)

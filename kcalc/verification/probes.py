@@ -1,7 +1,7 @@
-"""A network run on arrays, with measurements at every node, and shifts to differentiate in.
+"""A network evaluated on arrays, with measurements and differentiable shifts at every node.
 
-Both run inside the scans of repeated blocks, so that neither the trace of a deep network is kept
-nor its graph unrolled.
+Both run inside the scans of repeated blocks, so neither the trace of a deep network is kept nor its
+graph unrolled.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def measure(
 ) -> Any:
     """``quantity(key)`` for every key: its arrays in double precision, draws on axis 0.
 
-    Parameters: ``quantity`` is a function of a key that gives a tree of arrays; ``purpose`` tells
-    it from other functions of the model, which keeps it compiled; ``together`` is how many keys
-    are done at once.
+    Parameters: ``quantity`` is a function of a key that gives a tree of arrays; ``purpose``
+    identifies it among functions of the model, which keeps it compiled; ``together`` is the number
+    of keys evaluated at once.
     """
     import jax
 
@@ -61,8 +61,8 @@ def columns(function: Callable[[Array], Any], origin: Array) -> Any:
 def pair_statistics(h: Array, uniform: bool) -> Array:
     """Mean and variance over pairs and locations of q and c, shape (2, quantities, cases).
 
-    ``h``: (cases, pairs, 2, [height, width,] channels). Quantities are (q, c) where both inputs
-    have one q, else (q1, q2, c).
+    ``h``: (cases, pairs, 2, [height, width,] channels). Quantities are (q, c) if both inputs have
+    the same q, else (q1, q2, c).
     """
     import jax.numpy as jnp
 
@@ -87,8 +87,8 @@ def mean_and_variance(quantities: Sequence[Array]) -> Array:
 class Probed(Arrays):
     """The calculus of arrays, in which feature maps are shifted and measured.
 
-    A node is shifted by its probe, which stands beside its weights. What ``statistics`` makes of
-    its feature map it leaves behind in the place of a state.
+    A node is shifted by its probe, which is stored with its weights. The result of ``statistics``
+    for its feature map is returned in place of a state.
     """
 
     statistics: Callable[[Array], Array] | None = None
@@ -110,8 +110,8 @@ class Probes:
     """A model that can be measured and shifted at every node.
 
     Values of nodes are lists: an array per input and per set of corresponding nodes of repeated
-    blocks, which are stacked. ``located``: every location has a shift of its own, else all
-    locations have one.
+    blocks, which are stacked. ``located``: every location has its own shift, else all locations
+    have one.
     """
 
     model: Model

@@ -32,12 +32,13 @@ from .tangent_checks import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from .jacobians import Jacobians
 
 Node = Hashable
 Array = np.ndarray
-UNJUDGED = f"no node has {NARROW} channels or more, so none is judged; use a greater width"
+UNJUDGED = f"no node has {NARROW} channels or more, so none is checked; use a larger width"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Deviation:
-    """A node's q or c value, measured against the map."""
+    """A node's q or c value, compared with the map."""
 
     node: Node
     quantity: str
@@ -78,15 +79,15 @@ class Deviation:
 
 @dataclass(frozen=True, eq=False)
 class KernelCheck(Tabled):
-    """Networks as they are drawn against their kernel maps.
+    """Comparison of random networks with their kernel maps.
 
-    q and c of every node, and further quantities asked for.
+    It covers q and c of every node, and further requested quantities.
 
-    ``c[i]`` and ``q1[i]``, ``q2[i]`` are the values of the inputs in case i (of the first input,
-    where there are several). ``tangent``, ``gradients`` and ``jacobians`` are None where they were
-    not measured; ``assumptions`` say why. ``tokens``: how many tokens an input has, and their
-    cosine, None for networks that have none. A network of finite width deviates from the maps by
-    O(1/width) even in the mean, so enough draws show a difference at any width.
+    ``c[i]`` and ``q1[i]``, ``q2[i]`` are the values of the inputs in case i (of the first input, if
+    there are several). ``tangent``, ``gradients`` and ``jacobians`` are None if they were not
+    measured; ``assumptions`` say why. ``tokens``: the number of tokens of an input and their
+    cosine, None without tokens. A network of finite width deviates from the maps by O(1/width) even
+    in the mean, so enough draws show a difference at any width.
     """
 
     nodes: tuple[Node, ...]
@@ -108,12 +109,12 @@ class KernelCheck(Tabled):
 
     @property
     def widths(self) -> tuple[int | None, ...]:
-        """The widths, None where layers state their own."""
+        """The widths, None if layers define them."""
         return tuple(sample.width for sample in self.samples)
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """("q", "c"), or ("q1", "q2", "c") where the inputs have different q.
+        """("q", "c"), or ("q1", "q2", "c") if the inputs have different q.
 
         Over tokens also "token_cosine" (of either input).
         """
@@ -154,7 +155,7 @@ class KernelCheck(Tabled):
 
     @cached_property
     def deviations(self) -> tuple[Deviation, ...]:
-        """Every judged node, quantity, width and case, the greatest |z| first."""
+        """Every checked node, quantity, width and case, the largest |z| first."""
         found: list[Deviation] = []
         for width in self.widths:
             rows = np.flatnonzero(self.judged(width))
@@ -172,7 +173,7 @@ class KernelCheck(Tabled):
 
     @property
     def worst(self) -> Deviation:
-        """The greatest |z|.  Raises: KcalcError where no node has 16 channels."""
+        """The largest |z|.  Raises: KcalcError if no node has 16 channels."""
         if not self.deviations:
             raise KcalcError(UNJUDGED)
         return self.deviations[0]
@@ -198,9 +199,10 @@ class KernelCheck(Tabled):
         return allowed(self.draws, len(self.deviations), most)
 
     def deviating(self, errors: float = 4.0, slack: float = 0.0) -> tuple[Deviation, ...]:
-        """The q and c values further from the map than this many standard errors and ``slack``.
+        """The q and c values off the map by more than this many standard errors and ``slack``.
 
-        ``slack`` is room for the O(1/width) of finite width. ``errors`` is said for one Gaussian;
+        ``slack`` allows for the O(1/width) effects of finite width. ``errors`` refers to one
+        Gaussian;
         :meth:`allowed` makes it that for these draws and comparisons.
         """
         most, slack = self.allowed(errors), one_number(slack, "slack")
@@ -216,9 +218,9 @@ class KernelCheck(Tabled):
 
         The quantities are q, c and, where they were compared, the tangent kernel and the gradients.
 
-        Four is said for one Gaussian: each of the three checks, at any number of cases, errs as
-        rarely (6e-5) as if it were one, see :meth:`allowed`. None where no q or c value was judged
-        and nothing else deviates: that is no success.
+        Four refers to one Gaussian: each of the three checks has its error rate (6e-5) for any
+        number of cases, see :meth:`allowed`. The result is None, not a success, if no q or c value
+        was checked and nothing else deviates.
         """
         if not all(part.passed for part in self._parts) or self.deviating():
             return False
@@ -226,11 +228,11 @@ class KernelCheck(Tabled):
 
     @property
     def _parts(self) -> list[Judged]:
-        """The tangent kernel and the gradients, where they were compared."""
+        """The tangent kernel and the gradients, if they were compared."""
         return [part for part in (self.tangent, self.gradients) if part is not None]
 
     def largest_error(self, quantity: str = "c", width: int | None = None) -> float:
-        """The largest standard error of a judged node.  Raises: KcalcError where none is."""
+        """The largest standard error of a judged node.  Raises: KcalcError if none is."""
         if not self.judged(width).any():
             raise KcalcError(UNJUDGED)
         return float(self.statistic(quantity, width).error[self.judged(width)].max())
@@ -242,8 +244,8 @@ class KernelCheck(Tabled):
             grown &= np.ptp([sample.channels for sample in self.samples], axis=0) > 0
         if not grown.any():
             raise KcalcError(
-                f"no node that is judged at all widths ({NARROW} channels) grows with the width, "
-                f"so there is no power of it"
+                f"no node that is checked at all widths ({NARROW} channels) grows with the width, "
+                "so there is no power of the width"
             )
         own = [(s.means - s.expected)[:, grown, k].reshape(self.draws, -1) for s in self.samples]
         return own, [s.variances[:, grown, k].reshape(self.draws, -1) for s in self.samples]
@@ -293,7 +295,7 @@ class KernelCheck(Tabled):
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _powers(self, quantity: str) -> tuple[Power, Power]:
-        """(fluctuation, bias), nan where no node is judged at all widths."""
+        """(fluctuation, bias), nan if no node is judged at all widths."""
         try:
             return self.fluctuation(quantity), self.bias(quantity)
         except KcalcError:
@@ -380,15 +382,12 @@ class KernelCheck(Tabled):
             f"{worst}{said})"
         )
 
-    def plot(self, ax: Sequence[Axes] | None = None) -> Array:
-        """q and c values over the layers with their fluctuation against the maps.
-
-        See :mod:`kcalc.verification.plots`.
-        """
+    def plot(self, ax: Sequence[Axes] | None = None) -> Figure:
+        """Draw q and c values by layer with their fluctuations and the maps; returns the figure."""
         return DRAWINGS["KernelCheck"](self, ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the single draws, as plain data."""
+        """Everything except the single draws, as plain data."""
         values = {
             quantity: [
                 {"width": width} | {name: getattr(s, name) for name in MEASURED}

@@ -1,6 +1,6 @@
 """The Hessian of a network block by block [Scaling sec. 5.1, Fig. 1, 2].
 
-It is measured on random networks and compared with the scaling calculus.
+This module measures it on random networks and compares it with the scaling calculus.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ..backend import to_jax
 from ..calculi.scaling import scaling
 from ..calculi.widths import with_widths
 from ..foundation.errors import KcalcError
+from ..foundation.extras import imported
 from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown
@@ -116,12 +117,11 @@ def hessian_blocks(
 
     The diagonal blocks are also predicted by the scaling calculus.
 
-    Each of ``draws`` networks has weights independent in all taps, R of its own, and ``batch``
-    inputs of standard normals with a random direction each. E[(G_l r)^2] = gamma_l for cotangents
-    of mean square 2 (n_L + 1) E y^2, as widths grow (at width n by 1 + 5/n more).
-    Returns: :class:`HessianBlocks`.
-    Raises: KcalcError for counts that are too small, several inputs or outputs, and the refusals of
-    the calculus.
+    Each of ``draws`` networks has independent weights in all taps, a separate R, and ``batch``
+    standard normal inputs with a random direction each. E[(G_l r)^2] = gamma_l for cotangents of
+    mean square 2 (n_L + 1) E y^2, as widths grow (at width n by 1 + 5/n more). Returns:
+    :class:`HessianBlocks`. Raises: KcalcError for counts that are too small, several inputs or
+    outputs, and the refusals of the calculus.
     """
     draws, batch = whole(draws, "draws", 2, MOST), whole(batch, "batch", 1, MOST)
     seed = whole(seed, "seed", 0, 2**32)
@@ -130,8 +130,8 @@ def hessian_blocks(
     net = with_widths(given, features)
     if len(net.inputs) != 1 or len(net.outputs) != 1:
         raise KcalcError(
-            f"Hessian blocks need one input and one output, the network has {len(net.inputs)} and "
-            f"{len(net.outputs)}"
+            f"Hessian blocks need one input and one output, but the network has {len(net.inputs)} "
+            f"and {len(net.outputs)}"
         )
     output = net.outputs[0]
     found = scaling(net, image_shape=image_shape)
@@ -151,8 +151,8 @@ def hessian_blocks(
 def _measured(
     net: Network, image_shape: Any, width: int, draws: int, batch: int, seed: int
 ) -> Array:
-    import jax
-    import jax.numpy as jnp
+    jax = imported("jax")
+    jnp = jax.numpy
 
     model = to_jax(net, image_shape=image_shape, weights="gaussian", rolled=False)
     plan, nodes = model.plan(), net.nodes_of(Affine)
@@ -174,7 +174,7 @@ def _measured(
 
         def column(chosen: Any) -> Any:
             place, own = chosen
-            # XLA takes a second to compile each such line
+            # XLA needs a second to compile each such line
             normals = jax.random.normal(own, (max(w.size for w in weights),))
             direction = [
                 jnp.where(place == k, normals[: w.size].reshape(w.shape), 0.0)

@@ -1,6 +1,6 @@
 """Singular values of Jacobians inside a network.
 
-They are followed over the first steps of training, and over the variance of the network's weights.
+They are tracked over the first steps of training, and over the variance of the network's weights.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ..backend import to_jax
 from ..backend.initialisers import random_bits
 from ..fields.arguments import raw_array, real_array
 from ..foundation.errors import KcalcError, glimpse
+from ..foundation.extras import imported
 from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown, plain, spread
@@ -152,16 +153,15 @@ def training_spectra(
     given; ``example`` is the one whose feature maps are meant (with BatchNorm all others are held,
     statistics are those of the batch); ``weights`` the law of initial weights, as in
     :func:`kcalc.to_jax`.
-    Raises: KcalcError for arguments that do not fit, and where the loss is no longer finite.
-    [MacDonald et al. 2023, sec. 6.2]
+    Raises: KcalcError for invalid arguments, and if the loss is no longer finite. [MacDonald et al.
+    2023, sec. 6.2]
     """
-    import jax
-
+    jax = imported("jax")
     require_network(network)
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise KcalcError(
-            f"training needs one input and one output, the network has {len(network.inputs)} and "
-            f"{len(network.outputs)}"
+            f"training needs one input and one output, but the network has {len(network.inputs)} "
+            f"and {len(network.outputs)}"
         )
     inputs, classes = _batch(X, labels)
     model = to_jax(network, features, weights=weights, rolled=False)

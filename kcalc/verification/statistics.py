@@ -98,15 +98,15 @@ class Statistic:
 
 
 def allowed(draws: int, comparisons: int, errors: float = 4.0) -> float:
-    """The greatest |z| allowed among all ``comparisons``, if the maps are exact.
+    """The largest |z| allowed among all ``comparisons``, if the maps are exact.
 
     Exact maps exceed it, among all ``comparisons``, as rarely as one Gaussian exceeds ``errors``
     standard errors.
 
-    The two-sided quantile of Student's law with ``draws - 1`` degrees of freedom at the level
-    ``1 - (1 - p)^(1/comparisons)``, p of the Gaussian (6.3e-5 at 4): Sidak's correction, which
-    holds for Gaussians however they are correlated [Sidak 1967]. With few draws it is large: 5
-    draws and 20 comparisons allow 36, so that only gross deviations show.
+    The two-sided quantile of Student's law with ``draws - 1`` degrees of freedom at the level ``1 -
+    (1 - p)^(1/comparisons)``, p of the Gaussian (6.3e-5 at 4): Sidak's correction, which holds for
+    Gaussians however they are correlated [Sidak 1967]. With few draws it is large: 5 draws and 20
+    comparisons allow 36, so only gross deviations show.
     """
     from scipy import stats
 
@@ -122,7 +122,7 @@ class Power:
     It is fitted to ``values`` and their ``errors`` at the widths.
 
     Values that do not stand out of the noise are nan; the fit is over the others, and the exponent
-    None where those are fewer than two.
+    None if those are fewer than two.
     """
 
     exponent: float | None

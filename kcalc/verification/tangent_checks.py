@@ -55,12 +55,12 @@ class Judged:
 
     @property
     def worst(self) -> float:
-        """The greatest |z| of all comparisons."""
+        """The largest |z| of all comparisons."""
         return float(np.nanmax(np.abs(self._worst()[1].z)))
 
     @property
     def worst_text(self) -> str:
-        """The value at the greatest |z|, in words."""
+        """The value at the largest |z|, in words."""
         name, s = self._worst()
         at = np.unravel_index(np.nanargmax(np.abs(s.z)), s.z.shape)
         return f"{self.place(name, at)}: {s.text(at)}"

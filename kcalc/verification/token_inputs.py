@@ -32,7 +32,7 @@ Array = Any
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TokenPairs(InputPairs):
-    """Pairs of sequences of tokens that are alike; the inherited values are those at equal places.
+    """Pairs of sequences of exchangeable tokens; the inherited values are those at equal places.
 
     ``tokens``: how many there are, and the cosine of any two of them; ``sampling``: of attention in
     kernel maps.
@@ -139,7 +139,7 @@ class TokenPairs(InputPairs):
                 _joint({n: float(v[case]) for n, v in values.items()})
                 for values in (self.c, self.q1, self.q2)
             )
-            told = node_values(
+            told: Any = node_values(
                 network, c, one, None if self.uniform else two, heuristic,
                 sampling=self.sampling, **self.alike,
             )  # fmt: skip
@@ -225,7 +225,7 @@ def over_tokens(model: Model, count: int, pairs: int) -> Model:
 def token_shapes(model: Model, count: int) -> dict[Node, tuple[int, ...]]:
     """{input: (tokens, 1, channels)}; the channels of ids are the vocabulary.
 
-    Raises: KcalcError where the channels of an input are not known.
+    Raises: KcalcError if the channels of an input are not known.
     """
     ids, network = model.id_inputs, model.network
     tables = {

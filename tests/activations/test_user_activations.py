@@ -225,7 +225,7 @@ def test_hidden_corners_at_mesh_edges_are_noticed():
     for corner in (0, 2, -4, 16):
         with pytest.raises(KcalcError):
             activation(sp.Abs(Y - corner), kinks=[])
-    with refused("exists already"):
+    with refused("existing activation"):
         activation("relu", kinks=[0])
     with refused("name"):
         activation(sp.tanh(Y), name="")

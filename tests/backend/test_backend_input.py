@@ -73,10 +73,10 @@ def pair() -> Any:
 
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "no mapping": (lambda: MODEL.stack(None, X), "model.unstack"),  # pyright: ignore[reportArgumentType]
-    "no arrays": (lambda: MODEL.stack({}, X), r"own\['affine_1'\] must hold .* got NoneType"),
+    "no arrays": (lambda: MODEL.stack({}, X), r"own\['affine_1'\] must contain .* got NoneType"),
     "no bias": (
         lambda: MODEL.stack(OWN | {"affine_1": {"weight": X}}, X),
-        r"own\['affine_1'\] must hold .*, got \['weight'\]",
+        r"own\['affine_1'\] must contain .*, got \['weight'\]",
     ),
     "other shape": (
         lambda: MODEL.stack(OWN | {"affine_1": OWN["affine_1"] | {"bias": X}}, X),
@@ -127,7 +127,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "axes in words": (lambda: kc.normalise_locations(X, batch_axes="a"), "batch_axes"),  # pyright: ignore[reportArgumentType]
     "nan in x": (
         lambda: kc.normalise_locations(np.where(X[1, 2] == X, np.nan, X)),
-        r"x holds nan at \(1, 2\)",
+        r"x contains nan at \(1, 2\)",
     ),
 }
 
@@ -194,7 +194,7 @@ def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
         ({"key": "a"}, "the key must"),
         ({"draws": 2.5}, "draws must be a whole number"),
         ({"outputs": 0}, "outputs must be"),
-        ({"features": 3}, "features= is no option"),
+        ({"features": 3}, "features= is not an option"),
         ({"network": "v"}, "Network"),
         (
             {"network": kc.chain(L.Input(), L.Affine(), L.BatchNorm(), L.Affine())},

@@ -154,10 +154,10 @@ def test_parameters_node_by_node():
         model.node_params(params, "nonlinear_1")
     with refused("unknown node 'affine_99'"):
         model.node_params(params, "affine_99")
-    with refused(r"own\['affine_7'\] must hold"):
+    with refused(r"own\['affine_7'\] must contain"):
         model.stack({node: leaves for node, leaves in own.items() if node != "affine_7"})
     loose = kc.to_jax(model.network, 8, rolled=False)
-    with refused("lack 'affine_2'.*rolled otherwise"):
+    with refused("lack 'affine_2'.*rolled differently"):
         loose.apply(params, x)
 
 

@@ -390,11 +390,11 @@ REFUSED = {
     ),
     "no features": (
         lambda: kc.to_jax(MLP).init(0, np.ones((2, 3))),
-        r"'affine_1': its width is not known",
+        r"'affine_1': its width is unknown",
     ),
     "no input width": (
         lambda: kc.to_jax(MLP, {"affine_1": 3}).init(0),
-        r"input 'input'.*not known.*model.init\(key, x\)",
+        r"input 'input'.*unknown.*model.init\(key, x\)",
     ),
     "shape of x": (
         lambda: kc.to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 5, 4, 3))),

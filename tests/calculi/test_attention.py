@@ -469,7 +469,7 @@ REFUSED = {
     "no tokens, gradients": (lambda: kc.gradients(plain()), "pass tokens="),
     "an array where a number is meant": (
         lambda: kc.q_values(plain(), tokens=[1, 2, 2]),
-        "kc.node_values, kc.gradients and kc.ntk take arrays of tokens",
+        "kc.node_values, kc.gradients and kc.ntk accept arrays of tokens",
     ),
     "heads and channels": (
         lambda: wired(
@@ -487,18 +487,18 @@ REFUSED = {
         lambda: kc.c_map(plain(window=3), tokens=4),
         "attends with a window of 3 tokens.*node_values",
     ),
-    "gradients of strides": (lambda: kc.gradients(strided(True), tokens=4), "'s' steps over"),
+    "gradients of strides": (lambda: kc.gradients(strided(True), tokens=4), "'s' skips tokens"),
     "relative biases in maps": (
         lambda: kc.c_map(plain(relative=(1, 8, 9)), tokens=4),
         "attends with relative position biases.*node_values",
     ),
     "the slope with a sink": (
         lambda: kc.c_map(plain(sink=True), tokens=4).derivative(1)(0.5),
-        "values only.*use sink=False",
+        "only values.*use sink=False",
     ),
     "the kernel at finite width": (
         lambda: kc.ntk(stacked(Case(options={"key_width": 8, "wide": False})), tokens=4),
-        "values only.*use wide=True",
+        "only values.*use wide=True",
     ),
     "gradients with a sink": (
         lambda: kc.gradients(plain(sink=True), tokens=4),
@@ -507,22 +507,22 @@ REFUSED = {
 }
 NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
     (plain(), {}, "node 'attention' .* pass tokens="),
-    (plain(), {"token_cosine": 0.3}, "say how many tokens"),
+    (plain(), {"token_cosine": 0.3}, "give the number of tokens"),
     (plain(), {"tokens": 3, "token_cosine": -0.6}, "smallest eigenvalue .* is -0.2"),
     (plain(), {"tokens": [[1.0, 2.0], [2.0, 1.0]]}, "eigenvalue -1"),
     (plain(), {"tokens": [[1.0, 0.2], [0.3, 1.0]]}, "symmetric"),
     (plain(), {"tokens": [[1.0, 0.0], [0.0, 0.0]]}, "node 'x' has q = 0"),
-    (plain(), {"q": 2, "tokens": [[1.0, 0.0], [0.0, 1.0]]}, "says itself .*drop q="),
-    (GPT, {"tokens": [0, -4]}, "ids are whole numbers >= 0"),
+    (plain(), {"q": 2, "tokens": [[1.0, 0.0], [0.0, 1.0]]}, "already defines .*drop q="),
+    (GPT, {"tokens": [0, -4]}, "ids must be integers >= 0"),
     (GPT, {"tokens": [0, 10]}, "embeds the ids 0 to 9"),
-    (GPT, {"tokens": [0, 1, 2, 3]}, "knows 3 positions, and the input has 4"),
+    (GPT, {"tokens": [0, 1, 2, 3]}, "has 3 positions, but the input has 4"),
     (plain(), {"q": 1e3, "tokens": 8}, "variance 1.37e\\+06.* norm before"),
     (plain(), {"q": 1e200, "tokens": 8}, "variance inf"),
     (AFTER_POOLING, {"tokens": 4}, "tokens were pooled"),
     (plain(rotary=1e4), {"tokens": 4}, "the angles need key_width"),
     (plain(), {"c": 0.5, "tokens": [0, 1]}, "drop c="),
-    (strided(True), {"tokens": 4}, "'s' steps over tokens.*stride=1"),
-    (strided(True), {"tokens": [0, 1]}, "'s' steps over"),
+    (strided(True), {"tokens": 4}, "'s' skips tokens.*stride=1"),
+    (strided(True), {"tokens": [0, 1]}, "'s' skips tokens"),
     (plain(scale="linear", relative=(1, 8, 9)), {"tokens": 4}, "drop rotary, ALiBi and relative"),
     (plain(sink=True), {"tokens": 4, "token_cosine": -0.2}, "cosine >= 0"),
     (plain(), {"tokens": np.eye(3, dtype=int)}, "could be a covariance or token ids"),
@@ -539,16 +539,16 @@ NO_LAYERS: list[tuple[dict[str, Any], str]] = [
     ({"rotary": 1e4, "key_width": 3}, "is odd"),
     ({"normaliser": "softmix"}, "unknown normaliser .* softmax"),
     ({"normaliser": "relu", "scale": "linear"}, "vanish for wide heads"),
-    ({"normaliser": "relu", "identity": 1}, "identity shapes softmax"),
-    ({"sink": True, "centre": 1}, "no rule together"),
+    ({"normaliser": "relu", "identity": 1}, "identity applies only to softmax"),
+    ({"sink": True, "centre": 1}, "cannot be combined"),
     ({"wide": True, "rotary": 1e4, "key_width": 4}, "use wide=None"),
     ({"wide": False}, "needs key_width >= 4"),
     ({"scale": -1, "key_width": 3}, "must be > 0"),
     ({"dropout": 1}, r"\[0, 1\)"),
-    ({"relative": (1, 8)}, r"is \(sigma, buckets, furthest\)"),
-    ({"relative": (0, 8, 9)}, "sigma of relative lies between"),
+    ({"relative": (1, 8)}, r"must be \(sigma, buckets, furthest\)"),
+    ({"relative": (0, 8, 9)}, "sigma of relative must lie between"),
     ({"relative": (1, 3, 9)}, "buckets of Attend.relative"),
-    ({"relative": (1, 32, 8)}, "more than 8"),
+    ({"relative": (1, 32, 8)}, "exceed 8"),
 ]
 
 

@@ -187,8 +187,8 @@ def test_balls_of_c_and_q_maps_over_tokens() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"key_width": 8, "wide": False}, "finite key width is computed in double precision"),
-        ({"sink": True}, "with a sink is computed in double precision"),
+        ({"key_width": 8, "wide": False}, "finite key width is computed only in double precision"),
+        ({"sink": True}, "with a sink is computed only in double precision"),
     ],
 )
 def test_attention_without_other_number_systems(options: dict[str, Any], message: str) -> None:

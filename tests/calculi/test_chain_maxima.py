@@ -168,7 +168,7 @@ def test_what_a_maximal_c_value_takes_for_granted() -> None:
         if a not in heuristic
     )
     assert (
-        "this GroupNorm is taken as the identity on c values" in heuristic[1].text
+        "this GroupNorm is treated as the identity on c values" in heuristic[1].text
         and "q=1.0" in heuristic[1].text
     )
     # two ReLUs, each with a norm behind it: C(c) = (sqrt(1 - c^2) + (pi - arccos c) c)/pi, less the

@@ -107,7 +107,7 @@ def test_maps_behind_two_class_tokens_are_refused_and_values_are_sampled() -> No
     values: Any = kc.node_values(net, 0.5, tokens=4)
     assert values["a"].c_error > 0
     for call in (kc.c_map(net, tokens=4), kc.q_map(net, tokens=4)):
-        with refused(r"'a' attends behind class tokens.*node_values"):
+        with refused(r"'a' attends after class tokens.*node_values"):
             call(0.5)
 
 
@@ -206,7 +206,7 @@ REFUSED = {
     "derivative of Q": (lambda: kc.q_map(vit(), tokens=16).derivative()(1.0), "by q"),
     "one tangent kernel": (lambda: kc.ntk(vit(), tokens=16), "a class token"),
     "no tokens": (lambda: kc.c_map(vit())(0.5), "tokens=128"),
-    "another length": (lambda: kc.node_values(vit(), tokens=20), "knows 17 positions"),
+    "another length": (lambda: kc.node_values(vit(), tokens=20), "has 17 positions"),
     "behind pooling": (
         lambda: kc.node_values(
             kc.chain(L.Input(4), L.Affine(8), L.Pool("mean"), L.ClassToken()), tokens=3

@@ -77,7 +77,7 @@ def test_long_slope_polynomials_with_slopes_of_norms() -> None:
 
 def test_formulas_too_long_to_read_are_not_set() -> None:
     assert kc.c_map(dense(8))._repr_latex_() is not None
-    deep = dense(16)
+    deep = dense(20)
     C, K = kc.c_map(deep), kc.ntk(deep)
     assert C._repr_latex_() is None and K._repr_latex_() is None and K.expr._repr_latex_() is None
     assert len(C.expr.latex()) > 40_000  # who asks for it has it

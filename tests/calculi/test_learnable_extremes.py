@@ -311,7 +311,7 @@ def test_wide_balls_can_be_printed() -> None:
 def test_messages(tmp_path: Any) -> None:
     K = kc.ntk(kc.architectures.vanilla(2))
     rows = RNG.normal(size=(9, 5))
-    with refused("no one condition number"):
+    with refused("separate condition numbers"):
         K.condition_number(rows, kind="both")
     with refused("pass the kernel itself"):
         kc.kernel_regression(K.matrix(rows), rows, np.ones(9))

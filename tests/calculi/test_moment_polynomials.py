@@ -322,9 +322,9 @@ def test_the_least_width(goal: float, options: dict[str, Any]) -> None:
 
 def test_widths_that_are_not_asked_for() -> None:
     network = kc.chain(Input(), Affine(), Nonlinear("relu"))
-    with refused("stand in the layers"):
+    with refused("fixed by the layers"):
         moments(network, features={"input": 3, "affine_1": 4}).width_for(0.5)
-    with refused("stand in the layers"):
+    with refused("fixed by the layers"):
         moments(network, features={"input": 3, "affine_1": 4, None: 5}).width_for(0.5)
     with refused("most"):
         moments(network, features=3).width_for(0.5, most=0)
@@ -381,9 +381,7 @@ def test_what_moments_assume() -> None:
         ("network", "weights are gaussian", "convention"),
         dropout,
     ]
-    fourth = (
-        "the input has sum x_i^4 / |x|^4 = {} ({}), which matters for weights that are not Gaussian"
-    )
+    fourth = "the input has sum x_i^4 / |x|^4 = {} ({}), which is relevant for non-Gaussian weights"
     assert texts(moments(biased, weights={"V": "uniform"})) == [
         exact,
         ("W", "weights are gaussian", "convention"),
@@ -404,7 +402,7 @@ def test_what_moments_assume() -> None:
 
 def test_moments_beyond_doubles_are_told() -> None:
     told = (
-        "numbers beyond double precision show as inf or 0: read log10_mean, log10_fourth and "
+        "numbers beyond double precision appear as inf or 0: use log10_mean, log10_fourth and "
         "log10_variance"
     )
     deep = kc.chain(Input(2), *[Affine(2, sigma_w=1e20, bias=False)] * 4)
@@ -434,7 +432,7 @@ def test_atoms_matter_where_there_are_kinks() -> None:
     with refused("'W'.*ternary"):
         _ = found.weights
     assert found.to_dict()["weights"] is None and found.out.mean == 0.5
-    with refused("not asked for"):
+    with refused("not requested"):
         _ = moments(linear, jacobian=False).weights
 
 

@@ -127,7 +127,7 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
         [W, ("V", Affine(3), "W"), ("s", Sum(), "W V"), ("r", RELU[1], "s")],
         "'r'.*a sum",
     ),
-    "means": ([W, RELU, ("s", Sum(), "x a")], "'a'.*mean is not 0"),
+    "means": ([W, RELU, ("s", Sum(), "x a")], "'a'.*mean of the activation is not 0"),
     "a half line": ([W, RELU, ("m", Scale(-1), "a"), ("r", RELU[1], "m")], "maps to 0"),
     "a sign": (
         [W, ("m", Scale(sp.Symbol("a", real=True)), "W"), ("r", RELU[1], "m")],
@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     "a difference": ([W, RELU, ("s", Sum((1, -1)), "a a")], "cancel"),
     "widths": ([W, ("V", Affine(n), "x"), ("s", Sum(), "W V")], "widths"),
     "no width": ([("W", Affine(), "x")], r"node 'W' has none; give features=N"),
-    "stacks": ([*PARTS, *STACKS, ("s", Sum(), "one two")], "line up"),
+    "stacks": ([*PARTS, *STACKS, ("s", Sum(), "one two")], "differently aligned"),
     "smooth": ([W, ("r", Nonlinear("tanh"), "W")], "not for tanh"),
     "a kink elsewhere": ([W, ("r", Nonlinear("relu6"), "W")], "not for relu6"),
     "biases": ([("W", Affine(3, sigma_b=sp.Rational(1, 10)), "x")], "'W'.*sigma_b = 0"),
@@ -168,7 +168,7 @@ def test_what_does_not_close_is_refused(name: str) -> None:
         ({"features": 5, "weights": "gauss"}, "law of weights"),
         ({"features": 5, "weights": -2.1}, ">= -2"),
         ({"features": 5, "weights": {"nonlinear_1": 0}}, "no weights"),
-        ({"features": 5, "input_fourth": 2}, "lies in"),
+        ({"features": 5, "input_fourth": 2}, "must lie in"),
         ({"features": 5, "output": "zz"}, "unknown output"),
     ],
 )

@@ -306,9 +306,9 @@ def test_cross_attention_and_inputs_of_unequal_q() -> None:
 REFUSED: dict[str, tuple[Any, str]] = {
     "q beside tokens": (
         lambda: kc.gradients(blocks(), q=2, tokens=X),
-        "an array of tokens says itself",
+        "an array of tokens already defines",
     ),
-    "no tokens": (lambda: kc.gradients(blocks(), sampling=FEW), "say which, tokens="),
+    "no tokens": (lambda: kc.gradients(blocks(), sampling=FEW), "give tokens="),
     "no sampling": (lambda: kc.gradients(blocks(), tokens=X, sampling=cast(Any, 3)), "kc.Sampling"),
     "activations that jump": (
         lambda: kc.gradients(
@@ -323,7 +323,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "too many tokens": (
         lambda: kc.gradients(A.gpt2(48), tokens=2000),
-        "fit in memory for .* tokens, got 2000",
+        "memory suffices for .* tokens, got 2000",
     ),
     "the output": (lambda: kc.gradients(blocks(causal=True), tokens=X, output="y"), "'y'"),
 }

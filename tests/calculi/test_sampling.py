@@ -115,8 +115,8 @@ def test_given_numbers_are_those_that_are_drawn() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"draws": 3, "error": 0.1}, "drop one"),
-        ({"chains": 3, "seconds": 1}, "drop one"),
+        ({"draws": 3, "error": 0.1}, "give only one"),
+        ({"chains": 3, "seconds": 1}, "give only one"),
         ({"error": 0}, "error"),
         ({"error": 2}, "error"),
         ({"seconds": -1}, "seconds"),

@@ -282,7 +282,7 @@ A = ("a", L.Affine(4), "x")
     ("steps", "options", "says"),
     [
         ([X, ("a", L.Affine(), "x")], {}, r"'a'.*features"),
-        ([("x", L.Input()), A], {}, "how many channels the input 'x' has"),
+        ([("x", L.Input()), A], {}, "channels of the input 'x' is unknown"),
         (
             [X, A, ("b", L.Affine(5), "x"), ("s", L.Sum(), "a b")],
             {},
@@ -315,7 +315,7 @@ A = ("a", L.Affine(4), "x")
         (
             [IMAGE, A, ("t", TANH, "a"), ("u", TANH, "a"), ("s", L.Sum(), "t u")],
             {},
-            "correlation is not known",
+            "correlation is unknown",
         ),
     ],
 )
@@ -335,7 +335,7 @@ def test_sums_that_do_not_line_up() -> None:
         ("d", L.Concat(), "a2 a3"),
         ("s", L.Sum(), "c d"),
     ]
-    with refused("'s'.*line up.*numbers"):
+    with refused("'s'.*misaligned.*numbers"):
         scaling(wired(*steps))
     known = [
         X,
@@ -343,7 +343,7 @@ def test_sums_that_do_not_line_up() -> None:
         ("c", L.Concat(), "a0 a1"),
     ]
     twice = [("d", L.Concat(), "a1 a0"), ("s", L.Sum(), "c d a2")]
-    with pytest.raises(kc.FreshnessError, match="'s'.*line up"):
+    with pytest.raises(kc.FreshnessError, match="'s'.*misaligned"):
         scaling(wired(*known, *twice))
 
 
@@ -383,7 +383,7 @@ def test_inputs_added_directly_are_uncorrelated() -> None:
         ("out", L.Affine(2), "sum"),
     )
     assert scaling(network).tensors["sum"].forward == pytest.approx(13, rel=1e-15)
-    with pytest.raises(kc.FreshnessError, match="correlation is not known"):
+    with pytest.raises(kc.FreshnessError, match="correlation is unknown"):
         scaling(network, input_symmetric=False)
 
 

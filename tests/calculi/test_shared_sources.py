@@ -81,14 +81,14 @@ def test_two_raw_inputs_among_addends_that_share() -> None:
         ("x", L.Input()),
         ("z", L.Input()),
     )
-    with refused("channels.*correlate"):
+    with refused("correlation of their channels"):
         kc.node_values(network, C)
     kernel = kc.c_map(network, assume_independent=True)
     notes = [
         note for note in kernel.assumptions if note.node == "y" and "uncorrelated" in note.text
     ]
     assert [(note.text, note.kind) for note in notes] == [
-        ("the inputs 'x', 'z' are taken as uncorrelated", "convention")
+        ("the inputs 'x', 'z' are treated as uncorrelated", "convention")
     ]
 
 

@@ -200,7 +200,7 @@ def test_mixes_of_maps_along_one_path() -> None:
         float(mixed.subs({relu: 1.5, tanh: 1.2})), rel=1e-13
     )
     for wrong, text in (
-        ({"tanh": 1.2}, "no value is given for psi_relu"),
+        ({"tanh": 1.2}, "give a slope for psi_relu"),
         ({"tanh": 1.2, "relu": 2, "rleu": 2}, "unknown slope 'rleu'"),
         (1.1, "pass a mapping"),
         ({"relu": 2, "tanh": 2, "psi_tanh": 2}, "given twice"),

@@ -182,7 +182,7 @@ def test_true_q_values_weigh_what_is_mixed():
     assert float(
         slope_polynomial(two_branches(Sum(), kc.activation("relu")), q=2.0).coeff(psi)
     ) == pytest.approx(1 / 3, rel=1e-13)
-    with refused("q gives no value"):
+    with refused("has no value in q"):
         slope_polynomial(net, {"x": 1})
     for wrong in ({**q, "b": -1}, -1.0):
         with pytest.raises(kc.KcalcError):

@@ -283,7 +283,7 @@ def test_two_inputs_in_streams_are_refused_by_their_own_names_or_noted():
     with pytest.raises(kc.KcalcError, match="'o' adds the inputs '[xy]' and '[xy]' directly"):
         kc.c_map(net)(0.5)
     found = notes_of(net, assume_independent=True)
-    assert found["o", "convention"] == "the inputs 'x', 'y' are taken as uncorrelated"
+    assert found["o", "convention"] == "the inputs 'x', 'y' are treated as uncorrelated"
     assert "independent" in found["o", "heuristic"]
     assert ("o", "exact") not in found  # its cross terms are not computed
 

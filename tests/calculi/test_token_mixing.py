@@ -61,7 +61,8 @@ def test_tokens_that_change_places_keep_the_one_dimensional_map():
     np.testing.assert_allclose(kc.c_map(net)([-0.5, 0.3]), kc.c_map(plain)([-0.5, 0.3]), atol=1e-15)
     with pytest.raises(
         kc.NoRule,
-        match=r"depends on those between tokens; follow pairs of tokens with kc\.c_map\(net, "
+        match=r"depends on the c values between tokens; follow pairs of tokens with "
+        r"kc\.c_map\(net, "
         r"spatial='exact'",
     ):
         kc.c_map(kc.chain(L.Affine(), L.TokenMix(np.full((4, 4), 0.25))))

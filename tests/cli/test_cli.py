@@ -130,7 +130,7 @@ def test_slopes_are_printed_factored(
     status, out, err = run(capsys, "maps", name, "--slopes")
     assert (status, err) == (0, "")
     assert out.count(f"\n  {text}\n") == 2  # the polynomial and the maximal function
-    for word in ("strict mu", "forward bound", "longest path bound", "need no fresh inputs"):
+    for word in ("strict mu", "forward bound", "longest path bound", "assumed fresh"):
         assert word in out
     assert all(len(line) < 300 for line in out.splitlines())
 
@@ -180,7 +180,7 @@ def test_shape_by_the_forward_bound(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert data["options"] == {"zeta": 1.5, "subnetworks": "forward"}
     assert data["conditions"]["C'(1)"] == pytest.approx(1.5**0.25, rel=1e-12)
     _, strict, _ = run(capsys, "shape", file)
-    assert 'subnetworks="forward" shapes by the depth across them' in strict
+    assert 'subnetworks="forward" includes the depth across them' in strict
 
 
 def test_shortcut_weight_zero_is_skip_free(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,7 @@ def test_python_objects_are_named_by_module_and_attribute(
     [
         (
             "read own_models_of_a_test:broken",
-            "RuntimeError while the module was imported or the model made: boom",
+            "broken: RuntimeError",
         ),
         ("read own_models_of_a_test:absent", "has no 'absent'"),
         ("read no_such_module_here:x", "no Python module 'no_such_module_here'"),
@@ -137,7 +137,7 @@ def test_python_objects_are_named_by_module_and_attribute(
         ("read missing.json", "cannot read 'missing.json'"),
         ("read own_models_of_a_test.py", "end in .onnx or .json"),
         ("read net.json --json missing/out.json", "its folder does not exist"),
-        ("maps vanilla-3 --input 1,3", "takes any"),
+        ("maps vanilla-3 --input 1,3", "vanilla-3"),
         ("maps net.json --shortcut-weight .5", "applies to the built-in ResNets"),
         ("maps net.json", "BatchNorm"),
     ],
@@ -155,7 +155,7 @@ def test_bad_shapes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("1,x", "0,3", "1,,3", "-1"):
         with pytest.raises(SystemExit):
             main(["read", "net.json", f"--input={text}"])
-        assert "is no shape" in capsys.readouterr().err
+        assert "1,3,224,224" in capsys.readouterr().err
         with pytest.raises(SystemExit):
             main(["read", "net.json", f"--ids={text}"])
         assert "argument --ids" in capsys.readouterr().err

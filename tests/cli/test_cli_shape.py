@@ -22,7 +22,7 @@ from kcalc.shaping import METHODS
         ("--activation tanh --method tat --tau .3", ("alpha", "C''(1)", "0.006")),
         ("--activation tanh --method eoc --sigma-b .05", ("sigma_w", "1.122539005", "chi_1")),
         ("--activation tanh --q-slope none", ("dropped for tanh", "C'(1)")),
-        ("--activation tanh --q-slope minimize", ("the least that goes",)),
+        ("--activation tanh --q-slope minimize", ("the smallest compatible",)),
         ("--method he", ("C_f(0)", "2/fan_in")),
         ("--activation tanh --method normalisation", ("gamma", "Q_f(1)")),
         (
@@ -82,6 +82,10 @@ def offered() -> dict[str, set[str]]:
         named = set(re.findall(r"\w+", heading)) & set(METHODS)
         for method in set(METHODS) - named if heading.startswith("all ") else named:
             found[method] |= {action.dest for action in group._group_actions}
+        for action in group._group_actions:  # a common option names its methods
+            named = re.match(r"with ([\w ]+): ", action.help or "")
+            for method in named[1].split(" and ") if named else ():
+                found[method].add(action.dest)
     return found
 
 

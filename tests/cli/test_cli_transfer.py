@@ -65,15 +65,18 @@ def test_token_ids(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("vanilla-3 --width 8", "--width and --to belong together"),
+        ("vanilla-3 --width 8", "--width and --to"),
         ("vanilla-3 --depth 1 --to-depth 2", "--depth is for functions"),
         ("built_by_width:build --input 2,4", "give the widths of both models"),
         ("built_by_width:build --width 8 --to 16", "--input SIZES or --ids SIZES"),
         ("built_by_width:build --input 2,4 --width -3 --to 16", "--width must be a whole"),
         ("vanilla-3 --optimizer adam", "without decay is Adam"),
-        ("vanilla-3 --optimizer lion", "sgd, adamw, adafactor, muon, muon-match-rms"),
+        ("vanilla-3 --optimizer rmsprop", "sgd, adamw, adafactor, lion, muon, muon-match-rms"),
         ("resnet-50 --optimizer sgd", "resnet-50 has fixed widths"),
-        ("built_by_width:running --input 2,4 --width 8 --to 16", "not read.*operations that are"),
+        (
+            "built_by_width:running --input 2,4 --width 8 --to 16",
+            "cumsum.*operations that have one.*--unknown heuristic",
+        ),
         (
             "built_by_width:build --input 2,4 --width 8 --to 16 --depth 1 --to-depth 2",
             "has no counterpart|differ in depth by more|several counterparts|different places",

@@ -156,7 +156,7 @@ def test_balancing_nu_behind_mean_pooling() -> None:
 def test_results_print_and_draw(untouched_pyplot: None) -> None:
     s = kc.shape(MLP, method="geometric")
     assert "affine_3" in str(s) and "\n" not in repr(s) and json.dumps(s.to_dict())
-    assert len(s.plot().get_lines()) >= 2 and any("sigma_w" in edit for edit in s.changes)
+    assert len(s.plot().axes[0].get_lines()) >= 2 and any("sigma_w" in edit for edit in s.changes)
     assert kc.shape(A.vanilla(3), method="geometric", features=9).plot() is not None
     assert s.assumptions and "max nu / min nu" in s.values
 

@@ -421,7 +421,7 @@ def test_made_activations_agree_with_double_precision(kind):
             lambda: activation("sign").composed(
                 activation("softplus").transformed(output_shift=-1)
             ),
-            "double precision only",
+            "only known to double precision",
         ),
         (lambda: activation(lambda x: np.tanh(x), name="mine"), "callable"),
     ],

@@ -42,7 +42,7 @@ def test_kinks_are_enclosed(expr: sp.Expr, equation: Any) -> None:
 
 
 def test_kinks_that_nothing_proves() -> None:
-    with refused("double precision only"):
+    with refused("only known to double precision"):
         certain_kinks(activation(sp.Piecewise((0, sp.exp(X) + X < 3), (1, True))))
 
 

@@ -304,7 +304,7 @@ def test_networks_that_are_not_the_models():
     params, x = residual_params(), jnp.ones((1, 8, 8, 3))
     r, w = read(residual, params, x), jnp.ones((3, 4))
     other = kc.shape(kc.architectures.vanilla(3, "tanh"), method="dks")
-    with refused("no operation of the model"):
+    with refused("not an operation of the model"):
         apply_jax(residual, r, other)
     closed_over = lambda x: jnp.tanh(x @ w)  # noqa: E731
     closed = read(closed_over, jnp.ones((2, 3)))

@@ -223,7 +223,7 @@ def test_code_may_move_but_not_change(tmp_path: Any) -> None:
     same, again = kc.apply_edits((moved, P), s.edits)
     assert np.array_equal(same(again, OTHER), new(params, OTHER))
     other, _ = kc.apply_edits((changed, P), s.edits)
-    with refused("runs 0 times.*code as it is now"):
+    with refused("runs 0 times.*current code"):
         other(params, OTHER)
 
 

@@ -71,7 +71,7 @@ PLACES = {
     "no such module": lambda call: call["place"].__setitem__(0, "nowhere"),
     "an absurd path": lambda call: call["place"].__setitem__(0, "../../__class__.__init__"),
     "a number for a path": lambda call: call["place"].__setitem__(0, 3),
-    "no way": lambda call: call["place"].pop(),
+    "not a way": lambda call: call["place"].pop(),
     "a way of texts": lambda call: call["place"].__setitem__(1, "forward"),
     "a short step": lambda call: call["place"][1].__setitem__(0, ["a", "b"]),
     "another function": lambda call: step(call).__setitem__(1, "Net.other"),

@@ -139,7 +139,7 @@ TOLD = {
 @pytest.mark.parametrize("kind", TOLD)
 def test_what_no_example_ran_is_told(kind: Any) -> None:
     s, made = shaped(kind())
-    told = [what for what, why in s.edits.left_alone.items() if "not run at reading" in why]
+    told = [what for what, why in s.edits.left_alone.items() if "did not run when" in why]
     assert len(told) == 1 and TOLD[kind] in told[0]
     assert told[0] in str(s.edits) and told[0] in str(s) and told[0] in s.left_alone
     assert made(torch.randn(3, N)).shape == (3, N)
@@ -216,7 +216,7 @@ class Normed(Net):
 def test_batch_norms_written_by_hand_end_a_region(norm: Any) -> None:
     net = Normed(norm())
     s, made = shaped(net, activation="tanh")
-    assert any("otherwise in training" in why for why in s.left_alone.values())
+    assert any("differently in training" in why for why in s.left_alone.values())
     at = [call.place[0] for edit in s.edits for call in edit.calls]
     assert "norm" not in at  # nothing between its input and its activation
     x = torch.randn(5, N)

@@ -23,7 +23,7 @@ nn, F = torch.nn, torch.nn.functional
 import kcalc as kc  # noqa: E402
 
 N = 8
-SHARED = "the model also uses a value from inside of it elsewhere"
+SHARED = "the model also uses one of its intermediate values elsewhere"
 
 
 def helper(v: Any) -> Any:

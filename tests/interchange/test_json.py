@@ -43,6 +43,12 @@ NETWORKS = {
         ("g", L.GatedUnit("swish"), "u v"),
     ),
     "twice": wired((0, L.Input()), (1, L.Affine(), (0,)), (2, L.Sum((1, sp.pi)), (1, 1))),
+    "norm of heads": kc.chain(L.Input(8), L.Affine(8), L.L2Norm(4, 2.5), L.Affine(2)),
+    "prefix": wired(
+        ("x", L.Input(8)),
+        *((name, L.Affine(8), "x") for name in "qkv"),
+        ("a", L.Attend(2, 4, prefix=3), "q k v"),
+    ),
     "all layers": kc.chain(
         L.Input(3, (8, 8)),
         L.Affine(4, kernel=(3, 5), stride=2, padding=(1, 2), groups=1, bias=False),
@@ -130,7 +136,7 @@ BAD = {
         lambda d: d["nodes"][2].update(
             layer=nonlinear({"op": "Mul", "args": [{"symbol": "x"}, {"symbol": "y"}]})
         ),
-        "one symbol",
+        "symbols for constants",
     ),
     "huge power": (
         lambda d: d["nodes"][2].update(layer=nonlinear({"op": "Pow", "args": [10, 10**9]})),
@@ -173,13 +179,13 @@ BAD = {
     "outputs": (lambda d: d.update(outputs=["zz"]), "zz"),
     "half a character as id": (
         lambda d: d["nodes"][1].update(id="\ud800"),
-        r"node label '\\ud800' holds .* leave it out",
+        r"node label '\\ud800' contains .* leave it out",
     ),
     "half a character as name": (
         lambda d: d["nodes"][2].update(
             layer={"type": "Nonlinear", "activation": {"name": "f\udfff", "expr": {"symbol": "x"}}}
         ),
-        r"the name 'f\\udfff' holds '\\udfff'.* leave it out",
+        r"the name 'f\\udfff' contains '\\udfff'.* leave it out",
     ),
     "half a character as reason": (
         lambda d: d["nodes"][2].update(layer={"type": "Opaque", "name": "f", "reason": "\ud800"}),
@@ -206,8 +212,8 @@ def test_hostile_documents_are_refused(name: str) -> None:
         (b"", "not valid JSON"),
         (
             b"1" * 5000,
-            r"net\.json holds a whole number of more than 4300 digits, far beyond any that a "
-            r"network has; correct it$",
+            r"net\.json contains a whole number of more than 4300 digits, far more than any "
+            r"network needs; correct it$",
         ),
     ],
 )

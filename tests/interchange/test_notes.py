@@ -23,7 +23,7 @@ from kcalc.maps.maps import Assumption
 L = kc.layers
 DILATED = Note("a", "locations", "the dilation 2 is left out", "features.0")
 GAINS = Note("n", "approximate", "its gains are left out", of_weights=True)
-FACTOR = Note("f", "approximate", "every channel has a factor of its own")
+FACTOR = Note("f", "approximate", "every channel has a different factor")
 
 
 def network() -> kc.Network:
@@ -75,7 +75,7 @@ def test_notes_travel(name: str) -> None:
     assert made.assumptions == (
         Assumption("a", "the dilation 2 is left out", "convention"),
         Assumption("n", "its gains are left out", "heuristic"),
-        Assumption("f", "every channel has a factor of its own", "heuristic"),
+        Assumption("f", "every channel has a different factor", "heuristic"),
     )
     found = kc.c_map(made)
     assert set(made.assumptions) <= set(found.assumptions) and found.heuristic
@@ -191,9 +191,9 @@ SPOILT = {
     "no level": ([{"node": "a", "text": "t"}], "unknown level"),
     "text": ([{"node": "a", "level": "locations"}], "text and source are text"),
     "field": ([{"node": "a", "level": "locations", "text": "t", "kind": 1}], "unknown field"),
-    "half a character": (
+    "half of a surrogate": (
         [{"node": "a", "level": "locations", "text": "\ud800"}],
-        "half a character",
+        "half of a surrogate",
     ),
 }
 

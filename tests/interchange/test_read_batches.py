@@ -4,6 +4,7 @@ shown.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -112,12 +113,12 @@ def test_one_example_and_several_give_one_network() -> None:
 def test_a_model_of_one_example_is_read_with_a_remark() -> None:
     reading = kc.read(Fn(lambda h: h.reshape(1, N)), (1, 8))
     assert reading.fidelity.level == "exact" and any(
-        "one example at a time only" in remark for remark in reading.remarks
+        "only one example at a time" in remark for remark in reading.remarks
     )
     reading = kc.read(Fn(lambda h: h.reshape(4, N)), (4, 8))
-    assert any("examples only" in remark for remark in reading.remarks)
+    assert any(re.search("only .* examples", remark) for remark in reading.remarks)
     program = torch.export.export(Fn(lambda h: h * len(h)), (torch.randn(2, 8),))
-    assert any("examples only" in remark for remark in kc.read(program).remarks)
+    assert any(re.search("only .* examples", remark) for remark in kc.read(program).remarks)
 
 
 def test_scripts_and_models_with_two_inputs() -> None:
@@ -139,7 +140,7 @@ def test_arrays_whose_examples_meet_other_axes_are_not_read() -> None:
     model = Fn(lambda h: h.mean(1))
     model.forward = lambda x: model.b(torch.tanh(model.a(x)) + model.a(x).mean(1))  # type: ignore[method-assign]
     reading = kc.read(model, (3, 3, 8))
-    assert any("the examples of one lie along another axis" in note.text for note in reading.notes)
+    assert any("the examples of one run along another axis" in note.text for note in reading.notes)
 
 
 # -- JAX, Flax, Keras, ONNX ------------------------------------------------------------------------
@@ -246,5 +247,5 @@ def test_mixing_and_counting_in_onnx_files() -> None:
     proto = exported(Fn(lambda h: h.reshape(1, 1, N).reshape(1, N)), (1, 8), train=False)
     reading = kc.read(proto)
     assert reading.fidelity.level == "exact" and any(
-        "one example at a time only" in remark for remark in reading.remarks
+        "only one example at a time" in remark for remark in reading.remarks
     )

@@ -201,7 +201,8 @@ def test_an_axis_too_much_or_too_few_is_named():
         (
             Batched(mlp),
             (5, 8),
-            r"one example of the shape \(5, 8\): the examples come first in a shape, give \(1, 5, "
+            r"one example of the shape \(5, 8\): in a shape the number of examples comes "
+            r"first, give \(1, 5, "
             r"8\)$",
         ),
         (mlp, jnp.ones((5, 9)), "cannot be traced with these inputs: TypeError[^;]*$"),

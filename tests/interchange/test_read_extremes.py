@@ -137,7 +137,9 @@ class Heads(nn.Module):
 
 def test_layernorm_of_a_head_says_what_it_averages_over() -> None:
     texts = [note.text for note in kc.read(Heads(), (2, 6)).notes]
-    assert any("each of them a part of the channels (a head, a group)" in text for text in texts)
+    assert any(
+        "each of them only a part of the channels (a head, a group)" in text for text in texts
+    )
     assert not any("None" in text for text in texts)
 
 

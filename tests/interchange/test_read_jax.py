@@ -302,7 +302,7 @@ def test_control_flow_on_data_is_reported():
         {"w": jnp.ones((3, 3))},
         jnp.ones((2, 3)),
     )
-    assert any("turns" in note.text for note in r.notes)
+    assert any("iterations" in note.text for note in r.notes)
     fixed = architecture(
         lambda p, x: lax.cond(True, jnp.tanh, jnp.sin, x @ p["w"]),
         {"w": jnp.ones((3, 4))},

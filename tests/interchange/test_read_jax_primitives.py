@@ -222,7 +222,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "joined with a constant": (
         lambda p, x: jnp.concatenate([x, p["n"]], 1),
         FLAT,
-        "beside a feature map",
+        "to a feature map",
     ),
     "cropped": (lambda p, x: lax.pad(x, 0.0, ((0, 0, 0), (-1, 0, 0))), FLAT, "crops or spreads"),
     "spread": (lambda p, x: lax.pad(x, 0.0, ((0, 0, 0), (0, 0, 1))), FLAT, "crops or spreads"),
@@ -248,7 +248,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "random factors": (
         lambda p, x: x * jax.random.normal(jax.random.key(0), x.shape),
         FLAT,
-        "no dropout mask",
+        "not a dropout mask",
     ),
     "random choice": (
         lambda p, x: jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, x.shape), x, 2 * x),
@@ -267,7 +267,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
         ROWS,
         "recurrent",
     ),
-    "stacked": (stacked, FLAT, "all turns of a loop"),
+    "stacked": (stacked, FLAT, "all iterations of a loop"),
     "endless": (
         lambda p, x: lax.while_loop(
             lambda c: c[0] < 10**6, lambda c: (c[0] + 1, jnp.tanh(c[1])), (0, x)
@@ -289,12 +289,12 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
             x, p["k"], padding=((1, 1), (1, 1)), lhs_dilation=(2, 2), window_strides=(3, 3)
         ),
         IMAGE,
-        "spreads it and steps",
+        "spreads it and moves",
     ),
     "a matrix for every location": (
         lambda p, x: jnp.einsum("ntc,tcd->ntd", x, p["t"]),
         ROWS,
-        "matrices of their own",
+        "different matrices",
     ),
     "groups of examples": (
         lambda p, x: conv(x, p["k"], batch_group_count=2),
@@ -349,9 +349,7 @@ def test_a_mean_that_counts_zeros_is_noted() -> None:
         P,
         jnp.ones(IMAGE),
     )
-    assert any(
-        "count the zeros put around the image" in note.text for note in reading.network.notes
-    )
+    assert any("count the padding zeros" in note.text for note in reading.network.notes)
 
 
 @pytest.mark.parametrize("name", UNREAD)

@@ -130,7 +130,7 @@ UNREAD: dict[str, tuple[Model, tuple[int, ...], str]] = {
             a=nn.Parameter(torch.randn(2, T, T)),
         ),
         TOKENS,
-        "matrices of their own",
+        "different matrices",
     ),
     "norm over tokens": (
         norm_model(lambda m, x: x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-6)),
@@ -147,7 +147,7 @@ UNREAD: dict[str, tuple[Model, tuple[int, ...], str]] = {
             lambda m, x: (x - 0.5 * x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
         ),
         DENSE,
-        "by hand",
+        "hand-written",
     ),
     "a great epsilon": (
         norm_model(lambda m, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1.0)),
@@ -252,4 +252,4 @@ def test_a_gate_of_one_channel_is_opaque():
 
     reading = kc.read(Gated(), (2, 16))
     assert [note.node for note in reading.notes if note.level == "not read"] == ["mul"]
-    assert "of 1 channels is spread over 16" in str(reading)
+    assert "of 1 channels is broadcast over 16" in str(reading)

@@ -61,7 +61,7 @@ def found(model: nn.Module) -> tuple[list[str], float, float]:
 def test_factors_of_single_channels_are_noted_where_they_end(between) -> None:
     torch.manual_seed(0)
     texts, _, _ = found(Between(between))
-    assert any("every channel has a factor of its own" in text for text in texts)
+    assert any("every channel has a different factor" in text for text in texts)
 
 
 def test_the_note_on_a_mask_is_true() -> None:
@@ -244,7 +244,7 @@ def test_dropout_that_is_on_in_evaluation_is_noted(name: str, training: bool) ->
     model = Between(lambda m, h: between(m, torch.tanh(h)))
     model.drop, model.always = nn.Dropout(0.5), Always(0.5)
     texts, q, _ = found(model.train(training))
-    assert [("in evaluation, too" in text) for text in texts] == [True] * on
+    assert [("active in evaluation mode" in text) for text in texts] == [True] * on
     _, _, truth = found(model.eval())
     assert truth / q == pytest.approx(2.0 if on else 1.0, rel=0.2)
 
@@ -254,7 +254,7 @@ def test_a_dropout_module_that_is_left_on_is_noted() -> None:
     model = Between(lambda m, h: m.drop(torch.tanh(h)))
     model.drop = nn.Dropout(0.5)
     model.eval().drop.train()
-    assert any("in evaluation, too" in text for text in found(model)[0])
+    assert any("active in evaluation mode" in text for text in found(model)[0])
 
 
 def test_dropout_that_is_on_in_evaluation_in_flax_and_equinox() -> None:
@@ -263,7 +263,7 @@ def test_dropout_that_is_on_in_evaluation_in_flax_and_equinox() -> None:
     x = jax.numpy.ones((2, 8))
 
     def notes(reading: kc.Reading) -> list[str]:
-        return [note.text for note in reading.notes if "in evaluation, too" in note.text]
+        return [note.text for note in reading.notes if "active in evaluation mode" in note.text]
 
     class Linen(linen.Module):
         always: bool
@@ -324,7 +324,7 @@ def test_dropout_written_into_a_function_is_noted() -> None:
         return jax.numpy.where(jax.random.bernoulli(key, 0.5, h.shape), h / 0.5, 0) @ p["b"]
 
     reading = kc.read(model, {"a": a, "b": b}, jax.numpy.ones((64, 8)), jax.random.key(0))
-    assert any("in evaluation, too" in note.text for note in reading.notes)
+    assert any("active in evaluation mode" in note.text for note in reading.notes)
 
 
 # -- what is not read, by its name -----------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_tensors_of_numbers_instead_of_bytes_hold_what_onnxruntime_reads(name: s
 @pytest.mark.parametrize(
     ("held", "words"),
     [
-        (tensor(1, [3], float_data=[1.0]), "declares 3 numbers and holds 1"),
+        (tensor(1, [3], float_data=[1.0]), "declares 3 numbers and contains 1"),
         (tensor(3, [1], int32_data=[300]), "its element type cannot"),
         (tensor(2, [1], int32_data=[-1]), "its element type cannot"),
         (tensor(10, [1], int32_data=[70000]), "its element type cannot"),
@@ -110,9 +110,9 @@ INPUTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "sequence": (lambda: declared(2, sequence_type=True), {}, "is not a tensor"),
     "negative": (lambda: declared(2, -3), {}, "negative size"),
     "number": (lambda: declared(), {}, "single number"),
-    "rank": (lambda: declared(*[2] * 17), {}, "which no array has"),
-    "extent": (lambda: declared(2, 2**41), {}, "which no array has"),
-    "twice": (doubled, {}, "'x' stands twice"),
+    "rank": (lambda: declared(*[2] * 17), {}, "which no array can have"),
+    "extent": (lambda: declared(2, 2**41), {}, "which no array can have"),
+    "twice": (doubled, {}, "'x' occurs twice"),
     "which": (two, {"shapes": (2, 3)}, "give shapes={name: shape}"),
     "no shape": (two, {"examples": [3, 4]}, "example array or a shape"),
     "truth": (two, {"shapes": {"x": (True, 3)}}, "positive whole numbers"),

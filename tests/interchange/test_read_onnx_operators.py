@@ -386,9 +386,7 @@ def test_a_mean_that_counts_zeros_is_noted() -> None:
             )
         )
     )
-    assert any(
-        "count the zeros put around the image" in note.text for note in reading.network.notes
-    )
+    assert any("count the padding zeros" in note.text for note in reading.network.notes)
 
 
 def test_quantised_products_are_named_once_the_file_tells_their_shapes() -> None:
@@ -419,7 +417,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "squeezed too much": (case("Squeeze", "x a", FLAT, a=A([1])), "drops the axes"),
     "two open sizes": (case("Reshape", "x s", FLAT, s=A([-1, -1])), "asks for the shape"),
-    "wrong order": (case("Transpose", "x", FLAT, perm=[0]), "not one of 2 axes"),
+    "wrong order": (case("Transpose", "x", FLAT, perm=[0]), "does not order 2 axes"),
     "rate": (case("Dropout", "x r", FLAT, r=F(1.5)), "its rate is 1.5"),
     "joined": (case("Concat", "x w", FLAT, axis=0, w=weights(2, 5)), "cannot be joined"),
     "padding": (case("Pad", "x p", FLAT, p=A([0, 1, 1])), "3 numbers of padding for 2 axes"),
@@ -427,9 +425,9 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "empty": (case("Reshape", "x s", FLAT, s=A([0, 0, 6]), allowzero=1), "cannot take"),
     "axes of floats": (
         case("Squeeze", "x a", [2, 1], a=A([1.0], F)),
-        "no short list of whole numbers",
+        "not a short list of whole numbers",
     ),
-    "axes twice": (case("Unsqueeze", "x a", FLAT, a=A([1, 1])), "not those of an array of 4 axes"),
+    "axes twice": (case("Unsqueeze", "x a", FLAT, a=A([1, 1])), "do not fit an array of 4 axes"),
     "bias": (
         case("Conv", "x w b", [1, 2, 5, 5], w=weights(3, 2, 2, 2), b=weights(2)),
         r"a bias of shape \(2,\) for 3 channels",
@@ -444,7 +442,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "strides": (
         case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), strides=[1]),
-        "do not belong to 2 location axes",
+        "do not match 2 location axes",
     ),
     "no strides": (
         case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), strides=[0, 1]),
@@ -457,17 +455,17 @@ REFUSED: dict[str, tuple[Case, str]] = {
         case("Gemm", "x w c", [2, 3], w=weights(3, 4), c=weights(3, 2, 4)),
         "it adds an array",
     ),
-    "product misfit": (case("MatMul", "x w", [2, 3], w=weights(4, 2)), "do not act on"),
+    "product misfit": (case("MatMul", "x w", [2, 3], w=weights(4, 2)), "do not fit"),
     "a number": (case("MatMul", "x w", [2, 3], w=F(2)), "single number"),
     "einsum misfit": (
         case("Einsum", "x w", [2, 4, 3], equation="ntc,cd->ntd", w=weights(4, 5)),
-        "do not act on",
+        "do not fit",
     ),
     "parts": (
         case("Split", "x s", FLAT, outputs="a y", axis=1, s=A([2, 3])),
         "do not make up axis 1",
     ),
-    "constant parts": (folded("Split", "a s", a=SIX, s=A([3])), "do not fit together"),
+    "constant parts": (folded("Split", "a s", a=SIX, s=A([3])), "do not fit the constants"),
     "step 0": (
         case("Slice", "x s e a t", FLAT, s=A([0]), e=A([2]), a=A([1]), t=A([0])),
         "do not fit",
@@ -482,23 +480,23 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "group norm": (
         case("GroupNormalization", "x g g", SQUARE, 21, g=weights(3), num_groups=2),
-        "do not fall into 2 groups",
+        "2 groups do not divide",
     ),
     "slope": (case("HardSigmoid", "x", FLAT, alpha=-1.0), "not positive"),
     "infinite slope": (case("LeakyRelu", "x", FLAT, alpha=np.inf), "do not fit"),
     "attribute": (case("Softmax", "x", FLAT, axis="1"), "attribute axis is of the wrong type"),
     "branch": (case("If", "c", FLAT, c=A(True)), "no subgraph then_branch"),
-    "text": (folded("Constant", "", value_string="a"), "no tensor of numbers"),
+    "text": (folded("Constant", "", value_string="a"), "not a tensor of numbers"),
     "nothing to cast to": (folded("Cast", "a", a=SIX, to=8), "does not read"),
     "nothing to cast a feature map to": (case("Cast", "x", FLAT, to=8), "does not read"),
     "fill": (
         folded("ConstantOfShape", "s", s=A([3]), value=helper.make_tensor("v", 1, [2], [1.0, 2.0])),
         "not one number",
     ),
-    "tiles": (folded("Tile", "a r", a=SIX, r=A([-1])), "do not fit together"),
+    "tiles": (folded("Tile", "a r", a=SIX, r=A([-1])), "do not fit the constants"),
     "expanded constant": (folded("Expand", "a s", a=SIX, s=A([0])), ""),
     "negative size": (folded("ConstantOfShape", "s", s=A([-3])), "would make"),
-    "no axes": (folded("Unsqueeze", "a", a=SIX), "do not fit together"),
+    "no axes": (folded("Unsqueeze", "a", a=SIX), "do not fit the constants"),
     "division by 0": (folded("Div", "a b", whole=True, a=A([1]), b=A([0])), "ZeroDivision"),
     "remainder by 0": (folded("Mod", "a b", whole=True, a=A([1]), b=A([0])), "ZeroDiv"),
 }

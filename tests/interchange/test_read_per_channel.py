@@ -42,7 +42,7 @@ class Sloped(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [(Behind, "stand behind an activation"), (Sloped, "a slope of its own")]
+    ("kind", "words"), [(Behind, "per channel after an activation"), (Sloped, "a different slope")]
 )
 def test_numbers_per_channel_are_approximate(kind: Any, words: str) -> None:
     """q is right; the slopes of a PReLU have mean 0 here, so that its c is that of a ReLU."""

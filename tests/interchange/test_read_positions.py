@@ -297,9 +297,9 @@ SINGLE = {
         6,
         "read as 'same'",
     ),
-    "means of zeros": (lambda: around(nn.AvgPool2d(3, 1, 1)), 6, "count the zeros"),
+    "means of zeros": (lambda: around(nn.AvgPool2d(3, 1, 1)), 6, "count the padding zeros"),
     "nearest": (lambda: around(nn.Upsample(scale_factor=2)), 4, ""),
-    "pieces": (lambda: Rearranged(True), 6, "channels of some of the locations"),
+    "pieces": (lambda: Rearranged(True), 6, "some of the locations into channels"),
     "turned": (lambda: Rearranged(False), 6, "transposes its locations"),
 }
 

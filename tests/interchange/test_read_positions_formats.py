@@ -80,10 +80,10 @@ JAX = {  # (function, words of the note that refuses it; "" where it is computed
     "edge": (padded("edge"), ""),
     "causal": (behind(lambda x, w: conv(x, w, [(2, 0), (2, 0)])), ""),
     "dilation": (behind(lambda x, w: conv(x, w, rhs_dilation=(2, 2))), ""),
-    "means of zeros": (mean(3, 1, "SAME", False), "count the zeros"),
+    "means of zeros": (mean(3, 1, "SAME", False), "count the padding zeros"),
     "repeated": (
         behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)),
-        "arranged anew",
+        "rearranged",
     ),
     "transposed convolution": (
         lambda p, x: conv(jax.nn.relu(conv_transposed(x, p["t"])), p["b"]),
@@ -188,7 +188,7 @@ ONNX = {  # (nodes between the input x and the weights b, words of the note)
                 {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1},
             ),
         ],
-        "count the zeros",
+        "count the padding zeros",
     ),
 }
 

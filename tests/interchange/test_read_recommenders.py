@@ -110,7 +110,7 @@ def test_bags_of_unequal_sizes_are_not_read() -> None:
 
     r = kc.read(Bags(), torch.arange(6), torch.tensor([0, 2]))
     assert r.fidelity.level == "not read"
-    assert "every example has as many ids" in r.notes[0].text
+    assert "every example has equally many ids" in r.notes[0].text
 
 
 def test_parts_of_the_channels_of_an_input_are_inputs() -> None:

@@ -191,7 +191,7 @@ def test_what_resizing_is_not_read() -> None:
     conv = nn.Conv2d(3, 8, 1)
     for module, words in (
         (nn.Upsample(scale_factor=2, mode="bicubic"), "nearest and linear resizing have rules"),
-        (nn.Upsample(5, mode="nearest-exact"), "no whole numbers"),
+        (nn.Upsample(5, mode="nearest-exact"), "not whole numbers"),
     ):
         r = kc.read(nn.Sequential(conv, module), (2, 3, 4, 4))
         assert r.fidelity.level == "not read" and words in r.notes[-1].text

@@ -251,8 +251,8 @@ def test_places_that_do_not_begin_at_0() -> None:
     [
         (SPEEDS / 4, PLACES, "not those of one base"),  # linear scaling
         (np.where(SPEEDS > 0.1, SPEEDS, SPEEDS / 8), PLACES, "not those of one base"),  # Llama 3
-        (SPEEDS, PLACES**2, "no multiples of the place"),
-        (SPEEDS, PLACES % 3, "no multiples of the place"),
+        (SPEEDS, PLACES**2, "not multiples of a token"),
+        (SPEEDS, PLACES % 3, "not multiples of a token"),
         # over these few tokens the slow pairs turn by less than 0.01
         (np.where(SPEEDS > 1e-3, SPEEDS, SPEEDS / 8), PLACES, "not those of one base"),
         (np.where(SPEEDS > 4e-4, SPEEDS, SPEEDS * 2), PLACES, "not those of one base"),

@@ -165,7 +165,7 @@ class Branches(nn.Module):
 def test_data_dependent_control_flow_is_read_along_one_path() -> None:
     found = read(Branches(), (2, 6))
     assert any(
-        "only the path taken was read" in remark and "test_read_torch_models.py" in remark
+        "only that path was read" in remark and "test_read_torch_models.py" in remark
         for remark in found.remarks
     )
     assert any("a number is taken out of an array" in remark for remark in found.remarks)
@@ -229,13 +229,13 @@ UNREAD: dict[str, tuple[Any, str]] = {
     "custom": (lambda x: torch.special.bessel_j0(x), "special_bessel_j0"),
     "complex": (lambda x: torch.fft.fft(x).abs(), "Fourier"),
     "norm": (lambda x: x / x.norm(p=1, dim=1, keepdim=True), "a norm"),
-    "roll": (lambda x: x.roll(1, 1), "channels change places, around the edge"),
-    "flip": (lambda x: x.flip(-1), "channels change places,"),
-    "all": (lambda x: x.roll(1), "entries change places"),
-    "examples": (lambda x: x.flip(0), "examples change places"),
+    "roll": (lambda x: x.roll(1, 1), "channels are moved, around the edge"),
+    "flip": (lambda x: x.flip(-1), "channels are moved,"),
+    "all": (lambda x: x.roll(1), "entries are moved"),
+    "examples": (lambda x: x.flip(0), "examples are moved"),
     "axes": (
         lambda x: x.view(6, 2, 3).roll((1, 1), (-1, 1)).flatten(1),
-        r"channels or locations (axis 1, 2 of 3) change places",
+        r"channels or locations (axis 1, 2 of 3) are moved",
     ),
     "batch": (lambda x: x - x.mean(0), "over the examples"),
     "stack": (lambda x: torch.stack([x, x], 1).flatten(1), "stack"),
@@ -377,9 +377,9 @@ def test_errors_stand_alone() -> None:
         (linear, ((2, 5),), r"could not be traced.*mat1 and mat2"),
         (nn.Embedding(9, 4), ((2, 5),), r"such as token ids, give an array of whole numbers"),
         (linear, ((0, 6),), r"positive numbers"),
-        (linear, (torch.zeros(0, 6),), r"holds no example"),
+        (linear, (torch.zeros(0, 6),), r"contains no example"),
         (linear, (object(),), r"must be a tensor, an array or a shape"),
-        (linear, (np.array(["a"]),), r"must hold numbers"),
+        (linear, (np.array(["a"]),), r"must contain numbers"),
         (
             linear,
             ((2, 6), (2, 6)),

@@ -182,7 +182,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
         IMAGE,
         "give the padding to the pooling",
     ),
-    "one example": (lambda m, x: F.max_pool2d(x, 2), (3, 6, 8), "batch axis in front"),
+    "one example": (lambda m, x: F.max_pool2d(x, 2), (3, 6, 8), "batch axis first"),
     "least": (lambda m, x: x.amin(1), ROWS, "negate"),
     "bicubic": (
         lambda m, x: F.interpolate(x, scale_factor=2, mode="bicubic"),
@@ -272,7 +272,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
         IMAGE,
         "cuts the image",
     ),
-    "one example convolved": (lambda m, x: F.conv2d(x, m.k), (3, 6, 8), "batch axis in front"),
+    "one example convolved": (lambda m, x: F.conv2d(x, m.k), (3, 6, 8), "batch axis first"),
     "parts of a padded one": (
         lambda m, x: F.pad(x, (1, 1)).split(4, -1)[0],
         FLAT,

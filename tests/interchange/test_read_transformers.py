@@ -77,7 +77,7 @@ def test_networks_are_those_of_the_builders(name: str) -> None:
     expected = {
         "gpt2": "its mask was read for sequences of 6 tokens",
         "t5": "its biases by distance were read for sequences of 6 tokens",
-        "qwen3": "every head of its queries and keys is normalised by itself",
+        "qwen3": "every head of its queries and keys is normalised separately",
     }
     assert len(told) == (name in expected) and all(text.startswith(expected[name]) for text in told)
     assert ("such as padding" in str(found)) == (name == "roberta")
@@ -275,7 +275,7 @@ def test_masks_of_arrays_are_heuristic_for_more_tokens_than_the_example() -> Non
         for tokens in (6, 9)
     }
     assert not told[6] and [a.kind for a in told[9]] == ["heuristic"]
-    assert "read for sequences of 6 tokens; that of 9 tokens is taken to go on" in told[9][0].text
+    assert "sequences of 6 tokens; for 9 tokens it is assumed to continue" in told[9][0].text
     back = network_from_dict(network_to_dict(net))
     assert kc.node_values(back, tokens=9).assumptions == kc.node_values(net, tokens=9).assumptions
     plain = kc.read(drawn(Heads(lambda *qkv: F.scaled_dot_product_attention(*qkv))), (2, 6, 48))
@@ -302,7 +302,7 @@ def test_masks_of_padding_are_said_to_be_left_out() -> None:
     mask = torch.ones(2, T, dtype=torch.long)
     mask[:, -2:] = 0
     found = kc.read(drawn(Padded()), IDS, mask)
-    assert "'mask' is no part of the network; a mask of padding is read as" in str(found)
+    assert "'mask' is not part of the network; a padding mask is read as" in str(found)
 
 
 # -- details of attention --------------------------------------------------------------------------
@@ -475,11 +475,11 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "squared scores": (
         lambda q, k, v: F.softmax((q @ k.mT) ** 2, -1) @ v,
-        "no multiples of the products of queries and keys",
+        "not multiples of the products of queries and keys",
     ),
     "shared keys and values": (
         lambda q, k, v: F.softmax(q @ k.mT, -1) @ k,
-        "its keys and values are made by the same weights",
+        "its keys and values come from the same weights",
     ),
     "turned queries alone": (lambda q, k, v: F.softmax(q.roll(1, -1) @ k.mT, -1) @ v, "its"),
 }
@@ -506,7 +506,7 @@ def test_masks_of_padding_are_read_beside_ids_of_any_shape() -> None:
         mask[1, T - hidden :] = 0
         found = kc.read(model, IDS, mask)
         assert found.fidelity.level == "exact" and found.network.inputs == ("ids",)
-        assert "a mask of padding is read as that of sequences without padding" in str(found)
+        assert "a padding mask is read as that of sequences without padding" in str(found)
         kernels.append(kc.ntk(found.network, tokens=IDS, sampling=kc.Sampling(8, 2)).ntk)
     np.testing.assert_array_equal(*kernels)
 
@@ -539,8 +539,9 @@ def test_layers_of_pytorch() -> None:
             kc.read(model, (2, T, 48))
         )
         turned = nn.TransformerEncoderLayer(48, 4, 96, norm_first=before).eval()
-        assert "example by example; examples stand on axis 0 (in PyTorch: batch_first=True)" in str(
-            kc.read(turned, (T, 2, 48))
+        assert (
+            "example by example; the examples must be on axis 0 (in PyTorch: batch_first=True)"
+            in str(kc.read(turned, (T, 2, 48)))
         )
         found = kc.read(drawn(model), (2, T, 48))
         kinds = [type(found.network.layer(node)) for node in found.network]

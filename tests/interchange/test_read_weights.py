@@ -1,4 +1,4 @@
-"""Weights and biases that are no independent draws are noted, and those of the usual initialisers
+"""Weights and biases that are not independent draws are noted, and those of the usual initialisers
 are not.
 """
 
@@ -155,7 +155,9 @@ def test_structured_weights_and_biases_are_noted_and_matter(name: str) -> None:
 @pytest.mark.parametrize("name", UNSURE)
 def test_weights_of_few_degrees_of_freedom_are_noted(name: str) -> None:
     torch.manual_seed(0)
-    assert any("no independent draws" in text or "mean 0" in text for text in texts(UNSURE[name]()))
+    assert any(
+        "not independent draws" in text or "mean 0" in text for text in texts(UNSURE[name]())
+    )
 
 
 def delta(shape: tuple[int, ...], groups: int) -> Any:
@@ -334,7 +336,7 @@ def test_arrays_drawn_apart_are_not_alike(shape: tuple[int, ...], law: str) -> N
 def test_weights_that_are_zero_are_noted() -> None:
     torch.manual_seed(0)
     model = between(holding(torch.zeros(N, N)))
-    assert any("all 0, so that it emits 0" in text for text in texts(model))
+    assert any("all 0, so its output is 0" in text for text in texts(model))
     assert measured(model)[0] == 0
 
 

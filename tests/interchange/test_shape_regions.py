@@ -102,7 +102,7 @@ def test_regions_are_shaped_and_the_list_of_the_rest_says_why(name: str) -> None
     assert opaque <= set(s.left_alone) and set(s.entries) <= set(s.left_alone)
     text, page = str(s), s._repr_html_()
     assert all(str(node) in text and str(node) in page for node in s.left_alone)
-    assert "q at this input of a region is taken as 1" in text and "heuristic" in repr(s)
+    assert "q at this input of a region is assumed to be 1" in text and "heuristic" in repr(s)
     document = json.loads(json.dumps(s.to_dict()))
     assert list(document["regions"]) == list(map(str, s.regions))
     new = s.apply_to(model, generator=seed(1))
@@ -371,7 +371,7 @@ def test_a_model_that_is_read_whole_gives_a_shaping_without_batch_norm() -> None
 def test_a_transformer_keeps_its_attention() -> None:
     model, examples, _ = ZOO["transformer_block"]()
     s = kc.shape(kc.read(model, *examples), "tanh", zeta=1.5)
-    assert any("attention is left as it is" in why for why in s.left_alone.values())
+    assert any("attention does not change" in why for why in s.left_alone.values())
     new = s.apply_to(model)
     for name, tensor in model.named_parameters():
         if "norm" not in name:
@@ -396,7 +396,7 @@ def test_weights_over_tokens_and_what_only_they_read_are_left_alone() -> None:
     s = kc.shape(kc.read(model, x), "tanh")
     assert isinstance(s, kc.RegionalShaping) and len(s.regions) == 1
     assert {s.left_alone[node] for node in ("1.mix", "1.back")} == {
-        "weights over tokens are left as they are"
+        "weights over tokens do not change"
     }
     (relu,) = set(s.left_alone) - {"1.mix", "1.back"}
     assert s.left_alone[relu] == "it has no weights that could be drawn anew"
@@ -455,7 +455,7 @@ def test_rows_of_all_tokens_and_a_class_token_behind_attention() -> None:
     reading = kc.read(model, x)
     s = kc.shape(reading, "tanh")
     assert isinstance(s, kc.RegionalShaping)
-    assert "tokens are taken as the model takes them" in s.left_alone.values()
+    assert "tokens stay as they are in the model" in s.left_alone.values()
     shaped = s.apply_to(model)
     assert shaped(torch.randn(3, 5, 6)).shape == (3, 3)
     for name in ("up", "down", "o"):
@@ -475,7 +475,9 @@ def test_an_activation_that_only_makes_the_output_is_left_alone(head: Any, left:
     stack = [m for k in (8, 48, 48) for m in (nn.Linear(k, 48), nn.ReLU())]
     model = nn.Sequential(*stack, nn.Linear(48, 3), head)
     s = kc.shape(kc.read(model, (4, 8)))
-    assert ("7" not in s.network) == left == any("'7' is left as" in a.text for a in s.warnings)
+    assert (
+        ("7" not in s.network) == left == any("'7' does not change" in a.text for a in s.warnings)
+    )
     shaped = s.apply_to(model, generator=seed(0))
     x = 10 * torch.randn(64, 8)
     found = shaped(x).detach()
@@ -552,7 +554,7 @@ def test_a_part_that_is_used_twice_is_shaped_by_itself() -> None:
             return F.cosine_similarity(self.part(x), self.part(y))
 
     model = Twins()
-    with refused("Read.*itself"):
+    with refused("Read.*separately"):
         kc.shape(kc.read(model, (4, 8), (4, 8)))
     s = kc.shape(kc.read(model.part, (4, 8)), "tanh")
     model.part = s.apply_to(model.part)

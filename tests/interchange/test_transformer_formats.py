@@ -297,7 +297,7 @@ REFUSED: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
     "jax, softmax over queries": (lambda: (over_queries, W, X), "over the queries"),
     "jax, capped scores": (
         lambda: (lambda p, x: scored(lambda s: 5 * jnp.tanh(s / 5), p, x), W, X),
-        "no multiples",
+        "not multiples",
     ),
     "nnx, padding": (of_nnx_masked, "its mask depends on the input"),
     "keras, padding": (of_keras_zeros, "its mask depends on the input"),

@@ -94,9 +94,9 @@ def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
     with refused("cannot be read"):
         K.matrix(x, out=path)
     np.save(tmp_path / "mine.npy", x)
-    with refused("was not begun"):
+    with refused("was not created"):
         K.matrix(x, out=tmp_path / "mine.npy")
-    with refused("no folder"):
+    with refused("folder .* does not exist"):
         K.matrix(x, out=tmp_path / "nowhere" / "k.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "mine.npy"), x)
 
@@ -203,7 +203,7 @@ def test_dask_arrays_give_the_same_numbers_lazily() -> None:
         np.testing.assert_allclose(
             mixed.compute(scheduler="sync"), K.matrix(norms, x[:20]), rtol=1e-12, atol=1e-15
         )
-    with refused("no out"):
+    with refused("without out"):
         kc.ntk(RELU).matrix(da.from_array(x), out="k.npy")
     with refused("not finite"):
         kc.ntk(RELU).matrix(da.full((5, 3), np.nan)).compute(scheduler="sync")
@@ -249,7 +249,7 @@ def test_any_changed_number_of_a_finished_stripe_is_noticed(tmp_path: Path) -> N
     values = np.lib.format.open_memmap(path, mode="r+")
     values[5, 7] += 1e-9
     values.flush()
-    with refused("changed since"):
+    with refused("changed in the meantime"):
         K.matrix(x, out=path, block_rows=10)
 
 
@@ -258,9 +258,9 @@ def test_options_that_would_do_nothing_are_refused() -> None:
     import jax.numpy as jnp
 
     x, K = sphere(8, 5), kc.ntk(RELU)
-    with refused("block_rows= does nothing"):
+    with refused("block_rows= has no effect"):
         K.matrix(da.from_array(x), block_rows=3)
-    with refused("progress= does nothing"):
+    with refused("progress= has no effect"):
         K.matrix(jnp.asarray(x), progress=True)
     with refused("leave dtype out"):
         K.matrix(x, out=np.empty((8, 8)), dtype="float32")

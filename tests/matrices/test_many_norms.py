@@ -256,7 +256,7 @@ def test_tables_are_carried_by_pickle_and_keep_few_multiples() -> None:
         (lambda: HUGE(1.0), "NTK of node 'affine_2' exceeds double precision"),
         (
             lambda: HUGE.nngp.matrix(ONES.astype(np.float32)),
-            "exceed single precision; ask for dtype=float",
+            "exceed single precision; use dtype=float",
         ),
     ],
 )
@@ -272,7 +272,7 @@ def test_kernels_that_fit_are_given_beside_one_that_does_not() -> None:
 def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     few = X[:6] / np.linalg.norm(X[:6], axis=1)[:, None]
     path = tmp_path / "k.npy"
-    with refused("one file for both"):
+    with refused("the same file for both"):
         ERF.matrices(few, out=(path, tmp_path / "k"))
     read_only = np.empty((6, 6))
     read_only.flags.writeable = False
@@ -305,7 +305,7 @@ def test_tables_have_first_derivatives_only() -> None:
         assert jax.grad(entry)(w) == pytest.approx(
             float(entry(w + step) - entry(w - step)) / (2 * step), rel=1e-6
         )
-        with refused("first derivatives only"):
+        with refused("only first derivatives"):
             jax.grad(jax.grad(entry))(w)
 
 

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc.interchange import network_from_dict, network_to_dict
 from kcalc.network import masks as M
-from kcalc.plotting.layer_texts import layer_text
 
 L = kc.layers
 T = 7
@@ -69,17 +67,17 @@ def test_other_arrays_are_no_known_masks() -> None:
     assert M.recognised(np.ones((3, 5), dtype=bool)) == ()
 
 
-def test_masks_of_networks() -> None:
-    """JSON, text and drawing of a prefix; existing attention looks as it did."""
+def test_masks_name_themselves() -> None:
+    assert repr(L.Attend(2, 4, prefix=3)).endswith("prefix=3)")
+    assert "prefix" not in repr(L.Attend(causal=True))
+
+
+def test_a_prefix_of_all_tokens_hides_nothing() -> None:
     steps: list[Any] = [("x", L.Input(8), ()), *((n, L.Affine(8), ("x",)) for n in "qkv")]
     layer = L.Attend(2, 4, prefix=3)
     net = kc.Network.from_steps(
         [*steps, ("a", layer, tuple("qkv")), ("y", L.Affine(2), ("a",))], ["y"]
     )
-    again = network_from_dict(network_to_dict(net))
-    assert again.layer("a") == layer and repr(layer).endswith("prefix=3)")
-    assert "prefix" not in repr(L.Attend(causal=True))
-    assert layer_text(layer) == "attention, 2 heads, prefix 3"
     with pytest.raises(kc.KcalcError, match="a prefix of 3 tokens"):
         kc.c_map(net, tokens=5)
     every: Any = kc.c_map(net, tokens=3)

@@ -305,7 +305,7 @@ def test_features_follow_the_layers() -> None:
         kc.Network.from_steps(
             [*((n, net.layer(n), net.parents(n)) for n in "xao"), ("s", L.Sum(), ("a", "o"))]
         )
-    with refused("says 5 channels"):
+    with refused("declares 5 channels"):
         wired(("x", L.Input(3)), ("a", L.Affine(4), "x"), ("c", L.Concat((5, 4)), "a a"))
 
 
@@ -431,6 +431,6 @@ def test_pooling_between_an_activation_and_its_shortcut_moves_before_it():
 def test_pieces_of_several_outputs_are_not_put_into_chains():
     piece = wired(("x", L.Input()), ("a", L.Affine(), "x"), ("b", L.Affine(), "x"))
     with pytest.raises(
-        kc.GraphError, match="a piece has one input and one output, this has 1 and 2"
+        kc.GraphError, match="a piece needs one input and one output, but this one has 1 and 2"
     ):
         kc.chain(L.Affine(), piece)

@@ -142,7 +142,7 @@ def test_rescaled_rows_keep_q():
         (lambda: tm.exponential(3, [0.0]), "stay > 0"),
         (lambda: tm.exponential(3, [1.0], start=0.5), "must fall"),
         (lambda: tm.exponential(3, [np.inf]), "finite"),
-        (lambda: tm.preserving(np.eye(3), np.eye(2)), "3 tokens, target of 2"),
+        (lambda: tm.preserving(np.eye(3), np.eye(2)), "3 tokens, target has 2"),
         (lambda: tm.preserving(2 * np.eye(3), np.eye(3)), r"ones on its diagonal .* \(0, 0\) is 2"),
         (lambda: tm.preserving([[1, 0.5], [0.4, 1]], np.eye(2)), r"symmetric, but entry \(0, 1\)"),
         (lambda: tm.preserving(np.ones((2, 2)), np.eye(2)), "positive definite.*least eigenvalue"),

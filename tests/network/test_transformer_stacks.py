@@ -125,11 +125,11 @@ def test_gains_go_to_roles_and_activations_take_the_place_of_norms() -> None:
     ("options", "words"),
     [
         ({"placement": "behind"}, "placement of norms"),
-        ({"norm": "nothing"}, "norm is one of layer, rms"),
+        ({"norm": "nothing"}, "norm must be one of layer, rms"),
         ({"gains": {"q": 1}}, "unknown gains 'q'"),
         ({"gains": {"queries": "x"}}, "queries"),
         ({"attention": {"masked": 1}}, "unknown attention"),
-        ({"residual_weight": 0.0}, "without effect"),
+        ({"residual_weight": 0.0}, "removes the effect"),
         ({"parallel": 1}, "parallel must be"),
         ({"heads": 3}, "must divide"),
     ],

@@ -427,6 +427,7 @@ def test_layer_texts_are_short():
         L.GatedUnit("tanh"): "× tanh",
         L.Attend(): "attention",
         L.Attend(8, causal=True): "attention, 8 heads",
+        L.Attend(2, 4, prefix=3): "attention, 2 heads, prefix 3",
         L.Embedding(64, 1000): "embedding 64",
         L.Embedding(): "embedding",
         L.Positions(): "+ positions",

@@ -189,7 +189,7 @@ def test_kernel_maps_plot_themselves():
 
 
 def test_a_shaping_plots_itself():
-    axes = kc.shape(kc.architectures.vanilla(10, "tanh"), zeta=1.5).plot()
+    axes = kc.shape(kc.architectures.vanilla(10, "tanh"), zeta=1.5).plot().axes
     assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == [
         "before",
         "after",

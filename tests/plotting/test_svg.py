@@ -193,7 +193,7 @@ def test_bad_arguments_are_refused() -> None:
     net = residual()
     for options, words in (
         ({"fold": 1}, "fold must be"),
-        ({"labels": "all"}, "labels are"),
+        ({"labels": "all"}, "labels must be"),
         ({"labels": {"nobody": "x"}}, "nobody"),
         ({"groups": {"g": ["nobody"]}}, "nobody"),
         ({"columns": 0}, "columns"),

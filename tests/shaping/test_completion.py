@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from inspect import signature
+from inspect import Parameter, signature
 
 import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc.shaping import METHODS, TARGETS
+from kcalc.shaping import METHODS
+from kcalc.shaping.targets import TARGETS, RuleTargets
 
 LAZY = """
 import sys, kcalc
@@ -38,10 +39,10 @@ def test_shape_names_the_targets_of_all_methods() -> None:
         name: set(signature(method).parameters) - {"network", "activation"}
         for name, method in METHODS.items()
     }
-    assert set().union(*own.values()) == TARGETS
-    assert all(f"``{name}" in (kc.shape.__doc__ or "") for name in TARGETS)
+    every = set().union(*own.values())
+    assert all(f"``{name}" in (kc.shape.__doc__ or "") for name in every)
     net = kc.architectures.vanilla(2, "tanh")
-    for name in TARGETS:
+    for name in every:
         for method in METHODS:
             if name not in own[method]:
                 with refused(
@@ -49,6 +50,24 @@ def test_shape_names_the_targets_of_all_methods() -> None:
                     rf".*'{owner(own, name)}'"
                 ):
                     kc.shape(net, method=method, **{name: None})
+
+
+def test_type_checkers_know_the_targets_of_every_method() -> None:
+    """Names and types are those of the method's keyword arguments."""
+    for name, method in METHODS.items():
+        told = TARGETS.get(name, RuleTargets).__annotations__
+        parameters = signature(method).parameters
+        assert {key: one.__forward_arg__ for key, one in told.items()} == {
+            key: one.annotation
+            for key, one in parameters.items()
+            if key not in ("network", "activation")
+        }, name
+
+
+def test_methods_list_their_keyword_arguments() -> None:
+    for name, method in METHODS.items():
+        kinds = {one.kind for one in signature(method).parameters.values()}
+        assert not kinds & {Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL}, name
 
 
 def owner(own: dict[str, set[str]], name: str) -> str:

@@ -173,9 +173,9 @@ def test_gradients_of_saturating_norms_are_stretched_exponentials() -> None:
 @pytest.mark.parametrize(
     ("net", "options", "words"),
     [
-        (stack(placement="none"), {"tokens": T}, "put a norm in front of attention"),
+        (stack(placement="none"), {"tokens": T}, "put a norm before attention"),
         (stack(attention={"wide": False}), {"tokens": T}, "laws of depth need exact gradients"),
-        (A.gpt2(2), {"tokens": T}, "keeps tokens alike"),
+        (A.gpt2(2), {"tokens": T}, "keeps tokens exchangeable"),
         (stack(), {}, "tokens"),
         (stack(), {"tokens": T, "token_cosine": 2}, "token_cosine"),
         (kc.repeat(kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"))), 2), {}, "Affine"),

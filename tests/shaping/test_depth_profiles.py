@@ -147,9 +147,9 @@ def test_a_profile_has_the_habits_of_a_result() -> None:
     assert list(profile.to_dataframe()["node"]) == list(profile.nodes)
     assert "token cosine" in str(profile) and repr(profile) == "DepthProfile(2 blocks)"
     assert "<table>" in profile._repr_html_()
-    panels = profile.plot()
+    panels = profile.plot().axes
     assert len(panels) == 4 and len(panels[0].get_lines()) == 2
-    assert len(kc.depth_profile(A.vanilla(3)).plot()) == 3
+    assert len(kc.depth_profile(A.vanilla(3)).plot().axes) == 3
 
 
 def test_gradients_that_are_refused_leave_the_rest() -> None:

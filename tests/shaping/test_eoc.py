@@ -139,7 +139,8 @@ def test_a_kinked_activation_has_a_diagram() -> None:
 @pytest.mark.usefixtures("untouched_pyplot")
 def test_the_diagram_draws_itself() -> None:
     ax = phase_diagram("tanh", np.linspace(0.8, 2, 9), np.linspace(0, 0.5, 6)).plot()
-    assert ax.get_xlabel() == r"$\sigma_w$" and "ordered" in ax.get_title()
+    assert ax.get_xlabel() == r"$\sigma_w$" and ax.get_title() == "Phase diagram of tanh"
+    assert "ordered left" in ax.get_legend().get_texts()[0].get_text()
 
 
 def test_the_curve_starts_at_the_origin_of_biases() -> None:
@@ -215,7 +216,7 @@ def test_several_activations_share_q() -> None:
     s = kc.shape(net, method="eoc", q=0.7)
     assert max(s.residuals.values()) < 1e-12
     assert s.constants["tanh"].sigma_w != s.constants["erf"].sigma_w
-    with refused("choose by q"):
+    with refused("give q"):
         kc.shape(net, method="eoc", sigma_b=0.1)
 
 

@@ -101,7 +101,7 @@ def test_padding_in_numbers() -> None:
         )
 
     for padding in (1, (1, 0)):
-        with refused("padded with zeros"):
+        with refused("zero padding"):
             kc.equivalent_parameters(net(padding))
     assert not any(
         "padding" in a.text

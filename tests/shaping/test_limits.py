@@ -118,7 +118,7 @@ def test_q_values_that_alternate_have_no_limit() -> None:
     fixed = kc.q_map(cubed("exp(-x**2)", 20.0)).fixed_points()[0].value
     kept = depth_limit(cubed("exp(-x**2)", 20.0), q=fixed)  # a limit for this q alone
     assert kept.q == fixed and any(
-        "repels" in note.text and "-1.42321" in note.text for note in kept.assumptions
+        "repelling" in note.text and "-1.42321" in note.text for note in kept.assumptions
     )
 
 
@@ -144,7 +144,7 @@ def test_iterates_may_pass_the_nearest_fixed_point(sigma_w: float, q: float) -> 
     settled = iterated(lambda q: sigma_w**2 * (q * (1 + 4 * q) ** -1.5) ** 3, q)
     assert limit.q == pytest.approx(settled[0], rel=1e-9) and abs(limit.q_rate) < 1
     # from far above they jump below all fixed points
-    with refused("shrink without end"):
+    with refused("shrink without bound"):
         depth_limit(cubed("x*exp(-x**2)", sigma_w), q=40.0)
 
 
@@ -169,9 +169,9 @@ def test_opposite_inputs_are_no_part_of_the_limit() -> None:
         (lambda: flow_slope(A.vanilla(5), 0.9), "too shallow"),
         (
             lambda: depth_limit(kc.chain(L.Affine(sigma_w=2), L.Nonlinear("relu"))),
-            "grow without end",
+            "grow without bound",
         ),
-        (lambda: depth_limit(kc.chain(L.Affine(), L.Nonlinear("relu"))), "shrink without end"),
+        (lambda: depth_limit(kc.chain(L.Affine(), L.Nonlinear("relu"))), "shrink without bound"),
         (lambda: depth_limit(kc.chain(L.Affine(), L.Nonlinear("tanh")), q=-1), "> 0"),
     ],
 )

@@ -189,7 +189,7 @@ def test_weights_that_cannot_be_mirrored_alone() -> None:
     assert s.mirrored("affine_2", np.ones((2, 3, 5, 5))).shape == (2, 6, 5, 5)
     with refused("reads a Input"):
         s.mirrored("affine_1", np.ones((2, 3)))
-    with refused("no Affine"):
+    with refused("not an Affine"):
         s.mirrored("nonlinear_1", np.ones((2, 3)))
     with refused("shape"):
         s.mirrored("affine_2", np.ones(3))

@@ -54,7 +54,7 @@ def adding(phi: str, behind: bool = False, affine: bool = False) -> kc.Network:
 @pytest.mark.parametrize("behind", [False, True])
 def test_means_that_meet_are_refused(phi: str, method: str, options: dict, behind: bool) -> None:
     with pytest.raises(
-        kc.KcalcError, match=r"Sum at node 's'.*means meet.*own Affine.*method='dks'"
+        kc.KcalcError, match=r"Sum at node 's'.*means add up.*own Affine.*method='dks'"
     ):
         kc.shape(adding(phi, behind), method=method, **options)
 
@@ -104,7 +104,7 @@ def test_on_the_edge_of_chaos_outputs_that_no_affine_ends_are_no_promise(phi: st
     )
     assert "Q_f(1)" not in kc.shape(bare, method="eoc").global_targets
     assert any(
-        a.node == "s" and "no Affine ends" in a.text
+        a.node == "s" and "does not end in an Affine" in a.text
         for a in kc.shape(bare, method="eoc").assumptions
     )
     shaped = kc.shape(ended, method="eoc", q=0.5)
@@ -127,7 +127,7 @@ def test_an_output_that_keeps_its_mean_says_so_when_normaliser_free() -> None:
 @pytest.mark.parametrize("behind", [False, True])
 def test_without_standardised_weights_means_must_not_meet(phi: str, behind: bool) -> None:
     with pytest.raises(
-        kc.KcalcError, match=r"Sum at node 's'.*means meet.*own Affine.*standardise=True"
+        kc.KcalcError, match=r"Sum at node 's'.*means add up.*own Affine.*standardise=True"
     ):
         kc.shape(adding(phi, behind), method="nf", standardise=False)
     assert kc.shape(adding(phi, behind), method="nf").variances == {

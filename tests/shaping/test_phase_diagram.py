@@ -216,7 +216,7 @@ def test_limits_are_those_of_one_block() -> None:
         for column, w in enumerate(weights):
             block = kc.chain(kc.layers.Affine(sigma_w=w, sigma_b=b), kc.layers.Nonlinear("gelu"))
             if math.isnan(found.q[row, column]):
-                with refused("without end"):
+                with refused("without bound"):
                     kc.shaping.depth_limit(block)
                 continue
             # its q is that of activations, q here that of pre-activations

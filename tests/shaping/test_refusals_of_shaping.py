@@ -297,7 +297,7 @@ def test_two_activations_in_a_row_are_named_and_so_is_what_shares_weights() -> N
     net = nets["dense, two activations in a row"]
     text = outcome(lambda: kc.shape(net))
     assert text.startswith("node 'g' cannot be shaped by local conditions") and text.endswith(
-        "; put an Affine between it and 'f', or pass assume_independent=True to go on as if it "
+        "; put an Affine between it and 'f', or pass assume_independent=True to continue as if it "
         "were, a heuristic"
     )
     steps = [
@@ -327,16 +327,14 @@ def test_the_least_zeta_of_products_can_be_had_or_is_not_named() -> None:
     stack = A.gated_mlp(blocks, "tanh", w)
     text = check(stack, None, "dks")
     least = (1 + (1 - w**2)) ** blocks
-    assert f"zeta > {least:.6g}" in text and text.endswith(
-        "shortcut weights nearer to 1 bring it down"
-    )
+    assert f"zeta > {least:.6g}" in text and text.endswith("shortcut weights nearer to 1 lower it")
     assert check(stack, None, "dks", zeta=least * 1.001) == ""
     assert outcome(lambda: kc.shape(A.gated_mlp(blocks, "tanh", 0.95), zeta=least)) == ""
     gate = check(networks()["gate"], None, "dks")
     assert "zeta > 2, e.g. zeta=3" in gate and "shortcut" not in gate
     shared = check(networks()["shared"], None, "dks")
     assert "factors of one Gaussian" in shared and shared.endswith(
-        "or pass assume_independent=True and zeta=3 to go on as if it were, a heuristic"
+        "or pass assume_independent=True and zeta=3 to continue as if it were, a heuristic"
     )
     w = sp.Symbol("w", positive=True)
     assert "w" in outcome(lambda: kc.shape(A.gated_mlp(2, "tanh", w)))

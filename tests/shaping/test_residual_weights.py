@@ -152,7 +152,7 @@ def test_setting_weights_by_number_node_or_order() -> None:
         ({"residual_weight": {"affine_1": 0.5}}, "unknown residual Sum"),
         ({"residual_weight": [0.5, 0.5]}, "3 residual blocks, but 2"),
         ({"residual_weight": 1.5}, r"'sum_1'.*\[0, 1\]"),
-        ({"shortcut_weight": 1}, "without effect"),
+        ({"shortcut_weight": 1}, "removes the effect"),
     ]:
         with refused(words):
             kc.with_residual_weights(net, **options)
@@ -392,7 +392,7 @@ def test_slopes_out_of_reach_name_the_nearest() -> None:
     with pytest.raises(kc.UnreachableTarget, match=f"nearest is {str(float(PSI**2))[:8]}"):
         # a branch alone is steeper
         residual_weights(net, "tanh", "slope", slope=float(PSI) ** 2 - 0.1)
-    with pytest.raises(kc.UnreachableTarget, match="whatever the weights"):
+    with pytest.raises(kc.UnreachableTarget, match="for all weights"):
         residual_weights(net, "relu", "slope", slope=2)
     with refused("depth lowers slopes"):
         residual_weights(net, "softplus", "slope", slope=2)
@@ -457,7 +457,7 @@ def test_the_result_is_a_shaping_like_others() -> None:
         ({"scheme": "common", "shortcut_weight": 1}, "strictly between"),
         (
             {"scheme": "common", "shortcut_weight": sp.Symbol("w")},
-            "with_residual_weights takes symbols",
+            "with_residual_weights accepts symbols",
         ),
         ({"scheme": "slope"}, "needs slope"),
         ({"scheme": "slope", "slope": 1}, "slope must be > 1"),

@@ -147,7 +147,7 @@ def test_iterates_return_to_the_fixed_point_where_it_attracts() -> None:
     q = kc.q_map(shaped("elu", depth=60, parameters="halves").network)(np.array([0.7, 1.5]))
     assert q == pytest.approx([1, 1], abs=1e-5)
     repelling = shaped("gelu", depth=60)
-    assert any("repels for gelu" in str(a) for a in repelling.assumptions)
+    assert any("repelling for gelu" in str(a) for a in repelling.assumptions)
     assert kc.q_map(repelling.network)(1.01) > 1.1
     assert shaped("relu").stability["relu"].attractive is None  # Q'(1) = 1
 

@@ -37,7 +37,7 @@ def test_figure_panels_and_labels(names) -> None:
         name: (activation(name), activation(name).transformed(0.5, 0.2, 2, 0.1)) for name in names
     }
     before, after = kc.c_map(A.vanilla(5)), kc.c_map(A.vanilla(1))
-    axes = shaping_plots.shaping_figure(pairs, before, after)
+    axes = shaping_plots.shaping_figure(pairs, before, after).axes
     assert len(axes) == 2
     shown = [text.get_text() for text in axes[0].get_legend().get_texts()]
     assert shown == (
@@ -48,7 +48,7 @@ def test_figure_panels_and_labels(names) -> None:
         "before",
         "after",
     ]
-    after_only = shaping_plots.shaping_figure(pairs, None, after)
+    after_only = shaping_plots.shaping_figure(pairs, None, after).axes
     assert [line.get_label() for line in after_only[1].lines if line.get_gid() == "map"] == [
         "after"
     ]
@@ -59,7 +59,7 @@ def test_figure_panels_and_labels(names) -> None:
 
 
 def test_the_third_panel_shows_the_c_value_of_every_layer() -> None:
-    axes = kc.shape(A.vanilla(12), "relu", method="he").plot()
+    axes = kc.shape(A.vanilla(12), "relu", method="he").plot().axes
     assert len(axes) == 3
     truth = relu_angles(12, np.array(STARTS))
     lines = trunk_lines(axes[2])
@@ -69,7 +69,8 @@ def test_the_third_panel_shows_the_c_value_of_every_layer() -> None:
         depth, values = line.get_data()
         np.testing.assert_allclose(values, truth[np.floor(depth).astype(int), column], atol=1e-12)
     assert {str(line.get_label()) for line in lines} == {"before", "after", "_"}
-    assert axes[0].get_legend() is None  # the activation is as it was: drawn once
+    shown = axes[0].get_legend().get_texts()  # the activation is as it was: drawn once
+    assert [text.get_text() for text in shown] == ["relu"]
 
 
 def test_trunk_and_branches_of_a_residual_network() -> None:
@@ -91,7 +92,7 @@ def test_where_the_calculus_does_not_apply_before_there_is_only_after() -> None:
         L.Affine(sigma_w=1e100),
         L.Nonlinear("elu"),
     )
-    axes = kc.shape(net).plot()
+    axes = kc.shape(net).plot().axes
     assert {line.get_label() for line in trunk_lines(axes[2])} == {"after", "_"}
     assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == ["after"]
 
@@ -105,7 +106,7 @@ def test_several_outputs_and_given_axes() -> None:
     ]
     net = kc.Network.from_steps([*steps, ("g", L.Nonlinear("gelu"), ("b",))], ["f", "g"])
     _, given = plt.subplots(1, 3)
-    axes = kc.shape(net).plot(ax=given)
+    axes = kc.shape(net).plot(ax=given).axes
     assert list(axes) == list(given)
     curves = [line for line in axes[1].lines if line.get_gid() == "map"]
     assert [line.get_label() for line in curves] == [

@@ -64,7 +64,7 @@ def test_a_linear_map_has_no_slope_but_1() -> None:
     ):
         choose_branch.solve_scale(activation("identity"), 0.3)
     assert choose_branch._extreme(activation("identity"), 0.0, 0.3) == (1e-300, False, 0.0)
-    with pytest.raises(kc.UnreachableTarget, match="no input scale and shift within reach"):
+    with pytest.raises(kc.UnreachableTarget, match="no input scale and shift in the search range"):
         choose_branch.solve_least(TANH, 1e9)
 
 

@@ -122,7 +122,7 @@ def test_limits_of_many_layers() -> None:
     [
         (lambda: A.vanilla(L), "kc.vanilla_maps"),
         (lambda: kc.vanilla_maps("tanh").q_map, "not positively homogeneous"),
-        (lambda: kc.vanilla_maps("tanh").slope, "take pre-activations of q = 1 to 0.394"),
+        (lambda: kc.vanilla_maps("tanh").slope, "change the q of pre-activations from 1 to 0.394"),
         (lambda: kc.vanilla_maps("tanh", sigma_w=sp.Symbol("s")).slope, "must be numbers"),
         (lambda: kc.vanilla_maps("relu").c_map, "flow"),
         (lambda: kc.vanilla_maps("square").c_map, "slope and curvature"),

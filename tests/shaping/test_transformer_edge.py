@@ -179,8 +179,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "slope of ReLU": (
         lambda: kc.shape(stack(2, 64, 2, "relu"), method="edge", tokens=8),
-        r"token slope = 1 is out of reach where stream growth = 2: it is 0\.\d+ with branches of "
-        r"attention alone and 1 with those of MLPs alone; mlp='dks' with zeta=1.2 reaches it",
+        r"token slope = 1 is unreachable at stream growth = 2: it is 0\.\d+ with "
+        r"only attention branches and 1 with only MLP branches; mlp='dks' with zeta=1.2 reaches it",
     ),
     "growth below 1": (
         lambda: kc.shape(stack(2, 64, 2), method="edge", tokens=8, growth=0.5),
@@ -209,7 +209,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
             centre=1,
             token_slope=1,
         ),
-        "whatever the identity: choose zeta, or centre=0",
+        "for any identity: choose zeta, or centre=0",
     ),
     "slope beyond the MLPs": (
         lambda: kc.shape(
@@ -218,7 +218,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
             tokens=8,
             token_slope=3,
         ),
-        "is out of reach: it is",
+        "is unreachable: it is",
     ),
     "centre of blocks": (
         lambda: kc.shape(stack(2, 64, 2), method="edge", centre=1),
@@ -311,7 +311,7 @@ def test_a_model_gets_the_constants_in_its_weights() -> None:
 def test_causal_networks_say_that_constants_are_heuristic() -> None:
     s = kc.shape(kc.architectures.gpt2(2, 64, 2, 50, 32), method="edge", tokens=16)
     assert next(a.text for a in s.assumptions if a.kind == "heuristic").startswith(
-        "constants are those of tokens that are alike and all read one another; a causal mask"
+        "constants are for exchangeable tokens that all read one another; a causal mask"
     )
     assert all(s.network.layer(n).causal for n in s.network.nodes_of(L.Attend))
 
@@ -322,5 +322,5 @@ def test_finite_key_widths_say_that_constants_are_heuristic() -> None:
     s, t = (kc.shape(net, method="edge", tokens=8, growth=2) for net in (plain, narrow))
     told = [a for a in t.assumptions if a not in s.assumptions and a.kind == "heuristic"]
     assert [a.text for a in told] == [
-        "its queries and keys have wide=False; the constants are those of wide ones"
+        "its queries and keys use wide=False, but the constants are for wide ones"
     ]

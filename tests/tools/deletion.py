@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path("tests") / "guests.json"
 SPINE = ("foundation", "fields", "gaussian", "activations", "maps", "network", "calculi")
 """Rooms of tests; files in them that no guest claims test the spine."""
-COPIED = ("kcalc", "tests", "pyproject.toml")
+COPIED = ("kcalc", "tests", "docs", "pyproject.toml")
 
 CORE = """
 import kcalc as kc
@@ -157,7 +157,10 @@ def check_spine(guest: str, copy: Path, chosen: list[str]) -> tuple[str, dict[st
     failed = {
         f"{file}::{test}" if test else file: why for file, test, why in FAILED.findall(found.stdout)
     }
-    return found.stdout.strip().rpartition("\n")[2] or found.stderr, failed
+    last = found.stdout.strip().rpartition("\n")[2]
+    if found.returncode not in (0, 1):  # killed, or nothing collected: no test has told anything
+        failed["pytest"] = f"exit status {found.returncode}: {found.stderr[-300:]}"
+    return last, failed
 
 
 def update(guest: str, failed: dict[str, str]) -> None:

@@ -170,7 +170,7 @@ def test_results_show_tokens(check: Any):
     )
     assert "token_cosine" in str(check) and "gradients, difference" in str(check)
     assert any("difference" in row for row in check.gradients.rows.rows)
-    axes = check.plot()
+    axes = check.plot().axes
     assert [ax.get_ylabel() for ax in axes] == ["$c$", "$q$", "token cosine"]
     plt.close("all")
 
@@ -205,12 +205,12 @@ def test_causal_maps_are_sampled():
     ("options", "message"),
     [
         ({"tokens": 0}, "tokens"),
-        ({"tokens": 4, "token_cosine": -0.9}, "token_cosine lies between"),
+        ({"tokens": 4, "token_cosine": -0.9}, "token_cosine must lie between"),
         ({"token_cosine": 0.1}, "tokens="),
-        ({"sampling": kc.Sampling()}, "say how many tokens"),
-        ({"tokens": 4, "sampling": 3}, "sampling is a kc.Sampling"),
+        ({"sampling": kc.Sampling()}, "give the number of tokens"),
+        ({"tokens": 4, "sampling": 3}, "sampling must be a kc.Sampling"),
         ({"tokens": 4, "jacobians": True}, "Jacobians are not measured"),
-        ({"tokens": 9}, "knows 8 positions"),
+        ({"tokens": 9}, "has 8 positions"),
         ({"tokens": 8, "q1": 1, "q2": 2, "sampling": kc.Sampling(2, 2)}, "one q value only"),
     ],
 )

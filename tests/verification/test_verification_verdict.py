@@ -33,7 +33,7 @@ def test_nothing_judged_is_no_success(untouched_pyplot: None) -> None:
     for call in (lambda: check.worst, check.largest_error, lambda: check.fluctuation("c")):
         with refused("16 channels"):
             call()
-    assert len(check.plot()) == 2
+    assert len(check.plot().axes) == 2
 
 
 def test_what_is_allowed_is_a_quantile_for_all_looks_together() -> None:

@@ -1,6 +1,6 @@
 """Kernel maps of attention over tokens, and the overlaps of random rows of attention.
 
-The names here are what clients take; their modules are imported when one is first used.
+This module exports the names that clients use; each module is imported on first use.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ def attend(
 
 
 def rotated(x: Array, base: float) -> Array:
-    """Channels turned by the rotary angle ``position base^(-2 f / channels)``.
+    """Channels rotated by the rotary angle ``position base^(-2 f / channels)``.
 
-    ``x``: (..., tokens, heads, channels). The first half of the channels is turned with the second
+    ``x``: (..., tokens, heads, channels). The first half of the channels is paired with the second
     half.
     """
     import jax.numpy as jnp

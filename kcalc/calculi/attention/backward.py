@@ -1,9 +1,9 @@
-"""Gradients over tokens that are alike.
+"""Gradients over exchangeable tokens.
 
-Covariances of the gradients at one token and at two, read backwards.
+Covariances of the gradients at one token and at two, by a backward fold.
 
-A message ``(one, two)`` of a node has ``d K_out / d K`` for the covariance of a token with itself
-and with another one, per group of channels. With X and R of two rows of attention weights
+A message ``(one, two)`` of a node contains ``d K_out / d K`` for the covariance of a token with
+itself and with another one, per group of channels. With X and R of two rows of attention weights
 (:mod:`.rows`) at equal (_s) and different tokens (_c), and T tokens
 
     values     one' = one X_s + (T - 1) two X_c
@@ -47,7 +47,7 @@ def both_added(first: Message, second: Message) -> Message:
 class TokenBackward:
     """The rules of the reversed fold.
 
-    Layers that act on each token by itself have those of :class:`Backward` for either number.
+    Layers that act on each token separately use those of :class:`Backward` for both numbers.
     """
 
     def __init__(self, kernel: Exchangeable, states: Mapping[Node, TokenState]) -> None:
@@ -61,7 +61,7 @@ class TokenBackward:
         )
 
     def start(self, output: Node) -> dict[Node, Message]:
-        """No gradient anywhere but at the output: of each of its tokens by itself."""
+        """No gradient except at the output, separately for each of its tokens."""
         groups = {
             node: state.relations[Relation.FIRST_INPUT].groups
             for node, state in self.states.items()
@@ -111,7 +111,7 @@ class TokenBackward:
         return float(size), float(size * (1 - gap.value))
 
     def _shared(self, node: Node, one: float, two: float) -> Message:
-        """A number of all channels as one per group of them."""
+        """A number for all channels, as one per group of channels."""
         shares = [
             float(share) for share, _ in self.states[node].relations[Relation.FIRST_INPUT].groups
         ]
@@ -121,10 +121,10 @@ class TokenBackward:
     def _(
         self, op: P.Window | P.Reshape, node: Node, message: Message, reads: Sequence[Node]
     ) -> list[Message]:
-        """A sum over tokens hands each of them its weight times the gradient.
+        """A sum over tokens passes each of them its weight times the gradient.
 
         Messages are means over tokens, and over pairs of different ones. Channels that were tokens
-        have a gradient of their own each.
+        have separate gradients.
         """
         count = self.states[reads[0]].count
         if count is None or self.states[node].count is not None:

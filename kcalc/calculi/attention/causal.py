@@ -1,6 +1,6 @@
-"""The first layer with a mask, exactly.
+"""Exact rules for the first layer with a mask.
 
-Before it tokens are alike; token i reads the first i of them, or those of a window.
+Before it tokens are exchangeable; token i reads the first i tokens, or those of a window.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .softmax_rows import factor
 from .weights import visible
 
 Array = np.ndarray
-MOST = 1024  # tokens of a sequence: the cost grows as their square
+MOST = 1024  # tokens of a sequence; the cost is quadratic
 
 
 def exact_mask(op: P.Attend) -> bool:
-    """Whether there is a mask, and the overlaps of its rows are known.
+    """Whether there is a mask with known overlaps of its rows.
 
-    They are for softmax of wide heads, where nothing else tells tokens apart.
+    They are known for softmax of wide heads if nothing else distinguishes tokens.
     """
     plain = op.normaliser == "softmax" and op.scale != "linear" and op.identity == op.centre == 0
     plain = plain and bool(op.masks) and not op.sink
@@ -33,8 +33,8 @@ def masked(
 ) -> Array | None:
     """The covariance of what all tokens read, (P, P), from those of queries, keys and values.
 
-    Their covariances are (chains, P, P). ``O_ik = V_d + (V_s - V_d) S_ik`` with S of rows over the
-    tokens that i and k see. None where tokens are not alike.
+    Their covariances are (chains, P, P). ``O_ik = V_d + (V_s - V_d) S_ik`` with S for rows over the
+    tokens that i and k see. None if tokens are not exchangeable.
     """
     read = [_alike(covariance, sequences) for covariance in (queries, keys, values)]
     count = queries.shape[-1] // sequences
@@ -65,7 +65,10 @@ def masked(
 
 
 def _alike(covariance: Array, sequences: int) -> tuple[Array, Array] | None:
-    """Covariances at equal and at different places of two sequences; None for unlike tokens."""
+    """Covariances at equal and at different positions of two sequences.
+
+    None if tokens are not exchangeable.
+    """
     if len(covariance) > 1:
         return None
     count = covariance.shape[-1] // sequences

@@ -1,10 +1,10 @@
-"""Attention over alike tokens behind one token that is unlike them, exactly.
+"""Exact attention over a class token and exchangeable tokens.
 
-A class token stands before the patches of an image: covariances of two sequences have five numbers,
-those of the first tokens, of a first token and a patch (both ways), of patches at different places,
-and what patches at equal places have more. The weights of such rows enter by a few moments
-(:mod:`kcalc.gaussian.softmax_groups`), in which ``E A V B^T`` and its derivatives
-(:mod:`.score_slopes`) are linear.
+A class token precedes the patches of an image. The covariance of two sequences then consists of
+five numbers: for the two class tokens, for a class token and a patch (both ways), for patches at
+different positions, and the excess for patches at equal positions. The weights of such rows enter
+through a few moments (:mod:`kcalc.gaussian.softmax_groups`), in which ``E A V B^T`` and its
+derivatives (:mod:`.score_slopes`) are linear.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ TOLERANCE = 1e-12
 
 
 class Grouped(NamedTuple):
-    """A matrix over one token and n alike ones.
+    """A matrix over one token and n exchangeable ones.
 
-    ``first``: of the one token; ``row``: of it and another; ``column``: of another and it;
-    ``apart``: of two others; ``own``: what others have more on the diagonal.
+    ``first``: the entry of the one token; ``row``: of it and another; ``column``: of another and
+    it; ``apart``: of two others; ``own``: the excess of others on the diagonal.
     """
 
     first: float
@@ -42,7 +42,7 @@ class Grouped(NamedTuple):
 
     @classmethod
     def of(cls, matrix: Array) -> Grouped | None:
-        """The numbers of a matrix of this form; None for others."""
+        """The numbers of a matrix of this form; None for other matrices."""
         apart = float(matrix[1, 2])
         first, row, column = (float(matrix[i, j]) for i, j in ((0, 0), (0, 1), (1, 0)))
         found = cls(first, row, column, apart, float(matrix[1, 1]) - apart)
@@ -57,7 +57,7 @@ class Grouped(NamedTuple):
         return out
 
     def at(self, one: int, two: int) -> float:
-        """The entry of two tokens, 0 the first one, 1 and 2 others."""
+        """The entry of two tokens; 0 is the first one, 1 and 2 are others."""
         if one and two:
             return self.apart + (self.own if one == two else 0.0)
         return self.column if one else self.row if two else self.first
@@ -78,9 +78,9 @@ KINDS = ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2))  # of two tokens
 
 
 def exact_class_token(op: P.Attend) -> bool:
-    """Whether the moments of rows serve an attention: softmax of wide heads without masks.
+    """Whether the moments of rows apply to an attention: softmax of wide heads without masks.
 
-    As over tokens that are all alike, a key width counts as large unless ``wide=False``.
+    As for exchangeable tokens, a key width counts as large unless ``wide=False``.
     """
     plain = op.normaliser == "softmax" and op.scale != "linear" and op.identity == op.centre == 0
     plain = plain and not (op.masks or op.sink or op.biased)
@@ -88,7 +88,7 @@ def exact_class_token(op: P.Attend) -> bool:
 
 
 def cut(jet: Jet, sequences: int) -> list[dict[tuple[int, int], Grouped]] | None:
-    """{two sequences: covariance} of every order; None where some has another form."""
+    """{two sequences: covariance} of every order; None if one has another form."""
     out = []
     for part in jet.coefficients:
         count = part.shape[-1] // sequences
@@ -108,7 +108,7 @@ def cut(jet: Jet, sequences: int) -> list[dict[tuple[int, int], Grouped]] | None
 def attended(op: P.Attend, read: Sequence[Jet], sequences: int) -> Jet | None:
     """The covariance of what all tokens read, with its tangent kernel.
 
-    None where tokens are not alike behind the first one.
+    None if the tokens after the first one are not exchangeable.
     """
     cuts = [cut(jet, sequences) for jet in read]
     if any(part is None for part in cuts):
@@ -152,7 +152,7 @@ def sent(op: P.Attend, read: Sequence[Array], behind: Array) -> tuple[Array, Arr
     count, scale = len(behind), float(factor(op))
     n = count - 1
     pairs = dict(zip(KINDS, (1, n, n, n, n * (n - 1)), strict=True))  # how many there are
-    kinds = {  # of pairs of keys, alike both ways
+    kinds = {  # of pairs of keys, symmetric
         "first": Grouped(1, 0, 0, 0, 0),
         "row": Grouped(0, 1, 1, 0, 0),
         "own": Grouped(0, 0, 0, 0, 1),
@@ -208,7 +208,7 @@ def _rows(
             return None
         first, second = (max(size, 0.0) for size in sizes[:2])
         bound = math.sqrt(first) * math.sqrt(second)
-        if abs(sizes[2]) > bound - least:  # what tokens share may be negative: no Gaussian scores
+        if abs(sizes[2]) > bound - least:  # may be negative: no Gaussian scores
             return None
         return ScorePair(first, second, max(-bound, min(bound, sizes[2])))
 

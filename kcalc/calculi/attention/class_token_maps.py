@@ -1,7 +1,7 @@
 """Q maps and C maps of networks with a class token, point by point.
 
-Tokens of the input are alike; behind the class token they are followed one by one, with exact
-attention (:mod:`.class_token`). Numbers of a node with tokens are means over its tokens.
+Tokens of the input are exchangeable. After the class token they are followed one by one, with exact
+attention (:mod:`.class_token`). The numbers of a node with tokens are means over its tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Point(NamedTuple):
 
 
 def has_class_token(network: Network, tokens: Tokens) -> bool:
-    """Whether there is a class token, and nothing else tells the tokens apart."""
+    """Whether there is a class token, and nothing else distinguishes the tokens."""
     if not any(isinstance(op, P.Prefix) for _, op, _ in network.operations):
         return False
     return not any(
@@ -87,7 +87,7 @@ class PointReader:
         return {node: _stacked([points[node] for points in found], shape) for node in found[0]}
 
     def sequence(self, q: Mapping[Node, Any], gap: Mapping[Node, Jet]) -> dict[Node, Point]:
-        """One sequence whose tokens have the given gaps, which are those of its nodes."""
+        """One sequence whose tokens have the given gaps; these are also the gaps of its nodes."""
         if any(jet.order for jet in gap.values()):
             raise self._refused("values alone")
         shape = np.broadcast_shapes(*(np.shape(jet.value) for jet in gap.values()))
@@ -101,8 +101,8 @@ class PointReader:
             for node in self.network.outputs:
                 if np.isnan(points[node].token_cosine):
                     raise KcalcError(
-                        f"node {node!r} has no tokens, so that there is no map of the cosine of "
-                        f"two of them; cut the network before its tokens are pooled"
+                        f"node {node!r} has no tokens, so it has no map of the cosine of two "
+                        "tokens; cut the network before its tokens are pooled"
                     )
             found.append(
                 {
@@ -114,7 +114,7 @@ class PointReader:
 
     def _refused(self, there: str) -> KcalcError:
         return KcalcError(
-            f"maps of networks with a class token have {there}; take differences of their values"
+            f"maps of networks with a class token have {there}; use differences of their values"
         )
 
     def _point(
@@ -145,8 +145,7 @@ class PointReader:
         def record(node: Node, state: TokenState) -> Point:
             if kernel.sampled:
                 raise KcalcError(
-                    f"node {node!r} attends behind class tokens without exact rules, "
-                    f"{ONE_BY_ONE} it"
+                    f"node {node!r} attends after class tokens without exact rules, {ONE_BY_ONE} it"
                 )
             return _means(kernel, state, sequences)
 

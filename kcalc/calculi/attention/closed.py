@@ -1,6 +1,6 @@
-"""Attention over tokens of any covariance that needs no sampling.
+"""Attention that needs no sampling for tokens of any covariance.
 
-Its limit of wide heads is a formula.
+Its limit of wide heads has a formula.
 
 With G, H, V the covariances of queries, keys and values, M the mask (0 or 1), ``o`` entry by entry,
 and scores ``q . k / key_width`` of queries that are the keys (``scale="linear"``), which tend to
@@ -42,22 +42,22 @@ def is_tied(inputs: Sequence[Any]) -> bool:
 
 
 def check_tied(op: P.Attend, node: Node) -> None:
-    """Refuse queries that are the keys where their scores have no limit, or one without formula."""
+    """Reject queries that are the keys if their scores have no limit, or one without a formula."""
     if op.scale != "linear":
         raise KcalcError(
-            f"node {node!r}: its queries are its keys, whose products over sqrt(key_width) grow "
-            f"with the width; "
-            "use scale='linear', or give queries and keys an Affine layer each"
+            f"node {node!r}: its queries are its keys, and their products over sqrt(key_width) "
+            "grow with the width; use scale='linear', or give queries and keys separate Affine "
+            "layers"
         )
     if op.wide is False:
         raise KcalcError(
-            f"node {node!r}: its queries are its keys, whose products at a finite key_width have "
-            f"no rule; use wide=True"
+            f"node {node!r}: its queries are its keys, and their products at a finite key_width "
+            "have no rule; use wide=True"
         )
     if op.rotary is not None or op.biased:
         raise KcalcError(
-            f"node {node!r}: its queries are its keys, which has no rule with rotary, "
-            f"ALiBi or relative; drop it"
+            f"node {node!r}: its queries are its keys, which is not supported with rotary, ALiBi "
+            "or relative; drop it"
         )
 
 
@@ -90,18 +90,18 @@ def linear_in_scores(
 
 
 def closed_form(op: P.Attend, is_tied: bool) -> bool:
-    """Whether the limit of wide heads is a formula for tokens of any covariance."""
+    """Whether the limit of wide heads has a formula for tokens of any covariance."""
     return is_tied or (op.normaliser == "identity" and not op.biased and op.rotary is None)
 
 
 def gradients(
     op: P.Attend, is_tied: bool, read: Sequence[Array], factor: float, behind: Array
 ) -> tuple[Array, Array, Array]:
-    """Covariances of gradients at queries, keys and values, where there is a formula.
+    """Covariances of gradients at queries, keys and values, if there is a formula.
 
-    With N that of the gradients behind: ``N o M (H o V) M^T``, ``V o W`` and ``H o W`` with
-    ``W = M^T (N o G) M``, times ``factor``; of queries that are the keys ``A^T N A`` alone.
-    ``read``: the covariances of what one sequence's attention reads.
+    With N the covariance of the gradients after the layer: ``N o M (H o V) M^T``, ``V o W`` and ``H
+    o W`` with ``W = M^T (N o G) M``, times ``factor``; for queries that are the keys, only ``A^T N
+    A``. ``read``: the covariances of the attention's inputs for one sequence.
     """
     queries, keys, values = read
     if is_tied:

@@ -1,15 +1,15 @@
-"""Kernel maps over tokens that are alike: attention, exactly, at every number of tokens.
+"""Kernel maps over exchangeable tokens: exact attention for every number of tokens.
 
-All tokens of a sequence have one q value and any two of them one cosine,
-``K_st = p + (q - p)[s = t]``, and two sequences have one cosine at equal places and one at
-different places. Every layer but attention acts on these pairs of tokens one by one: the state of a
-feature map is one state of the kernel calculus per *relation* of two tokens.
+All tokens of a sequence have the same q value and any two have the same cosine, ``K_st = p + (q -
+p)[s = t]``. Two sequences have one cosine at equal positions and one at different positions. Every
+layer except attention acts on these pairs of tokens separately: the state of a feature map is one
+state of the kernel calculus per *relation* of two tokens.
 
     "one"    two tokens of the first sequence            "same"   equal places of the two sequences
     "two"    two tokens of the second sequence           "other"  different places of both
 
 Attention joins them: ``O_ik = V_d R + (V_s - V_d) X``, where V are the covariances of values,
-``_s`` at equal places and ``_d`` at different ones, and X, R are sums over the weights of rows i
+``_s`` at equal positions and ``_d`` at different ones, and X, R are sums over the weights of rows i
 and k (:mod:`kcalc.calculi.attention.softmax_rows`).
 """
 
@@ -36,11 +36,11 @@ from .softmax_rows import Scores, Sums, rows_of, value
 
 Number = Any
 Node = Hashable
-ANY = 0  # tokens of what is the same in every sequence
+ANY = 0  # token count of states that are the same in every sequence
 ONE_BY_ONE = (
-    "after which tokens are no longer alike; kc.node_values(net, tokens=...) follows them one by "
-    "one and samples the attention, as kc.gradients, kc.depth_profile and kc.report do, and kc.ntk "
-    "for an array of tokens; maps need a network without"
+    "after which tokens are no longer exchangeable; kc.node_values(net, tokens=...) follows them "
+    "one by one and samples the attention, as do kc.gradients, kc.depth_profile and kc.report, "
+    "and kc.ntk for an array of tokens; maps need a network without"
 )
 HEADS = (
     "many heads, with wide queries and keys: scores are Gaussian, and the mean over heads is an "
@@ -51,15 +51,15 @@ LARGE = (
     "is an expectation"
 )
 NARROW = "many heads of key_width = {}: the mean over heads is an expectation"
-PATCHES = "tokens are the patches that a layer of stride {} makes of the input, counted behind it"
+PATCHES = "tokens are the patches that a layer of stride {} cuts the input into, counted after it"
 LINEAR = (
     "scores are q . k / key_width of independent queries and keys, which vanish for wide heads: "
-    "every token is read alike"
+    "all tokens get equal weights"
 )
 
 
 class Relation(StrEnum):
-    """How two tokens are related; the head of this file says more."""
+    """The relation of two tokens; see the top of this file."""
 
     FIRST_INPUT = "one"
     SECOND_INPUT = "two"
@@ -79,7 +79,10 @@ class TokenState:
 
 
 def unlike(op: P.Primitive | None, tokens: int) -> str:
-    """What in a primitive tells as many tokens apart, in words; empty where nothing does."""
+    """A description of what distinguishes this many tokens in a primitive.
+
+    Empty if nothing does.
+    """
     if isinstance(op, P.Positions):
         return "sinusoidal positions" if op.form == "sinusoidal" else ""
     if isinstance(op, P.Prefix):
@@ -95,7 +98,7 @@ def unlike(op: P.Primitive | None, tokens: int) -> str:
 
 
 def row_mean(op: P.Attend, node: Node, mean: Number) -> Number:
-    """The channel mean of what a token reads, from that of values, which is one for all tokens.
+    """The channel mean of the output, from that of values, which all tokens share.
 
     The weights of a row of softmax add up to one. Raises: KcalcError for other weights.
     """
@@ -110,9 +113,9 @@ def row_mean(op: P.Attend, node: Node, mean: Number) -> Number:
 
 
 def assumed_of(op: P.Attend, width: int | None) -> str:
-    """What the rules take for granted of an attention, in words.
+    """The assumptions of the rules for an attention, in words.
 
-    ``width``: the channels of queries and keys that count; None: they are many.
+    ``width``: the number of channels of queries and keys; None: many.
     """
     if width is not None:
         return NARROW.format(width)
@@ -124,9 +127,9 @@ def assumed_of(op: P.Attend, width: int | None) -> str:
 def by_relation(
     kernels: Mapping[str, Any], op: P.Primitive, node: Node, inputs: Sequence[TokenState]
 ) -> TokenState:
-    """What a primitive emits that acts on each token by itself.
+    """The output of a primitive that acts on each token separately.
 
-    Raises: KcalcError for unequal numbers of tokens, and for strides behind other layers.
+    Raises: KcalcError for unequal numbers of tokens, and for strides after other layers.
     """
     counts = {state.count for state in inputs if state.count != ANY} or {ANY}
     if len(counts) > 1:
@@ -143,8 +146,7 @@ def by_relation(
             for t in pair.terms
         ):
             raise KcalcError(
-                f"node {node!r} steps over tokens (stride {op.stride}), so that fewer of them are "
-                f"left; use stride=1"
+                f"node {node!r} skips tokens (stride {op.stride}), so fewer remain; use stride=1"
             )
         note = getattr(kernels[Relation.FIRST_INPUT], "kernel", kernels[Relation.FIRST_INPUT]).note
         note(node, PATCHES.format(op.stride), "convention")
@@ -158,7 +160,7 @@ def by_relation(
 def check_reads(op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
     """Check that attention reads tokens, and Gaussian queries and keys.
 
-    Queries and keys must have weights of their own.
+    Queries and keys must have separate weights.
 
     Raises: KcalcError, FreshnessError naming the node.
     """
@@ -170,8 +172,8 @@ def check_reads(op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
         )
     if keys.count != values.count:
         raise KcalcError(
-            f"node {node!r} has {keys.count} keys and {values.count} values; take both from one "
-            f"sequence"
+            f"node {node!r} has {keys.count} keys and {values.count} values; use one sequence for "
+            "both"
         )
     if op.identity != 0 and queries.count != keys.count:
         raise KcalcError(
@@ -182,13 +184,13 @@ def check_reads(op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
     for what, group in zip(("queries", "keys"), pairs, strict=False):
         if not all(pair.gaussian for pair in group):
             raise FreshnessError(
-                f"node {node!r}: its {what} are no fresh Gaussian feature map; put an Affine "
-                f"layer before them"
+                f"node {node!r}: its {what} are not a fresh Gaussian feature map; put an Affine "
+                "layer before them"
             )
     if not disjoint([joined(group) for group in pairs]):
         raise FreshnessError(
-            f"node {node!r}: queries, keys and values share weights; give each of them an Affine "
-            f"layer of its own"
+            f"node {node!r}: queries, keys and values share weights; give each of them a separate "
+            "Affine layer"
         )
 
 
@@ -196,15 +198,16 @@ def check_length(op: P.Positions, node: Node, tokens: int) -> None:
     """Raise KcalcError for inputs longer than a table of positions."""
     if op.length is not None and not isinstance(op.length, sp.Basic) and tokens > op.length:
         raise KcalcError(
-            f"node {node!r} knows {op.length} positions, and the input has {tokens} tokens; give "
-            f"fewer, or a larger length"
+            f"node {node!r} has {op.length} positions, but the input has {tokens} tokens; give "
+            "fewer, or a larger length"
         )
 
 
 class Exchangeable:
-    """The kernel calculus over tokens that are alike.
+    """The kernel calculus over exchangeable tokens.
 
-    It applies the rules of ``kernels``, one per relation, and rules of its own where tokens meet.
+    It applies the rules of ``kernels``, one per relation, and adds rules for layers that mix
+    tokens.
 
     ``kernels``: {relation: a calculus of kernel maps or of tangent kernels}. Without "two" both
     sequences have the same numbers.
@@ -235,9 +238,9 @@ class Exchangeable:
         )
 
     def whole(self, state: TokenState) -> tuple[Number, Number, Number]:
-        """(q1, q2, gap) of equal places of two sequences.
+        """(q1, q2, gap) at equal positions of two sequences.
 
-        Where there is one sequence, they are those of two of its tokens.
+        For one sequence, they are those of two of its tokens.
         """
         return self.parts[self.main].whole(state.relations[self.main])
 
@@ -253,7 +256,7 @@ class Exchangeable:
         return one, two
 
     def kernels(self, state: TokenState) -> tuple[Number, Number]:
-        """(NNGP, NTK) at equal places."""
+        """(NNGP, NTK) at equal positions."""
         return self.parts[self.main].kernels(state.relations[self.main])
 
     @singledispatchmethod
@@ -266,9 +269,9 @@ class Exchangeable:
 
     @rule.register
     def _(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Attention over tokens that stay alike.
+        """Attention over tokens that stay exchangeable.
 
-        Raises: KcalcError for causal masks and positions in scores, which leave tokens unlike;
+        Raises: KcalcError for causal masks and positions in scores, which distinguish tokens;
         FreshnessError for shared weights.
         """
         queries, keys, values_read = inputs
@@ -313,7 +316,7 @@ class Exchangeable:
         return TokenState(made, queries.count)
 
     def _read(self, name: str, inputs: Sequence[TokenState]) -> tuple[Scores, Values]:
-        """What attention reads in a relation of two tokens."""
+        """The inputs of attention for a relation of two tokens."""
         queries, keys, values = inputs
         first, second = (
             (name, name)
@@ -374,7 +377,10 @@ class Exchangeable:
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Learned vectors of different positions are orthogonal, those of equal ones the same."""
+        """Learned vectors of different positions are orthogonal.
+
+        Those of equal positions are the same.
+        """
         if apart := unlike(op, self._longest):
             raise KcalcError(f"node {node!r} adds {apart}, {ONE_BY_ONE} {apart}")
         check_length(op, node, self._longest)
@@ -386,9 +392,9 @@ class Exchangeable:
 
     @rule.register
     def _(self, op: P.Prefix, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Refused: a class token is unlike others."""
+        """Raises an error, because a class token differs from others."""
         apart = unlike(op, 1)
-        raise KcalcError(f"node {node!r} puts in front {apart}, {ONE_BY_ONE} {apart}")
+        raise KcalcError(f"node {node!r} prepends {apart}, {ONE_BY_ONE} {apart}")
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[TokenState]) -> TokenState:
@@ -401,7 +407,7 @@ class Exchangeable:
             return below
         if below.count is None:
             raise KcalcError(
-                f"node {node!r} ({op.kind}) mixes tokens that were pooled already; leave it out"
+                f"node {node!r} ({op.kind}) mixes tokens that were already pooled; leave it out"
             )
         return self._pooled(below, node, Weights.of(op, node, below.count, self.field))
 
@@ -448,7 +454,7 @@ class Exchangeable:
 
     @rule.register
     def _(self, op: P.Reshape, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Tokens become channels: equal places are all that is left."""
+        """Tokens become channels, so only equal positions remain."""
         (below,) = inputs
         if below.count is None:
             return below
@@ -466,9 +472,9 @@ class Exchangeable:
 
 
 class Weights(NamedTuple):
-    """What tokens that are alike see of the weights of their sum.
+    """The statistics of the weights of a sum of exchangeable tokens.
 
-    The sum of the squares, that of the products of different tokens' weights, and the sum.
+    The sum of the squares, the sum of the products of different tokens' weights, and the sum.
     """
 
     squares: Number
@@ -479,7 +485,7 @@ class Weights(NamedTuple):
     def of(cls, op: P.Window, node: Node, tokens: int, field: Any = NUMPY) -> Weights:
         """The weights of a primitive that makes one feature map without tokens of ``tokens``.
 
-        Raises: KcalcError for any other, and for a token or a number of them that is not there.
+        Raises: KcalcError for any other primitive, and for a token that does not exist.
         """
         matrix = getattr(op, "matrix", None)
         pools = isinstance(op, P.Blend) and op.window is None and not op.weighted
@@ -500,7 +506,8 @@ class Weights(NamedTuple):
 def token_matrix(matrix: Sequence[Sequence[float]], node: Node, tokens: int) -> np.ndarray:
     """A matrix over ``tokens`` tokens.
 
-    One that takes a single token, such as the first, serves any number of them that has it.
+    A matrix that takes a single token, such as the first, works for any number of tokens that
+    includes it.
 
     Raises: KcalcError for other numbers of tokens than the matrix has columns.
     """
@@ -509,7 +516,7 @@ def token_matrix(matrix: Sequence[Sequence[float]], node: Node, tokens: int) -> 
     if len(array) == 1 and len(places) == 1:
         if places[0] >= tokens:
             raise KcalcError(
-                f"node {node!r} takes token {places[0]}, counted from 0, and there are {tokens}; "
+                f"node {node!r} takes token {places[0]}, counted from 0, but there are {tokens}; "
                 f"give at least tokens={places[0] + 1}"
             )
         taken = np.zeros((1, tokens))
@@ -517,8 +524,8 @@ def token_matrix(matrix: Sequence[Sequence[float]], node: Node, tokens: int) -> 
         return taken
     if array.shape[1] != tokens:
         raise KcalcError(
-            f"node {node!r} mixes {array.shape[1]} tokens, and there are {tokens}; "
-            f"give tokens={array.shape[1]}"
+            f"node {node!r} mixes {array.shape[1]} tokens, but there are {tokens}; give "
+            f"tokens={array.shape[1]}"
         )
     return array
 
@@ -526,8 +533,8 @@ def token_matrix(matrix: Sequence[Sequence[float]], node: Node, tokens: int) -> 
 class Values(NamedTuple):
     """Values of two sequences, or of one.
 
-    They are mean squares, and gaps: at equal places, at different places, and at different places
-    of the first sequence.
+    They are mean squares and gaps: at equal positions, at different positions, and at different
+    positions of the first sequence.
 
     ``O_ik = V_d R + (V_s - V_d) X`` of rows with the given X and R.
     """
@@ -539,7 +546,7 @@ class Values(NamedTuple):
     apart: Number
 
     def own(self, rows: Sums) -> Number:
-        """The mean square of what the first sequence's tokens read."""
+        """The mean square of the output for the tokens of the first sequence."""
         return self.v1 * ((1 - self.apart) * rows.sums + self.apart * rows.products)
 
     def drop(self, own: Sums, lost: Sums) -> Number:

@@ -1,4 +1,4 @@
-"""Kernel maps over tokens in symbols: how relations of tokens and their overlaps are named."""
+"""Symbolic kernel maps over tokens: the names of token relations and overlaps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NamedTokenMaps(NamedMaps):
 class TokenNamer(Namer):
     """Names the values of every relation of two tokens; relations share q values."""
 
-    long = 8  # what attention reads enters it many times
+    long = 8  # the inputs of attention enter it many times
 
     def __init__(
         self, network: Network, kernel: Exchangeable, maps: NamedMaps, taken: Iterable[sp.Symbol]
@@ -57,7 +57,7 @@ class TokenNamer(Namer):
         self.known: dict[Any, sp.Symbol] = {}
 
     def parts(self, state: TokenState) -> dict[Letters, Channels]:
-        """The states of the relations by the letters of their values."""
+        """The states of the relations, given the letters of their values."""
         return {RELATIONS[name]: part for name, part in state.relations.items()}
 
     def joined(self, state: TokenState, made: dict[Letters, Channels]) -> TokenState:

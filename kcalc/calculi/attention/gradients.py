@@ -1,4 +1,4 @@
-"""Mean squared gradients over tokens, of tokens that are alike and of sampled attention."""
+"""Mean squared gradients over tokens, of exchangeable tokens and of sampled attention."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .values import with_error
 
 Node = Hashable
 Array = np.ndarray
-NOTHING = 1e-12  # of the greatest squared gradient: smaller ones are rounding
+NOTHING = 1e-12  # of the largest squared gradient: smaller ones are rounding
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,8 +39,8 @@ class SampledGradients(Gradients):
     "weights", "mean", "difference": {node: standard error over the chains of sampling}}.
     ``tokens``: {node: (mean, standard error)}, the squared gradient at each token, (N, T), which
     add up to ``nodes``; ``covariances``: {node: mean}, the products of the gradients at two tokens
-    of a sequence, summed over channels, (N, T, T). Attention does not keep the modes apart here: a
-    gradient of the outputs that sums to 0 over tokens has a part of either mode at earlier nodes.
+    of a sequence, summed over channels, (N, T, T). Attention mixes the modes here: a gradient of
+    the outputs that sums to 0 over tokens has parts of both modes at earlier nodes.
     """
 
     errors: dict[str, dict[Node, float]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class SampledGradients(Gradients):
         return texts
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the tables over tokens as plain data."""
+        """Everything except the tables over tokens, as plain data."""
         errors = {
             name: {str(k): v for k, v in table.items()} for name, table in self.errors.items()
         }
@@ -113,7 +113,7 @@ def gradients_at(
 
 
 def _over_tokens(reading: TokenTangentReading, q: dict[Node, Any], output: Node) -> Gradients:
-    """Gradients over tokens that are alike.
+    """Gradients over exchangeable tokens.
 
     They are computed from covariances of gradients at one token and at two.
     """
@@ -155,9 +155,9 @@ def sampled_gradients(
 ) -> SampledGradients:
     """Gradients for covariances of all tokens of the inputs.
 
-    ``options``: how many sequences there are, the output, whether addends are assumed independent,
-    and how attention is sampled; ``needed``: the nodes of a profile, whose values alone are found,
-    by default those of all nodes and parameters.
+    ``options``: the number of sequences, the output, whether addends are assumed independent, and
+    how attention is sampled. ``needed``: the nodes of a profile, to compute only their values; by
+    default all nodes and parameters.
     """
     count, output, assume, sampling = options
     asked = read_sampling(sampling)
@@ -173,9 +173,9 @@ def sampled_gradients(
 
 
 def _worst(found: SampledGradients) -> float:
-    """The greatest error relative to a squared gradient.
+    """The largest error relative to a squared gradient.
 
-    That of a mode is relative to the greater one of the mode and the squared gradient.
+    For a mode, it is relative to the greater of the mode and the squared gradient.
     """
     tables = {"nodes": found.nodes, "mean": found.mean or {}, "difference": found.difference or {}}
     worst = 0.0

@@ -29,10 +29,10 @@ KERNELS = ("nngp", "ntk", "nngp_error", "ntk_error")
 class TokenKernels(Shown, Approximable):
     """Kernels of one output channel between the tokens of N sequences, at infinite width.
 
-    They are those at initialisation. ``nngp``, ``ntk``: arrays (N, T, N, T), or (N, N) where the
-    output has no tokens: the covariance of the outputs, and the tangent kernel in the
-    parameterisation that was asked for. ``nngp_error``, ``ntk_error``: their standard errors over
-    the chains of sampling, 0 where no attention was sampled.
+    They are those at initialisation. ``nngp``, ``ntk``: arrays (N, T, N, T), or (N, N) if the
+    output has no tokens: the covariance of the outputs, and the tangent kernel in the requested
+    parameterisation. ``nngp_error``, ``ntk_error``: their standard errors over the chains of
+    sampling, 0 if no attention was sampled.
     """
 
     nngp: Array
@@ -48,7 +48,7 @@ class TokenKernels(Shown, Approximable):
         return spread(dict(zip(names, np.indices(self.nngp.shape), strict=True)) | values)
 
     def _rows(self) -> list[tuple[str, ...]]:
-        """The means over equal tokens of every two sequences."""
+        """The means over equal tokens for every pair of sequences."""
         means = [
             part if part.ndim == 2 else np.einsum("sata->st", part) / part.shape[1]
             for part in (self.nngp, self.ntk)
@@ -74,8 +74,7 @@ def token_kernels(
     """
     if len(network.outputs) != 1:
         raise KcalcError(
-            f"kernels between tokens are those of one output, and the network has "
-            f"{len(network.outputs)}"
+            f"kernels between tokens need one output, but the network has {len(network.outputs)}"
         )
     asked = read_sampling(sampling)
 
@@ -88,7 +87,7 @@ def token_kernels(
 
 
 def _worst(kernel: Array, errors: Array) -> float:
-    """The greatest error of an entry relative to the geometric mean of the two on the diagonal."""
+    """The largest error of an entry relative to the geometric mean of the two on the diagonal."""
     size = round(kernel.size**0.5)
     own = np.sqrt(np.abs(np.diagonal(kernel.reshape(size, size))))
     return worst_of(errors.reshape(size, size), np.outer(own, own))

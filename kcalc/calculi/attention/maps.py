@@ -1,4 +1,4 @@
-"""Maps and values of networks over tokens: what ``tokens=`` and ``sampling=`` ask for."""
+"""Maps and values of networks over tokens, for ``tokens=`` and ``sampling=``."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Node = Hashable
 
 
 class OverTokens(KernelReading):
-    """A network over tokens that are alike, ``said``; base of readings beside a plain one."""
+    """A network over exchangeable tokens, ``said``; base of these readings."""
 
     said: Tokens
 
     def require_closed(self) -> None:
-        """Refuse what kernels over tokens do not have."""
+        """Reject operations that kernels over tokens do not support."""
         raise KcalcError(
             "kernels over tokens are functions in double precision: they have no certified "
             "enclosures, formulas or matrices; kc.c_map and kc.token_map have the first two"
@@ -49,7 +49,7 @@ class TokenMapReading(OverTokens, MapReading):
         super().__init__(network, assume_independent)
 
     def fresh_pass(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """The assumptions alone: attention has no map that is recorded."""
+        """Only the assumptions: attention records no map."""
         kernel, _ = self.run(NUMPY, q1, q2, None)
         return RulePass(tuple(kernel.notes.values()), {}, None)
 
@@ -103,7 +103,7 @@ class TokenMapReading(OverTokens, MapReading):
         return token_notes(self.network, self.assume, self.said)
 
     def _has_class_token(self, field: Any) -> bool:
-        """Whether tokens are followed behind a class token, which NumPy alone does."""
+        """Whether tokens are followed after a class token, which only NumPy supports."""
         if not has_class_token(self.network, self.said):
             return False
         if field is not NUMPY:
@@ -137,7 +137,7 @@ class TokenMap(TokenCMap):
 
     @property
     def least(self) -> float:
-        """``-1 / (T - 1)``: T tokens can have no smaller cosine with one another."""
+        """``-1 / (T - 1)``, the smallest possible common cosine of T tokens."""
         return -1 / max(self._reading.said.count - 1, 1)
 
     def gaps(
@@ -163,9 +163,9 @@ class TokenMap(TokenCMap):
     ) -> TokenTable:
         """R at fixed q as a :class:`TokenTable`, within ``tolerance``.
 
-        It takes some fifty values of the map, and has an error bound.
-        Raises: KcalcError for several outputs, for q values that are not single numbers, and for
-        maps that are too rough, as behind activations that jump.
+        It uses some fifty values of the map and has an error bound. Raises: KcalcError for several
+        outputs, for q values that are not single numbers, and for maps that are too rough, for
+        example after activations that jump.
         """
         function = self._gap_function(q1, q2, q)
         return tabulate_tokens(function, self.least, one_number(tolerance, "tolerance"), self.name)
@@ -174,7 +174,7 @@ class TokenMap(TokenCMap):
 class TokenValue(NamedTuple):
     """The values at one node over tokens.
 
-    At equal places of two inputs they are those of :class:`kcalc.calculi.global_maps.NodeValue`.
+    At equal positions of two inputs they are those of :class:`kcalc.calculi.global_maps.NodeValue`.
 
     ``token_cosine1``, ``token_cosine2``: the cosine of two tokens of the first input, and of the
     second.
@@ -188,7 +188,7 @@ class TokenValue(NamedTuple):
 
 
 def alike_reading(network: Network, assume_independent: bool, over: Mapping[str, Any]) -> Any:
-    """The reading over ``tokens`` that are alike, of a ``token_cosine``."""
+    """The reading over exchangeable ``tokens`` with a ``token_cosine``."""
     tokens = read_tokens(over.get("tokens"), over.get("token_cosine"))
     assert tokens is not None  # one of the two is given, and a cosine alone raises
     return TokenMapReading(network, assume_independent, tokens)
@@ -214,15 +214,14 @@ def token_map(
 ) -> TokenMap:
     """The map ``R(rho)`` of the cosine between two tokens of one sequence.
 
-    It is the map through a network with attention.
+    The map is for a network with attention.
 
-    All tokens of a sequence are alike: they have one q value, and any two of them the cosine rho.
-    Attention draws them together; where the map has the fixed point 1 alone, deep networks make all
-    tokens of a sequence equal (rank collapse).
+    The tokens of a sequence are exchangeable: all have the same q value, and any two have cosine
+    rho. Attention draws them together. If 1 is the only fixed point of the map, deep networks make
+    all tokens of a sequence equal (rank collapse).
 
-    ``tokens``: how many there are. Returns: a :class:`TokenMap`, callable, with ``derivative``,
-    ``fixed_points`` and ``plot``.
-    Raises: KcalcError as :func:`c_map` does. [Dong et al. 2021]
+    ``tokens``: the number of tokens. Returns: a :class:`TokenMap`, callable, with ``derivative``,
+    ``fixed_points`` and ``plot``. Raises: KcalcError as :func:`c_map` does. [Dong et al. 2021]
     """
     given = read_tokens(tokens, None)
     if given is None:
@@ -264,13 +263,13 @@ def each_token(
 ) -> SampledValues:
     """:func:`node_values` of tokens that are followed one by one.
 
-    ``levels``: two q values, None for those that the tokens say; ``given``: the tokens and their
+    ``levels``: two q values, None if the tokens define them; ``given``: the tokens and their
     cosine; ``options``: whether addends are assumed independent, and the sampling. ``profile``:
-    with the scores of attention, and without covariances.
+    include the scores of attention, but no covariances.
     """
     tokens, token_cosine = given
     if has_distinct_tokens(tokens) and c is not None:
-        raise KcalcError("an array of tokens says itself what their cosines are; drop c=")
+        raise KcalcError("an array of tokens already defines their cosines; drop c=")
     cosine = 0.0 if c is None else c
     covariance = given_tokens(network, tokens, token_cosine, levels, cosine)
     return sampled_values(network, dict.fromkeys(network.inputs, covariance), *options, profile)
@@ -282,8 +281,8 @@ def sequence_states(
     """The calculus of two tokens of one sequence of q = 1, all states, and the assumptions."""
     if has_class_token(network, tokens):
         raise KcalcError(
-            "this needs tokens that are alike, and the network has a class token; let its readout "
-            "take the mean of all tokens instead"
+            "this needs exchangeable tokens, but the network has a class token; let its readout "
+            "use the mean of all tokens instead"
         )
     reading = TokenMapReading(network, False, tokens)
     one = dict.fromkeys(network.inputs, np.asarray(1.0))

@@ -1,8 +1,8 @@
-"""Overlaps of softmax rows in formulas: functions with names.
+"""Overlaps of softmax rows in formulas, as named functions.
 
-``S_12(v)`` is ``S_self`` of 12 tokens, ``S_12(k, v)`` the overlap of two rows of covariance k whose
-scores have one variance v, ``S_12(k, v, w)`` that of two rows of variances v and w. Derivatives by
-k, by v and by w have the names ``DS_12``, ``DvS_12`` and ``DwS_12``.
+``S_12(v)`` is ``S_self`` of 12 tokens, ``S_12(k, v)`` the overlap of two rows with covariance k
+whose scores both have variance v, and ``S_12(k, v, w)`` the overlap for variances v and w.
+Derivatives in k, v and w are named ``DS_12``, ``DvS_12`` and ``DwS_12``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MEANING = (
 
 @dataclass(frozen=True)
 class OverlapFunction(LocalFunction):
-    """An overlap that a composition names; ``activation`` is the number of tokens."""
+    """An overlap named in a composition; ``activation`` is the number of tokens."""
 
     several = True
 
@@ -63,18 +63,18 @@ class OverlapFunction(LocalFunction):
         return "the overlap of two rows of softmax has no closed form; .expr names it"
 
     def definition(self) -> None:
-        """None: there is no activation to define."""
+        """None, because there is no activation to define."""
 
     def numeric(self, digits: int) -> Callable[..., Any]:
         """The function of mpmath numbers, from certified enclosures."""
         certified = KERNELS["softmax", "balls"]
 
-        @lru_cache(KEPT)  # a formula has the same overlap in several places
+        @lru_cache(KEPT)  # a formula contains the same overlap several times
         def number(*given: Any) -> Any:
             if self.letter != "S":
                 raise KcalcError(
-                    f"{self.function} has no values at many digits; call the derivative of the "
-                    f"map with numbers"
+                    f"{self.function} has no high-precision values; call the derivative of the map "
+                    "with numbers"
                 )
             first, *others = map(ball_field(digits).number, given)
             if not others:
@@ -85,11 +85,11 @@ class OverlapFunction(LocalFunction):
         return number
 
     def derived(self, place: int) -> LocalFunction:
-        """The derivative by one of the arguments. Raises: KcalcError for one of a derivative."""
+        """The derivative in one of the arguments. Raises: KcalcError for a second derivative."""
         if self.letter != "S":
             raise KcalcError(
-                "formulas of maps over tokens have first derivatives; call the derivative with "
-                "numbers"
+                "formulas of maps over tokens support only first derivatives; call the derivative "
+                "with numbers"
             )
         by = PLACES[len(self.arguments)][place]
         return replace(self, function=sp.Function(f"D{by}S_{self.own_name}"))
@@ -104,7 +104,7 @@ class NamedOverlaps:
         self.functions = functions
 
     def checked(self, variance: Any, node: Hashable) -> Any:
-        """The variance as it is."""
+        """The variance, unchanged."""
         return variance
 
     def alone(self, tokens: int, variance: Any) -> Any:

@@ -1,8 +1,8 @@
 """Overlaps of softmax rows in the number systems of kernel maps, and to first order.
 
-The numbers that attention adds to kernel maps: in double precision elementwise over arrays, in JAX
-by calls of the same functions from compiled code, in balls as proven enclosures. In SymPy they are
-functions with names (:mod:`kcalc.calculi.attention.named`).
+These are the numbers that attention adds to kernel maps. In double precision they are computed
+elementwise over arrays, in JAX by calling the same functions from compiled code, and in balls as
+proven enclosures. In SymPy they are named functions (:mod:`kcalc.calculi.attention.named`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...gaussian import softmax
 Number = Any
 Array = np.ndarray
 Function = Callable[..., tuple[float, ...]]
-LARGEST_VARIANCE = 400.0  # of scores: what the quadrature of softmax rows is made for
+LARGEST_VARIANCE = 400.0  # of scores: the range of the quadrature of softmax rows
 KEPT = 1 << 14
 
 
@@ -68,7 +68,7 @@ def _gap(tokens: int, variance: float, below: float) -> tuple[float]:
 def _gap_slopes(tokens: int, variance: float, below: float) -> tuple[float, float]:
     """The derivatives of S_self - S by the variance and by the distance ``below``.
 
-    The derivative by the variance is at a fixed distance.
+    The derivative in the variance is at fixed distance.
     """
     at = softmax.Overlap(tokens, variance, variance, variance - below)
     alone = _alone_slope(tokens, variance)[0]
@@ -114,18 +114,16 @@ def _each(function: Callable[..., tuple[float, ...]], tokens: int, *numbers: Num
 
 
 def _parts(number: Number) -> tuple[Number, Number | None]:
-    """A number and the coefficient of its first order, None where it has none."""
+    """A number and its first-order coefficient, None if it has none."""
     if not isinstance(number, Jet):
         return number, None
     if number.order > 1:
-        raise KcalcError(
-            "maps of networks with attention have first derivatives only; ask for order 1"
-        )
+        raise KcalcError("maps of networks with attention have only first derivatives; use order 1")
     return number.value, number.coefficients[1] if number.order else None
 
 
 def _composed(value: Array, arguments: list[tuple[Number, Array]]) -> Number:
-    """The value, as a jet where an argument is one.
+    """The value, as a jet if an argument is one.
 
     The first order of the jet is the sum of those of the arguments times the derivatives.
     """
@@ -136,12 +134,12 @@ def _composed(value: Array, arguments: list[tuple[Number, Array]]) -> Number:
 class Overlaps:
     """Overlaps in double precision: numbers, arrays, or jets of first order."""
 
-    rounded = True  # small differences need forms of their own
+    rounded = True  # small differences need special formulas
 
     def checked(self, variance: Number, node: Hashable) -> Number:
         """The variance of scores.
 
-        Raises: KcalcError naming the node where it is too large for the quadrature.
+        Raises: KcalcError naming the node if it is too large for the quadrature.
         """
         value = np.asarray(_parts(variance)[0])
         if not np.all(value <= LARGEST_VARIANCE):
@@ -182,7 +180,7 @@ class Overlaps:
 
 
 def _inside(function: Function, *numbers: Number) -> tuple[Number, ...]:
-    """Arguments that rounding may have carried out of the domain of a function."""
+    """Clip arguments that rounding may have moved out of the domain of a function."""
     if function in (_value, _slope, _slopes):
         one, two, covariance = numbers
         bound = np.sqrt(one) * np.sqrt(two)
@@ -195,16 +193,16 @@ def _inside(function: Function, *numbers: Number) -> tuple[Number, ...]:
 
 def _too_large(variance: str, most: float, node: Hashable) -> KcalcError:
     return KcalcError(
-        f"node {node!r}: its attention scores have variance {variance}, and softmax rows are "
-        f"computed up to {most:g}; lower sigma_w of the Affine layers that make queries and keys, "
-        f"or put a norm before them"
+        f"node {node!r}: its attention scores have variance {variance}, but softmax rows can be "
+        f"computed only up to {most:g}; lower sigma_w of the Affine layers for queries and keys, "
+        "or put a norm before them"
     )
 
 
 class JaxOverlaps(Overlaps):
     """Overlaps of JAX arrays, traced or not, with first derivatives.
 
-    NumPy computes them on the host when the compiled function runs; those of float32 arrays too.
+    NumPy computes them on the host when the compiled function runs, also for float32 arrays.
     """
 
     # the derivatives of the results of a function by its numbers: (function, place) of each
@@ -215,7 +213,7 @@ class JaxOverlaps(Overlaps):
     }
 
     def checked(self, variance: Number, node: Hashable) -> Number:
-        """The variance of scores. Raises: KcalcError as without JAX, where it is not traced."""
+        """The variance of scores. Raises: KcalcError as without JAX, if it is not traced."""
         from jax.core import Tracer
 
         known = _parts(variance)[0]
@@ -240,9 +238,7 @@ class JaxOverlaps(Overlaps):
         def _(given: tuple[Any, ...], moved: tuple[Any, ...]) -> tuple[Any, Any]:
             rates = self.slopes.get(function) if place == 0 else None
             if rates is None:
-                raise KcalcError(
-                    "overlaps of softmax rows have first derivatives in JAX, no second ones"
-                )
+                raise KcalcError("overlaps of softmax rows have only first derivatives in JAX")
             terms = (
                 self._of(*rate, tokens, *given) * move
                 for rate, move in zip(rates, moved, strict=True)
@@ -262,7 +258,7 @@ class BallOverlaps:
         self.field, self.certified = field, KERNELS["softmax", "balls"]
 
     def checked(self, variance: Number, node: Hashable) -> Number:
-        """The variance of scores. Raises: KcalcError naming the node where it is too large."""
+        """The variance of scores. Raises: KcalcError naming the node if it is too large."""
         known = value(variance)
         if not known <= self.certified.MOST_VARIANCE:
             text = f"up to {float(known.upper()):.3g}"
@@ -286,11 +282,11 @@ def value(number: Number) -> Number:
 
 
 def overlaps_over(field: Any, node: Hashable) -> Any:
-    """The overlaps of a number system. Raises: KcalcError naming the node where it has none."""
+    """The overlaps of a number system. Raises: KcalcError naming the node if it has none."""
     if field is NUMPY:
         return Overlaps()
     if isinstance(field, BallField):
         return BallOverlaps(field)
     if field.name == "jax" and field is jax_field():
         return JaxOverlaps()
-    raise KcalcError(f"node {node!r}: attention has no numbers over {field}")
+    raise KcalcError(f"node {node!r}: attention does not support {field}")

@@ -20,7 +20,7 @@ Number = Any
 
 
 class OwnPart:
-    """The :class:`Part` of one feature map times a number, whose arrays are made when asked for."""
+    """The :class:`Part` of one feature map times a number, with arrays computed on demand."""
 
     def __init__(self, moments: Moments, geometric: Callable[..., Number], weight: Number = 1.0):
         self.moments, self.geometric, self.weight = moments, geometric, weight
@@ -44,7 +44,7 @@ class OwnPart:
     @cached_property
     def ratio(self) -> Number:
         """As of a :class:`Part`."""
-        with np.errstate(invalid="ignore"):  # 0 / 0 where a token is 0
+        with np.errstate(invalid="ignore"):  # 0 / 0 if a token is 0
             return self._plain / self.moments.q1
 
     def scaled(self, s1: Number, s2: Number, s12: Number) -> Part:
@@ -84,18 +84,18 @@ class PairMoments(SecondMoments):
             return self._mixed(parts)
         if parts[0].ratio is None:
             return super().mix(parts)
-        (part,) = parts  # q1 q2 is the square of the joint moment: the gap is all that is missing
+        (part,) = parts  # q1 q2 is the square of the joint moment, so only the gap is missing
         return part.first, part.second, part.deficit / part.joint
 
     def _mixed(self, parts: Sequence[Any]) -> tuple[Number, Number, Number]:
-        """As :meth:`mix` for several parts, without a pass over pairs more than are needed."""
+        """Like :meth:`mix` for several parts, with as few passes over pairs as possible."""
         q1, q2, joint, deficit = (
             reduce(add, (getattr(part, name) for part in parts))
             for name in ("first", "second", "joint", "deficit")
         )
         norm = self.geometric(q1, q2)
         rest = deficit.coefficients if isinstance(deficit, Jet) else (deficit,)
-        # attention reads covariances, which have no digits but those of this difference
+        # attention reads covariances, whose digits all come from this difference
         gap = np.asarray(norm - joint + rest[0])
         gap /= norm
         return q1, q2, Jet((gap, *(part / norm for part in rest[1:])))

@@ -1,13 +1,13 @@
-"""Rotary embeddings: queries and keys turned by angles that grow with the place of a token.
+"""Rotary embeddings: queries and keys rotated by angles that grow with the position of a token.
 
-With ``R_i`` the turn at place i, scores are ``q_i . R_(j - i) k_j / sqrt(d_k)``. Small changes of
-queries with covariances ``Theta_ik``, the same in every channel, change two scores by
+With ``R_i`` the rotation at position i, scores are ``q_i . R_(j - i) k_j / sqrt(d_k)``. Small
+changes of queries with covariances ``Theta_ik``, the same in every channel, change two scores by
 
     Cov(ds_ij, ds_kl) = Theta_ik m_ijkl,   m_ijkl = (R_j k_j) . R_(i - k) (R_l k_l) / d_k
                       = sum_f cos((i - k) theta_f) C^f_jl + sin((i - k) theta_f) S^f_jl
 
-where C^f and S^f are the scalar and the cross product of the f-th pairs of channels of the turned
-keys. Changes of the keys are alike with i and j, k and l exchanged.
+where C^f and S^f are the scalar and the cross product of the f-th pairs of channels of the rotated
+keys. For changes of the keys, exchange i with j and k with l.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def turns(base: float, width: int, count: int) -> Array:
 
 
 def turned(x: Array, angles: Array) -> Array:
-    """Pairs of channels, the first half with the second, turned by angles."""
+    """Pairs of channels, the first half with the second, rotated by angles."""
     a, b = np.split(x, 2, axis=-1)
     cos, sin = np.cos(angles), np.sin(angles)
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
 def by_angle(one: Array, two: Array) -> Iterator[tuple[Array, Array]]:
-    """``C^f / d`` and ``S^f / d`` of turned vectors (draws, places, d), for every angle f."""
+    """``C^f / d`` and ``S^f / d`` of rotated vectors (draws, places, d), for every angle f."""
     width = one.shape[-1]
     (a, b), (c, d) = (np.split(x, 2, axis=-1) for x in (one, two))
     for f in range(width // 2):

@@ -1,15 +1,15 @@
-"""Kernel maps over tokens followed one by one, with the attention of every layer sampled.
+"""Kernel maps over tokens followed one by one, with sampled attention in every layer.
 
-They serve causal masks, rotary embeddings and given tokens. The tokens of all sequences stand in
-one row of P = sequences x tokens places; the numbers of a state are arrays over (chain, place,
-place). Layers that act on each token by itself have the rules of kernel maps. Attention is drawn:
+They support causal masks, rotary embeddings and given tokens. The tokens of all sequences form one
+row of P = sequences x tokens places, and the numbers of a state are arrays over (chain, place,
+place). Layers that act on each token separately use the rules of kernel maps. Attention is sampled:
 
     s = G^(1/2) Z H^(T/2)                                          for wide heads
     s = q k^T / sqrt(d_k),  q = G^(1/2) Z_q,  k = H^(1/2) Z_k      where d_k is given
 
-with independent standard normal Z, masked and put through softmax; ``A V A^T`` is averaged over the
-draws of a layer. That is unbiased for one layer; layers in a row carry the error on. Chains are
-independent, and their spread is the error of a result.
+with independent standard normal Z, masked and passed through softmax. ``A V A^T`` is averaged over
+the draws of a layer. This is unbiased for one layer; consecutive layers propagate the error. Chains
+are independent, and their spread gives the error of a result.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ from .weights import distance_buckets, mean_over_visible, visible, weights_of
 Node = Hashable
 Array = np.ndarray
 NUMBERS = 1 << 20  # of scores that are drawn at once
-ALMOST_ZERO = 1e-13  # of the mean q value: added to a diagonal so that there is a Cholesky factor
-ALIBI_HEADS = 8  # whose slopes are taken where the number of heads is not known
-SLOPES = f"slopes of ALiBi are those of {ALIBI_HEADS} heads; say heads= for those of others"
+ALMOST_ZERO = 1e-13  # relative to the mean q value: added to a diagonal to ensure a Cholesky factor
+ALIBI_HEADS = 8  # number of heads whose slopes are used if it is unknown
+SLOPES = f"slopes of ALiBi are those for {ALIBI_HEADS} heads; give heads= for another number"
 ENTROPIES = 2  # the stream of random numbers of rows
 LARGEST_DRAWN = 1e200  # variance of scores, whose squares do not overflow
 
@@ -80,13 +80,13 @@ def token_kernel(assume_independent: bool) -> Kernel:
 
 @dataclass
 class Sampled:
-    """The calculus: ``part`` for layers that act on each token by itself, and draws of attention.
+    """The calculus: ``part`` for layers that act on each token separately, and draws of attention.
 
     ``part``: the calculus of kernel maps, or of tangent kernels, over :func:`token_kernel`.
-    ``draws``: the draws, and the chains that are followed; ``sequences``: how many there are.
-    ``slopes``: follow derivatives of the covariances of different sequences as well.
-    ``exact``: use the exact rules behind a class token; where sampling was asked for they are not.
-    ``scores``: note variances of scores and entropies of rows in ``rows``.
+    ``draws``: the draws and chains; ``sequences``: the number of sequences. ``slopes``: also follow
+    derivatives of the covariances of different sequences. ``exact``: use the exact rules after a
+    class token, unless sampling was requested. ``scores``: record variances of scores and entropies
+    of rows in ``rows``.
     """
 
     part: Kernel | Tangent
@@ -105,12 +105,12 @@ class Sampled:
         # {attention: (variance of scores, entropy of rows), by chain, of the first sequence}
         self.rows: dict[Node, tuple[Array, Array]] = {}
         self.entropies: dict[tuple[Node, int], list[Array]] = {}
-        self.keeps = False  # whether draws are kept, which are the same at every call
+        self.keeps = False  # whether draws are cached; they are the same at every call
         self.drawn_before: dict[tuple[Node, int], list[Drawn]] = {}
         self.read: tuple[Array, Array, Jet, Jet] | None = None  # the last covariance read
         self.length = 1
         self.class_token = False  # whether one was met
-        self.tick: Callable[[int], Any] = lambda _: None  # told how many draws were made
+        self.tick: Callable[[int], Any] = lambda _: None  # receives the number of draws made
 
     def start(self, node: Node, covariance: Array | Jet) -> TokenState:
         """The state of an Input node from the covariance of all tokens, (P, P).
@@ -134,8 +134,8 @@ class Sampled:
     ) -> TokenState:
         """The state with a covariance, and with its tangent kernel as the first order of a jet.
 
-        ``below``: the feature map that it is a linear combination of; ``means``: its channel means,
-        a column and a row.
+        ``below``: the feature map that it is a linear function of; ``means``: its channel means, a
+        column and a row.
         """
         parts = made.coefficients if isinstance(made, Jet) else (made,)
         covariance, tangent = np.asarray(parts[0]), parts[1] if len(parts) > 1 else None
@@ -161,7 +161,7 @@ class Sampled:
     def joint(self, state: TokenState) -> Jet:
         """The covariance of all tokens, with the tangent kernel as its first order."""
         q1, q2, gap = self.whole(state.relations[Relation.FIRST_INPUT])
-        if self.read is not None:  # queries, keys and values are mostly alike
+        if self.read is not None:  # queries, keys and values are mostly the same
             one, two, other, made = self.read
             if gap.value is other.value and np.array_equal(q1, one) and np.array_equal(q2, two):
                 return made
@@ -174,8 +174,8 @@ class Sampled:
         """The state a primitive emits. Raises: as kernel maps do."""
         if isinstance(op, P.Norm) and op.over == "positions":
             raise KcalcError(
-                f"node {node!r} normalises over tokens, which has no rule where they are followed "
-                f"one by one; use LayerNorm"
+                f"node {node!r} normalises over tokens, which is not supported when they are "
+                "followed one by one; use LayerNorm"
             )
         return by_relation({Relation.FIRST_INPUT: self.part}, op, node, inputs)
 
@@ -195,7 +195,7 @@ class Sampled:
 
     @rule.register
     def _(self, op: P.Prefix, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Class tokens in front of the tokens of every sequence, independent of them."""
+        """Class tokens before the tokens of every sequence, independent of them."""
         tokens, front = inputs
         count, more = tokens.count, front.count or 1
         if count is None:
@@ -218,14 +218,14 @@ class Sampled:
         )
 
     def _places(self, count: int, more: int) -> tuple[Array, Array]:
-        """Where ``count`` tokens of every sequence stand behind ``more`` others, and these."""
+        """Per sequence, the places of ``count`` tokens after ``more`` others, and of these."""
         every = np.arange(self.sequences * (count + more)).reshape(self.sequences, -1)
         return every[:, more:].ravel(), every[:, :more].ravel()
 
     def _prefixed_means(
         self, node: Node, inputs: Sequence[TokenState], places: tuple[Array, Array]
     ) -> tuple[Any, Any]:
-        """The channel means of tokens behind others, a column and a row."""
+        """The channel means of tokens after others, a column and a row."""
         means = [
             self.kernel.statistics.means(state.relations[Relation.FIRST_INPUT], node)[0]
             for state in inputs
@@ -258,7 +258,7 @@ class Sampled:
     def _read(
         self, op: P.Attend, node: Node, inputs: Sequence[TokenState], counts: tuple[int, int]
     ) -> Array | Jet:
-        """The covariance of what all tokens read, by a formula where there is one."""
+        """The covariance of the output of all tokens, by a formula if there is one."""
         queries, keys, values = map(self.joint, inputs)
         made = self._covariance_read(op, node, inputs, (queries, keys, values), counts)
         if self.scores:
@@ -318,7 +318,7 @@ class Sampled:
                 for one, count in zip(covariances, counts, strict=True)
             )
             entropies = self.entropies.get((node, chain))
-            if entropies is None:  # a formula was there, and nothing was drawn
+            if entropies is None:  # a formula was used, and nothing was drawn
                 rng = np.random.default_rng((self.draws.seed, len(self.rows), chain, ENTROPIES))
                 scores = _Scores(op, queries, keys, 1, *counts)
                 entropies = [
@@ -330,12 +330,12 @@ class Sampled:
         return variances, entropies
 
     def by_class_token(self, op: P.Attend) -> bool:
-        """Whether the exact rules behind a class token are for an attention."""
+        """Whether the exact rules after a class token apply to an attention."""
         return self.exact and self.class_token and exact_class_token(op)
 
     @staticmethod
     def _constant(mean: Any, node: Node) -> Any:
-        """A mean that all tokens share, per chain. Raises: KcalcError where they differ."""
+        """A mean that all tokens share, per chain. Raises: KcalcError if they differ."""
         if np.ndim(mean) < 2:
             return mean
         least, most = (f(mean, axis=(-2, -1), keepdims=True) for f in (np.min, np.max))
@@ -379,7 +379,7 @@ class Sampled:
         return Jet(tuple(part.swapaxes(1, 2).reshape(n * rows, n * rows) / draws for part in parts))
 
     def layer(self, node: Node) -> int:
-        """The number of a node's sampled attention; 0 where its values were not sampled."""
+        """The index of a node's sampled attention; 0 if its values were not sampled."""
         return self.layers.get(node, 0)
 
     def drawn(
@@ -429,7 +429,7 @@ class Sampled:
             yield Drawn(weights, plain, grams)
 
     def _check_scores(self, op: P.Attend, node: Node, queries: Array, keys: Array) -> None:
-        """Refuse scores that overflow."""
+        """Reject scores that overflow."""
         largest = (
             np.diagonal(queries, axis1=-2, axis2=-1).max()
             * np.diagonal(keys, axis1=-2, axis2=-1).max()
@@ -438,8 +438,7 @@ class Sampled:
         if not largest <= LARGEST_DRAWN:
             raise KcalcError(
                 f"node {node!r}: its attention scores have variance {largest:.3g}; lower sigma_w "
-                f"of the Affine layers that make queries "
-                "and keys, or put a norm before them"
+                "of the Affine layers for queries and keys, or put a norm before them"
             )
 
     def _check(self, op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
@@ -453,8 +452,8 @@ class Sampled:
             )
         if op.rotary is not None and op.key_width is None:
             raise KcalcError(
-                f"node {node!r} turns queries and keys (rotary), and the angles need key_width, "
-                f"the channels of a head"
+                f"node {node!r} rotates queries and keys (rotary), and the angles need key_width, "
+                "the channels of a head"
             )
 
     @rule.register
@@ -486,7 +485,7 @@ class Sampled:
 
     @rule.register
     def _(self, op: P.Reshape, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Tokens become channels: the mean of the covariances at equal places."""
+        """Tokens become channels: the mean of the covariances at equal positions."""
         (below,) = inputs
         count = below.count or 1
         shape = (-1, self.sequences, count, self.sequences, count)
@@ -502,7 +501,7 @@ class Sampled:
 def mixing_of(op: P.Window, node: Node, count: int) -> Array | None:
     """The matrix over the tokens of a sequence that a primitive multiplies them by.
 
-    None where it leaves them as they are. Raises: KcalcError for windows of tokens.
+    None if it leaves them unchanged. Raises: KcalcError for windows of tokens.
     """
     matrix = getattr(op, "matrix", None)
     if matrix is not None:
@@ -520,8 +519,8 @@ def mixing_of(op: P.Window, node: Node, count: int) -> Array | None:
 class Drawn(NamedTuple):
     """Draws of one attention, (draws, sequences, rows, keys).
 
-    ``weights``: what values are read with; ``plain``: their part that depends on scores; ``grams``:
-    the queries and keys, where these were drawn.
+    ``weights``: the weights of values; ``plain``: their part that depends on scores; ``grams``: the
+    queries and keys, if these were drawn.
     """
 
     weights: Array
@@ -548,9 +547,9 @@ class _Scores:
         )
 
     def drawn(self, rng: np.random.Generator, draws: int) -> tuple[Array, Grams]:
-        """The scores of one head a draw, (draws, sequences, rows, columns), and what made them.
+        """The scores of one head per draw, (draws, sequences, rows, columns), and their source.
 
-        That is: the queries and keys, where these were drawn.
+        The source is the queries and keys, if these were drawn.
         """
         grams: Grams = None
         op, one, two, n = self.op, self.left.shape[0], self.right.shape[0], self.sequences
@@ -607,7 +606,7 @@ def score_variance(op: P.Attend, queries: Array, keys: Array) -> float:
 
 
 def _buckets(op: P.Attend, rows: int, columns: int) -> Array:
-    """Whether the bias of a score is that of a bucket, (rows, columns, buckets)."""
+    """Whether a score uses the bias of a bucket, (rows, columns, buckets)."""
     assert op.relative is not None
     return distance_buckets(op, rows, columns)[..., None] == np.arange(op.relative[1])
 
@@ -621,7 +620,7 @@ def row_entropies(op: P.Attend, weights: Array) -> Array:
 
 
 def _blocks(one: Array, two: Array, places: tuple[Array, Array]) -> Array:
-    """Matrices with those of two independent groups of places in them, and 0 elsewhere."""
+    """Block matrices of two independent groups of places, 0 elsewhere."""
     total = sum(map(len, places))
     whole = np.zeros((max(len(one), len(two)), total, total))
     for part, place in zip((one, two), places, strict=True):

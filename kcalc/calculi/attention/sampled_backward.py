@@ -1,13 +1,13 @@
-"""Gradients over tokens followed one by one, with the attention of every layer sampled.
+"""Gradients over tokens followed one by one, with sampled attention in every layer.
 
 A message is the covariance N of the gradients at all tokens of a node, summed over channels, in
 every chain: ``d K_out / d K`` (chains, places, places) per group of channels. Layers that act on
-each token by itself have the rules of :class:`Backward` over pairs of tokens. Attention is drawn as
-for kernel maps, the same draws again, with the derivatives of :mod:`.score_slopes`.
+each token separately use the rules of :class:`Backward` over pairs of tokens. Attention uses the
+same draws as the kernel maps, with the derivatives of :mod:`.score_slopes`.
 
-Rotary embeddings turn the queries and keys of a head, and their gradients turn back. There the
-products ``n_ij`` of the gradient of a row and the values that it may read are drawn as well, with
-``Cov(n_ij, n_kl) = N_ik V_jl``, and carried through the head:
+Rotary embeddings rotate the queries and keys of a head, and their gradients rotate back. For them,
+the products ``n_ij`` of the gradient of a row and the values that it may read are also drawn, with
+``Cov(n_ij, n_kl) = N_ik V_jl``, and propagated through the head:
 
     ds_ij = A_ij (n_ij - sum_l A_il n_il),   dq = ds k / sqrt(d_k),   dk = ds^T q / sqrt(d_k)
 """
@@ -33,13 +33,13 @@ from .softmax_rows import factor
 
 Node = Hashable
 Array = np.ndarray
-PRODUCTS = 4  # draws of products of gradients and values per draw of a turned head
+PRODUCTS = 4  # draws of products of gradients and values per draw of a rotated head
 
 
 class SampledBackward:
     """The rules of the reversed fold in the chains of one sequence.
 
-    ``kernel`` followed them forwards, and ``states`` are what it made.
+    ``kernel`` is the forward calculus, and ``states`` are its results.
     """
 
     def __init__(self, kernel: Sampled, states: Mapping[Node, TokenState]) -> None:
@@ -53,7 +53,7 @@ class SampledBackward:
         self.biases = dict[Node, Array]()
 
     def start(self, output: Node, covariance: Array) -> dict[Node, Groups]:
-        """No gradient anywhere but at the output, where it has a covariance (places, places)."""
+        """No gradient except at the output, where it has a covariance (places, places)."""
         nothing = np.zeros((1, 1, 1))
         start = {node: [nothing] * len(state.groups) for node, state in self.own.states.items()}
         return start | {output: self._shared(output, covariance[None])}
@@ -63,7 +63,7 @@ class SampledBackward:
         return self.kernel.covariance(self.states[node])
 
     def count(self, node: Node) -> int:
-        """The tokens of a node, 1 where they were pooled."""
+        """The number of tokens of a node, 1 after pooling."""
         return self.states[node].count or 1
 
     @singledispatchmethod
@@ -83,7 +83,7 @@ class SampledBackward:
 
     @rule.register
     def _(self, op: P.Prefix, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        """Every token has the gradient of its place."""
+        """Every token has the gradient of its position."""
         more = self.count(reads[1])
         total = _whole(message, self.count(node))
         return [
@@ -93,13 +93,13 @@ class SampledBackward:
 
     @rule.register
     def _(self, op: P.Reshape, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        """Channels that were tokens: each has a gradient of its own."""
+        """Channels that were tokens: each has its own gradient."""
         (below,) = reads
         count = self.count(below)
         return [self._shared(below, np.eye(count) / count * summed(message))]
 
     def _shared(self, node: Node, total: Array) -> Groups:
-        """A message of all channels as one per group of them."""
+        """A message for all channels, as one per group of channels."""
         return [float(share) * total for share, _ in self.own.states[node].groups]
 
     @rule.register

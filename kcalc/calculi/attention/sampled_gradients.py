@@ -1,4 +1,4 @@
-"""Chains of gradients over tokens followed one by one: forwards, and back."""
+"""Chains of gradients over tokens followed one by one: forward and backward."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .values import assumptions_of
 Node = Hashable
 Array = np.ndarray
 TOGETHER = 1 << 16  # covariances of chains that are followed at once
-MOST_DRAWN = 1 << 23  # weights that are kept for the way back
+MOST_DRAWN = 1 << 23  # weights kept for the backward pass
 MOST_KEPT = 1 << 27  # of covariances at all nodes of one chain: 1 GB, and as much for gradients
 
 
 class Chains(NamedTuple):
     """The chains of one sequence: {node: covariances of its gradients over tokens, (chains, T, T)}.
 
-    Of the nodes that are needed, where some are said. ``weights``: {node: of its parameters, by
-    chain}; ``chi`` as in :class:`Gradients`.
+    It covers the needed nodes, if given. ``weights``: {node: of its parameters, by chain}; ``chi``
+    as in :class:`Gradients`.
     """
 
     nodes: dict[Node, Array]
@@ -48,7 +48,7 @@ class Chains(NamedTuple):
         output: Node,
         needed: Sequence[Node] | None,
     ) -> Chains:
-        """Forwards and back through a network whose inputs have covariances over tokens."""
+        """Forward and backward passes for inputs with given covariances over tokens."""
         start = {node: kernel.start(node, table) for node, table in inputs.items()}
         with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node
             states = interpret(network, kernel, start)
@@ -105,12 +105,12 @@ def followed(
     options: tuple[bool, Sampling, bool, Sequence[Node] | None],
     draws: Draws,
 ) -> tuple[list[Chains], tuple[Assumption, ...]]:
-    """The chains of every sequence, and the assumptions; one chain where nothing is sampled.
+    """The chains of every sequence, and the assumptions; one chain if nothing is sampled.
 
     ``inputs``: {input: the covariance of all tokens of all ``sequences``}. The gradients at
     different tokens of the output are independent, each of mean square ``1 / T``. ``options``:
-    whether addends are assumed independent, the sampling that was asked for, whether exact rules
-    behind a class token are used, and the nodes needed, by default all, and the parameters.
+    whether addends are assumed independent, the requested sampling, whether to use exact rules
+    after a class token, and the needed nodes (by default all, and the parameters).
     """
     (assume, asked, exact, needed), made, kernel = options, list[Chains](), None
     places = len(inputs[network.inputs[0]]) // sequences
@@ -139,11 +139,11 @@ def followed(
 
 
 def _check_size(network: Network, places: int) -> None:
-    """Refuse sequences whose covariances at all nodes do not fit in memory."""
+    """Reject sequences whose covariances at all nodes do not fit in memory."""
     most = int((MOST_KEPT / len(network.operations)) ** 0.5)
     if places > most:
         raise KcalcError(
-            f"gradients keep the products of all pairs of tokens at every node, which for "
-            f"{len(network.operations)} nodes fit in memory for {most} tokens, got {places}; give "
-            f"fewer tokens"
+            "gradients store the products of all pairs of tokens at every node; with "
+            f"{len(network.operations)} nodes, memory suffices for {most} tokens, got {places}; "
+            "give fewer tokens"
         )

@@ -1,9 +1,9 @@
-"""How attention is sampled: by numbers of draws, or until a stated error is reached.
+"""Sampling of attention: by numbers of draws, or until a stated error is reached.
 
-Draws until an error are made in rounds. A round has independent chains; the spread of their results
-is the error, and the next round has as many draws as that error asks for. Rounds share no draws, so
-the last one, which is the result, is not chosen for its numbers. The rounds depend on the seed
-only, not on time or the number of processors.
+With a target error, sampling proceeds in rounds. A round has independent chains, and the spread of
+their results estimates the error. The next round gets the number of draws needed for the target.
+Rounds share no draws, so the last one, which is the result, is not selected for its values. The
+rounds depend only on the seed, not on time or the number of processors.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ...maps.maps import Assumption
 
 T = TypeVar("T")
 Array = np.ndarray
-DRAWS, CHAINS = 8, 6  # where one of the two is given
+DRAWS, CHAINS = 8, 6  # if one of the two is given
 ERROR = 0.01  # where neither is
 CHAINS_OF_ROUND = 8
-FEW = 4  # chains of the first round of profiles, whose errors are those of several blocks
-MARGIN = 1.15  # by which a round is planned to be more accurate than asked for
-GROWTH = 2, 32  # least and most factor from round to round
+FEW = 4  # chains of the first round of profiles, which pool the errors of several blocks
+MARGIN = 1.15  # safety factor on the accuracy of a planned round
+GROWTH = 2, 32  # minimal and maximal factor between rounds
 MOST = 1024  # draws per layer and chain
 LEAST_ERROR = 1e-4
 SAMPLED = (
@@ -47,12 +47,12 @@ MISSED = (
 class Sampling(Shown):
     """How attention is sampled.
 
-    ``draws`` per layer and chain, ``chains``: these numbers, by default 8 and 6 where one of them
-    is given. Where neither is, draws go on until no standard error is above ``error``, by default
-    0.01: of cosines as they are, of mean squares, gradients, variances and entropies relative to
-    their size. ``seed``: of the draws, which alone decides the numbers. ``seconds``: stop after
-    about that time, by default never; the result then depends on the machine, and says where the
-    error was not reached.
+    ``draws`` (per layer and chain) and ``chains``: fixed numbers; if one is given, the other
+    defaults to 8 draws or 6 chains. If neither is given, sampling continues until no standard error
+    exceeds ``error``, by default 0.01. The error is absolute for cosines, and relative for mean
+    squares, gradients, variances and entropies. ``seed``: the seed of the draws; results depend on
+    nothing else. ``seconds``: stop after about that time, by default never. The result then depends
+    on the machine and says if the error was not reached.
     """
 
     draws: int | None = None
@@ -65,8 +65,8 @@ class Sampling(Shown):
         given = self.draws is not None or self.chains is not None
         if given and (self.error is not None or self.seconds is not None):
             raise KcalcError(
-                "Sampling: error= and seconds= say when draws stop, and draws= and chains= how "
-                "many there are; drop one of the two"
+                "Sampling: error= and seconds= set when sampling stops, draws= and chains= set "
+                "how many draws it makes; give only one of these pairs"
             )
         own: dict[str, Any] = {"seed": whole(self.seed, "Sampling: seed", 0)}
         if given:
@@ -84,7 +84,7 @@ class Sampling(Shown):
 def _within(name: str, given: Any, most: float) -> float:
     value, least = one_number(given, f"Sampling: {name}"), LEAST_ERROR if most == 1 else 0
     if not least <= value < most or value == 0:
-        text = f"lies between {least:g} and 1" if least else "is a positive number"
+        text = f"must lie between {least:g} and 1" if least else "must be a positive number"
         raise KcalcError(f"Sampling: {name} {text}, got {value}")
     return value
 
@@ -96,7 +96,7 @@ def read_sampling(sampling: Any) -> Sampling:
     """
     if sampling is not None and not isinstance(sampling, Sampling):
         raise KcalcError(
-            f"sampling is a kc.Sampling(draws=, chains=, seed=) or kc.Sampling(error=), got "
+            "sampling must be a kc.Sampling(draws=, chains=, seed=) or kc.Sampling(error=), got "
             f"{glimpse(sampling)}"
         )
     return sampling or Sampling()
@@ -105,7 +105,7 @@ def read_sampling(sampling: Any) -> Sampling:
 class Draws(NamedTuple):
     """The draws of one round: ``count`` per layer and chain, the numbers of the chains, a seed.
 
-    ``planned``: whether an error was asked for.
+    ``planned``: whether there is a target error.
     """
 
     count: int
@@ -115,14 +115,14 @@ class Draws(NamedTuple):
 
     @classmethod
     def of(cls, sampling: Sampling, few: bool = False) -> Draws:
-        """Those of given numbers, and otherwise of a first round, of ``few`` chains or not."""
+        """The draws for given numbers, or else for a first round, with ``few`` chains or not."""
         if sampling.draws is None or sampling.chains is None:
             return cls(1, tuple(range(FEW if few else CHAINS_OF_ROUND)), sampling.seed, True)
         return cls(sampling.draws, tuple(range(sampling.chains)), sampling.seed)
 
     @property
     def widening(self) -> float:
-        """What the standard error over few chains is multiplied by, where an error was asked for.
+        """The factor of the standard error over few chains, if there is a target error.
 
         Of m chains sqrt((m - 1) / (m - 3)), the standard deviation of Student's t.
         """
@@ -137,7 +137,7 @@ class Draws(NamedTuple):
         return chains.mean(axis=0), self.widening * error
 
     def next(self, ratio: float) -> Draws:
-        """Those after a round whose worst error is ``ratio`` times the one asked for."""
+        """The draws after a round whose worst error is ``ratio`` times the target."""
         first = self.chains[-1] + 1
         later = self._replace(chains=tuple(range(first, first + CHAINS_OF_ROUND)))
         shares = len(self.chains) / CHAINS_OF_ROUND
@@ -150,10 +150,10 @@ class Draws(NamedTuple):
 def until_accurate(
     sampling: Sampling, run: Callable[[Draws], tuple[T, float]], few: bool = False
 ) -> tuple[T, tuple[Assumption, ...]]:
-    """The result of the last round, and that its error is not the one asked for where it is not.
+    """The result of the last round, with a note if it missed the target error.
 
-    ``run``: the result of a round and its worst error, 0 where nothing was sampled; ``few``: the
-    first round has few chains.
+    ``run``: returns the result of a round and its worst error, 0 if nothing was sampled; ``few``:
+    the first round has few chains.
     """
     draws, started = Draws.of(sampling, few), time.monotonic()
     if sampling.error is None:
@@ -169,7 +169,7 @@ def until_accurate(
         needed = (now - before) * share * later.count / draws.count
         late = sampling.seconds is not None and now - started + needed > sampling.seconds
         if late or draws.count >= MOST:
-            why = f"{sampling.seconds:g} s" if late else f"{draws.count} draws a layer"
+            why = f"{sampling.seconds:g} s" if late else f"{draws.count} draws per layer"
             text = MISSED.format(worst=worst, error=sampling.error, why=why)
             return result, (Assumption("network", text, "heuristic"),)
         draws = later
@@ -183,7 +183,7 @@ def said(draws: Draws, sampling: Sampling) -> Assumption:
 
 
 def worst_of(errors: Array, sizes: Array | float = 1.0) -> float:
-    """The greatest error relative to sizes; where both are 0 there is none."""
+    """The largest error relative to sizes; 0 / 0 counts as no error."""
     errors, sizes = np.broadcast_arrays(np.asarray(errors, float), np.abs(np.asarray(sizes)))
     known = errors > 0
     return float((errors[known] / sizes[known]).max()) if known.any() else 0.0

@@ -7,20 +7,19 @@ softmax, and a matrix W over keys, let
             = [A (W o V) B^T - ((A W) o (A V)) B^T - A ((V B^T) o (W B^T)) + (A W B^T) o (A V
             B^T)]_ik
 
-By Price's theorem the tangent kernel of ``E A V B^T`` is
-``A Theta_V B^T + Theta_G o R(H) + G o R(Theta_H)``. For heads of finite width G and H are the
-products of the queries and keys that were drawn, over that width; where heads are turned they
-depend on places as in :mod:`.turning`. Learned biases
-of scores add ``sum_u D_u V E_u^T`` times their own kernel, D_u and E_u the derivatives of A and B
-in the bias of the distances u. With a matrix N over the outputs,
-the covariance of their gradients, gradients at values, queries and keys have the covariances
+By Price's theorem the tangent kernel of ``E A V B^T`` is ``A Theta_V B^T + Theta_G o R(H) + G o
+R(Theta_H)``. For heads of finite width, G and H are the products of the drawn queries and keys
+divided by that width; for rotated heads they depend on positions as in :mod:`.rotary`. Learned
+biases of scores add ``sum_u D_u V E_u^T`` times their own kernel, D_u and E_u the derivatives of A
+and B in the bias of the distances u. With a matrix N over the outputs, the covariance of their
+gradients, gradients at values, queries and keys have the covariances
 
     A^T N A,    N o R(H),    R'(N o G)
 
-where A = B and ``R'(M)_jl = sum_ik M_ik (P_(A_i) V P_(A_k))_jl
-= [V o (A^T M A) - ((A^T M) o (V A^T)) A - its transpose + A^T (M o (A V A^T)) A]_jl``. Softmax with
-a sink has the same derivative. Weights that are functions f of single scores have
-``P_a = diag(f')``: all terms but the first are 0, and f' is in place of A.
+where A = B and ``R'(M)_jl = sum_ik M_ik (P_(A_i) V P_(A_k))_jl = [V o (A^T M A) - ((A^T M) o (V
+A^T)) A - its transpose + A^T (M o (A V A^T)) A]_jl``. Softmax with a sink has the same derivative.
+Weights that are functions f of single scores have ``P_a = diag(f')``: all terms but the first are
+0, and f' replaces A.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ class Blocks:
     def tangent(self, one: int, two: int, weights: Array, softmax: Array, drawn: Grams) -> Array:
         """The sum over draws for tokens of sequence ``one`` and of sequence ``two``.
 
-        ``weights``: (draws, sequences, rows, keys), what values are read with; ``softmax``: their
-        part that depends on scores; ``drawn``: queries and keys (draws, sequences, places, width)
-        or None.
+        ``weights``: (draws, sequences, rows, keys), the weights of values; ``softmax``: their part
+        that depends on scores; ``drawn``: queries and keys (draws, sequences, places, width) or
+        None.
         """
         g, h = (self._of(jet, 0, one, two) for jet in (self.queries, self.keys))
         g = g * self.factor
@@ -89,7 +88,7 @@ class Blocks:
         v: Array,
         drawn: tuple[Array, Array],
     ) -> Array:
-        """The same for queries and keys that are turned, angle by angle."""
+        """The same for rotated queries and keys, angle by angle."""
         queries, keys = drawn
         moved = self.factor * self._of(self.queries, 1, one, two)
         other, out = self._of(self.keys, 1, one, two), np.zeros(moved.shape)
@@ -163,7 +162,10 @@ def pulled(op: P.Attend, a: Array, v: Array, m: Array) -> Array:
 
 
 def slopes(op: P.Attend, weights: Array) -> Array:
-    """f' of weights that are functions of single scores, 0 at masked ones; softmax itself."""
+    """f' of weights that are functions of single scores, 0 at masked ones.
+
+    Softmax itself for softmax.
+    """
     if op.normaliser == "sigmoid":
         return weights * (1 - weights)
     if op.normaliser == "relu":

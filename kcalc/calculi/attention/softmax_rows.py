@@ -1,16 +1,16 @@
-"""Rows of attention weights over tokens that are alike.
+"""Rows of attention weights over exchangeable tokens.
 
-All that the kernel calculus needs to know of a normaliser.
+They contain all that the kernel calculus needs about a normaliser.
 
 For a row i of the first sequence and a row k of the second, with weights A and B,
 
     X = E sum_j A_ij B_kj                  R = E (sum_j A_ij) (sum_l B_kl)
 
-make of the covariance V of values ``O_ik = V_d R + (V_s - V_d) X``, where _s are equal places and
-_d different ones. Softmax has R = 1 and X = S, the overlap of :mod:`kcalc.gaussian.softmax`, which
-depends on the scores by what differs between keys: variances ``G_ii (H_s - H_d)`` and covariance
-``G_ik (H_s - H_d)``. Weights that are functions f of single scores have ``X = T F(G_ik H_s)`` and
-``R = X + T (T - 1) F(G_ik H_d)``, where F is the kernel map of f.
+turn the covariance V of values into ``O_ik = V_d R + (V_s - V_d) X``, where _s are equal positions
+and _d different ones. Softmax has R = 1 and X = S, the overlap of :mod:`kcalc.gaussian.softmax`. It
+depends only on the part of scores that differs between keys: variances ``G_ii (H_s - H_d)`` and
+covariance ``G_ik (H_s - H_d)``. Weights that are functions f of single scores have ``X = T F(G_ik
+H_s)`` and ``R = X + T (T - 1) F(G_ik H_d)``, where F is the kernel map of f.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Number = Any
 Node = Hashable
 Array = np.ndarray
 SPAN, FINE = 12.0, 400  # of lengths about their middle, and points there
-# For the three numbers of two queries at finite key width. For scores of variance 27 the overlap of
+# for the three numbers of two queries at finite key width. For scores of variance 27 the overlap of
 # a row with itself has relative errors of about 1e-8 at width 16 and 3e-5 at width 4, that of two
 # rows 5e-4 at width 4 (1e-4 for scores of variance 4).
 NODES = (
@@ -50,13 +50,13 @@ NODES = (
 
 
 class Scores(NamedTuple):
-    """What rows of two sequences depend on, or of one.
+    """The quantities that rows of one or two sequences depend on.
 
     The fields are mean squares of queries (g) and keys (h), and gaps ``1 - cosine``.
 
-    ``query_gap``: of the two queries; ``same``, ``other``: of keys at equal and at different places
-    of the two sequences; ``apart1``, ``apart2``: of keys at different places of the first sequence,
-    and of the second.
+    ``query_gap``: the gap of the two queries; ``same``, ``other``: of keys at equal and at
+    different positions of the two sequences; ``apart1``, ``apart2``: of keys at different positions
+    of the first and the second sequence.
     """
 
     g1: Number
@@ -78,10 +78,10 @@ class Sums(NamedTuple):
 
 
 class RowSlopes(NamedTuple):
-    """Rows of one sequence at equal or different places, and the derivatives of their ``O_ik``.
+    """Rows of one sequence at equal or different positions, and the derivatives of their ``O_ik``.
 
-    The derivatives are by the covariance of the queries; by that of the keys at equal places,
-    summed over j = l; and by that of the keys, summed over j != l.
+    The derivatives are with respect to the covariance of the queries, and to the covariances of the
+    keys, summed over j = l and over j != l.
     """
 
     rows: Sums
@@ -91,12 +91,12 @@ class RowSlopes(NamedTuple):
 
 
 class Rows:
-    """Base of the normalisers over ``tokens`` keys; ``kernel`` has the number system."""
+    """Base of the normalisers over ``tokens`` keys; ``kernel`` defines the number system."""
 
     def __init__(self, op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> None:
         self.op, self.tokens, self.kernel, self.node = op, tokens, kernel, node
         self.factor = factor(op, kernel.field)
-        named = getattr(kernel.activations.local, "overlaps", None)  # formulas give them names
+        named = getattr(kernel.activations.local, "overlaps", None)  # formulas name them
         self.overlaps: Any = named or overlaps_over(kernel.field, node)
 
     def own(self, scores: Scores) -> Sums:
@@ -104,7 +104,7 @@ class Rows:
         raise NotImplementedError
 
     def drop(self, scores: Scores, same_place: bool) -> Sums:
-        """What X and R of a row with itself exceed those of two rows by, at equal mean squares."""
+        """X and R of a row with itself minus those of two rows, at equal mean squares."""
         raise NotImplementedError
 
     def crossed(self, scores: Scores, same_place: bool) -> Sums:
@@ -114,18 +114,18 @@ class Rows:
     def slopes(
         self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]
     ) -> tuple[RowSlopes, RowSlopes]:
-        """For rows at equal places of one sequence and at different ones.
+        """For rows at equal and at different positions of one sequence.
 
-        g, h, v: covariances at equal and at different places.
+        g, h, v: covariances at equal and at different positions.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class ValueMap:
-    """What attention does to values besides softmax.
+    """The terms of attention besides softmax.
 
-    ``diagonal`` on the token itself, ``spread`` on all, ``mean`` on their mean.
+    ``diagonal`` acts on the token itself, ``spread`` on all tokens, ``mean`` on their mean.
     """
 
     diagonal: Number
@@ -144,7 +144,7 @@ class ValueMap:
 
 
 class SoftmaxRows(Rows):
-    """``a I + softmax - c / T``: what is common to a row of scores cancels."""
+    """``a I + softmax - c / T``: a common shift of a row of scores cancels."""
 
     def __init__(self, op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> None:
         super().__init__(op, tokens, kernel, node)
@@ -204,7 +204,7 @@ class SoftmaxRows(Rows):
 
 
 class ValuesOnly(SoftmaxRows):
-    """Softmax whose X and R have no derivatives here; gaps below 1e-10 lose digits."""
+    """Softmax without derivatives of X and R; gaps below 1e-10 lose digits."""
 
     what: ClassVar[str]
     remedy: ClassVar[str]
@@ -213,8 +213,8 @@ class ValuesOnly(SoftmaxRows):
         super().__init__(op, tokens, kernel, node)
         if kernel.field is not NUMPY:
             raise KcalcError(
-                f"node {node!r}: {self.what} is computed in double precision alone: it has no "
-                f"formula, no certified enclosure and no function of JAX; {self.remedy}"
+                f"node {node!r}: {self.what} is computed only in double precision: it has no "
+                f"formula, certified enclosure or JAX function; {self.remedy}"
             )
 
     def drop(self, scores: Scores, same_place: bool) -> Sums:
@@ -233,7 +233,7 @@ class ValuesOnly(SoftmaxRows):
         """Numbers without derivatives. Raises: KcalcError for jets of order 1."""
         if any(isinstance(n, Jet) and n.order for n in numbers):
             raise KcalcError(
-                f"node {self.node!r}: {self.what} has values only, no derivatives and no tangent "
+                f"node {self.node!r}: {self.what} has only values, no derivatives and no tangent "
                 f"kernel; {self.remedy}"
             )
         return [np.asarray(n.value if isinstance(n, Jet) else n, dtype=float) for n in numbers]
@@ -242,7 +242,7 @@ class ValuesOnly(SoftmaxRows):
 class Narrow(ValuesOnly):
     """Softmax at a finite key width d.
 
-    Given the queries, scores are Gaussian, and ``W = Q Q^T / d`` is in place of G.
+    Given the queries, scores are Gaussian, and ``W = Q Q^T / d`` replaces G.
 
     ``W_11 / G_11`` is chi-squared over d; with the factors of Bartlett, W of two queries depends on
     two such numbers and a Gaussian.
@@ -284,7 +284,7 @@ class Narrow(ValuesOnly):
 class Sink(ValuesOnly):
     """Softmax with one more score, 0.
 
-    What is common to a row of scores, ``G_ii H_d`` in mean square, no longer cancels.
+    The common part of a row of scores, ``G_ii H_d`` in mean square, no longer cancels.
     """
 
     what, remedy = "attention with a sink", "use sink=False"
@@ -311,8 +311,8 @@ class Sink(ValuesOnly):
         )
         if np.any(common[2] ** 2 > common[0] * common[1] * (1 + 1e-9)):
             raise KcalcError(
-                f"node {self.node!r}: keys at different places are more alike in two sequences "
-                f"than in one; {self.remedy}"
+                f"node {self.node!r}: keys at different positions are more similar between two "
+                f"sequences than within one; {self.remedy}"
             )
         v1, v2 = (self.overlaps.checked(v, self.node) for v in (first * apart1, second * apart2))
         return Sums(*sink_overlaps(self.tokens, v1, v2, both * (other - same), common))
@@ -398,7 +398,7 @@ class ElementwiseRows(Rows):
 
 
 def rows_of(op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> Rows:
-    """The rows of an attention over as many keys."""
+    """The rows of an attention over this many keys."""
     kind = (
         ElementwiseRows
         if op.normaliser != "softmax"
@@ -412,7 +412,7 @@ def rows_of(op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> Rows:
 
 
 def chi(freedom: int, count: int) -> tuple[Array, Array]:
-    """Nodes and weights for the length of as many standard normal numbers.
+    """Nodes and weights for the norm of this many standard normal numbers.
 
     Gauss's rule by Stieltjes' procedure on a fine grid. Overlaps are smoother in the length than
     in its square.
@@ -456,7 +456,7 @@ def bartlett(width: int) -> tuple[Array, Array, Array, Array]:
 
 
 def factor(op: P.Attend, field: Any = NUMPY) -> Number:
-    """What the variance of scores is multiplied by: 1 for scores over ``sqrt(key_width)``."""
+    """The factor of the variance of scores: 1 for scores over ``sqrt(key_width)``."""
     width = op.key_width or 1
     if op.scale == "linear":
         return 0 if op.wide is not False else field.number(1) / width

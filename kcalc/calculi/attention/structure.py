@@ -1,4 +1,4 @@
-"""Tokens in the calculi: the states of inputs over tokens, and tokens that are unlike."""
+"""Tokens in the calculi: the states of inputs over tokens, and tokens that are not exchangeable."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def inputs_over(
 ) -> dict[Node, TokenState]:
     """The states of the inputs.
 
-    ``gap``: at equal places of two sequences; None for one sequence.
+    ``gap``: at equal positions of two sequences; None for one sequence.
     """
     out, cosine = {}, kernel.field.number(tokens.cosine)
     for node, first in q1.items():
@@ -77,9 +77,9 @@ def one_sequence(
 
 
 def tells_tokens_apart(network: Network, tokens: Any) -> bool:
-    """Whether some attention or position makes as many tokens unlike one another.
+    """Whether some attention or position distinguishes this many tokens.
 
-    Such tokens must be followed one by one. ``tokens``: their number; None: it is not said.
+    Such tokens must be followed one by one. ``tokens``: their number; None: unknown.
     """
     given = read_tokens(tokens, None)
     count = 1 if given is None else given.count
@@ -89,8 +89,7 @@ def tells_tokens_apart(network: Network, tokens: Any) -> bool:
 def one_by_one(network: Network, tokens: Any, sampling: Any) -> bool:
     """Whether tokens are followed one by one.
 
-    They are where they are an array, where ``sampling`` is given, and where the network tells them
-    apart.
+    This is so if they are an array, if ``sampling`` is given, or if the network distinguishes them.
     """
     if sampling is not None or has_distinct_tokens(tokens):
         return True
@@ -100,22 +99,22 @@ def one_by_one(network: Network, tokens: Any, sampling: Any) -> bool:
 def given_tokens(
     network: Network, tokens: Any, token_cosine: Any, levels: tuple[Any, Any], c: Any = None
 ) -> tuple[Array, int]:
-    """The covariance of all tokens that are followed one by one, and how many sequences there are.
+    """The covariance of all tokens that are followed one by one, and the number of sequences.
 
-    ``tokens``: an array, or how many there are in one sequence or, where ``c`` is given, in each of
-    two of that cosine; ``levels``: their mean squares, None where they were not said.
-    Raises: KcalcError where an array says itself what is said beside it, and without tokens.
+    ``tokens``: an array, or the number of tokens in one sequence (if ``c`` is given, in each of two
+    with that cosine); ``levels``: their mean squares, None if not given. Raises: KcalcError without
+    tokens, and for arguments that an array already defines.
     """
     if has_distinct_tokens(tokens):
         if any(given is not None for given in (token_cosine, *levels)):
             raise KcalcError(
-                "an array of tokens says itself what their q values and cosines are; drop q=, "
-                "q1=, q2= and token_cosine="
+                "an array of tokens already defines their q values and cosines; drop q=, q1=, q2= "
+                "and token_cosine="
             )
         return token_covariance(tokens, network)
     given = read_tokens(tokens, token_cosine)
     if given is None:
-        raise KcalcError("attention is sampled over tokens; say which, tokens=")
+        raise KcalcError("attention is sampled over tokens; give tokens=")
     first = one_q(1.0 if levels[0] is None else levels[0])
     second = first if levels[1] is None else one_q(levels[1])
     return same_tokens(

@@ -1,4 +1,4 @@
-"""Tangent kernels over tokens: of tokens that are alike, and between all tokens of an array."""
+"""Tangent kernels over tokens: of exchangeable tokens, and between all tokens of an array."""
 
 from __future__ import annotations
 
@@ -81,15 +81,13 @@ def ntk(
     fan_in = None if parameterization == "ntk" else fan_ins(network, features)
     if has_distinct_tokens(tokens):
         if token_cosine is not None:
-            raise KcalcError(
-                "an array of tokens says itself what their cosines are; drop token_cosine="
-            )
+            raise KcalcError("an array of tokens already defines their cosines; drop token_cosine=")
         assume = truth(assume_independent, "assume_independent")
         return token_kernels(network, token_covariance(tokens, network), sampling, fan_in, assume)
     if sampling is not None:
         raise KcalcError(
-            "sampling= is for an array of tokens, which are followed one by one; tokens that are "
-            "alike need none"
+            "sampling= is for an array of tokens, which are followed one by one; exchangeable "
+            "tokens need none"
         )
     given = read_tokens(tokens, token_cosine)
     assert given is not None  # one of the two is given, and a cosine alone raises

@@ -1,18 +1,25 @@
 """Tables of token maps: cosines from ``least`` to 1, by polynomials in the root of the gap.
 
-With u = 1 - rho and t = sqrt(u), ``1 - R = (1 - R(1)) + u f(t)``. The factor f is smooth in t where
-the network's activations have no jumps: kinks make ``1 - R`` a series in powers of t.
+With u = 1 - rho and t = sqrt(u), ``1 - R = (1 - R(1)) + u f(t)``. The factor f is smooth in t if
+the activations of the network have no jumps: with kinks, ``1 - R`` is a series in powers of t.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from ...fields.arguments import finished, real_array, series_length, single_precision
+from ...fields.arguments import (
+    Number,
+    Numbers,
+    finished,
+    real_array,
+    series_length,
+    single_precision,
+)
 from ...fields.chebyshev import Array, Piecewise, halved
 from ...fields.jax_field import is_jax
 from ...fields.tables.table import chunked
@@ -20,20 +27,23 @@ from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import whole
 from ...foundation.printing import Shown
 
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
+
 GapFunction = Callable[[Array], Array]
 _SAFETY = 4.0
 _ROUNDING = 16 * 2.0**-52
 _USELESS = 1e-6
 _HALVINGS = 5
-_OUTSIDE = 1e-12  # by which cosines may be out of range
+_OUTSIDE = 1e-12  # tolerance for cosines out of range
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenTable(Shown):
-    """R(rho) for least <= rho <= 1 by table; call it with rho, arrays of NumPy or JAX.
+    """A table of R(rho) for least <= rho <= 1; call it with rho, a NumPy or JAX array.
 
-    JAX in, JAX out (jit, vmap, grad), nan out of range. ``error_bound``: of |table - R|, from the
-    residuals measured between the nodes, times 4, plus rounding (float32 arrays: 2e-7 more).
+    JAX in, JAX out (jit, vmap, grad), nan out of range. ``error_bound``: a bound of |table - R|, 4
+    times the residuals measured between the nodes, plus rounding (float32 arrays: 2e-7 more).
     ``nodes``, ``values``: the gaps 1 - rho where the map was evaluated, ascending, and 1 - R there.
     """
 
@@ -47,13 +57,25 @@ class TokenTable(Shown):
     end: float = field(repr=False)  # 1 - R at rho = 1
     factor: Piecewise = field(repr=False)  # f over t / sqrt(1 - least)
 
-    def __call__(self, rho: Any) -> Any:
-        """R at rho, of any shape. Raises: KcalcError for other cosines than those of the tokens."""
+    @overload
+    def __call__(self, rho: JaxArray) -> JaxArray: ...
+    @overload
+    def __call__(self, rho: Number) -> float: ...
+    @overload
+    def __call__(self, rho: Numbers) -> Array: ...
+    def __call__(self, rho: Any) -> JaxArray | float | Array:
+        """R at rho, of any shape. Raises: KcalcError for cosines that the tokens cannot have."""
         if is_jax(rho):
             return 1 - self.gap(1 - rho)
         return finished(1 - self.gap(1 - self._cosines(rho)), np.shape(rho), single_precision(rho))
 
-    def gap(self, gap: Any) -> Any:
+    @overload
+    def gap(self, gap: JaxArray) -> JaxArray: ...
+    @overload
+    def gap(self, gap: Number) -> float: ...
+    @overload
+    def gap(self, gap: Numbers) -> Array: ...
+    def gap(self, gap: Any) -> JaxArray | float | Array:
         """1 - R at rho = 1 - gap."""
         if is_jax(gap):
             import jax.numpy as jnp
@@ -66,10 +88,14 @@ class TokenTable(Shown):
         drop = chunked(array, lambda part: self._drop(part, np))
         return finished(drop, array.shape, single_precision(gap))
 
-    def slope(self, rho: Any) -> Any:
+    @overload
+    def slope(self, rho: Number) -> float: ...
+    @overload
+    def slope(self, rho: Numbers) -> Array: ...
+    def slope(self, rho: Any) -> float | Array:
         """R'(rho), of any shape, by NumPy; ``jax.grad`` of the table is the same for JAX.
 
-        Raises: KcalcError for other cosines than those of the tokens.
+        Raises: KcalcError for cosines that the tokens cannot have.
         """
         array = self._gaps(1 - self._cosines(rho))
         rising = self.factor.slope()
@@ -131,13 +157,13 @@ class TokenTable(Shown):
         outside = ~((array >= -_OUTSIDE) & (array <= 1 - self.least + _OUTSIDE))
         if outside.any():
             raise KcalcError(
-                f"cosines of these tokens lie between {self.least:.6g} and 1, got "
+                f"cosines of these tokens must lie between {self.least:.6g} and 1, got "
                 f"{1 - array[outside].ravel()[0]:.6g}"
             )
         return np.clip(array, 0.0, 1 - self.least)
 
     def _drop(self, gap: Any, xp: Any) -> Any:
-        """1 - R by NumPy or JAX, differentiable at a gap of 0 too."""
+        """1 - R by NumPy or JAX, differentiable even at a gap of 0."""
         there = gap > 0
         t = xp.where(there, xp.sqrt(xp.where(there, gap, 1)), 0)
         return self.end + gap * self.factor(t / self._extent)
@@ -148,12 +174,12 @@ def tabulate_tokens(
 ) -> TokenTable:
     """The table of a token map given by its gap function, for cosines from ``least`` to 1.
 
-    ``gap_function``: the gap 1 - R at a float64 array of gaps 1 - rho. Panels of t are halved until
-    the table is within ``tolerance`` of R between the nodes, 5 times at most.
-    Raises: KcalcError for functions that are not finite, and for those missed by 1e-6 or more.
+    ``gap_function``: the gap 1 - R at a float64 array of gaps 1 - rho. Panels of t are halved, at
+    most 5 times, until the table is within ``tolerance`` of R between the nodes. Raises: KcalcError
+    for functions that are not finite, and for a table with an error of 1e-6 or more.
     """
     if not 0 < tolerance < 1:
-        raise KcalcError(f"tolerance = {tolerance}: a number between 0 and 1 is needed")
+        raise KcalcError(f"tolerance must be a number between 0 and 1, got {tolerance}")
     extent = float(np.sqrt(1 - least))
     (end,) = _evaluated(gap_function, np.zeros(1), name)
     for fit, (probes, truth), (gaps, drops) in halved(
@@ -172,7 +198,7 @@ def tabulate_tokens(
     if not table.error_bound < _USELESS:
         raise KcalcError(
             f"the token map{f' of {name}' if name else ''} is too rough for a table: its error "
-            f"would be {error:.1e}; call the map, which takes arrays of cosines"
+            f"would be {error:.1e}; call the map, which accepts arrays of cosines"
         )
     return table
 

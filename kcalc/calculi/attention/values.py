@@ -1,6 +1,6 @@
 """Values over tokens that are followed one by one.
 
-What an input's tokens are, the chains of a reading, and its table.
+The tokens of an input, the chains of a reading, and its table.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SampledValue(NamedTuple):
     ``c`` is None for one sequence.
 
     ``q``: the mean over tokens; ``token_cosine``: the mean over pairs of different tokens of one
-    sequence; ``c``: the mean over equal places of two sequences.
+    sequence; ``c``: the mean over equal positions of two sequences.
     """
 
     q: float
@@ -55,7 +55,7 @@ class SampledValue(NamedTuple):
 
 
 def with_error(value: float | None, error: float | None) -> str:
-    """A value and its standard error as text, the value alone where it is exact."""
+    """A value and its standard error as text; only the value if it is exact."""
     if value is None or error is None:
         return ""
     if abs(value) < ROUNDING:
@@ -66,12 +66,12 @@ def with_error(value: float | None, error: float | None) -> str:
 
 @dataclass(frozen=True)
 class SampledValues(Keyed[SampledValue], Tabled, Approximable):
-    """{node: :class:`SampledValue`} of a network whose attention was sampled.
+    """{node: :class:`SampledValue`} for a network with sampled attention.
 
     ``covariances``: {node: (mean, standard error)}.
 
     Covariances are arrays (sequences, tokens, sequences, tokens), means over the channels of
-    products at two tokens; of large networks over many tokens only those of the outputs are kept.
+    products at two tokens. For large networks over many tokens, only those of the outputs are kept.
     ``scores``: {attention: (variance of the scores of a row, its error, entropy of a row, its
     error)} of depth profiles.
     """
@@ -83,7 +83,7 @@ class SampledValues(Keyed[SampledValue], Tabled, Approximable):
 
     @property
     def worst(self) -> float:
-        """The greatest error: of q, variances and entropies relative to them, of cosines as is."""
+        """The largest error: relative for q, variances and entropies, absolute for cosines."""
         values = self.nodes.values()
         relative = [(v.q_error, v.q) for v in values]
         relative += [pair for s in self.scores.values() for pair in (s[:2][::-1], s[2:][::-1])]
@@ -102,7 +102,7 @@ class SampledValues(Keyed[SampledValue], Tabled, Approximable):
         return [("node", "q", "token cosine", "c"), *rows]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the covariances as plain data."""
+        """Everything except the covariances, as plain data."""
         return plain(
             {
                 "nodes": {n: v._asdict() for n, v in self.nodes.items()},
@@ -121,18 +121,18 @@ class SampledValues(Keyed[SampledValue], Tabled, Approximable):
 
 
 def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
-    """The covariance of all tokens of one or several sequences, and how many sequences there are.
+    """The covariance of all tokens of one or several sequences, and the number of sequences.
 
-    ``tokens``: a covariance (T, T); token ids (T,) or (N, T), whole numbers: equal ids are one
-    token, others independent; or inputs (N, T, features). Raises: KcalcError for other arrays, and
-    covariances that are not positive semidefinite, naming the eigenvalue.
+    ``tokens``: a covariance (T, T); token ids (T,) or (N, T), integers: equal ids are the same
+    token, different ids are independent; or inputs (N, T, features). Raises: KcalcError for other
+    arrays, and covariances that are not positive semidefinite, naming the eigenvalue.
     """
     try:
         given = np.asarray(tokens)
         numbers = np.real(given).astype(float)
     except Exception:  # user objects may raise anything as they are read
         raise KcalcError(
-            f"tokens are a number, a covariance, token ids or an array of inputs, got "
+            "tokens must be a number, a covariance, token ids or an array of inputs, got "
             f"{glimpse(tokens)}"
         ) from None
     if given.dtype.kind == "c" or given.size == 0 or not np.isfinite(numbers).all():
@@ -141,15 +141,15 @@ def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
         ids = np.atleast_2d(given)
         if len(ids) > 1 and np.array_equal(given, given.T) and (np.diagonal(given) > 0).all():
             raise KcalcError(
-                "tokens are whole numbers that could be a covariance or token ids: give a "
-                "covariance as floats, and ids in another order of the sequences"
+                "these tokens could be a covariance or token ids: give a covariance as floats, or "
+                "ids with the sequences in another order"
             )
         _check_ids(ids, network)
         return _checked((ids.ravel()[:, None] == ids.ravel()).astype(float), len(ids))
     if given.dtype.kind in "iu" and given.ndim > 2:
         raise KcalcError(
-            f"whole numbers of shape {given.shape} are no token ids (T,) or (N, T); all inputs of "
-            f"a network get the same ids, and inputs (N, T, features) are given as floats"
+            f"integers of shape {given.shape} are not token ids (T,) or (N, T); all inputs of a "
+            "network get the same ids, and inputs (N, T, features) must be floats"
         )
     if given.ndim == 3:
         rows = numbers.reshape(-1, given.shape[-1])
@@ -157,21 +157,20 @@ def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
     if given.ndim == 2 and given.shape[0] == given.shape[1]:
         return _checked(numbers, 1)
     raise KcalcError(
-        f"tokens of shape {given.shape} are no covariance (T, T), no token ids (T,) or (N, T) of "
-        f"whole numbers, and no inputs "
-        "(N, T, features)"
+        f"tokens of shape {given.shape} are neither a covariance (T, T), nor integer token ids "
+        "(T,) or (N, T), nor inputs (N, T, features)"
     )
 
 
 def _check_ids(ids: Array, network: Network) -> None:
-    """Refuse ids that no embedding of the network has."""
+    """Reject ids beyond the embeddings of the network."""
     if ids.min() < 0:
-        raise KcalcError(f"token ids are whole numbers >= 0, got {ids.min()}")
+        raise KcalcError(f"token ids must be integers >= 0, got {ids.min()}")
     for node in network.nodes_of(Embedding):
         size = getattr(network.layer(node), "vocabulary", None)
         if isinstance(size, int) and ids.max() >= size:
             raise KcalcError(
-                f"node {node!r} embeds the ids 0 to {size - 1}, and one of the tokens is "
+                f"node {node!r} embeds the ids 0 to {size - 1}, but one of the tokens is "
                 f"{ids.max()}"
             )
 
@@ -179,8 +178,8 @@ def _check_ids(ids: Array, network: Network) -> None:
 def _check_places(count: int) -> None:
     if count > MOST_PLACES:
         raise KcalcError(
-            f"{count} tokens in all are more than {MOST_PLACES}, which are followed one by one; "
-            f"give fewer tokens"
+            f"{count} tokens in total exceed the {MOST_PLACES} that can be followed one by one; "
+            "give fewer tokens"
         )
 
 
@@ -191,7 +190,7 @@ def _checked(covariance: Array, sequences: int) -> tuple[Array, int]:
     least = float(np.linalg.eigvalsh(covariance)[0])
     if least < -1e-10 * float(np.abs(covariance).max()):
         raise KcalcError(
-            f"a token covariance must be positive semidefinite, and this one has the eigenvalue "
+            "a token covariance must be positive semidefinite, but this one has the eigenvalue "
             f"{least:.4g}"
         )
     return covariance, sequences
@@ -200,9 +199,9 @@ def _checked(covariance: Array, sequences: int) -> tuple[Array, int]:
 def same_tokens(
     count: int, cosine: float, c: float | None, q1: float, q2: float
 ) -> tuple[Array, int]:
-    """The covariance of sequences of ``count`` tokens that are alike.
+    """The covariance of sequences of ``count`` exchangeable tokens.
 
-    There is one sequence, or there are two of cosine ``c``.
+    There is one sequence, or two with cosine ``c``.
     """
     _check_places(count if c is None else 2 * count)
     own = np.full((count, count), cosine) + (1 - cosine) * np.eye(count)
@@ -220,12 +219,12 @@ def sampled_values(
     sampling: Sampling | None,
     profile: bool = False,
 ) -> SampledValues:
-    """The values of every node, attention sampled, by default where no rule is exact.
+    """The values of every node; attention is sampled, by default only where no exact rule exists.
 
-    ``profile``: with the scores of attention, and without covariances.
+    ``profile``: include the scores of attention, but no covariances.
     """
     if len({count for _, count in covariances.values()}) > 1:
-        raise KcalcError("the inputs of a network have as many sequences each")
+        raise KcalcError("all inputs of a network must have the same number of sequences")
     asked = read_sampling(sampling)
 
     def run(draws: Draws) -> tuple[SampledValues, float]:
@@ -270,7 +269,7 @@ def _round(
 
 
 def assumptions_of(network: Network, kernel: Sampled, asked: Sampling) -> tuple[Assumption, ...]:
-    """The assumptions of a reading, and how attention was sampled where it was."""
+    """The assumptions of a reading, and how attention was sampled, if it was."""
     drawn = (said(kernel.draws, asked),) if kernel.sampled else ()
     told = (*network.assumptions, *beyond_masks(network.notes, kernel.length))
     return (INFINITE_WIDTH, *drawn, *told, *kernel.notes.values())
@@ -283,7 +282,7 @@ def _spread(table: Array, sequences: int, draws: Draws) -> tuple[Array, Array]:
 
 
 class _Summary:
-    """The values at nodes; the sums over a gap, which many nodes share, are made once."""
+    """The values at nodes; sums over a gap that several nodes share are computed once."""
 
     def __init__(self, sequences: int, draws: Draws) -> None:
         self.sequences, self.draws = sequences, draws
@@ -307,7 +306,7 @@ class _Summary:
         return float(mean), float(error)
 
     def _cosines(self, gap: Array) -> tuple[Any, ...]:
-        """The token cosine and c, each with its error; None where there is none."""
+        """The token cosine and c, each with its error; None if there is none."""
         n = self.sequences
         places = gap.shape[-1] // n
         gaps = gap.reshape(-1, n, places, n, places)

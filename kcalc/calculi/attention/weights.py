@@ -1,6 +1,6 @@
 """Attention weights of scores: softmax, with or without a sink, and functions of single scores.
 
-Which scores a mask leaves, and which bias a score has.
+It also selects the scores that a mask keeps and the bias of each score.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def visible(op: Any, rows: int, columns: int) -> np.ndarray:
 
 
 def mean_over_visible(op: Any, rows: int, columns: int) -> np.ndarray:
-    """The matrix that takes the mean over the tokens that each token sees.
+    """The matrix of means over the tokens that each token sees.
 
     It is ``1 / columns`` everywhere without a mask.
     """
@@ -60,7 +60,10 @@ def weights_of(op: Any, scores: Array, xp: Any) -> Array:
 
 
 def elementwise(op: Any, count: int) -> Activation:
-    """The weight among ``count`` keys as a function of one score; for all but softmax."""
+    """The weight among ``count`` keys as a function of one score.
+
+    For all normalisers except softmax.
+    """
     if op.normaliser == "sigmoid":
         return activation("sigmoid").transformed(input_shift=-math.log(count))
     return activation(op.normaliser).transformed(

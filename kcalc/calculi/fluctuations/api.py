@@ -56,8 +56,8 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
     """Variances of q values (and c values) over random weights, node by node, at finite widths.
 
     ``q``: the mean square of the inputs. ``exact``: whether ``relative`` and ``log_variance`` hold
-    at any width (chains of positively homogeneous activations); else they are the leading order in
-    1/width, and the two are equal.
+    at any width (chains of positively homogeneous activations). Otherwise they are the leading
+    order in 1/width, and equal.
     """
 
     network: Network
@@ -122,16 +122,16 @@ def fluctuations(
 
     To leading order in 1/width, v = Var q / q^2 follows v -> (q Q'/Q)^2 v + (E phi^4/Q^2 - 1)/n per
     layer of n channels. Orthogonal weights subtract 2 (q Q'/Q)^2/n (times outputs/inputs in layers
-    with fewer outputs than inputs). At sums and concatenations, covariances between all feature
-    maps in use are computed. The relative error of the leading order is of the size depth/width.
-    Chains of positively homogeneous activations are exact in q: 1 + v is multiplied by 1 + (E
-    phi^4/(E phi^2)^2 - 1)/n per layer, and Var log q adds up, given that no layer is all 0 (n
-    rectified values are all 0 with probability 2^-n).
+    with fewer outputs than inputs). Sums and concatenations need the covariances between all
+    feature maps in use. The relative error of the leading order is of the size depth/width. Chains
+    of positively homogeneous activations are exact in q: 1 + v is multiplied by 1 + (E phi^4/(E
+    phi^2)^2 - 1)/n per layer, and Var log q adds up, given that no layer is all 0 (n rectified
+    values are all 0 with probability 2^-n).
 
-    ``features``: one width, or {node: width}, where layers state none; ``q``: mean square of all
-    inputs; ``c``: the cosine of two inputs (None: one input, no c values).
-    Raises: KcalcError for missing widths, other laws of weights, layers without a rule (NoRule),
-    symbols, and bad q or c. [DKS App. K; TAT App. E and Fig. 4; Per-layer gradient, Lemma 2]
+    ``features``: one width, or {node: width}, for layers without one; ``q``: mean square of all
+    inputs; ``c``: the cosine of two inputs (None: one input, no c values). Raises: KcalcError for
+    missing widths, other laws of weights, layers without a rule (NoRule), symbols, and bad q or c.
+    [DKS App. K; TAT App. E and Fig. 4; Per-layer gradient, Lemma 2]
     """
     require_network(network)
     choice(weights, "weights", WEIGHTS)
@@ -140,7 +140,7 @@ def fluctuations(
     level, cosine = one_q(q), None if c is None else one_cosine(c)
     if not LEAST <= level <= MOST:
         raise KcalcError(
-            f"q = {level:g} leaves no room for squares in double precision; give one between "
+            f"q = {level:g} is too extreme for squares in double precision; give one between "
             f"{LEAST:g} and {MOST:g}"
         )
     reading = FunctionRules(sized)
@@ -181,7 +181,7 @@ def _dead(network: Network) -> list[str]:
     total = sum(silent)
     return (
         [
-            f"Var log q is that of draws in which no layer is all 0; the others have probability "
+            "Var log q is conditional on no layer being all 0; the other draws have probability "
             f"{total:.3g} or less"
         ]
         if total > 1e-12
@@ -222,8 +222,8 @@ def _assumptions(
         worst = max(nodes[far].relative if not exact else 0.0, nodes[far].c_variance or 0.0)
         if worst > LARGE:
             text = (
-                f"variances reach {worst:.3g}, which is not small: the leading order is a rough "
-                f"estimate; it is better for wider layers"
+                f"variances reach {worst:.3g}, which is not small: the leading order is only a "
+                "rough estimate; it improves with width"
             )
             notes.append(Assumption(far, text, "heuristic"))
     if channels.sampled:

@@ -124,8 +124,8 @@ class ChannelKernels:
             if one.phi is not None and any(atom.kind == "input" for atom in other.amounts):
                 raise FreshnessError(
                     f"node {other.node!r} adds the network's input to the pre-activation of "
-                    f"{one.node!r}, and the mean of the input's "
-                    "channels is not known. Put an Affine after the input"
+                    f"{one.node!r}, but the mean of the input's channels is unknown. Put an Affine "
+                    "after the input"
                 )
 
     def _samples(self, f: Function) -> Array:

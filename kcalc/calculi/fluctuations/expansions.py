@@ -28,7 +28,7 @@ def _rule(phi: Any, psi: Any, q: float) -> Rule:
 
 @lru_cache(maxsize=512)
 def moment(phi: Activation, i: int, psi: Activation, j: int, q: float) -> float:
-    """E phi(u)^i psi(u)^j for u of variance q. Raises: KcalcError where it is not finite."""
+    """E phi(u)^i psi(u)^j for u of variance q. Raises: KcalcError if it is not finite."""
     nodes = _rule(phi, psi, q)
     u = math.sqrt(q) * nodes.z
     with np.errstate(over="ignore", invalid="ignore"):
@@ -113,8 +113,8 @@ COMPONENTS = ((0, 0), (0, 1), (1, 1))
 def alike(phi: Activation, psi: Activation, q: float, c: float | None) -> Array:
     """Cov(phi_a phi_b, psi_c psi_d) for activations of one Gaussian pair.
 
-    With ``c`` None the activations are those of one Gaussian. The result is over the kernel's
-    components.
+    If ``c`` is None, the activations act on one Gaussian. The result is over the components of the
+    kernel.
     """
     if phi.degree is None or psi.degree is None:
         return _alike(phi, psi, q, c)

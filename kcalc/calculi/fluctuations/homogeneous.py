@@ -27,7 +27,7 @@ POINTS = 48
 def is_chain(network: Network) -> bool:
     """Whether a network is one chain of dense layers without random biases and rectifiers.
 
-    Rectifiers, phi(x) = a x for x < 0 and b x for x > 0, must come right after weights.
+    Rectifiers, phi(x) = a x for x < 0 and b x for x > 0, must come directly after weights.
     """
     steps = network.operations
     for i, (_, op, reads) in enumerate(steps):
@@ -50,8 +50,8 @@ def is_chain(network: Network) -> bool:
 def ratio(phi: Activation | None, n: int, orthogonal: bool) -> tuple[float, float]:
     """(log of E r^2 / (E r)^2, Var log r) of r = sum_i phi(z_i)^2 over n channels.
 
-    E r^2 / (E r)^2 = 1 + (E phi^4/(E phi^2)^2 - 1)/n, divided by 1 + 2/n for orthogonal weights.
-    Where r may be 0 (relu: with probability 2^-n), Var log r is that given r > 0.
+    E r^2 / (E r)^2 = 1 + (E phi^4/(E phi^2)^2 - 1)/n, divided by 1 + 2/n for orthogonal weights. If
+    r may be 0 (relu: with probability 2^-n), Var log r is conditional on r > 0.
     """
     from scipy.special import polygamma
 
@@ -84,7 +84,7 @@ def _log_variance(low: float, high: float, n: int) -> float:
 
 
 def _log_moments(low: float, high: float, k: int, n: int) -> tuple[float, float]:
-    """(E log v, E log^2 v) of v = low + (high - low) X for one k; -inf where v is 0."""
+    """(E log v, E log^2 v) of v = low + (high - low) X for one k; -inf if v is 0."""
     from scipy.special import polygamma, psi, roots_jacobi
 
     if k in (0, n):

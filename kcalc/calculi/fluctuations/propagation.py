@@ -1,7 +1,7 @@
 """Fluctuations to leading order in 1/width: covariances of kernels between all feature maps in use.
 
-Given the kernel K of its input, an Affine's n channels are independent, so that the kernel of phi
-of these channels is F(K) plus noise of covariance Cov(phi_a phi_b, phi_c phi_d)/n. Deviations from
+Given the kernel K of its input, an Affine's n channels are independent, so the kernel of phi of
+these channels is F(K) plus noise of covariance Cov(phi_a phi_b, phi_c phi_d)/n. Deviations from
 infinite width are linear: ``dK = D g + e``, with g the deviation of the pre-activations'
 covariance, D the derivative of the local kernel map and e the noise. Noises of functions that share
 Gaussians (as in a ResNet) are correlated; the coefficients of earlier noises in g are kept as long

@@ -1,4 +1,4 @@
-"""A network as functions of single channels: their Gaussians and the kernels they depend on."""
+"""A network as functions of single channels, with their Gaussians and kernels."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class FunctionRules:
         """
         for node in open_nodes(self.network):
             raise KcalcError(
-                f"fluctuations need all widths, and node {node!r} has none; give features=N, or "
+                f"fluctuations need all widths, but node {node!r} has none; give features=N, or "
                 f"features={{node: N}}"
             )
         start = {node: self._source(node) for node in self.network.inputs}
@@ -92,7 +92,7 @@ class FunctionRules:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: list[Groups]) -> Groups:
-        """What a node emits, from what it reads."""
+        """The output of a node, given its inputs."""
         follow = (
             "they follow dense layers, activations, sums and concatenations of vectors. "
             "kc.verify_kernels measures any network"
@@ -147,8 +147,8 @@ class FunctionRules:
     def _activated(self, phi: Activation, node: Node, one: Function) -> Function:
         if any(atom.kind == "input" for atom in one.amounts):
             raise FreshnessError(
-                f"node {node!r} applies {phi.name} to the network's input or a sum with it, and "
-                "the distribution of the input's channels is not known; put an Affine before it"
+                f"node {node!r} applies {phi.name} to the network's input or a sum with it, but "
+                "the distribution of the input's channels is unknown; put an Affine before it"
             )
         if one.phi is not None:
             assert one.inner is not None
@@ -161,8 +161,8 @@ class FunctionRules:
             if one.phi is not None:
                 raise FreshnessError(
                     f"node {node!r} adds the activation {one.node!r} to another feature map, so "
-                    "that its channels are not Gaussian; fluctuations follow sums whose addends "
-                    "all end in an Affine of their own (or are such sums, or the input)"
+                    "its channels are not Gaussian; fluctuations support sums whose addends all "
+                    "end in separate Affine layers (or are such sums, or the input)"
                 )
             if amounts.keys() & one.amounts.keys():
                 shared = next(atom.node for atom in one.amounts if atom in amounts)

@@ -49,33 +49,40 @@ def moments(
 
     Means are over independent symmetric weights of variance sigma_w^2 / fan_in (He weights are
     ``sigma_w=sqrt(2)``), at the widths that the network and ``features`` (one width, or {node:
-    width}) state. ``weights``: the law, "gaussian", "uniform", "laplace", "logistic", "truncated
+    width}) define. ``weights``: the law, "gaussian", "uniform", "laplace", "logistic", "truncated
     normal", "rademacher" or "sparse ternary", or its excess kurtosis E w^4 / (E w^2)^2 - 3, or
-    {node: one of these}. ``output``: which output J differentiates, needed where there are several.
-    ``input_fourth``: sum_i x_i^4 / |x|^4, which matters for weights that are not Gaussian; by
-    default 1 / channels, an input with all |x_i| equal.
+    {node: one of these}. ``output``: the output that J differentiates, required if there are
+    several. ``input_fourth``: sum_i x_i^4 / |x|^4, relevant for non-Gaussian weights; by default 1
+    / channels, an input with all |x_i| equal.
 
-    With SymPy symbols in layers or features results are expressions, powers where the network
-    repeats (Gaussian weights). With numbers they are computed with 38 digits and neither overflow
-    nor cancel. The time is linear in the depth of a chain, a ResNet or a DenseNet (each layer's
-    Concat extending the last one's), even with 10^4 layers; other graphs take longer, the more
-    feature maps are in use at once.
+    With SymPy symbols in layers or features, results are expressions, with powers where the network
+    repeats (Gaussian weights). With numbers they are computed with 38 digits, without overflow or
+    cancellation. The time is linear in the depth of a chain, a ResNet or a DenseNet (each Concat
+    extends the previous one), even with 10^4 layers. Other graphs take longer the more feature maps
+    are in use at once.
 
-    The class: dense Affine layers without random biases; identity, relu, leaky_relu, abs and abrelu
-    right after weights; Sum with all addends but one ending in their own Affine; Concat, Scale,
-    Identity, Flatten of vectors, Dropout in evaluation.
+    Supported are dense Affine layers without random biases; identity, relu, leaky_relu, abs and
+    abrelu directly after weights; Sum with all addends but one ending in their own Affine; Concat,
+    Scale, Identity, Flatten of vectors, Dropout in evaluation.
 
-    Raises: KcalcError for missing widths, for q values that are not positive, and for layers
-    outside the class (NoRule, naming node and reason).
-    [Per-layer gradient, Theorems 1-3, Lemmas 2-4, corrected; the exact recursion for the fourth
-    moment of J is new]
+    Raises: KcalcError for missing widths, for q values that are not positive, and for unsupported
+    layers (NoRule, naming node and reason). [Per-layer gradient, Theorems 1-3, Lemmas 2-4,
+    corrected; the exact recursion for the fourth moment of J is new]
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> m = kc.moments(kc.architectures.vanilla(2, "relu", features=64))
+    >>> m.nodes["affine_1"].mean
+    1.0
+
     """
     require_network(network)
     for width in features.values() if isinstance(features, Mapping) else (features,):
         if isinstance(width, sp.Expr) and not width.is_number and not width.is_integer:
             raise KcalcError(
-                f"the width {width} must be a whole number: make it sp.Symbol({str(width)!r}, "
-                f"integer=True, positive=True)"
+                f"the width {width} must be an integer: make it sp.Symbol({str(width)!r}, "
+                "integer=True, positive=True)"
             )
     sized = with_widths(network, features, symbols=True)
     laws = laws_by_node(sized, weights)
@@ -120,7 +127,7 @@ def _input_fourth(network: Network, given: Any) -> Any:
     if not low * (1 - 1e-12) <= size <= 1 + 1e-12:
         bounds = f"[1/channels, 1] = [{low:.6g}, 1]"
         raise KcalcError(
-            f"input_fourth is sum x_i^4 / |x|^4 of the input and lies in {bounds}, got {given}",
+            f"input_fourth is sum x_i^4 / |x|^4 of the input and must lie in {bounds}, got {given}",
         )
     return given if isinstance(given, sp.Basic) else size
 
@@ -128,20 +135,20 @@ def _input_fourth(network: Network, given: Any) -> Any:
 def _refusal(read: Compiled, laws: Mapping[Node, WeightLaw], jacobian: bool) -> str:
     """The reason why there are no Jacobian moments; an empty string if there are."""
     if not truth(jacobian, "jacobian"):
-        return "the moments of Jacobians were not asked for; leave jacobian=True"
+        return "the moments of Jacobians were not requested; leave jacobian=True"
     for node in read.network.nodes_of(StopGradient):
         return (
-            f"node {node!r} has a gradient of its own (a stop of gradients), and the formulas are "
-            "those of the function; ask kc.gradients(net) for infinite width"
+            f"node {node!r} has a custom gradient (a stop of gradients), but the formulas are for "
+            "the function itself; use kc.gradients(net) for infinite width"
         )
     if any(isinstance(v, Rectified) for v in read.vectors.all):
         for node, law in laws.items():
             if law.atoms:
                 return (
                     f"node {node!r} has {law.name} weights, whose law has atoms: a pre-activation "
-                    "is then exactly 0 with positive probability, an activation's slope there is "
-                    "undefined, and the moments of Jacobians are not those of the formulas. The "
-                    "moments of feature maps (.nodes) hold; take weights without atoms for .weights"
+                    "is then exactly 0 with positive probability, the slope of an activation "
+                    "there is undefined, and the formulas for the moments of Jacobians fail. The "
+                    "moments of feature maps (.nodes) hold; use weights without atoms for .weights"
                 )
     return ""
 
@@ -149,7 +156,7 @@ def _refusal(read: Compiled, laws: Mapping[Node, WeightLaw], jacobian: bool) -> 
 def _about_input(
     network: Network, laws: Mapping[Node, WeightLaw], size: InputSize, fourth: str
 ) -> list[Assumption]:
-    """The size of the input, the laws of weights, and sum_i x_i^4 / |x|^4 where it matters."""
+    """The size of the input, the laws of weights, and sum_i x_i^4 / |x|^4 if relevant."""
     exact = f"exact at these widths, for independent symmetric weights; the input has {size}"
     notes = [Assumption("network", exact, "exact"), *network.assumptions]
     notes += [
@@ -157,7 +164,7 @@ def _about_input(
         for node, name in law_names(network, laws)
     ]
     if any(law.excess != 0 for law in laws.values()):
-        why = "which matters for weights that are not Gaussian"
+        why = "which is relevant for non-Gaussian weights"
         text = f"the input has sum x_i^4 / |x|^4 = {fourth}, {why}"
         notes.append(Assumption(network.inputs[0], text))
     return notes
@@ -186,7 +193,7 @@ def _assumptions(
     ]
     if far:
         text = (
-            "numbers beyond double precision show as inf or 0: read log10_mean, log10_fourth and "
+            "numbers beyond double precision appear as inf or 0: use log10_mean, log10_fourth and "
             "log10_variance"
         )
         notes.append(

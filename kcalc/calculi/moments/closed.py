@@ -1,9 +1,9 @@
-"""Exact moments as SymPy expressions in factored form, with powers where the network repeats.
+"""Exact moments as factored SymPy expressions, with powers where the network repeats.
 
-Where all paths of feature maps cross one vector v, the moments of |v|^2 are a factor of all later
-moments, and (Gaussian weights) the Jacobian's E (tr Q)^2 splits into two modes that do not mix:
-T = S, and S = -T/2, with T and S of :mod:`kcalc.calculi.moments.monomials`. There an expression is
-stored as a new factor times an earlier product, and equal factors become powers.
+If all paths of feature maps cross one vector v, the moments of |v|^2 are a factor of all later
+moments, and (for Gaussian weights) E (tr Q)^2 of the Jacobian splits into two modes that do not
+mix: T = S, and S = -T/2, with T and S of :mod:`kcalc.calculi.moments.monomials`. There an
+expression is stored as a new factor times an earlier product, and equal factors become powers.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ClosedBackward:
         """Monomials and their steps, newest first."""
         order, found = reached(self.steps, roots)
         rank = {key: max(self.steps.vectors[i].rank for i in slots_of(key)) for key in order}
-        order.reverse()  # stable sorting keeps parents before children where ranks are equal
+        order.reverse()  # stable sorting keeps parents before children of equal rank
         for key in sorted(order, key=lambda k: -rank[k]):
             yield key, found[key]
 
@@ -193,7 +193,7 @@ class ClosedBackward:
 
 
 def is_alike(key: Key) -> bool:
-    """True for a monomial in one vector alone that is no CORNER."""
+    """True for a monomial in only one vector that is not a CORNER."""
     return len(set(slots_of(key))) == 1 and (len(key) == 2 or key[0] != CORNER)
 
 
@@ -230,9 +230,9 @@ def closed_moments(compiled: Compiled, output: Node, entry: InputMoments, jacobi
     gaussian = all(fed.excess == 0 for fresh in compiled.owners.values() for fed in fresh.fed)
     if not gaussian and len(compiled.owners) > MOST_LAYERS:
         raise KcalcError(
-            "with symbols and weights that are not Gaussian, expressions are written out for at "
-            f"most {MOST_LAYERS} layers, and this network has {len(compiled.owners)}; give numbers "
-            "with net.subs and features=, or Gaussian weights"
+            "with symbols and weights that are not Gaussian, expressions are limited to "
+            f"{MOST_LAYERS} layers, but this network has {len(compiled.owners)}; give numbers with "
+            "net.subs and features=, or Gaussian weights"
         )
     out = compiled.features[output]
     square, fourth = (sp.sympify(value, strict=True) for value in (entry.square, entry.fourth))

@@ -45,7 +45,7 @@ class LayerFactors:
 
 @dataclass(frozen=True, repr=False)
 class DepthMoments:
-    """``depth`` copies of a block in a row, Gaussian weights, for an input of the size ``input``.
+    """``depth`` copies of a block in a row with Gaussian weights, for an input of size ``input``.
 
     E |y|^2 = |x|^2 mean_factor^depth, E |y|^4 = |x|^4 fourth_factor^depth; ``minus_factor`` is the
     factor of the Jacobian's second mode (S = -T/2).
@@ -85,12 +85,12 @@ class DepthMoments:
         """
         if not is_key(node, self.layers):
             raise KcalcError(
-                f"node {glimpse(node)} is no Affine of the block; they are "
+                f"node {glimpse(node)} is not an Affine of the block; these are "
                 f"{', '.join(map(str, self.layers))}"
             )
         k: Any = sp.sympify(as_number(block, "block"), strict=True)
         if k.is_number and (not k.is_integer or k < 1 or (self.depth.is_number and k > self.depth)):
-            raise KcalcError(f"block is a whole number from 1 to {self.depth}, got {block}")
+            raise KcalcError(f"block must be an integer from 1 to {self.depth}, got {block}")
         own, left = self.layers[node], self.depth - k
         square = self.input.square
         mean = square * own.second * own.mean * self.mean_factor ** (self.depth - 1)
@@ -119,7 +119,7 @@ class DepthMoments:
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions on weights and input, and those of the block."""
-        fresh = "every copy of the block has fresh Gaussian weights of its own"
+        fresh = "every copy of the block has independent Gaussian weights"
         own = (Assumption("block", fresh), Assumption("block", f"the input has {self.input}"))
         return (*own, *self.block.assumptions)
 
@@ -143,14 +143,14 @@ def moments_at_depth(
 ) -> DepthMoments:
     """The exact moments of ``depth`` copies of a block in a row.
 
-    The block has one input and one output, as wide as each other. ``depth`` is a number or a SymPy
+    The block has one input and one output of the same width. ``depth`` is a number or a SymPy
     symbol.
 
     Weights are Gaussian, and a copy's output is the next one's input. ``q`` is the mean square of
     the first one's input, |x|^2 = q * channels; by default |x|^2 = 1, as for :func:`kc.moments`.
 
-    Raises: KcalcError as :func:`kc.moments` does, for blocks with several outputs or another width
-    at the end, and for a depth that is no whole number >= 1.
+    Raises: KcalcError as :func:`kc.moments` does, for blocks with several outputs or different
+    widths at input and output, and for a depth that is not an integer >= 1.
     """
     require_network(block)
     length: Any = sp.sympify(as_number(depth, "depth"), strict=True)
@@ -160,7 +160,7 @@ def moments_at_depth(
     read = compiled(sized, laws_by_node(sized, "gaussian"))
     if len(sized.outputs) != 1:
         raise KcalcError(
-            f"a block has one output, this one has {len(sized.outputs)}: "
+            f"a block needs one output, but this one has {len(sized.outputs)}: "
             f"{', '.join(map(str, sized.outputs[:4]))}"
         )
     out, source = read.features[sized.outputs[0]], read.features[sized.inputs[0]]
@@ -171,7 +171,7 @@ def moments_at_depth(
         != 0
     ):
         raise KcalcError(
-            f"a block that repeats is as wide at its end as at its input, got "
+            "a repeated block must have the same width at its input and output, got "
             f"{source.vector.width} -> {out.vector.width}"
         )
     size = input_size(sized, q, "moments_at_depth(..., q=None)")
@@ -202,12 +202,12 @@ class Stability(Printed):
     """The scaling that keeps the moments of a deep network of equal blocks bounded.
 
     Without a ``parameter``: ``bounded`` says whether both moments stay bounded at any depth (None
-    where symbols leave it open), and ``rate`` is the growth of log E|y|^4 per block.
-    With a ``parameter`` at whose limit 0 the block is the identity: moments stay bounded if and
-    only if s = depth * parameter^mean_power does, and then E |y|^2 -> exp(mean_rate s) and
-    E |y|^4 -> exp(fourth_rate s). For other blocks: ``critical`` holds the values of the parameter
-    at which one block keeps the mean, and ``rate`` the growth of log E|y|^4 per block at the first
-    one. Fields that do not apply are None or empty.
+    if symbols leave this open), and ``rate`` is the growth of log E|y|^4 per block. With a
+    ``parameter`` at whose limit 0 the block is the identity: moments stay bounded if and only if s
+    = depth * parameter^mean_power does, and then E |y|^2 -> exp(mean_rate s) and E |y|^4 ->
+    exp(fourth_rate s). For other blocks: ``critical`` holds the values of the parameter at which
+    one block keeps the mean, and ``rate`` the growth of log E|y|^4 per block at the first one.
+    Fields that do not apply are None or empty.
     """
 
     mean_factor: sp.Expr
@@ -237,7 +237,7 @@ class Stability(Printed):
         elif self.critical:
             values = ", ".join(map(str, self.critical))
             lines.append(
-                f"the mean is kept at {self.parameter} = {values}; there log E|y|^4 grows by "
+                f"the mean is preserved at {self.parameter} = {values}; there log E|y|^4 grows by "
                 f"{self.rate} per block"
             )
         elif self.bounded is not None:
@@ -262,12 +262,12 @@ def depth_stability(block: Network, parameter: Any = None, features: Any = None)
     """The scaling that keeps the moments of a repeated block bounded, or their rate of growth.
 
     ``parameter``: a SymPy symbol in the block's sigma_w or sums. A residual block whose branch is
-    alpha-scaled m times gives s = L alpha^m: L alpha^(2m) bounded does not suffice. A plain relu
-    layer keeps its mean at alpha = 1 and then grows by log(1 + 5/n) per layer, so that widths must
+    scaled by alpha m times gives s = L alpha^m; bounding L alpha^(2m) is not enough. A plain relu
+    layer preserves its mean at alpha = 1 and then grows by log(1 + 5/n) per layer, so widths must
     grow as fast as depth. [Per-layer gradient, sec. 4.2, corrected]
 
-    Raises: KcalcError as :func:`moments_at_depth` does, and for a parameter that the block does not
-    have.
+    Raises: KcalcError as :func:`moments_at_depth` does, and for a parameter that is not in the
+    block.
     """
     return moments_at_depth(block, L, features).stability(parameter)
 

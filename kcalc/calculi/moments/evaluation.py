@@ -1,4 +1,4 @@
-"""Exact moments from the rewriting steps of monomials, each of which is evaluated once.
+"""Exact moments from the rewriting steps of monomials, each evaluated once.
 
 Moments of feature maps are computed forwards from values, those of Jacobians backwards by adjoints.
 """
@@ -26,7 +26,7 @@ class InputMoments:
     fourth: Number
 
     def moments(self, compiled: Compiled) -> dict[Key, Number]:
-        """The monomials of the input alone: |x|^2, |x|^4 and sum_i x_i^4."""
+        """The monomials of only the input: |x|^2, |x|^4 and sum_i x_i^4."""
         source = next(v.id for v in compiled.vectors.all if isinstance(v, InputVector))
         square, four = self.square * self.square, (source, source, source, source)
         known: dict[Key, Number] = {(source, source): self.square, (0, *four): square}
@@ -64,7 +64,7 @@ class VectorMoments:
         return values[key]
 
     def _summed(self, key: Key, terms: Terms) -> Any:
-        """The value of a monomial from those of the terms of its step."""
+        """The value of a monomial, given the values of the terms of its step."""
         if len(terms) == 1:
             return terms[0][0] * self.values[terms[0][1]]
         return sum((factor * self.values[key] for factor, key in terms), self.field.number(0))
@@ -120,7 +120,7 @@ def reached(steps: Monomials, roots: Iterable[Key]) -> tuple[list[Key], dict[Key
 
 
 def monomials(compiled: Compiled, field: Any, columns: bool) -> Monomials:
-    """The rewriting steps of a network, vectors named by the nodes that emit them."""
+    """The rewriting steps of a network, with vectors named by their nodes."""
     names: list[Node] = [f"vector {v.id}" for v in compiled.vectors.all]
     for node, feature in compiled.features.items():
         names[feature.vector.id] = node

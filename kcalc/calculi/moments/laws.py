@@ -1,7 +1,7 @@
 """Laws of weights.
 
-Exact moments depend on the excess kurtosis of a law, and on whether single values have positive
-probability (atoms).
+Exact moments depend on the excess kurtosis of a law, and on whether it has atoms (single values of
+positive probability).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ALIASES = {
 def law_of(given: Any) -> WeightLaw:
     """The law of the given name, or of the given excess kurtosis >= -2 (taken to have no atoms).
 
-    Raises: KcalcError for an unknown name, anything else that is no number, and numbers below -2.
+    Raises: KcalcError for an unknown name, other values that are not numbers, and numbers below -2.
     """
     if isinstance(given, WeightLaw):
         return given
@@ -85,19 +85,21 @@ def law_of(given: Any) -> WeightLaw:
     excess = as_number(given, "the excess kurtosis of the weights")
     known = not getattr(excess, "free_symbols", None)
     if known and float(excess) < -2:
-        raise KcalcError(f"an excess kurtosis is >= -2 (and 0 for Gaussian weights), got {excess}")
+        raise KcalcError(
+            f"an excess kurtosis must be >= -2 (it is 0 for Gaussian weights), got {excess}"
+        )
     if known and float(excess) == -2:
         return LAWS["rademacher"]
     return WeightLaw(f"excess kurtosis {excess}", excess, stated=False)
 
 
 def laws_by_node(network: Network, weights: Any) -> dict[Node, WeightLaw]:
-    """{Affine node: law} from one law, or from {node: law} where the key None stands for the rest.
+    """{Affine node: law} from one law, or from {node: law}, where the key None means the rest.
 
-    Raises: KcalcError for a node that is no Affine.
+    Raises: KcalcError for a node that is not an Affine.
     """
     given = dict(weights) if isinstance(weights, Mapping) else {None: weights}
     default = law_of(given.pop(None, "gaussian"))
-    require_kind(network, given, " and has no weights; give laws of Affine nodes", Affine)
+    require_kind(network, given, " and has no weights; give laws only for Affine nodes", Affine)
     named = {node: law_of(one) for node, one in given.items()}
     return {node: named.get(node, default) for node in network.nodes_of(Affine)}

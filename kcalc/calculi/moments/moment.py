@@ -20,8 +20,8 @@ class Moment:
     ``mean`` = E s, ``fourth`` = E s^2, ``variance`` = Var s, ``relative`` = Var s / (E s)^2.
 
     Numbers beyond the range of double precision are inf or 0; ``log10_mean``, ``log10_fourth`` and
-    ``log10_variance`` (-inf for 0) hold for them too. Networks with symbols have SymPy expressions,
-    and None for the logarithms.
+    ``log10_variance`` (-inf for 0) remain valid. Networks with symbols give SymPy expressions, with
+    None for the logarithms.
     """
 
     mean: Any
@@ -33,7 +33,7 @@ class Moment:
     log10_variance: float | None = None
 
     @property
-    def deviation(self) -> Any:
+    def deviation(self) -> float | sp.Expr:
         """The standard deviation of s."""
         return (
             sp.sqrt(self.variance)
@@ -48,7 +48,7 @@ class Moment:
         return all(v is None or v == -math.inf or abs(v) < LARGEST for v in logs)
 
     def subs(self, values: Any) -> Moment:
-        """The moments with numbers in place of symbols; floats once no symbol is left."""
+        """The moments with numbers instead of symbols; floats once no symbol is left."""
         if not isinstance(self.mean, sp.Basic):
             return self
         second: Any = sp.sympify(self.mean, strict=True).subs(values)

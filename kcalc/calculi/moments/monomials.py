@@ -1,6 +1,6 @@
-"""The exact recursion of second and fourth moments at finite width, as rewriting of monomials.
+"""The exact recursion of second and fourth moments at finite width, by rewriting monomials.
 
-A pair (v, w) stands for E <v, w>. A quadruple stands for the mean of a product of four vectors, or
+A pair (v, w) represents E <v, w>. A quadruple represents the mean of a product of four vectors, or
 of four Jacobians M_1, ..., M_4, summed over their rows (channels of the vectors) and columns
 (variables of differentiation). Columns are always summed in the pairs (12)(34). The kinds of
 quadruples are the sums over rows: paired (12)(34), (13)(24) or (14)(23), or CORNER, one row common
@@ -113,10 +113,10 @@ class Monomials:
     # -- steps -------------------------------------------------------------------------------------
 
     def expand(self, key: Key) -> Terms:
-        """A monomial as [(factor, older monomial)]; empty where it is 0.
+        """A monomial as [(factor, older monomial)]; empty if it is 0.
 
-        Monomials of the input alone have no expansion. Raises: NoRule where the mean over the
-        newest weights is no combination of monomials.
+        Monomials of only the input have no expansion. Raises: NoRule if the mean over the newest
+        weights is not a combination of monomials.
         """
         slots = slots_of(key)
         kind = None if len(key) == 2 else key[0]
@@ -197,8 +197,8 @@ class Monomials:
         ):
             raise NoRule(
                 f"{self._called(slots)}: a concatenation is added to (or compared with) a feature "
-                "map whose parts do not line up with its own, and exact moments cannot follow "
-                f"single channels; put an Affine before the Sum. {INSTEAD}"
+                "map with differently aligned parts, and exact moments cannot follow single "
+                f"channels; put an Affine before the Sum. {INSTEAD}"
             )
         rows = []
         for side in ("left", "right"):
@@ -218,7 +218,7 @@ class Monomials:
         """
         first = held[taken[0]]
         if isinstance(first, InputVector):
-            raise AssertionError("the input's own moments are given, not derived")
+            raise AssertionError("the moments of the input are given, not derived")
         fresh = fresh_of(first)
         curved = [i for i in taken if isinstance(held[i], Rectified)]
         if len(taken) % 2:
@@ -264,7 +264,7 @@ class Monomials:
         return self._twos[code]
 
     def _all_four(self, kind: int, fresh: FreshProduct, held: list[Vector]) -> Terms:
-        """The step for a quadruple in one fresh vector alone."""
+        """The step for a quadruple in a single fresh vector."""
         code = (kind, *(self.shape(v) for v in held))
         if code not in self._fours:
             self._fours[code] = self._template(kind, fresh, held)
@@ -281,9 +281,9 @@ class Monomials:
     def _template(
         self, kind: int, fresh: FreshProduct, held: list[Vector]
     ) -> list[tuple[Number, int, tuple[int, ...]]]:
-        """The terms of a quadruple in one fresh vector alone.
+        """The terms of a quadruple in a single fresh vector.
 
-        Each is (factor, kind, index per slot of the matrix whose input stands there).
+        Each is (factor, kind, index per slot of the matrix whose input replaces the vector).
         """
         n = self.constant(fresh.width)
         same = self.slope_mean(held) * n
@@ -309,7 +309,7 @@ class Monomials:
         return [(factor, pairing, places) for (pairing, places), factor in found.items()]
 
     def seed(self, key: Key) -> tuple[int, Number] | None:
-        """(id of a fresh vector p, value) of a monomial in p alone, as the Jacobian d p / d p is 1.
+        """(id of a fresh vector p, value) of a monomial in only p, as the Jacobian d p / d p is 1.
 
         None for monomials in several vectors.
         """
@@ -349,7 +349,6 @@ class Monomials:
     def _biased(self, slots: Sequence[int], activated: Vector) -> NoRule:
         return NoRule(
             f"{self._called(slots)}: a Sum adds the activation {self.names[activated.id]!r} to an "
-            "addend without weights of its own; the activation's mean is not 0, so that cross "
-            "terms do not vanish. All addends of a Sum but one must end in their own Affine; "
-            f"{INSTEAD}"
+            "addend without separate weights; the mean of the activation is not 0, so cross terms "
+            f"do not vanish. All addends of a Sum but one must end in their own Affine; {INSTEAD}"
         )

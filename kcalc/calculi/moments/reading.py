@@ -23,13 +23,13 @@ from .vectors import Fed, FreshProduct, ScaledVector, Vectors
 
 Node = Hashable
 INSTEAD = (
-    "kc.fluctuations has the leading order in 1/width of any activation, where layers are dense "
-    "and nothing normalises; kc.gradients has means at infinite width"
+    "kc.fluctuations gives the leading order in 1/width for any activation, if layers are dense "
+    "and nothing normalises; kc.gradients gives means at infinite width"
 )
 HINTS = {
-    P.Norm: f"it divides by a random norm; without it (net.without_normalization()) they apply, "
-    f"and {INSTEAD}",
-    P.Window: f"they know dense layers of one vector only, and no pooling; {INSTEAD}",
+    P.Norm: "do not support division by a random norm; they apply without it "
+    f"(net.without_normalization()), and {INSTEAD}",
+    P.Window: f"support only dense layers of one vector, and no pooling; {INSTEAD}",
 }
 
 
@@ -48,28 +48,28 @@ class Compiled:
 
 
 def compiled(network: Network, laws: Mapping[Node, WeightLaw]) -> Compiled:
-    """The vectors of a network, all of whose widths must be known.
+    """The vectors of a network with known widths.
 
-    Raises: KcalcError for missing widths or several inputs, NoRule for layers outside the class,
-    naming node and reason.
+    Raises: KcalcError for missing widths or several inputs, NoRule for unsupported layers, naming
+    node and reason.
     """
     for node in open_nodes(network):
         raise KcalcError(
-            f"moments at finite width need all widths, and node {node!r} has none; give "
+            f"moments at finite width need all widths, but node {node!r} has none; give "
             f"features=N, or features={{node: N}}"
         )
     if len(network.inputs) != 1:
         raise KcalcError(
-            f"exact moments need one input, the network has {len(network.inputs)} "
-            f"({', '.join(map(str, network.inputs[:4]))}), and the angles between inputs are not "
-            "known; concatenate them into one"
+            f"exact moments need one input, but the network has {len(network.inputs)} "
+            f"({', '.join(map(str, network.inputs[:4]))}), and the angles between inputs are "
+            "unknown; concatenate them into one"
         )
     source = network.inputs[0]
     layer: Any = network.layer(source)
     if layer.image_shape is not None:
         raise NoRule(
-            f"node {source!r} (Input) is an image: exact moments know dense layers of one vector "
-            f"only; {INSTEAD}"
+            f"node {source!r} (Input) is an image: exact moments support only dense layers of one "
+            f"vector; {INSTEAD}"
         )
     reading = VectorRules(network, laws)
     start = reading.vectors.source(source, layer.features)
@@ -89,7 +89,7 @@ class VectorRules:
         self._slopes: dict[Activation, tuple[Any, Any] | None] = {}
 
     def _private(self, node: Node) -> bool:
-        """Whether exactly one node reads the feature map, which is no output of the network."""
+        """Whether exactly one node reads the feature map, which is not an output of the network."""
         return self._readers[node] == 1 and node not in self.network.outputs
 
     @singledispatchmethod
@@ -134,8 +134,8 @@ class VectorRules:
             return made
         raise NoRule(
             f"node {node!r} applies {phi.name} to {made} (at {self._read[node]!r}): exact moments "
-            "need activations right after weights of their own, because the signs of their inputs "
-            f"must be independent. Put an Affine before it; {INSTEAD}"
+            "need each activation directly after separate weights, because the signs of their "
+            f"inputs must be independent. Put an Affine before it; {INSTEAD}"
         )
 
     @rule.register
@@ -176,7 +176,7 @@ class VectorRules:
 
 @lru_cache(maxsize=4096)
 def entry_variance(sigma_w: Any, fan_in: Any) -> Any:
-    """sigma_w^2 / fan_in, exactly where it is a number."""
+    """sigma_w^2 / fan_in, exact if it is a number."""
     if isinstance(sigma_w, int | float) and isinstance(fan_in, int):
         return Fraction(sigma_w) ** 2 / fan_in
     return plain(sp.sympify(sigma_w, strict=True) ** 2 / sp.sympify(fan_in, strict=True))
@@ -192,9 +192,9 @@ def plain(value: Any) -> Any:
 def _not_dense(op: P.Fresh) -> str | None:
     """The reason why a layer's weights have no exact moments, or None."""
     if not op.dense:
-        return "know dense layers only, and this is a convolution"
+        return "support only dense layers, and this is a convolution"
     if op.groups != 1:
-        return "know dense layers only, and this one has groups"
+        return "support only dense layers, and this one has groups"
     if op.standardised:
         return "need independent weights, and standardised ones are not"
     if op.sigma_b != 0:

@@ -35,11 +35,11 @@ class InputSize:
     q: Any
 
     def subs(self, values: Any) -> InputSize:
-        """The size with numbers in place of symbols."""
+        """The size with numbers instead of symbols."""
         return InputSize(sp.sympify(self.square).subs(values), sp.sympify(self.q).subs(values))
 
     def to_dict(self) -> dict[str, Any]:
-        """Numbers, expressions as text."""
+        """Numbers, with expressions as text."""
         found = ((name, sp.sympify(value)) for name, value in vars(self).items())
         return {name: _plain(v if v.free_symbols else float(v)) for name, v in found}
 
@@ -66,7 +66,7 @@ def input_size(network: Network, q: Any, signature: str) -> InputSize:
 class Moments(Shown):
     """Exact moments of a network at finite width, for one input.
 
-    ``input`` has its ``square`` = |x|^2, 1 if no q value was given, and ``q`` = |x|^2 / channels.
+    ``input`` contains ``square`` = |x|^2, 1 if no q value was given, and ``q`` = |x|^2 / channels.
     Means are proportional to |x|^2, fourth moments and variances to |x|^4.
 
     ``nodes``: {node: :class:`Moment` of |y|^2}, y the feature map's channels; ``weights``: {Affine:
@@ -89,7 +89,7 @@ class Moments(Shown):
     def weights(self) -> dict[Node, Moment]:
         """{Affine: Moment of |J|^2}.
 
-        Raises: KcalcError where Jacobians were not asked for, or the law of weights has atoms.
+        Raises: KcalcError if Jacobians were not requested, or if the law of weights has atoms.
         """
         if self.jacobians is None:
             raise KcalcError(self.refusal)
@@ -114,10 +114,9 @@ class Moments(Shown):
         return 1 + self.out.relative
 
     def width_for(self, variance: float, most: int = 10**9) -> int:
-        """The least width (``features=``) with a relative variance of the output <= ``variance``.
+        """The smallest ``features=`` with a relative variance of the output <= ``variance``.
 
-        Raises: KcalcError where layers state widths of their own, and where even ``most`` channels
-        are too few.
+        Raises: KcalcError if layers define all widths, or if even ``most`` channels are too few.
         """
         from .stability import width_for
 
@@ -125,7 +124,7 @@ class Moments(Shown):
         return width_for(self.again, self.options, variance, most)
 
     def subs(self, values: Mapping[Any, Any]) -> Moments:
-        """The moments with numbers (or expressions) in place of symbols.
+        """The moments with numbers (or expressions) instead of symbols.
 
         ``values``: {symbol or its name: number}. Raises: KcalcError for other symbols.
         """
@@ -216,7 +215,7 @@ class Moments(Shown):
 
 
 def law_names(network: Network, laws: Mapping[Node, Any]) -> list[tuple[Node, str]]:
-    """(node, law) of the weights, one pair for all where they are equal."""
+    """(node, law) of the weights, one pair for all if they are equal."""
     names = {node: str(laws[node]) for node in network.nodes_of(Affine)}
     if len(set(names.values())) == 1:
         return [("network", next(iter(names.values())))]

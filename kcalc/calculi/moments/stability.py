@@ -1,4 +1,4 @@
-"""The width for a given variance, and relu against concatenated relu at equal parameters."""
+"""The width for a given variance, and relu compared with concatenated relu at equal parameters."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from ..widths import open_nodes
 def width_for(
     again: Callable[..., Any], options: Mapping[str, Any], variance: Any, most: int
 ) -> int:
-    """The least ``features=`` with Var |y|^2 / (E |y|^2)^2 <= variance at the output.
+    """The smallest ``features=`` with Var |y|^2 / (E |y|^2)^2 <= variance at the output.
 
     ``again(network, features, ...)`` computes the moments. See
     :meth:`kcalc.calculi.moments.Moments.width_for`.
     """
     goal, most = one_number(variance, "variance"), whole(most, "most", 1)
     if goal <= 0:
-        raise KcalcError(f"variance must be > 0, as that of a finite network is, got {goal}")
+        raise KcalcError(f"variance must be > 0, got {goal}")
     rest = dict(options)
     network, features = rest.pop("given"), rest.pop("features")
     named = dict(features) if isinstance(features, Mapping) else {None: features}
     open_ = [node for node in open_nodes(network) if node not in named]
     if named.get(None) is None or not open_:
         raise KcalcError(
-            "all widths stand in the layers (or are given by node); leave some open and give "
-            "features=N, and the least N is found"
+            "all widths are fixed by the layers (or given by node); leave some open, and kcalc "
+            "finds the smallest features=N"
         )
 
     def relative(width: int) -> float:
         value = again(network, features={**named, None: width}, jacobian=False, **rest).out.relative
         if not isinstance(value, float):
             raise KcalcError(
-                "the network has symbols; give them numbers with net.subs before asking for a width"
+                "the network has symbols; give them numbers with net.subs before searching for a "
+                "width"
             )
         return value
 
@@ -49,7 +50,7 @@ def width_for(
         if high >= most:
             raise KcalcError(
                 f"even {most} channels leave a relative variance of {relative(most):.6g} > "
-                f"{goal:.6g}; fewer layers would do"
+                f"{goal:.6g}; use fewer layers"
             )
         high = min(2 * high, most)
     low = high // 2
@@ -61,11 +62,11 @@ def width_for(
 
 @dataclass(frozen=True)
 class Budget(Shown):
-    """Relu layers of ``width`` channels against concatenated relu with as many weights per layer.
+    """Relu layers of ``width`` channels, and concatenated relu with equally many weights per layer.
 
-    y = W1 relu(x) - W2 relu(-x) has two matrices, so that ``crelu_width`` = width / sqrt 2. Rates
-    are d log E|y|^4 per layer at kept means: ``relu_rate`` = log(1 + 5/n), ``crelu_rate`` = log(1 +
-    2 sqrt 2/n), which is that of a linear network.
+    y = W1 relu(x) - W2 relu(-x) has two matrices, so ``crelu_width`` = width / sqrt 2. Rates are d
+    log E|y|^4 per layer at kept means: ``relu_rate`` = log(1 + 5/n), ``crelu_rate`` = log(1 + 2
+    sqrt 2/n), the rate of a linear network.
     """
 
     width: float
@@ -109,18 +110,18 @@ class Budget(Shown):
     def __str__(self) -> str:
         return (
             f"{self.depth} layers of {self.width:g} relu channels: relative variance "
-            f"{self.relu_variance:.6g}; {self.crelu_width:.6g} concatenated relu channels, as many "
-            f"weights: {self.crelu_variance:.6g}"
+            f"{self.relu_variance:.6g}; {self.crelu_width:.6g} concatenated relu channels, with "
+            f"equally many weights: {self.crelu_variance:.6g}"
         )
 
 
 def crelu_budget(width: Any, depth: int = 1) -> Budget:
-    """Relu against concatenated relu at equal numbers of weights.
+    """Compare relu with concatenated relu at equal numbers of weights.
 
-    Both have the variance that keeps E |y|^2.
+    Both use the variance that preserves E |y|^2.
 
     [Per-layer gradient, sec. 5: 2 sqrt 2/n against 5/n per layer]. Raises: KcalcError for a width
-    that is not positive and a depth that is no whole number >= 1.
+    that is not positive and a depth that is not an integer >= 1.
     """
     n = one_number(width, "width")
     if n <= 0:

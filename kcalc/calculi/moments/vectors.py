@@ -1,8 +1,8 @@
-"""Feature maps as vectors of five kinds, from which exact moments know equality and independence.
+"""Feature maps as vectors of five kinds, which make equality and independence explicit.
 
 A vector is the input, a fresh product of weights with older vectors, an activation of a fresh
-vector, a linear combination, or a stack of two. Equal vectors are one object: an activation applied
-twice to one pre-activation gives one vector.
+vector, a linear combination, or a stack of two. Equal vectors are the same object: applying an
+activation twice to one pre-activation gives one vector.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class VectorSum(Vector):
 
 @dataclass(frozen=True, eq=False)
 class Stacked(Vector):
-    """The channels of two scaled vectors; the left one may be a stack, the right one never is."""
+    """The channels of two scaled vectors; only the left one may be a stack."""
 
     left: tuple[Number, Vector] = field(default=None)  # type: ignore[assignment]
     right: tuple[Number, Vector] = field(default=None)  # type: ignore[assignment]
@@ -97,7 +97,7 @@ class ScaledVector:
 
 
 class Vectors:
-    """All vectors of a network, each made once."""
+    """All vectors of a network, without duplicates."""
 
     def __init__(self) -> None:
         self.all: list[Vector] = []
@@ -128,7 +128,7 @@ class Vectors:
         return self._known[key]
 
     def mixed(self, terms: list[tuple[Number, Vector]]) -> ScaledVector | None:
-        """A linear combination, equal vectors added up; None where all terms cancel."""
+        """A linear combination with equal vectors merged; None if all terms cancel."""
         merged: dict[int, tuple[Number, Vector]] = {}
         for factor, vector in terms:
             old = merged.get(vector.id)
@@ -146,7 +146,7 @@ class Vectors:
         return ScaledVector(1, self._known[key])
 
     def stacked(self, parts: list[ScaledVector]) -> ScaledVector:
-        """A concatenation, nested to the left so that common beginnings are shared."""
+        """A concatenation, nested to the left to share common beginnings."""
         whole = parts[0]
         for part in parts[1:]:
             for factor, leaf in leaves(part):
@@ -169,7 +169,7 @@ class Vectors:
     ) -> ScaledVector | str:
         """An activation with two slopes applied to a feature map, part by part.
 
-        Where there is no rule: the kind of vector that it is applied to, in words.
+        Describes the kind of vector if there is no rule for it.
         """
         key: Any = ("activated", negative, positive)
         done: dict[Any, ScaledVector] = self._known.setdefault(key, {})  # pyright: ignore
@@ -219,7 +219,7 @@ def _sides(vector: Rectified) -> tuple[tuple[Number, int], tuple[Number, int]]:
 
 
 def _sign(value: Number) -> int:
-    """The sign of a number, 0 where a symbol leaves it open (or it is 0)."""
+    """The sign of a number, 0 if a symbol leaves it open (or it is 0)."""
     positive, negative = getattr(value, "is_positive", None), getattr(value, "is_negative", None)
     if positive is None and negative is None and not hasattr(value, "free_symbols"):
         return (value > 0) - (value < 0)

@@ -1,4 +1,4 @@
-"""Second moments behind an activation: at one location, at two, and behind a max pooling."""
+"""Second moments after an activation: at one location, at two, and after a max pooling."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def half(phi: Activation) -> sp.Expr | None:
 def after(phi: Activation, q: Level, what: str) -> Level:
     """E phi(z)^2 for z of mean square q, location by location.
 
-    ``what`` names q in messages. Raises: KcalcError where q is beyond double precision.
+    ``what`` names q in messages. Raises: KcalcError if q is beyond double precision.
     """
     factor = half(phi)
     if factor is not None:
@@ -101,8 +101,8 @@ def correlation_after(phi: Activation, rho: Any, q: Level, what: str) -> Any:
 def pairs_after(phi: Activation, q: Level, pairs: Level | None, what: str) -> tuple[Level, Array]:
     """(E phi(z_p) phi(z_r), E phi'(z_p) phi'(z_r)) for all pairs of locations p, r, both (P, P).
 
-    ``pairs`` holds E z_p z_r; None where locations are uncorrelated. The diagonals of the results
-    are meaningless.
+    ``pairs`` holds E z_p z_r; None if locations are uncorrelated. The diagonals of the results are
+    meaningless.
     """
     size = np.where(q.values > 0, q.values, 1.0)
     roots = np.sqrt(size)

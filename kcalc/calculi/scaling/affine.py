@@ -17,7 +17,7 @@ from .state import ChannelPart, State
 
 Node = Hashable
 Number = Any
-FEW = 10  # so many rectified values or fewer are all 0 with a probability of 2^-10 or more
+FEW = 10  # this many rectified values or fewer are all 0 with a probability of 2^-10 or more
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Weight:
 
     ``inputs``, ``outputs``: channels; ``variance`` = E W^2; ``window``: None for a dense layer;
     ``read``: sum over channels and taps of the second moments of its input, by output location;
-    ``read_pairs``: the same for pairs of output locations, None where they are not followed.
+    ``read_pairs``: the same for pairs of output locations, None if they are not followed.
     """
 
     inputs: Number
@@ -42,7 +42,7 @@ class Weight:
 def check_groups(op: Fresh, node: Node, below: State, outputs: Number) -> None:
     """Check that groups of channels are equal and divide the channels.
 
-    Raises: NoRule for groups of channels that differ, KcalcError where groups do not divide the
+    Raises: NoRule for groups of channels that differ, KcalcError if groups do not divide the
     channels.
     """
     if op.groups == 1:
@@ -82,8 +82,8 @@ def gathered(
 def emitted(part: ChannelPart, variance: Number, bias: Number, followed: bool) -> ChannelPart:
     """The moments of the output: E[W^2] ``part`` + ``bias``, the variance of a bias b.
 
-    All locations share b, so that ``bias`` is added to their covariances too. ``followed``: pairs
-    of locations are followed here.
+    All locations share b, so ``bias`` is also added to their covariances. ``followed``: whether
+    pairs of locations are followed here.
     """
     out = part.scaled(variance)
     if bias == 0:
@@ -101,17 +101,19 @@ def emitted(part: ChannelPart, variance: Number, bias: Number, followed: bool) -
 
 
 def atoms(below: State, fan: float, read: Level) -> list[str]:
-    """Violated assumptions where pre-activations are 0 with a probability that matters.
+    """Violated assumptions if pre-activations are 0 with relevant probability.
 
     ``fan``: the number of values that one output reads.
     """
     found = []
     if np.any(read.values == 0):
-        found.append("some locations read only padding; b there counts gradients without a weight")
+        found.append(
+            "some locations read only padding; b there includes gradients without a weight"
+        )
     rectified = below.law.kind == "post" and below.sides is not None and 0 in below.sides
     if rectified and fan <= FEW:
         found.append(
-            f"an output reads {fan:g} rectified values at most, all 0 with probability "
-            f"2^-{fan:g}: b before it is less by that"
+            f"an output reads at most {fan:g} rectified values, which are all 0 with probability "
+            f"2^-{fan:g}: b before it is smaller by this fraction"
         )
     return found

@@ -28,7 +28,7 @@ Array = np.ndarray
 class ScalingMessage:
     """The gradient with respect to a feature map: E[(d loss/d x)^2] by part and location.
 
-    ``mask``: the bits of the first Affine layers (or outputs) behind the feature map, through which
+    ``mask``: the bits of the first Affine layers (or outputs) after the feature map, through which
     the gradient arrives. ``terms``, ``source``, ``gate``, ``sides`` and ``slopes``: as for a
     :class:`State`, with the activation's derivative in place of the activation.
     """
@@ -67,7 +67,7 @@ class ScalingBackward:
         }
 
     def start(self, cotangent: Number) -> dict[Node, ScalingMessage | None]:
-        """{node: first message}; None at nodes that are no outputs.
+        """{node: first message}; None at nodes that are not outputs.
 
         Outputs start with independent cotangents of mean square ``cotangent``.
         """
@@ -84,7 +84,7 @@ class ScalingBackward:
         if one is None or two is None:
             return one or two
         unit = self.forward.number(1)
-        parts = combined([one, two], [unit, unit], apart, f"what node {self.at!r} reads")
+        parts = combined([one, two], [unit, unit], apart, f"the input of node {self.at!r}")
         return ScalingMessage(parts, one.mask | two.mask, ((unit, one), (unit, two)))
 
     def send(

@@ -31,16 +31,17 @@ from .state import ChannelPart, EntryLaw, State, locations_of
 
 Node = Hashable
 Number = Any
-PAIRS = 3.0e7  # most pairs of locations that are followed, over all nodes
+PAIRS = 3.0e7  # maximal number of pairs of locations to follow, over all nodes
 ATOMS = (
     "the weights have atoms: pre-activations are 0 with positive probability, where relu is not "
-    "symmetric (gamma is off by some percent)"
+    "symmetric (gamma is off by a few percent)"
 )
 LAWS = {
     "gaussian": "",
     "uniform": "",
     "laplace": "",
-    "orthogonal": "orthogonal weights are not independent: the calculus holds as widths grow",
+    "orthogonal": "orthogonal weights are not independent: the calculus holds in the limit of "
+    "large widths",
     "signs": ATOMS,
     "ternary": ATOMS,
 }
@@ -65,20 +66,28 @@ def scaling(
     independent symmetric weights without atoms, rectifiers, and independent cotangents at the
     output.
 
-    ``features``: widths not stated by layers, one or {node: width}, numbers or SymPy symbols
-    (positive, integer); ``image_shape``: (height, width) of inputs whose layers state none;
-    ``input_moment``: E[x^2] of the inputs, one or {input: value}; ``input_symmetric``: whether x
-    and -x are equally likely; ``input_correlation``: correlation of two locations of an input.
-    ``correlation``: r within the windows of mean pooling (for max pooling: of the normals before
-    it), {Pool: r} or one number for all, instead of the computed one.  ``weights``: the law, one of
-    gaussian, uniform, laplace, orthogonal, signs, ternary; those with atoms are reported.
+    ``features``: widths of layers without one, a number or {node: width}, numbers or SymPy symbols
+    (positive, integer); ``image_shape``: (height, width) of inputs whose layers define none;
+    ``input_moment``: E[x^2] of the inputs, one number or {input: value}; ``input_symmetric``:
+    whether x and -x are equally likely; ``input_correlation``: correlation of two locations of an
+    input. ``correlation``: r within the windows of mean pooling (for max pooling: of the normals
+    before it), {Pool: r} or one number for all, instead of the computed one.  ``weights``: the law,
+    one of gaussian, uniform, laplace, orthogonal, signs, ternary; those with atoms are reported.
     ``cotangent_moment``: b at outputs.
 
     Convolutions are dense: all taps independent, Var W = sigma_w^2/(n k^2), unlike the
-    Delta-initialised ones of kernel maps. [Scaling sec. 4, 8; App. A-E]
-    Returns: a :class:`Scaling`. Raises: KcalcError for missing widths or images and bad numbers,
-    NoRule for layers outside the calculus (normalisation, products, weighted means, standardised
-    weights), FreshnessError for sums whose cross terms have no rule.
+    Delta-initialised ones of kernel maps. [Scaling sec. 4, 8; App. A-E] Returns: a
+    :class:`Scaling`. Raises: KcalcError for missing widths or images and bad numbers, NoRule for
+    unsupported layers (normalisation, products, weighted means, standardised weights),
+    FreshnessError for sums whose cross terms have no rule.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> s = kc.scaling(kc.architectures.vanilla(2, "relu", features=64))
+    >>> len(s.weights)
+    3
+
     """
     require_network(network)
     _check_law(weights)
@@ -133,7 +142,7 @@ class _Inputs:
         layer: Any = forward.network.layer(node)
         if layer.features is None:
             raise KcalcError(
-                f"how many channels the input {node!r} has is not known; give "
+                f"the number of channels of the input {node!r} is unknown; give "
                 f"features={{{node!r}: ..., None: others}}"
             )
         size = locations_of(layer.image_shape)
@@ -164,7 +173,7 @@ def _unit(value: Any, what: str, symbolic: bool) -> Number:
 
 
 def _given(value: Any, what: str, says: str, fits: Callable[[Any], Any], symbolic: bool) -> Number:
-    """A number that ``fits``, or an expression in symbols where the network has symbols too."""
+    """A number that ``fits``, or an expression in symbols if the network also has symbols."""
     try:
         number = SYMPY.number(value)
         ok = not isinstance(value, bool) and (number.free_symbols or fits(number))
@@ -193,7 +202,7 @@ def _check_law(weights: Any) -> None:
 
 
 def with_images(network: Network, image_shape: Any) -> Network:
-    """The network with ``image_shape`` stated by its Input layers.
+    """The network with ``image_shape`` set in its Input layers.
 
     Raises: KcalcError for an unknown input, and for a shape that contradicts the layer's.
     """
@@ -369,7 +378,7 @@ def _weight(
 
     E[gW^2] = (1/(n k^2)) sum_p R(p) b(p), where R(p) is the sum of second moments over the channels
     and taps that output location p reads. ``unfollowed``: pairs of locations matter but were not
-    followed, so that nu is not known.
+    followed, so nu is unknown.
     """
     part = message.parts[0]
     channels = weight.inputs if part.level.symbolic else float(weight.inputs)
@@ -406,8 +415,8 @@ def _bias(forward: ScalingForward, node: Node, message: Any, state: State) -> Le
 def _note_all(network: Network, forward: ScalingForward, given: _Inputs, law: str) -> None:
     forward.note(
         "network",
-        "weights are independent and symmetric, with one variance in all taps of a convolution "
-        "(kernel maps take Delta-initialised ones)",
+        "weights are independent and symmetric, with the same variance in all taps of a "
+        "convolution (kernel maps assume Delta initialisation)",
     )
     forward.note(
         "network", "cotangents at the outputs are independent, also of the weights, and have mean 0"
@@ -432,7 +441,7 @@ def _note_all(network: Network, forward: ScalingForward, given: _Inputs, law: st
 
 
 def _note_ratio(forward: ScalingForward, node: Node, tensors: Mapping[Node, TensorScaling]) -> None:
-    """Record a violation where an activation changes the activation scaling zeta."""
+    """Record a violation if an activation changes the activation scaling zeta."""
     tensor = tensors.get(node)
     if tensor is None or forward.symbolic or tensor.ratio is None or abs(tensor.ratio - 1) < 1e-9:
         return

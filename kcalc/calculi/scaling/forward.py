@@ -64,7 +64,7 @@ class ScalingForward:
         return SYMPY.number(value) if self.symbolic else float(value)
 
     def square(self, value: Any) -> Number:
-        """The square of a layer's number, exact where the number is."""
+        """The square of a layer's number, exact if the number is."""
         if self.symbolic:
             return SYMPY.number(value) ** 2
         return float(SYMPY.number(value) ** 2) if isinstance(value, sp.Basic) else float(value) ** 2
@@ -83,9 +83,8 @@ class ScalingForward:
     def rule(self, op: P.Primitive, node: Node, inputs: list[State]) -> State:
         """The state a primitive emits. Raises: NoRule, KcalcError naming the node."""
         divides = (
-            "it divides by a statistic of what it reads, so that second moments do not determine "
-            "what it sends back; use "
-            "net.without_normalization() (and net.normalised() for the sums)"
+            "it divides by a statistic of its input, so second moments do not determine its "
+            "gradient; use net.without_normalization() (and net.normalised() for the sums)"
         )
         raise no_rule("weight scalings", op, node, {P.Norm: divides})
 
@@ -105,8 +104,8 @@ class ScalingForward:
         outputs = op.features
         if outputs is None:
             raise KcalcError(
-                f"node {node!r}: its width is not known; give features={{{node!r}: ..., None: "
-                f"others}} or one number for all"
+                f"node {node!r}: its width is unknown; give features={{{node!r}: ..., None: "
+                "others}} or one number for all"
             )
         window = self._window(op, node, below)
         taps = 1 if window is None else window.taps
@@ -141,9 +140,9 @@ class ScalingForward:
             window = convolution(op, node, below.locations, delta=False)
             if self.symbolic and cut(window) and window.taps > 1:
                 raise KcalcError(
-                    f"node {node!r} pads with zeros, so that moments differ between locations, "
-                    f"which has no symbolic rule; give numbers "
-                    "(net.subs), or padding='valid' or 'circular'"
+                    f"node {node!r} pads with zeros, so moments differ between locations, which "
+                    "has no symbolic rule; give numbers (net.subs), or padding='valid' or "
+                    "'circular'"
                 )
             return window
         if not op.dense:
@@ -192,27 +191,27 @@ class ScalingForward:
         if below.law.kind == "post":
             raise KcalcError(
                 f"node {node!r} is an activation of an activation ({below.law.node!r}), whose "
-                f"values are not symmetric; "
-                f"make one of the two, phi.composed(inner), or put an Affine between them"
+                "values are not symmetric; compose the two, phi.composed(inner), or put an Affine "
+                "between them"
             )
         rectifies = act.half(phi) is not None
         if below.law.kind == "mixed":
             self.violated(
                 node,
-                f"{phi.name} reads values that are not symmetric; they are taken as normal of the "
-                f"same mean square",
+                f"{phi.name} reads values that are not symmetric; they are treated as normal with "
+                "the same mean square",
             )
         elif below.law.kind == "symmetric" and not rectifies:
             self.violated(
                 node,
-                f"{phi.name} reads values that are not Gaussian; they are taken as normal of the "
-                f"same mean square",
+                f"{phi.name} reads values that are not Gaussian; they are treated as normal with "
+                "the same mean square",
             )
         elif not rectifies:
             self.note(
                 node,
-                f"E {phi.name}^2 and E {phi.name}'^2 are those of Gaussian pre-activations, as "
-                f"widths grow",
+                f"E {phi.name}^2 and E {phi.name}'^2 are those of Gaussian pre-activations, the "
+                "limit of large widths",
             )
         elif len(below.terms) > 1:
             self.note(
@@ -248,7 +247,7 @@ class ScalingForward:
         law, support, final = _together(inputs)
         terms = tuple(zip(weights, inputs, strict=True))
         if taken_as_uncorrelated(terms):
-            self.note(node, "inputs are taken as uncorrelated")
+            self.note(node, "inputs are treated as uncorrelated")
         return State(parts, first.locations, first.size, law, support, final, terms)
 
     def _same_channels(self, node: Node, inputs: list[State]) -> None:
@@ -333,7 +332,7 @@ def _together(inputs: Sequence[State]) -> tuple[EntryLaw, int, int]:
 
 
 def taken_as_uncorrelated(terms: Sequence[tuple[Number, State]]) -> bool:
-    """Whether a sum leaves a cross term out for no other reason than that inputs are different."""
+    """Whether a sum omits a cross term only because the inputs are different."""
     items = [state for _, state in terms]
     if not all(uncorrelated(one, two) for one, two in combinations(items, 2)):
         items = [leaf for _, leaf in expanded(terms)]
@@ -342,7 +341,7 @@ def taken_as_uncorrelated(terms: Sequence[tuple[Number, State]]) -> bool:
 
 
 def _by_signs(one: State, two: State) -> bool:
-    """Whether a change of sign of one's last weights, which the other lacks, changes it alone."""
+    """Whether flipping the sign of one's last weights changes only that one."""
     alone = one.final and not one.final & two.support
     return bool(alone or (two.final and not two.final & one.support))
 
@@ -350,8 +349,8 @@ def _by_signs(one: State, two: State) -> bool:
 def uncorrelated(one: State, two: State) -> bool:
     """True if E x y = 0 by symmetry.
 
-    A change of sign of one's last weights, on which the other does not depend, changes its sign
-    only; or both are symmetric and depend on no common input or weights.
+    Either flipping the sign of one's last weights, on which the other does not depend, changes only
+    its sign; or both are symmetric and share no input or weights.
     """
     if _by_signs(one, two):
         return True

@@ -1,4 +1,4 @@
-"""Second moments by location with a separate exponent, so that they never over- or underflow."""
+"""Second moments by location with a separate exponent, so they never over- or underflow."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Level:
         )._settled()
 
     def filled(self, number: Number) -> Level:
-        """One number in the place of every value."""
+        """One number for every value."""
         return Level(number if self.symbolic else np.full_like(self.values, number))
 
     def times(self, other: Level) -> Level:
@@ -61,7 +61,7 @@ class Level:
         return Level(self.values * other.values, self.exponent + other.exponent)._settled()
 
     def over(self, other: Level) -> Level:
-        """The quotient, location by location, 0 where both are 0."""
+        """The quotient, location by location; 0 / 0 counts as 0."""
         if self.symbolic:
             return Level(self.values / other.values)
         zero = (np.asarray(other.values) == 0) & (np.asarray(self.values) == 0)
@@ -106,7 +106,7 @@ class Level:
         if not np.all(np.isfinite(out)) or (np.any(self.values) and not np.any(out)):
             raise KcalcError(
                 f"{what} is about 1e{self.log10():+.0f}, beyond double precision; rescale the "
-                f"network, or ask for .log10"
+                "network, or use .log10"
             )
         return out
 
@@ -128,7 +128,7 @@ def one_value(level: Level, what: str) -> Any:
 
 
 def quotient(one: Level, two: Level) -> Any:
-    """The quotient of two single numbers, simplified where they are expressions.
+    """The quotient of two single numbers, simplified if they are expressions.
 
     Raises: KcalcError beyond double precision.
     """

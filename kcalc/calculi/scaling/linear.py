@@ -1,9 +1,8 @@
 """Second moments of sums with every cross term, for feature maps and for gradients.
 
 Both are linear combinations of *leaves*: outputs of weights, and activations of them (for
-gradients: times the activation's derivative). Leaves with different last weights are uncorrelated,
-as the sign of one can be changed by a change of sign of its weights, which leaves the other
-unchanged.
+gradients: times the activation's derivative). Leaves with different last weights are uncorrelated:
+flipping the sign of one's weights flips its sign and leaves the other unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def combined(
     """The second moments of ``sum_i w_i x_i``.
 
     ``apart(x, y)``: whether E x y = 0 by different weights; ``where`` names the sum in messages.
-    Raises: FreshnessError where a cross term has no rule.
+    Raises: FreshnessError if a cross term has no rule.
     """
     if all(apart(one, two) for one, two in combinations(items, 2)):
         return _summed(
@@ -46,8 +45,7 @@ def combined(
         for _, leaf in leaves
     ):
         raise FreshnessError(
-            f"{where}: parts of one feature map are added that do not line up; put an Affine on "
-            f"the addends"
+            f"{where}: misaligned parts of one feature map are added; put an Affine on the addends"
         )
     rows = [tuple(p.scaled(w * w) for p in leaf.parts) for w, leaf in leaves]
     for (v, one), (w, two) in combinations(leaves, 2):
@@ -62,7 +60,7 @@ def _summed(rows: Sequence[tuple[ChannelPart, ...]]) -> tuple[ChannelPart, ...]:
 
 
 def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
-    """The leaves of a linear combination with their amplitudes; amplitudes of 0 are left out."""
+    """The leaves of a linear combination with their nonzero amplitudes."""
     amplitude: dict[int, Number] = {}
     known: dict[int, Item] = {}
     queue: list[int] = []
@@ -76,7 +74,7 @@ def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
     for weight, item in given:
         add(weight, item)
     leaves: list[tuple[Number, Item]] = []
-    while queue:  # newest first, so that amplitudes are complete when a sum is opened
+    while queue:  # newest first, so amplitudes are complete when a sum is opened
         serial = -heapq.heappop(queue)
         weight, item = amplitude[serial], known[serial]
         if weight == 0:
@@ -91,7 +89,7 @@ def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
 def _product(one: Item, two: Item, apart: Apart, where: str) -> tuple[ChannelPart, ...] | None:
     """E x y of two leaves, None for 0; for Gaussians z and s, E z phi(s) = E z s E phi'(s).
 
-    Raises: FreshnessError where it has no rule.
+    Raises: FreshnessError if it has no rule.
     """
     if one is two:
         return one.parts
@@ -151,5 +149,5 @@ def _expectation(one: Item, two: Item, apart: Apart, where: str) -> tuple[Channe
 def _unknown(where: str) -> FreshnessError:
     return FreshnessError(
         f"{where}: the addends (feature maps or their gradients) share weights, and their "
-        "correlation is not known; end all addends of the Sum but one in an Affine of their own"
+        "correlation is unknown; end all addends of the Sum but one in separate Affine layers"
     )

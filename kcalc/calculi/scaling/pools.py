@@ -23,7 +23,7 @@ Array = np.ndarray
 
 
 def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
-    """The state behind a pooling layer.
+    """The state after a pooling layer.
 
     Raises: NoRule for weighted means; KcalcError for maxima and cut windows in networks with
     symbols.
@@ -109,7 +109,7 @@ def uniform_pairs(level: Level, rho: float) -> Level:
 
 
 def _off_diagonal(joint: Level, level: Level) -> float:
-    """The mean over pairs of different locations of their correlation."""
+    """The mean correlation over pairs of different locations."""
     size = level.values.size
     if size == 1:
         return 0.0
@@ -146,13 +146,13 @@ def _note_mean(
     if node in calculus.pairs:
         calculus.note(
             "network",
-            "before mean pooling nu is that of wide layers: gradients are taken as independent of "
-            "the filters that they reach",
+            "before mean pooling nu is the value for wide layers: gradients are treated as "
+            "independent of the filters that they reach",
         )
     if node not in calculus.pairs and not calculus.symbolic and r != 0:
         calculus.note(
             node,
-            "one correlation stands for all pairs of locations; effects of borders are neglected",
+            "one correlation represents all pairs of locations; border effects are neglected",
             "heuristic",
         )
 
@@ -173,7 +173,9 @@ def _largest(
         rho = float(calculus.correlation.get(node, law.rho))
     elif law.kind != "normal":
         calculus.violated(
-            node, "it takes the maximum of values of unknown law, as if normal of that mean square"
+            node,
+            "it takes the maximum of values of unknown law, treated as normal with that "
+            "mean square",
         )
     number = window.counts
     middle = [level.mapped(lambda values: window.summed(values) / number) for level in levels]
@@ -190,8 +192,8 @@ def _largest(
     calculus.correlations[node] = rho
     calculus.violated(
         node,
-        f"max pooling multiplies the activation scaling by about {ratio:.5g}, and which location "
-        f"it takes depends on the weights before it",
+        f"max pooling multiplies the activation scaling by about {ratio:.5g}, and the selected "
+        "location depends on the weights before it",
     )
     if phi is None and law.kind == "normal":
         return State(
@@ -231,7 +233,7 @@ def _largest_part(
             Level(mean.values, 2 * mean.exponent),
         )
         return ChannelPart(channels, square, None, _mean_correlation(square, vectors))
-    # sqrt of the mantissa: used in products of two alone
+    # sqrt of the mantissa: only used in products of two
     roots = Level(np.sqrt(q.values), q.exponent)
     values = shared * np.outer(roots.values, roots.values)
     joint = Level(values, q.exponent).plus(
@@ -275,7 +277,7 @@ def _by_window(
         even = q if q.exponent % 2 == 0 else Level(q.values * 2, q.exponent - 1)
         return Level(np.sqrt(even.values) * factors, even.exponent // 2)
     values = q.plain("the mean square before a max pooling layer")
-    # equal but for rounding
+    # equal up to rounding
     keys = [
         (float(f"{value:.12g}"), count)
         for value, count in zip(values.tolist(), number.tolist(), strict=True)
@@ -313,7 +315,7 @@ def _selected(
 
 
 def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State:
-    """The state behind an activation of the maximum of a window of normals."""
+    """The state after an activation of the maximum of a window of normals."""
     law = below.law
     assert law.counts is not None
     parts, slopes = [], []
@@ -323,7 +325,7 @@ def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State
     calculus.slopes[node] = tuple(slopes)
     calculus.note(
         node,
-        f"{phi.name} reads the maximum of a window of normals; its moments are those of that law",
+        f"{phi.name} reads the maximum of a window of normals; its moments are for that law",
         "heuristic",
     )
     return State(tuple(parts), below.locations, below.size, EntryLaw("mixed"), below.support)

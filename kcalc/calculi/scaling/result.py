@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Node = Hashable
-Number = Any
+Number = float  # a SymPy expression where the network has symbols
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,22 +76,22 @@ class TensorScaling:
         )
 
     @property
-    def forward_map(self) -> Any:
+    def forward_map(self) -> Number | np.ndarray:
         """f by location, shape ``locations``."""
         return self._mapped(self.forward_level, "the second moment")
 
     @property
-    def backward_map(self) -> Any:
+    def backward_map(self) -> Number | np.ndarray:
         """b by location, shape ``locations``."""
         return self._mapped(self.backward_level, "the backward second moment")
 
     @property
     def log10(self) -> tuple[float, float]:
-        """The decimal logarithms of f and b, also where they are beyond double precision."""
+        """The decimal logarithms of f and b, even beyond double precision."""
         return self.forward_level.log10(), self.backward_level.log10()
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data; logarithms where numbers are beyond double precision."""
+        """All values as plain data; logarithms for numbers beyond double precision."""
         names = ("forward", "backward", "scaling")
         if self.forward_level.symbolic:
             values: dict[str, Any] = {name: str(getattr(self, name)) for name in names}
@@ -132,8 +132,8 @@ class WeightScaling:
     def gamma(self) -> Number:
         """zeta / (n m k^2 E[W^2]^2 / groups), zeta with the gradient through this layer only.
 
-        It predicts nu = E[gW^2]/E[W^2], gW the gradient of W, where cotangents of different
-        locations are uncorrelated. The letter is the paper's; the gamma of shaped activations
+        It predicts nu = E[gW^2]/E[W^2], gW the gradient of W, if cotangents of different locations
+        are uncorrelated. The name follows the paper; the gamma of shaped activations
         (:attr:`Constants.gamma`) is an output scale.
 
         Raises: KcalcError beyond double precision.
@@ -144,7 +144,7 @@ class WeightScaling:
     def extrinsic(self) -> Number:
         """n k^2 sum_p f(x)^2 b(y)/f(y) over output locations p, x the input and y the output.
 
-        It equals gamma where biases start at 0. [Scaling sec. 4, corrected]
+        It equals gamma if biases start at 0. [Scaling sec. 4, corrected]
         """
         return one_value(self.extrinsic_level, f"gamma at node {self.node!r}")
 
@@ -152,7 +152,7 @@ class WeightScaling:
     def ratio(self) -> Number | None:
         """nu = E[gW^2]/E[W^2] with the correlations of cotangents between locations.
 
-        Mean pooling makes such correlations; None where they were not followed.
+        Mean pooling makes such correlations; None if they were not followed.
         """
         return (
             None
@@ -173,11 +173,9 @@ class WeightScaling:
 
         A fixed multiplier of the weights keeps the function unchanged.
         """
-        return (
-            sp.sqrt(self.relative)
-            if isinstance(self.relative, sp.Basic)
-            else math.sqrt(self.relative)
-        )
+        relative: Any = self.relative
+        root: Any = sp.sqrt if isinstance(relative, sp.Basic) else math.sqrt
+        return root(relative)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data; the logarithm of gamma where it is a number."""
@@ -201,9 +199,9 @@ class Scaling(Shown):
     """The scaling calculus of a network at initialisation [Scaling].
 
     ``tensors``: {node: f, b, zeta}; ``weights``: {Affine: gamma}; ``biases``: {Affine with a bias:
-    gamma_b = sum_p b / f, f before the bias is added}; ``scalars``: {Scale: zeta / u^4, the nu of
-    its factor u if it were learned}; ``correlations``: {Pool: correlation within its windows};
-    ``violations``: where assumptions of the calculus do not hold, with the consequence.
+    gamma_b = sum_p b / f, f before adding the bias}; ``scalars``: {Scale: zeta / u^4, the nu of its
+    factor u if it were learned}; ``correlations``: {Pool: correlation within its windows};
+    ``violations``: violated assumptions and their consequences.
     """
 
     network: Network
@@ -229,12 +227,12 @@ class Scaling(Shown):
 
     @property
     def reference(self) -> Number:
-        """The target of corrections: the geometric mean of gamma, with symbols the first gamma."""
+        """The target of corrections: the geometric mean of gamma (with symbols, the first)."""
         return one_value(self.reference_level, "the mean gamma")
 
     @property
-    def output_moment(self) -> Any:
-        """E[y^2] at the output, {output: value} where there are several.
+    def output_moment(self) -> Number:
+        """E[y^2] at the output, {output: value} for several outputs.
 
         Raises: KcalcError beyond double precision.
         """

@@ -25,9 +25,9 @@ SERIAL = count()
 class ChannelPart:
     """Channels of equal second moments.
 
-    ``level``: E x^2 by location. ``pairs``: E x_p x_r for pairs of locations, None where they are
+    ``level``: E x^2 by location. ``pairs``: E x_p x_r for pairs of locations, None if they are
     uncorrelated or not followed. ``rho``: one number for E x_p x_r / sqrt(E x_p^2 E x_r^2) of any
-    two locations, effects of borders neglected.
+    two locations, neglecting borders.
     """
 
     channels: Number
@@ -102,11 +102,11 @@ def mixed(*given: tuple[Level, Number]) -> Number:
 
 @dataclass(frozen=True)
 class EntryLaw:
-    """The distribution of a feature map's entries.
+    """The distribution of the entries of a feature map.
 
-    ``kind``: "normal" (symmetric, Gaussian as widths grow), "symmetric", "post" (an activation of a
-    normal), "max" (the maximum of ``counts`` normals of mean squares ``levels`` and correlation
-    ``rho``), "mixed" (unknown, and not assumed symmetric).
+    ``kind``: "normal" (symmetric, Gaussian in the limit of large widths), "symmetric", "post" (an
+    activation of a normal), "max" (the maximum of ``counts`` normals of mean squares ``levels`` and
+    correlation ``rho``), "mixed" (unknown, and not assumed symmetric).
     """
 
     kind: str
@@ -128,7 +128,7 @@ class State:
 
     ``locations``: its spatial shape (None: none, or flattened into channels); ``size``: their
     number.  ``support``: the bits of the inputs and Affine layers that it depends on.  ``final``:
-    the bits of the Affine layers of whose outputs it is a linear combination, else 0. ``terms``:
+    the bits of the Affine layers if it is a linear combination of their outputs, else 0. ``terms``:
     the linear combination [(factor, state)] that it is.  Of the output of an activation: ``source``
     is the pre-activation, ``sides`` are the slopes (for x >= 0, for x < 0) of a rectifier,
     ``slopes`` is E phi' by part.
@@ -153,7 +153,7 @@ class State:
 
     @property
     def flat(self) -> bool:
-        """True where locations have become channels."""
+        """True if locations have become channels."""
         return self.locations is None and self.size > 1
 
     @property
@@ -189,7 +189,7 @@ def weighted(given: Sequence[tuple[Number, Level]]) -> Level:
 
 
 def locations_of(shape: Sequence[int] | None) -> int:
-    """The number of locations; 1 where there are none."""
+    """The number of locations; 1 if there are none."""
     return 1 if shape is None else prod(shape)
 
 
@@ -204,15 +204,14 @@ def edges(parts: Sequence[Any]) -> tuple[Number, ...]:
 def refined(states: Sequence[State], where: str) -> list[tuple[ChannelPart, ...]]:
     """The parts of several states, split at all boundaries of any of them.
 
-    Raises: KcalcError where symbolic boundaries differ.
+    Raises: KcalcError if symbolic boundaries differ.
     """
     ends = [edges(state.parts) for state in states]
     if all(one == ends[0] for one in ends):
         return [state.parts for state in states]
     if any(getattr(end, "free_symbols", None) for one in ends for end in one):
         raise KcalcError(
-            f"{where}: concatenations are added whose parts do not line up; give the widths as "
-            f"numbers"
+            f"{where}: misaligned concatenations are added; give the widths as numbers"
         )
     union = sorted({end for one in ends for end in one})
     return [_cut(state.parts, union) for state in states]

@@ -1,4 +1,4 @@
-"""A scaling as a table, weights of equal extents and equal gamma in one row."""
+"""A scaling as a table, with weights of equal extents and equal gamma in one row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEAD = ("weight", "extents", "E W^2", "gamma", "gamma/ref", "correction")
 
 
 def rows(scaling: Any) -> list[tuple[str, ...]]:
-    """The table: its head, and a row per group of weights that are equal but for their names."""
+    """The table: a header, and a row per group of weights that only differ in name."""
     groups: dict[tuple[str, ...], list[Any]] = {}
     for _, weight in scaling.ordered():
         cells = (
@@ -68,14 +68,14 @@ def _shown(value: Any) -> str:
 
 
 def _level(level: Level) -> str:
-    """A number as text, as a power of ten where it is beyond double precision."""
+    """A number as text, as a power of ten if it is beyond double precision."""
     if level.symbolic or abs(level.log10()) < 300:
         return _shown(one_value(level, "gamma"))
     return f"1e{level.log10():+.4f}"
 
 
 def violation_lines(scaling: Any) -> list[str]:
-    """One line per text of a violation, with its nodes."""
+    """One line per violation, with its nodes."""
     grouped: dict[str, list[str]] = {}
     for violation in scaling.violations:
         grouped.setdefault(violation.text, []).append(str(violation.node))

@@ -38,7 +38,7 @@ def spread_pairs(window: TapWindow, values: Array) -> Array:
     """
     size = prod(axis.size for axis in window.axes)
     out = np.zeros((size, size))
-    for tap in window.sources.T:  # which may read a location twice, where the image is continued
+    for tap in window.sources.T:  # which may read a location twice if the image is extended
         inside = np.flatnonzero(tap >= 0)
         np.add.at(out, np.ix_(tap[inside], tap[inside]), values[np.ix_(inside, inside)])
     return out

@@ -24,17 +24,20 @@ from ...gaussian.certified.ranges import Interval, above, below, constant, hull,
 from ...gaussian.certified.suprema import BITS, largest, least
 
 _JUMPING = (sp.sign, sp.Heaviside, sp.Piecewise)
-_UNKNOWN = "nothing is declared of {} far out, so no bound is known on the whole line; give reach="
+_UNKNOWN = (
+    "the behaviour of {} at infinity is not declared, so no bound is known on the whole "
+    "line; give reach="
+)
 _Parts = tuple[list[SmoothPiece], list[list[Interval]]]
 
 
 @dataclass(frozen=True)
 class ActivationBounds(Shown):
-    """Bounds on one interval, inf where nothing is proven.
+    """Bounds on one interval, inf if nothing is proven.
 
     ``value`` >= |phi|, ``slope`` >= |phi'|, ``curvature`` >= |phi''|, ``least_slope`` <= |phi'|;
     ``at_zero`` is |phi(0)|. ``curvature`` is a Lipschitz constant of phi', inf if phi' jumps.
-    ``note``: what to do where nothing is known of phi far out.
+    ``note``: advice if the behaviour of phi at infinity is unknown.
     """
 
     hidden = ("note",)
@@ -54,19 +57,19 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
     """Bounds of |phi|, |phi'| and |phi''| on |x| <= reach, by default on all x.
 
     On a finite interval they are proven by ball arithmetic. On the whole line they are proven for
-    piecewise polynomials, and rest on what the catalogue declares of its activations far out. They
-    survive the four constants of a transformation. For other activations they are infinite there,
-    and ``note`` says so; give ``reach``.
+    piecewise polynomials; for other catalogue activations they rely on declared behaviour at
+    infinity. Transformations by the four constants preserve them. For other activations they are
+    infinite there, and ``note`` says so; give ``reach``.
 
     The search for the suprema has a budget. Bounds usually exceed the suprema by at most 1e-9
-    (relative); they are valid, but less tight, where the budget is used up.
+    (relative); they stay valid, but are less tight, if the budget runs out.
 
     Parameters
     ----------
     phi : Activation
         a continuous activation given by a formula.
     reach : float, optional
-        bounds are wanted for |x| <= reach, by default for all x.
+        compute bounds for |x| <= reach, by default for all x.
 
     Returns
     -------
@@ -75,8 +78,8 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
     Raises
     ------
     KcalcError
-        For callables, of which nothing can be proven, for activations that jump, which have no
-        Lipschitz constant, and for a reach that is negative or no number.
+        For callables, about which nothing can be proven; for activations that jump, which have no
+        Lipschitz constant; and for a reach that is not a number >= 0.
 
     """
     checked(phi).refuse_numeric_only("proven Lipschitz constant")
@@ -108,7 +111,7 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
 def _bounds(
     phi: Activation, tails: Tails, low: float, high: float, shift: float = 0.0
 ) -> ActivationBounds:
-    """The bounds of phi + shift on [low, high]; its value at 0 is left out."""
+    """The bounds of phi + shift on [low, high], without its value at 0."""
     near = whole = (low, high)
     if isinstance(tails, Core):
         core = below(float(tails.low)), above(float(tails.high))
@@ -199,6 +202,6 @@ def _pieces(phi: Activation, low: float, high: float) -> list[SmoothPiece]:
 
 
 def _outwards(exact: Any, place: float, side: int) -> float:
-    """The end of a piece as a float, rounded outwards where the exact end is no float."""
+    """The end of a piece as a float, rounded outwards unless it is exact."""
     is_float = exact is None or sp.Rational(*place.as_integer_ratio()) == exact
     return place if is_float else below(place) if side < 0 else above(place)

@@ -57,7 +57,7 @@ def smoothness(
     network
         a network without symbols.
     features
-        the width of layers that state none, or {node: width, None: others}.
+        the width of layers without one, or {node: width, None: others}.
     X
         the examples, (N, features) or (N, height, width, features); {input: array} for several
         inputs.
@@ -67,16 +67,16 @@ def smoothness(
         {node: array (fan-in, outputs) or a convolution kernel, or {"weight": ..., "bias": ...}}.
     radius
         every layer's parameters lie in a Frobenius ball of this radius about its weights, about 0
-        where none are given. By default 0 for layers with given weights; the bounds of a normalised
+        if none are given. By default 0 for layers with given weights; the bounds of a normalised
         layer without weights and radius hold for all w.
     normalisation
         the layer's weights are W = P(w). None: P(w) = w. "entry": every entry x of w becomes
         scale x / sqrt(epsilon + x^2). "weight": the weights r into each output become
         scale r / sqrt(epsilon + |r|^2).
     epsilon
-        a number > 0; the value for all nodes is also that of BatchNorm.
+        a number > 0; a value for all nodes also applies to BatchNorm.
     scale
-        a factor, or "contracting", so that the spectral norm of P(w) is at most 0.99 for all w.
+        a factor, or "contracting", so the spectral norm of P(w) is at most 0.99 for all w.
     biases
         False keeps biases constant at their given value, by default 0.
     loss
@@ -85,7 +85,7 @@ def smoothness(
         the curvature of the first two losses needs the targets, (N, outputs), or an upper bound
         ``level`` of the loss, for example its value at the start of descent.
     output
-        the output that enters the loss, where there are several.
+        the output that enters the loss, if there are several.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def smoothness(
     Raises
     ------
     KcalcError
-        For layers outside the class (LayerNorm, RMSNorm, Product, Opaque, activations that jump),
+        For unsupported layers (LayerNorm, RMSNorm, Product, Opaque, activations that jump),
         unbounded slopes, missing widths, radii or image shapes, and symbols.
 
     [MacDonald et al. 2023; Prop. 4.2-4.6, Theorem 4.7]
@@ -116,7 +116,7 @@ def smoothness(
     )
     check_nodes(wide if output is None else network, choices)
     data = _data(wide, X, examples, q)
-    refuse_displaced(wide, "bounds that count how often windows read a position")
+    refuse_displaced(wide, "bounds that depend on how often windows read a position")
     sizes = {node: bound.locations for node, (bound, _, _) in data.items()}
     refuse_other_sizes(wide, {node: size for node, size in sizes.items() if size is not None})
     count = next(iter(data.values()))[1]
@@ -152,7 +152,7 @@ def smoothness(
 
 
 def _up_to(network: Network, node: Node) -> Network:
-    """The part of a network on which one output depends."""
+    """The part of a network that one output depends on."""
     needed = {node}
     for name, _, parents in reversed(tuple(network.steps())):
         needed |= set(parents) if name in needed else set()
@@ -166,7 +166,7 @@ def _up_to(network: Network, node: Node) -> Network:
 def _data(
     network: Network, X: Any, examples: Any, q: Any
 ) -> dict[Node, tuple[Bound, int, np.ndarray | None]]:
-    """{input: (its bound, number of examples, the (N, features) array where it is known)}."""
+    """{input: (its bound, number of examples, the (N, features) array if known)}."""
     if X is not None:
         return _given_data(network, X)
     examples = whole(examples, "examples", 1)
@@ -176,7 +176,7 @@ def _data(
         layer: Any = network.layer(node)
         if layer.features is None:
             raise KcalcError(
-                f"the number of features of the input {node!r} is not known; give features= (or X=)"
+                f"the number of features of the input {node!r} is unknown; give features= (or X=)"
             )
         locations = _locations(layer.image_shape, node)
         one = math.sqrt(levels[node] * layer.features * math.prod(locations or ()))
@@ -226,7 +226,7 @@ def _given_data(network: Network, X: Any) -> dict[Node, tuple[Bound, int, np.nda
 
 
 def _residual(loss: Any, level: Any, targets: Any, out: Bound, examples: int) -> float | None:
-    """The log of a bound of N |D gamma|, gamma the mean loss; None where there is none.
+    """The log of a bound of N |D gamma|, gamma the mean loss; None if there is none.
 
     Losses without bounded slope need the ``level`` or the ``targets``.
     """
@@ -274,8 +274,8 @@ def _regularity(p: ParameterSet, array: np.ndarray | None, rows: int) -> tuple[f
     Df is the derivative of the layer f in its parameters. ``Df Df^T = (I x X^T) DP DP^T (I x X) + I
     x 11^T``, x the Kronecker product, the second part only with a trained bias. So the smallest
     singular value of Df is at least |DP|_min sigma(X), and at least min(1, |DP|_min) times sigma of
-    X with a column of ones. ``array``: X, or None where the layer reads other layers: then the
-    bound is 1 for one row and a trained bias, else 0.
+    X with a column of ones. ``array``: X, or None if the layer reads other layers: then the bound
+    is 1 for one row and a trained bias, else 0.
     """
     if array is None:
         return NONE, 0.0 if rows == 1 and p.trained_bias else NONE
@@ -302,7 +302,7 @@ def _read(
 ) -> np.ndarray | None:
     """The data that a layer reads, (N, features).
 
-    None where it reads the output of other layers.
+    None if it reads the output of other layers.
     """
     factor, parent = 1.0, network.parents(node)[0]
     while len(network.parents(parent)) == 1:
@@ -323,9 +323,9 @@ def _set_text(rules: Upper) -> str:
     if all_of_them:
         return (
             f"bounds hold for all parameters of {all_of_them} normalised layers, and in balls "
-            f"about the given (or zero) ones of the others"
+            "around the given (or zero) parameters of the others"
         )
     return (
-        "bounds hold in balls about the given (or zero) parameters, layer by layer; outside there "
-        "is no bound"
+        "bounds hold in balls around the given (or zero) parameters, layer by layer; outside "
+        "there is no bound"
     )

@@ -16,8 +16,9 @@ Node = Hashable
 REFUTED = (
     "descent from every initialisation (Theorem 5.1 of MacDonald et al. 2023, as printed) is "
     "refuted: for one feature, one example, two residual blocks and the logistic loss, with every "
-    "hypothesis met, descent from one start stays above the loss of another. The proof takes the "
-    "smallest singular value of DF for lambda(DF), its square. Nothing here relies on the theorem"
+    "hypothesis met, descent from one start stays above the loss of another. The proof confuses "
+    "the smallest singular value of DF with its square, lambda(DF). Nothing here relies on the "
+    "theorem"
 )
 
 
@@ -61,7 +62,7 @@ def _smooth(rules: Upper) -> Hypothesis:
         node, why = next(iter(rules.rough.items()))
         return Hypothesis(name, False, f"node {node!r}: {why}")
     return Hypothesis(
-        name, True, "every layer has a locally Lipschitz derivative (being C^1 alone would not do)"
+        name, True, "every layer has a locally Lipschitz derivative (C^1 is not enough)"
     )
 
 
@@ -70,9 +71,9 @@ def _trajectory(rules: Upper) -> Hypothesis:
     if all(p.whole for p in rules.sets.values()):
         return Hypothesis(name, True, "the set is all of parameter space")
     text = (
-        "the step size is proved to decrease the loss while the parameters of every layer stay "
-        "within radius of weights (of 0 if none are "
-        "given) in the Frobenius norm; check this for your iterates"
+        "the step size provably decreases the loss while the parameters of every layer stay "
+        "within radius of weights (of 0 if none are given) in the Frobenius norm; check this for "
+        "your iterates"
     )
     return Hypothesis(name, None, text)
 
@@ -133,4 +134,4 @@ def _uniform(layers: Mapping[Node, Any]) -> Hypothesis:
             "its infimum over all parameters is 0: |DP| vanishes as normalised weights grow; give "
             "a radius",
         )
-    return Hypothesis(name, False, "no layer's part is shown to be positive")
+    return Hypothesis(name, False, "no layer's contribution is shown to be positive")

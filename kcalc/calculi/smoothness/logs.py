@@ -1,6 +1,6 @@
 """Arithmetic of non-negative bounds by their natural logarithms.
 
-Products over thousands of layers neither overflow nor underflow.
+With them, products over thousands of layers neither overflow nor underflow.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def largest_eigenvalue(corner: Log, side: Log, end: Log) -> Log:
 
 
 def number(logarithm: float) -> float:
-    """exp of a logarithm, inf where it overflows."""
+    """exp of a logarithm, inf if it overflows."""
     return math.exp(logarithm) if logarithm < 709.78 else math.inf
 
 
 def shown(logarithm: float, digits: int = 5) -> str:
-    """exp of a logarithm as text, in powers of ten where a float could not hold it."""
+    """exp of a logarithm as text, with powers of ten beyond the range of floats."""
     if math.isinf(logarithm) or abs(logarithm) < 690:
         return f"{number(logarithm):.{digits}g}"
     exponent = math.floor(logarithm / math.log(10))

@@ -1,6 +1,6 @@
 """Losses ``(1/N) sum_n c(z_n, y_n)``.
 
-Bounds of their first and second derivative, and their Polyak-Lojasiewicz constants.
+They have bounds of the first and second derivative, and Polyak-Lojasiewicz constants.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ...foundation.errors import unknown
 class Loss:
     """A cost c(z, y) for one example, z of any dimension.
 
-    ``curvature`` >= |D^2 c|. ``slope`` >= |D c|, or None where it is unbounded: then |D c| <=
-    ``pull`` |z - y|. ``pl`` is mu N in ``|grad gamma|^2 >= mu (gamma - inf gamma)`` for the mean
-    gamma over N examples, None where there is no such mu; ``remark`` gives the value or the reason.
-    ``excess`` is mean |z - y|^2 over the mean loss.
+    ``curvature`` >= |D^2 c|. ``slope`` >= |D c|, or None if it is unbounded: then |D c| <= ``pull``
+    |z - y|. ``pl`` is mu N in ``|grad gamma|^2 >= mu (gamma - inf gamma)`` for the mean gamma over
+    N examples, None if there is no such mu; ``remark`` gives the value or the reason. ``excess`` is
+    mean |z - y|^2 over the mean loss.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Loss:
     excess: float = 0.0
 
     def residual(self, level: float, examples: int) -> float:
-        """A bound of N |D gamma| = |(D c(z_n))_n| where the mean loss is at most ``level``."""
+        """A bound of N |D gamma| = |(D c(z_n))_n| if the mean loss is at most ``level``."""
         return self.pull * math.sqrt(self.excess * level * examples)
 
 
@@ -51,7 +51,10 @@ LOSSES = {
 
 
 def loss_of(name: str) -> Loss:
-    """The loss of a name. Raises: KcalcError for an unknown name, suggesting the nearest."""
+    """The loss with a given name.
+
+    Raises: KcalcError for an unknown name, suggesting a similar one.
+    """
     if not isinstance(name, str) or name not in LOSSES:
         raise unknown("loss", name, LOSSES)
     return LOSSES[name]

@@ -1,9 +1,9 @@
 """Bounds of singular values of the Jacobian J from every node to the output, by a reversed fold.
 
-``largest`` >= |J|; ``smallest`` <= inf |J^T v| over unit vectors v at the output, which is 0 where
-the output has more entries than the node. With this definition the product of smallest values
-bounds that of a product of Jacobians from below. A sum of Jacobians along several paths, with
-bounds s_i and g_i, has ``smallest >= max_i (s_i
+``largest`` >= |J|; ``smallest`` <= inf |J^T v| over unit vectors v at the output, which is 0 if the
+output has more entries than the node. With this definition the product of smallest values bounds
+that of a product of Jacobians from below. A sum of Jacobians along several paths, with bounds s_i
+and g_i, has ``smallest >= max_i (s_i
 - sum_{j != i} g_j)``, which is 1 - |Jg| for a residual block x + g. Across nodes that every path
 crosses, bounds multiply.
 """
@@ -33,7 +33,7 @@ def either(one: Gain, two: Gain) -> Gain:
 
 
 def _less(a: float, b: float) -> float:
-    """log(e^a - e^b), -inf where that is not positive."""
+    """log(e^a - e^b), -inf if that is not positive."""
     return a + math.log(-math.expm1(b - a)) if a > b else NONE
 
 

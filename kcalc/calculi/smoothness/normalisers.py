@@ -1,6 +1,6 @@
 """Normalised parameterisations.
 
-Value, first and second derivative, and bounds that hold for all parameters.
+They provide the value, first and second derivative, and bounds for all parameters.
 
 With eps > 0 and, for a row w, s = eps + |w|^2:
 
@@ -9,13 +9,13 @@ With eps > 0 and, for a row w, s = eps + |w|^2:
     batch    bn(y)   = v(m(y)) on rows y of N examples, m subtracts the mean,
              v(y)    = sqrt(N) y (N eps + |y|^2)^(-1/2)
 
-All act on the last axis of an array. NumPy arrays come back as float64, JAX arrays as JAX arrays.
+All act on the last axis of an array. NumPy arrays give float64, JAX arrays give JAX arrays.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,11 @@ from ...fields.arguments import positive_number, real_array
 from ...fields.jax_field import is_jax
 from ...foundation.errors import KcalcError, unknown
 
-Array = Any
+if TYPE_CHECKING:
+    import jax
+
+Array: TypeAlias = "np.ndarray | jax.Array"
+
 
 SECOND = 1.5 * 0.8**2.5
 """max over t of 3 t (1 + t^2)^(-5/2), attained at t = 1/2: |f''| for f(t) = t (1 + t^2)^(-1/2)."""
@@ -167,7 +171,7 @@ class WeightNormalisation(Normaliser):
 class BatchNormalisation(Normaliser):
     """``bn = v o m`` on rows of N examples [MacDonald et al. 2023, eq. 22, 25-29].
 
-    Gain and offset are left out.
+    Gain and offset are omitted.
 
     :meth:`value` and its derivatives are those of bn; :meth:`scaling` and :meth:`centring` are v
     and m.
@@ -233,7 +237,7 @@ NORMALISERS: dict[str, type[Normaliser]] = {
 
 
 def normaliser(kind: str, epsilon: float = 1.0) -> Normaliser:
-    """The normaliser of a name: "entry", "weight" or "batch".
+    """The normaliser with a given name: "entry", "weight" or "batch".
 
     Raises: KcalcError for other names and for epsilon <= 0.
     """

@@ -39,7 +39,7 @@ class ParameterSet:
 
     ``first``, ``second``: suprema of |DP| and |D^2 P| of the parameterisation W = P(w).
     ``least_first`` <= the smallest singular value of DP, ``least`` <= that of W read towards its
-    outputs (0 where there are more outputs than inputs). ``trained_bias``: whether the bias is a
+    outputs (0 if there are more outputs than inputs). ``trained_bias``: whether the bias is a
     parameter. ``whole``: the set is all of parameter space.
     """
 
@@ -70,7 +70,7 @@ class Choices:
 
 
 def of_node(given: Any, node: Node, default: Any = None) -> Any:
-    """The value for a node from one value or {node: value, None: others}.
+    """The value for a node, from one value or {node: value, None: others}.
 
     ``default`` if it has none.
     """
@@ -78,7 +78,7 @@ def of_node(given: Any, node: Node, default: Any = None) -> Any:
 
 
 def check_nodes(network: Network, choices: Choices) -> None:
-    """Raises: KcalcError where options name nodes that are not Affine."""
+    """Raises: KcalcError if options name nodes that are not Affine."""
     for name in ("weights", "radius", "normalisation", "epsilon", "scale", "biases"):
         value = getattr(choices, name)
         nodes = [node for node in value if node is not None] if isinstance(value, Mapping) else ()
@@ -119,7 +119,7 @@ def parameter_set(op: Fresh, node: Node, fan_in: int, choices: Choices) -> Param
     spectral, least = (
         (bounds.value, 0.0)
         if weight is None or radius is None
-        else _matrix(factor * rule.value(weight.T).T, op.groups)
+        else _matrix(factor * np.asarray(rule.value(weight.T)).T, op.groups)
     )
     drift = bounds.first * moved
     value = min(bounds.value, spectral + drift)
@@ -157,8 +157,8 @@ def _radius(
                 ("weights", "normalisation=...") if rule is None else ("bias", "biases=False")
             )
             raise KcalcError(
-                f"node {node!r}: its {what} may take any values, for which there is no bound; "
-                f"give radius=..., weights={{...}}, or {more}"
+                f"node {node!r}: its {what} may have any values, so there is no bound; give "
+                f"radius=..., weights={{...}}, or {more}"
             )
         return None
     number = float("nan") if isinstance(value, bool) else one_number(value, "radius")
@@ -209,7 +209,7 @@ def _arrays(
 def _matrix(weight: np.ndarray | None, groups: int) -> tuple[float, float]:
     """The largest and smallest singular value of weights towards the outputs.
 
-    Weights are taken block by block where there are groups.
+    With groups, weights are treated block by block.
     """
     if weight is None:
         return 0.0, 0.0
@@ -223,7 +223,7 @@ def _least_first(
 ) -> float:
     """A lower bound of the smallest singular value of DP over the ball.
 
-    It is attained where the longest entry or row is longer by ``radius``.
+    It is attained when the longest entry or row is longer by ``radius``.
     """
     start = np.zeros((rows, columns)) if weight is None else weight.T
     if isinstance(rule, EntryNormalisation):

@@ -60,7 +60,7 @@ class LayerBound:
 class Smoothness(Shown):
     """Bounds of the map F, parameters -> outputs on the data, and of the loss.
 
-    F is measured in Frobenius norms. The bounds hold over the parameter set of ``assumptions``.
+    Norms of F are Frobenius norms. The bounds hold over the parameter set of ``assumptions``.
 
     It prints a table of the Affine layers. Upper bounds: of the spectral norm ``|W|`` of the
     weights, and of the operator norms ``|DP|`` of the derivative of W = P(w) in the parameters w
@@ -68,9 +68,9 @@ class Smoothness(Shown):
     the singular values of the Jacobian from the layer to the output from below and above;
     ``part of lambda`` is the layer's term in the lower bound of lambda(DF).
 
-    ``bounds``, ``gains``, ``pieces`` and ``layers`` hold natural logs, so that deep networks do not
-    overflow; the properties are plain numbers, inf where they overflow (the printed text shows
-    these as powers of ten).
+    ``bounds``, ``gains``, ``pieces`` and ``layers`` hold natural logs, so deep networks do not
+    overflow. The properties are plain numbers, inf if they overflow (the printed text uses powers
+    of ten).
     """
 
     network: Network
@@ -105,7 +105,7 @@ class Smoothness(Shown):
     def parameter_curvature(self) -> float:
         """A bound of |D^2 F|, the Lipschitz constant of DF.
 
-        Raises: KcalcError where DF is not Lipschitz, naming node and reason.
+        Raises: KcalcError if DF is not Lipschitz, naming node and reason.
         """
         self._require_smooth()
         return number(float(self.bounds[self.output].bend[0]))
@@ -134,8 +134,8 @@ class Smoothness(Shown):
 
         ``(sup|D^2 c| |DF|^2 + |D gamma| N |D^2 F|) / N``.
 
-        On the parameter set, and with ``level`` on its sublevel set. Raises: KcalcError where some
-        derivative is not Lipschitz, and where neither level nor targets bound the residual.
+        It holds on the parameter set and, with ``level``, on its sublevel set. Raises: KcalcError
+        if some derivative is not Lipschitz, or if neither level nor targets bound the residual.
         """
         return number(self.log_beta)
 
@@ -216,7 +216,7 @@ class Smoothness(Shown):
         ``1 - mu lambda eta (1 - beta eta / 2)``, eta = 1/beta unless given [Theorem 2.3].
 
         It holds as long as descent stays in the parameter set. Raises: KcalcError for eta outside
-        (0, 2/beta), and where beta or mu does not exist.
+        (0, 2/beta), and if beta or mu does not exist.
         """
         if self.pl_constant is None:
             raise KcalcError(f"the loss {self.loss.name!r} has no PL constant: {self.loss.remark}")

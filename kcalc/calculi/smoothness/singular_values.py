@@ -1,6 +1,6 @@
 """Singular values of a I + b A for a wide random A.
 
-Support, density and mean square in closed form.
+The support, density and mean square have closed forms.
 
 Let A be n x n with independent entries of mean 0 and variance sigma_w^2 / n, and tau = |b| sigma_w.
 As n grows, the singular values of a I + b A fill an interval. The diagonal m of the resolvent of
@@ -12,11 +12,11 @@ the Hermitised matrix [[0, a I + b A], [(a I + b A)^*, 0]] solves ``m = -y / (y^
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from ...fields.arguments import finished, one_number, real_array
+from ...fields.arguments import Number, Numbers, finished, one_number, real_array
 from ...foundation.errors import KcalcError
 from ...foundation.guests import DRAWINGS
 from ...foundation.printing import Printed
@@ -37,8 +37,8 @@ class ResidualSpectrum(Printed):
 
     Var A_ij = sigma_w^2 / n, n large.
 
-    It describes the bulk for random A: a few singular values of one draw may lie outside, and for a
-    given matrix (A = -I/2, say) they may all do.
+    It describes the bulk for random A. A few singular values of one draw may lie outside; for a
+    fixed matrix, such as A = -I/2, all may.
     """
 
     sigma_w: float
@@ -58,9 +58,9 @@ class ResidualSpectrum(Printed):
         """(smallest, largest) singular value of the bulk.
 
         ``a`` is the shortcut weight and ``tau`` the residual weight times sigma_w. For a = 1 and t
-        = tau: ``q = sqrt(1 + 8/t^2)``, ``s+ = t sqrt((q+3)^3 / (8 (q+1)))`` and
-        ``s- = t sqrt((q-3)^3 / (8 (q-1)))`` where t < 1, else 0; both scale with a. A alone fills
-        [0, 2 tau]. Uniform entries on (-1/sqrt n, 1/sqrt n): [1/(2 sqrt 3), 4 sqrt 2 / 3].
+        = tau: ``q = sqrt(1 + 8/t^2)``, ``s+ = t sqrt((q+3)^3 / (8 (q+1)))`` and ``s- = t
+        sqrt((q-3)^3 / (8 (q-1)))`` where t < 1, else 0; both scale with a. A by itself fills [0, 2
+        tau]. Uniform entries on (-1/sqrt n, 1/sqrt n): [1/(2 sqrt 3), 4 sqrt 2 / 3].
         """
         a, tau = abs(self.shortcut_weight), self.deviation
         if a == 0:
@@ -77,7 +77,11 @@ class ResidualSpectrum(Printed):
         """``a^2 + tau^2``, the mean of the squared singular values at every n."""
         return self.shortcut_weight**2 + self.deviation**2
 
-    def density(self, x: Any) -> Any:
+    @overload
+    def density(self, x: Number) -> float: ...
+    @overload
+    def density(self, x: Numbers) -> Array: ...
+    def density(self, x: Any) -> float | Array:
         """The density at singular values x >= 0, vectorised.
 
         Raises: KcalcError unless all x are numbers >= 0.
@@ -87,7 +91,11 @@ class ResidualSpectrum(Printed):
             self._density(np.atleast_1d(points)).reshape(points.shape), points.shape, False
         )
 
-    def cdf(self, x: Any) -> Any:
+    @overload
+    def cdf(self, x: Number) -> float: ...
+    @overload
+    def cdf(self, x: Numbers) -> Array: ...
+    def cdf(self, x: Any) -> float | Array:
         """The share of singular values up to x, vectorised; about 1e-6 accurate."""
         points = self._points(x)
         return finished(np.interp(points, *self._table), points.shape, False)
@@ -102,7 +110,7 @@ class ResidualSpectrum(Printed):
         """The assumptions of the law."""
         text = (
             "square weights, independent entries of mean 0 and equal variance, width to infinity; "
-            "about the bulk, not about one matrix"
+            "for the bulk, not for a single matrix"
         )
         return (Assumption("network", text, "convention"),)
 

@@ -1,8 +1,8 @@
 """Upper bounds of every feature map over a set of parameters, by a forward fold.
 
 They bound its size, its Lipschitz constants in parameters and inputs, and its curvature in the
-parameters. For a feature map Z(theta), with |.| the Frobenius norm of all examples together or of
-one example alone:
+parameters. For a feature map Z(theta), with |.| the Frobenius norm of all examples together or of a
+single example:
 
     affine      |Z'| <= w |Z| + beta sqrt(R);   DZ' = W DZ + dP Z + db 1^T
                 |D2Z'| <= the norm of [[p2 |Z|, p1 |DZ|], [p1 |DZ|, w |D2Z|]]
@@ -14,8 +14,8 @@ one example alone:
 w >= |W|, beta >= |b|, p1 >= |DP| and p2 >= |D2P| bound the layer's parameters, R is the number of
 rows (examples times locations), l1 >= |phi'| and l2 >= |phi''|. Bounds of DZ are kept per source:
 the parameters of one layer, or all parameters before a node that every path crosses. Different
-sources are orthogonal directions, so that their squares add up. A residual block x + g(x)
-multiplies the bound of earlier sources by 1 + |Jg|, and adds sources of its own.
+sources are orthogonal directions, so their squares add up. A residual block x + g(x) multiplies the
+bound of earlier sources by 1 + |Jg|, and adds new sources.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Upper:
 
     def rule(self, op: P.Primitive, node: Node, inputs: list[Bound]) -> Bound:
         """The bound a primitive emits."""
-        # 0 times infinity, where weights are all 0 after a kink
+        # 0 times infinity, if all weights after a kink are 0
         with np.errstate(invalid="ignore"):
             found = self._rule(op, node, inputs)
         self.gains.setdefault(node, (ONE,) * len(inputs))
@@ -140,8 +140,8 @@ class Upper:
         (z,) = inputs
         if op.features is None:
             raise KcalcError(
-                f"node {node!r}: its number of features is not known, and bounds depend on it; "
-                f"give features="
+                f"node {node!r}: its number of features is unknown, but bounds depend on it; give "
+                "features="
             )
         taps, spread, locations = affine_window(op, node, z.locations)
         p = self.sets[node] = parameter_set(op, node, z.channels // op.groups * taps, self.choices)
@@ -195,7 +195,7 @@ class Upper:
 
         ``what``: what phi has on the whole line.
 
-        Raises: KcalcError where the slope is unbounded there too.
+        Raises: KcalcError if the slope is unbounded there too.
         """
         near = _bounds(phi, reach)
         if math.isinf(near.slope):
@@ -205,8 +205,8 @@ class Upper:
                 "with bounded slope, a smaller radius, or smaller inputs"
             )
         text = (
-            f"{phi.name} has {what}; it is bounded over the pre-activations that the parameter set "
-            f"and inputs allow"
+            f"{phi.name} has {what}; the bound is over the pre-activations that the parameter set "
+            "and inputs allow"
         )
         self.notes.append(Assumption(node, text, "exact"))
         return near.value, near.slope, near.curvature
@@ -302,7 +302,7 @@ def _joined(parts: list[Bound], add: Any, channels: int) -> Bound:
 
 
 def rounded_up(reach: float) -> float:
-    """A reach rounded up to a power of 2^(1/4), so that similar layers share one cached bound."""
+    """A reach rounded up to a power of 2^(1/4), so similar layers share one cached bound."""
     return 2.0 ** (math.ceil(4 * math.log2(reach)) / 4) if 0 < reach < 1e60 else reach
 
 

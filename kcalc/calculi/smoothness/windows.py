@@ -30,15 +30,15 @@ def affine_window(
     """(taps, norm of the map from an image to its patches, locations of the output).
 
     A location lies in at most ``prod ceil(k/s)`` patches, whose root bounds the norm; it is 1 for a
-    kernel of one tap.
-    Raises: KcalcError for kernels without locations to act on, and where no window fits.
+    kernel of one tap. Raises: KcalcError for kernels without locations to act on, and if no window
+    fits.
     """
     kernel, stride = _pair(op.kernel, node), _pair(op.stride, node)
     if locations is None:
         if kernel != (1, 1) or stride != (1, 1):
             raise KcalcError(
-                f"node {node!r} is a convolution and its input has no locations; give its Input "
-                f"an image_shape=(height, width)"
+                f"node {node!r} is a convolution, but its input has no locations; give its Input "
+                "an image_shape=(height, width)"
             )
         return 1, 1.0, None
     if op.padding in ("reflect", "replicate"):
@@ -66,19 +66,18 @@ def pool_norms(
     """(norm, smallest singular value, locations of the output) of pooling.
 
     The smallest singular value is inf |A^T v| over unit vectors v of outputs. The norm of mean
-    pooling is bounded by Schur's test, exact where windows do not overlap; that of max pooling by
-    the root of the number of windows that cover one entry. Raises: NoRule for weighted means,
+    pooling is bounded by Schur's test, exact if windows do not overlap; that of max pooling by the
+    root of the number of windows that cover one entry. Raises: NoRule for weighted means,
     KcalcError for inputs without locations.
     """
     if op.pooling == "weighted_mean":
         raise NoRule(
-            f"node {node!r}: smoothness bounds have no rule for pooling with weights of its own; "
-            f"use kind='mean'"
+            f"node {node!r}: smoothness bounds have no rule for weighted pooling; use kind='mean'"
         )
     if locations is None:
         raise KcalcError(
-            f"node {node!r} pools and its input has no locations; give its Input an "
-            f"image_shape=(height, width)"
+            f"node {node!r} pools, but its input has no locations; give its Input an "
+            "image_shape=(height, width)"
         )
     if op.window is None:
         norm = 1 / math.sqrt(math.prod(locations)) if op.pooling == "mean" else 1.0

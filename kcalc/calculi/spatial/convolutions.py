@@ -109,7 +109,7 @@ class Convolutions:
     def _constant(
         self, op: P.Fresh, node: Node, below: Channels, many: bool
     ) -> list[tuple[float, Array, Array]]:
-        """Terms ``sign v1 v2`` that an Affine adds to the covariance beside its taps.
+        """Terms ``sign v1 v2`` that an Affine adds to the covariance in addition to its taps.
 
         Biases have sign 1, the subtracted means of standardised weights -1; v1 and v2, (..., P),
         are those of the two images. ``many``: whether there are several input channels.
@@ -121,8 +121,8 @@ class Convolutions:
         if op.standardised:
             if not many:
                 raise KcalcError(
-                    f"node {node!r} standardises weights over one input channel, so that all are "
-                    f"0; use standardised=False"
+                    f"node {node!r} standardises weights over one input channel, so all are 0; use "
+                    "standardised=False"
                 )
             source, window = self.forms.parents[node][0], self.forms.places[node].window
             assert isinstance(window, TapWindow)
@@ -188,7 +188,7 @@ class Convolutions:
     def _settled(self, total: Array, squares: Sequence[Array], node: Node) -> Array:
         """The q values ``total``.
 
-        Raises: KcalcError where the subtracted means leave less than 1e-14 of the sum over taps.
+        Raises: KcalcError if the subtracted means leave less than 1e-14 of the sum over taps.
         """
         whole = _added([part.sum(axis=-1) for part in squares])
         if np.any((total <= 1e-14 * whole) & (whole > 0) & np.isfinite(whole)):
@@ -218,8 +218,8 @@ class Convolutions:
             return whole - part if weights else part
         if op.standardised and weights:
             raise KcalcError(
-                f"node {node!r} has standardised weights, for which the standard parameterisation "
-                f"has no rule; use 'ntk'"
+                f"node {node!r} has standardised weights, which the standard parameterisation does "
+                "not support; use 'ntk'"
             )
         window = self.forms.places[node].window
         assert isinstance(window, TapWindow)

@@ -1,7 +1,7 @@
 """Array shapes of location-wise numbers: by location of one image, or by pair of locations.
 
-P is the number of locations, leading axes index images. Where all pairs of locations are followed,
-a number of the first image is ``(..., P, 1)``, one of the second ``(..., 1, P)``, one of a pair
+P is the number of locations, leading axes index images. If all pairs of locations are followed, a
+number of the first image is ``(..., P, 1)``, one of the second ``(..., 1, P)``, one of a pair
 ``(..., P, P)``; otherwise all three are ``(..., P)``. A number equal at all locations may be a
 scalar.
 """
@@ -74,9 +74,9 @@ class Forms:
         )
 
     def over_norm(self, tangent: Array, q1: Array, q2: Array, node: Node) -> Array:
-        """A tangent kernel over sqrt(q1 q2), 0 where both are 0.
+        """A tangent kernel over sqrt(q1 q2), 0 if both are 0.
 
-        Raises: KcalcError where q is 0 but the tangent kernel is not.
+        Raises: KcalcError if q is 0 but the tangent kernel is not.
         """
         norm = np.sqrt(q1) * np.sqrt(q2)
         dead = norm == 0

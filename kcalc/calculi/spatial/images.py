@@ -23,8 +23,8 @@ LARGEST = 1e140  # entries of images; the square of a larger one overflows in su
 def input_shapes(network: Network, image_shape: Any) -> Shapes:
     """{input: (height, width)} from ``image_shape``, one shape for all inputs or {input: shape}.
 
-    By default the shapes stated by the Input layers. Raises: KcalcError where a shape is missing,
-    does not hold whole numbers >= 1, or shapes have different numbers of axes.
+    By default the shapes stated by the Input layers. Raises: KcalcError if a shape is missing, does
+    not hold integers >= 1, or shapes have different numbers of axes.
     """
     if isinstance(image_shape, Mapping):
         for node in image_shape:
@@ -82,10 +82,10 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
             )
         if array.size and np.abs(array).max() > LARGEST:
             raise KcalcError(
-                f"{what} holds {np.abs(array).max():g}, whose square is beyond double precision; "
-                f"scale the images"
+                f"{what} contains {np.abs(array).max():g}, whose square is beyond double "
+                "precision; scale the images"
             )
-        # the sum with 0.0 turns -0.0 into 0.0, so that equal images have equal bytes
+        # the sum with 0.0 turns -0.0 into 0.0, so equal images have equal bytes
         out[node] = array.reshape(array.shape[0], prod(shape), array.shape[-1]) + 0.0
     counts = {len(array) for array in out.values()}
     if len(counts) > 1 or 0 in counts:
@@ -99,8 +99,8 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
 class Images:
     """Images of every input by location.
 
-    ``q``: mean squares over channels, (N, P); ``mean``: means over channels, (N, P); ``units``:
-    x / |x|, or 0 where x = 0, (N, P, channels).
+    ``q``: mean squares over channels, (N, P); ``mean``: means over channels, (N, P); ``units``: x /
+    |x|, or 0 if x = 0, (N, P, channels).
     """
 
     q: dict[Node, Array]

@@ -1,10 +1,9 @@
-"""Kernel rules over pairs of locations: dense convolutions, mean pooling and flattening, exactly.
+"""Exact kernel rules over pairs of locations: dense convolutions, mean pooling, flattening.
 
-The numbers of a state are arrays. With P locations per image, images in leading axes: where all
-pairs of locations are followed q1 is ``(..., P, 1)``, q2 ``(..., 1, P)`` and the gap
-``(..., P, P)``; where equal locations suffice all three are ``(..., P)``. Layers that act on each
-location by itself have the rules of :class:`kcalc.calculi.kernel.Kernel`; an Affine and a Pool mix
-locations:
+The numbers of a state are arrays. With P locations per image, images in leading axes: if all pairs
+of locations are followed, q1 is ``(..., P, 1)``, q2 ``(..., 1, P)`` and the gap ``(..., P, P)``; if
+equal locations suffice, all three are ``(..., P)``. Layers that act on each location separately use
+the rules of :class:`kcalc.calculi.kernel.Kernel`; an Affine and a Pool mix locations:
 
     K'[p, p'] = sigma_w^2 / taps * sum_t K[p + t, p' + t] + sigma_b^2
     K'[p, p'] = mean over s, t in the windows of K[p + s, p' + t]
@@ -67,8 +66,8 @@ def location_kernel(
 class LocationKernel:
     """The calculus of kernel maps over pairs of locations.
 
-    ``kernel`` has the rules of layers that act on each location by itself, ``convolutions`` that of
-    new weights, ``pools`` those of pooling and of matrices over locations.
+    ``kernel`` contains the rules of layers that act on each location separately, ``convolutions``
+    the rule of new weights, ``pools`` the rules of pooling and of matrices over locations.
     """
 
     kernel: Kernel
@@ -82,14 +81,14 @@ class LocationKernel:
             self.kernel.whole,
             self.convolutions.weights.tangent,
         )
-        self.gradual = Tangent(self.kernel, {})  # of what has a gradient of its own
+        self.gradual = Tangent(self.kernel, {})  # of operations that have its own gradient
 
     def entered(
         self, node: Node, q: tuple[Array, Array], mean: tuple[Array, Array], gap: Array
     ) -> Channels:
         """The state of an Input node.
 
-        It is made from the q values and means ``(..., P)`` of the node and the gaps in the node's
+        It is built from the q values and means ``(..., P)`` of the node and the gaps in the node's
         form.
         """
         q1, q2 = self.forms.lifted(*q, node)
@@ -169,7 +168,7 @@ class LocationKernel:
         return state.map(lifted)
 
     def _group_norm(self, op: P.Norm, node: Node, below: Channels) -> Channels:
-        """Divide by the size over all channels and locations, the mean taken off if centred."""
+        """Divide by the size over all channels and locations; if centred, subtract the mean."""
         # one channel of a given image suffices for statistics over locations
         if not all(t.atom.raw for pair in below.pairs for t in pair.terms):
             check_several(op, node)

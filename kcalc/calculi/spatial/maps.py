@@ -1,20 +1,19 @@
 """Kernels of convolutional networks on images, by exact recursion over pairs of locations.
 
-Delta-initialised networks without mean pooling act on each location by itself; dense convolutions
-and mean pooling do not. Here the q value of every location and the covariances of pairs of
-locations are followed, for NNGP, tangent kernel and kernel maps alike.
-[DKS sec. 20; Novak et al. 2019; Arora et al. 2019]
+Delta-initialised networks without mean pooling act on each location separately; dense convolutions
+and mean pooling do not. This module follows the q value of every location and the covariances of
+pairs of locations, for the NNGP, the tangent kernel and kernel maps. [DKS sec. 20; Novak et al.
+2019; Arora et al. 2019]
 
 Cost per pair of images and layer, P locations: O(P taps) operations, or O(P^2 taps) in layers
 before a mean pooling.
 
-Accuracy: kernels to rounding.
-1 - c of near-duplicates keeps its digits through convolutions, homogeneous activations and Flatten.
-Mean pooling forms 1 - c from covariances, with an absolute error of about 1e-16; C' of a kinked
-activation behind it has an error of about 1e-8. The kernel of equal images is that of one image
-with itself. Activations without a closed form are evaluated by Hermite series; where a series is
-too long, they are integrated numerically, and more than :data:`kcalc.calculi.location_maps.MOST`
-pairs of q values are refused.
+Accuracy: kernels are accurate to rounding. 1 - c of near-duplicates keeps its digits through
+convolutions, homogeneous activations and Flatten. Mean pooling forms 1 - c from covariances, with
+an absolute error of about 1e-16; C' of a kinked activation after it has an error of about 1e-8. The
+kernel of equal images is that of one image with itself. Activations without a closed form are
+evaluated by Hermite series; if a series is too long, they are integrated numerically, and more than
+:data:`kcalc.calculi.location_maps.MOST` pairs of q values are refused.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ Node = Hashable
 Array = np.ndarray
 Values = dict[Node, tuple[Array, ...]]  # {output: (NNGP, NTK) or (NNGP,)}, each (..., P)
 WEIGHTS = ("dense", "delta")
-CACHED = 2**18  # numbers per array in a block, so that arrays stay in the cache
-NUMBERS = (4, 20)  # float64 arrays per node: kept, and temporary ones of one rule
+CACHED = 2**18  # numbers per array in a block, so arrays stay in the cache
+NUMBERS = (4, 20)  # float64 arrays per node: stored, and temporary in one rule
 COEFFICIENTS = 4000  # float64 numbers per location for the Hermite series of an activation
 
 
@@ -72,8 +71,8 @@ class LocationReading:
 
     ``delta``: convolutions are Delta-initialised; ``assume``: as ``assume_independent`` of the
     kernel calculus; ``fan_in``: {Affine: channels read by one tap} for the standard
-    parameterisation; ``trial``: the tangent kernel is wanted too; ``all_pairs``: all pairs of
-    locations are followed at every node.
+    parameterisation; ``trial``: whether the tangent kernel is also needed; ``all_pairs``: all pairs
+    of locations are followed at every node.
     """
 
     network: Network
@@ -98,8 +97,8 @@ class LocationReading:
     ) -> tuple[LocationKernel, dict[Node, Channels]]:
         """The calculus and the state of every node.
 
-        ``pooled``: pooled q values as in :class:`Pools`; None where ``first`` and ``second`` are
-        the same images.
+        ``pooled``: pooled q values as in :class:`Pools`; None if ``first`` and ``second`` are the
+        same images.
         """
         weights = ConvolutionWeights(self.delta, tangent, self.fan_in, seeds)
         kernel = location_kernel(Forms(self.places, self._parents), weights, self.assume, pooled)
@@ -121,7 +120,7 @@ class LocationReading:
             return kernel, interpret(self.network, kernel, inputs)
 
     def values(self, kernel: LocationKernel, states: Mapping[Node, Channels]) -> Values:
-        """Kernels at the outputs; averaged over locations behind a Flatten."""
+        """Kernels at the outputs; averaged over locations after a Flatten."""
         out: Values = {}
         for node in self.network.outputs:
             q1, q2, gap = kernel.whole(states[node])
@@ -141,7 +140,7 @@ class LocationReading:
         return 8 * (NUMBERS[0] * sum(entries) + NUMBERS[1] * max(entries))
 
     def images_within(self, memory: float) -> int:
-        """The most images per side of a block whose Hermite coefficients fit in ``memory`` MiB."""
+        """The maximal side of a block whose Hermite coefficients fit in ``memory`` MiB."""
         kinds = [
             (self.network.layer(node), self.places[node])
             for node in self.network.nodes_of(Nonlinear)
@@ -150,9 +149,9 @@ class LocationReading:
         return max(int(memory * 2**20 / (8 * COEFFICIENTS * max(counts, default=0) + 1)), 1)
 
     def pairs_within(self, memory: float) -> int:
-        """How many pairs of images fit into ``memory`` MiB.
+        """The number of pairs of images that fit into ``memory`` MiB.
 
-        Raises: KcalcError where one does not.
+        Raises: KcalcError if one does not.
         """
         pairs = int(
             positive_number(memory, "memory, a number of MiB,") * 2**20 / self.bytes_per_pair()
@@ -191,7 +190,7 @@ class LocationReading:
         return Own(values, q, pooled)
 
     def refuse_slow(self, own: Own) -> None:
-        """Refuse activations with too many numerical integrals at the q values of these images.
+        """Reject activations with too many numerical integrals at the q values of these images.
 
         Raises: KcalcError naming the node.
         """
@@ -248,10 +247,12 @@ class SpatialKernelMap(OfReading, Shown):
     def __init__(self, reading: LocationReading) -> None:
         self.reading = reading
 
-    def __call__(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
+    def __call__(
+        self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False
+    ) -> Array:
         """The cosines of the outputs for all pairs of images.
 
-        Nan where an output is 0 with certainty.
+        Nan if an output is 0 with certainty.
         """
         table, own = self._table(X, Y, False, memory, progress)
         first, second = own
@@ -264,12 +265,11 @@ class SpatialKernelMap(OfReading, Shown):
 
         return self._finished({node: cosine(node) for node in table}, single_precision(X, Y))
 
-    def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
+    def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Array:
         """The covariance of the outputs as a Gaussian process, all pairs of images.
 
-        ``X``: images, (N, height, width, channels), or {input: array}.
-        Raises: KcalcError for arrays of another shape, for nan, and where one pair needs more than
-        ``memory`` MiB.
+        ``X``: images, (N, height, width, channels), or {input: array}. Raises: KcalcError for
+        arrays of another shape, for nan, and if one pair needs more than ``memory`` MiB.
         """
         table, _ = self._table(X, Y, False, memory, progress)
         return self._finished(
@@ -292,9 +292,9 @@ class SpatialKernelMap(OfReading, Shown):
     def c_values(self, x: Any, y: Any, pairs: bool = False) -> dict[Node, Array]:
         """{node: c value at every location} for two images.
 
-        ``x``, ``y``: the images, (height, width, channels).
-        ``pairs``: of all pairs of locations, (*locations of x, *locations of y). nan where a q
-        value is 0, for there is no cosine.
+        ``x``, ``y``: the images, (height, width, channels). ``pairs``: of all pairs of locations,
+        (*locations of x, *locations of y). Entries are nan if a q value is 0, because there is no
+        cosine.
         """
         followed = truth(pairs, "pairs")
         reading = replace(self.reading, all_pairs=True) if followed else self.reading
@@ -337,7 +337,7 @@ class SpatialKernelMap(OfReading, Shown):
         for node, array in given[-1].items():
             if array.shape[-1] != given[0][node].shape[-1]:
                 raise KcalcError(
-                    f"X has {given[0][node].shape[-1]} channels at the input {node!r}, Y has "
+                    f"X has {given[0][node].shape[-1]} channels at the input {node!r}, but Y has "
                     f"{array.shape[-1]}"
                 )
         arrays, ones, twos = distinct(given[0], given[1] if Y is not None else None)
@@ -373,7 +373,7 @@ class SpatialKernelMap(OfReading, Shown):
     ) -> Values:
         """Kernels of the distinct images ``left`` with ``right``.
 
-        Where both are the same images, one half is computed and mirrored.
+        If both are the same images, one half is computed and mirrored.
         """
         symmetric = np.array_equal(left, right)
         side = block[1]
@@ -446,8 +446,8 @@ class SpatialKernelMap(OfReading, Shown):
 class SpatialTangentKernel(SpatialKernelMap):
     """The tangent kernel of a network on images, ``K.matrix(X, Y=None)``.
 
-    ``K.nngp`` has its NNGP kernel, ``K.nngp.matrix(X, Y=None)``, and its cosines,
-    ``K.nngp(X, Y=None)``.
+    ``K.nngp`` provides its NNGP kernel, ``K.nngp.matrix(X, Y=None)``, and its cosines, ``K.nngp(X,
+    Y=None)``.
     """
 
     @property
@@ -460,7 +460,7 @@ class SpatialTangentKernel(SpatialKernelMap):
         """The parameterisation, "ntk" or "standard"."""
         return "ntk" if self.reading.fan_in is None else "standard"
 
-    def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
+    def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Array:
         """The tangent kernel of all pairs of images.
 
         ``X``: images, (N, height, width, channels), or {input: array}.
@@ -470,7 +470,7 @@ class SpatialTangentKernel(SpatialKernelMap):
 
     def both(
         self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Array, Array]:
         """(NNGP, tangent kernel) from one pass.
 
         ``X``: images, (N, height, width, channels), or {input: array}.
@@ -479,11 +479,11 @@ class SpatialTangentKernel(SpatialKernelMap):
 
     def layer_kernel(
         self, node: Node, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False
-    ) -> Any:
+    ) -> Array:
         """The part of the tangent kernel from the parameters of one Affine; all parts sum to it.
 
-        ``X``: images, (N, height, width, channels), or {input: array}.
-        Raises: as for ``matrix``, and KcalcError for a node that is no Affine.
+        ``X``: images, (N, height, width, channels), or {input: array}. Raises: as for ``matrix``,
+        and KcalcError for a node that is not an Affine.
         """
         if node not in self.network.nodes_of(Affine):
             raise unknown("Affine layer", node, map(str, self.network.nodes_of(Affine)))

@@ -27,7 +27,7 @@ from ..windows import (
 Node = Hashable
 MAX = (
     "max pooling has no exact rule over locations; use Pool('mean') or a strided convolution, or "
-    "spatial='delta', which treats it as the identity, as .assumptions state"
+    "spatial='delta', which treats it as the identity (see .assumptions)"
 )
 
 
@@ -36,8 +36,8 @@ class SpatialPlace:
     """The locations of one feature map.
 
     ``full``: all pairs of locations are followed, otherwise only equal ones. ``flat``: after a
-    Flatten, so that locations are channels. ``window``: the locations of its input that an Affine,
-    Pool or TokenMix reads; None for other layers.
+    Flatten, so locations are channels. ``window``: the locations of its input that an Affine, Pool
+    or TokenMix reads; None for other layers.
     """
 
     shape: tuple[int, ...]
@@ -64,11 +64,10 @@ def plan(
 ) -> dict[Node, SpatialPlace]:
     """{node: :class:`SpatialPlace`} for inputs of the given shapes.
 
-    ``delta``: convolutions read their centre tap only. Pairs of different locations matter to mean
-    pooling and token mixing only, so they are followed in layers before these; ``all_pairs``:
-    follow them everywhere.
-    Raises: KcalcError naming the node for shapes that do not fit, max pooling, and a convolution or
-    pooling after Flatten.
+    ``delta``: convolutions only read their centre tap. Pairs of different locations matter only for
+    mean pooling and token mixing, so they are followed in layers before these; ``all_pairs``:
+    follow them everywhere. Raises: KcalcError naming the node for shapes that do not fit, max
+    pooling, and a convolution or pooling after Flatten.
     """
     places: dict[Node, SpatialPlace] = {}
     for node, op, reads in network.operations:
@@ -123,7 +122,7 @@ def _alike(
     shapes = {(p.shape, p.flat) for p in many or below}
     if len({(p.count, p.flat) for p in many or below}) == 1 and any(
         len(p.shape) == 1 for p in many or below
-    ):  # tokens made by a matrix are in the order of the locations
+    ):  # tokens from a matrix are in the order of the locations
         shapes = {(below[0].shape, below[0].flat)}
     if len(shapes) > 1:
         listed = ", ".join(f"{p!r}: {b}" for p, b in zip(reads, below, strict=True))
@@ -133,8 +132,8 @@ def _alike(
     first = (many or below)[0]
     if first.flat and isinstance(op, P.Join | P.Norm) and getattr(op, "over", "") != "batch":
         raise KcalcError(
-            f"node {node!r}: {op.kind} after a Flatten has no rule over locations; put an Affine "
-            f"in between"
+            f"node {node!r}: {op.kind} after a Flatten is not supported over locations; put an "
+            "Affine in between"
         )
     return SpatialPlace(first.shape, False, first.flat)
 
@@ -182,8 +181,8 @@ def _followed(
 def tap_widths(network: Network, features: int | None) -> dict[Node, int]:
     """{Affine: channels that one of its outputs reads at one location}.
 
-    ``features``: the width of layers that state none.
-    Raises: KcalcError naming the node whose width is not known.
+    ``features``: the width of layers without one. Raises: KcalcError naming a node of unknown
+    width.
     """
     known = dict(filled(network, features, L.Affine).features)
     out: dict[Node, int] = {}

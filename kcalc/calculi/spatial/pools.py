@@ -77,8 +77,8 @@ class Pools:
     def gathered(self, pair: Pair, node: Node) -> Pair:
         """One group of channels whose locations are copies of locations, or 0.
 
-        Locations that read other channels of one location have the product of their means as their
-        second moment.
+        For locations that read different channels of one location, the second moment is the product
+        of their means.
         """
         m, place, source = pair.moments, self.forms.places[node], self.forms.parents[node][0]
         window, full = place.window, self.forms.places[source].full
@@ -99,8 +99,8 @@ class Pools:
         if np.any(apart):
             if pair.raw:
                 raise KcalcError(
-                    f"node {node!r} makes locations of the channels of an image, and how these "
-                    f"go together is not known; put an Affine before it"
+                    f"node {node!r} turns channels of an image into locations, but their "
+                    "correlation is unknown; put an Affine before it"
                 )
             norm = np.sqrt(q1) * np.sqrt(q2)
             cosine = mean1 * mean2 / np.where(norm > 0, norm, 1.0)

@@ -1,4 +1,4 @@
-"""Kernels on images: what ``spatial="exact"`` asks for."""
+"""Kernels on images, for ``spatial="exact"``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _of_images(options: dict[str, Any]) -> tuple[Any, str]:
         raise KcalcError("image_shape and weights need spatial='exact'; pass it too, or drop them")
     if options:
         raise KcalcError(
-            f"{next(iter(options))}= is for tokens that are alike; with spatial='exact' say "
-            f"image_shape=(tokens,)"
+            f"{next(iter(options))}= is for exchangeable tokens; with spatial='exact' give "
+            "image_shape=(tokens,)"
         )
     return shape, weights

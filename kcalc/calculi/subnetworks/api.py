@@ -1,4 +1,4 @@
-"""The maximal subnetworks of a network, and the maxima over subnetworks that shaping sets."""
+"""The maximal subnetworks of a network, and the maxima over subnetworks used by shaping."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
 
     @property
     def warning(self) -> str | None:
-        """A text where taps, heads or further inputs hide depth from the strict reading.
+        """A warning if taps, heads or further inputs hide depth from the strict reading.
 
-        None where they do not.
+        None if they do not.
         """
         return None if self.permissive else maximal_slope(self.network).warning
 
     @property
     def nonlinear(self) -> Subnetworks:
-        """Those with a nonlinear layer, without which a subnetwork has slope 1 and curvature 0."""
+        """The subnetworks with a nonlinear layer; others have slope 1 and curvature 0."""
         nonlinear = {owner(node) for node, op, _ in self.network.operations if isinstance(op, Post)}
         kept = (s for s in self if not nonlinear.isdisjoint(s.layers))
         return Subnetworks(kept, self.network, self.permissive)
@@ -104,23 +104,30 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
     def _below(self) -> list[str]:
         try:
             return [f"warning: {self.warning}"] if self.warning else []
-        except KcalcError:  # a layer without a slope: subnetworks exist all the same
+        except KcalcError:  # a layer without a slope: subnetworks still exist
             return []
 
 
 def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
-    """The maximal subnetworks: those that do not compose with another one to a larger subnetwork.
+    """The maximal subnetworks, which do not compose with another one to a larger subnetwork.
 
     In the strict reading, every subnetwork lies in exactly one of them, as an interval between two
-    of its cut points. Subnetworks without a nonlinear layer are listed too. In a network of several
-    inputs, no subnetwork contains the layer where the inputs first meet.
+    of its cut points. Subnetworks without a nonlinear layer are also listed. In a network with
+    several inputs, no subnetwork contains the layer where the inputs first meet.
 
-    ``permissive=True`` allows inner feature maps to be used outside too. A subnetwork is then any
+    ``permissive=True`` also allows readers of inner feature maps outside. A subnetwork is then any
     layer t together with all layers between it and a feature map that every path to t passes; the
     maximal ones, one for each t, begin at the earliest such map. The papers' formulas are strict
     [DKS eq. 20], [TAT App. B.5]; the maximum over permissive ones is
     ``kc.maximal_slope(net).forward``. Cost: O((nodes + edges) log nodes); ``layers`` are computed
     on access.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> len(kc.subnetworks(kc.architectures.resnet_v2(50)))
+    21
+
     """
     permissive = truth(permissive, "permissive")
     nodes, _, regions = network_regions(network)

@@ -1,7 +1,7 @@
-"""The greatest slope from the inputs to a node, ``max_t V(t)``, and the depth of a network.
+"""The largest slope from the inputs to a node, ``max_t V(t)``, and the depth of a network.
 
 Both count paths across feature maps that have several readers or are outputs. No subnetwork
-contains such paths, so a maximum over subnetworks does not count them.
+contains such paths, so a maximum over subnetworks misses them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import sympy as sp
 
-from ...fields.arguments import real_array
+from ...fields.arguments import Number, Numbers, real_array
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.printing import Shown
 from ...foundation.process_state import cached_property
@@ -32,7 +32,7 @@ HIDDEN = "taps, heads or further inputs hide depth from the strict reading"
 class _State(NamedTuple):
     """``V = psi^power * exp(log_constant) * V(base)``.
 
-    Base 0 is the inputs, with V = 1, others are mixes.
+    Base 0 is the inputs, with V = 1; other bases are mixes.
     """
 
     base: int
@@ -64,13 +64,13 @@ class _Forward(ConvexCalculus[_State]):
 
 
 class ForwardSlope:
-    """The greatest slope ``max_t V(t)`` over all nodes ``t``, for ``psi >= 1``.
+    """The largest slope ``max_t V(t)`` over all nodes ``t``, for ``psi >= 1``.
 
     ``V(t)`` is the slope from the inputs (which move together) to ``t``.
 
     It bounds the slope of every subnetwork (``V(t) / V(s)`` with ``V(s) >= 1``). Unlike a maximum
-    over subnetworks, it counts paths across taps, heads and further inputs. For a network of one
-    input it is the maximum over subnetworks in the permissive reading.
+    over subnetworks, it counts paths across taps, heads and further inputs. For a network with one
+    input, it is the maximum over subnetworks in the permissive reading.
     """
 
     def __init__(self, network: Network, q: Any = None) -> None:
@@ -127,20 +127,28 @@ class ForwardSlope:
             + state.log_constant
         )
 
-    def __call__(self, psi: Any) -> Any:
-        """The greatest slope, elementwise. Raises: KcalcError for psi < 1."""
+    @overload
+    def __call__(self, psi: Number) -> float: ...
+    @overload
+    def __call__(self, psi: Numbers) -> Array: ...
+    def __call__(self, psi: Any) -> float | Array:
+        """The largest slope, elementwise. Raises: KcalcError for psi < 1."""
         logs = as_slopes(psi)
         return exponential([self._greatest(float(log))[0] for log in logs.flat], logs.shape)
 
     def active(self, psi: float) -> Node:
-        """The node t of greatest slope V(t) at a number ``psi``."""
+        """The node t of largest slope V(t) at a number ``psi``."""
         logs = as_slopes(psi)
         if logs.ndim:
-            raise KcalcError("active takes one psi at a time")
+            raise KcalcError("active accepts one psi at a time")
         return self._greatest(float(logs))[2]
 
-    def inverse(self, target: Any) -> Any:
-        """``psi`` with greatest slope ``target``, elementwise.
+    @overload
+    def inverse(self, target: Number) -> float: ...
+    @overload
+    def inverse(self, target: Numbers) -> Array: ...
+    def inverse(self, target: Any) -> float | Array:
+        """``psi`` with largest slope ``target``, elementwise.
 
         Raises: KcalcError for a target not above the value at ``psi = 1``, and without nonlinear
         layers.
@@ -155,7 +163,7 @@ class ForwardSlope:
 
     @cached_property
     def _depths(self) -> list[tuple[int, float]]:
-        """The greatest (number of nonlinear layers, log of constants) on a path to every base.
+        """The largest (number of nonlinear layers, log of constants) on a path to every base.
 
         Weights of 0 are not counted.
         """
@@ -176,16 +184,20 @@ class ForwardSlope:
 
     @cached_property
     def depth(self) -> int:
-        """The greatest number of nonlinear layers on any path through the network.
+        """The largest number of nonlinear layers on any path through the network.
 
-        Paths lead across all taps, heads and inputs.
+        Paths may cross all taps, heads and inputs.
         """
         return max(self._depths[s.base][0] + s.power for s, _ in self._candidates)
 
-    def longest_path_bound(self, psi: Any) -> Any:
+    @overload
+    def longest_path_bound(self, psi: Number) -> float: ...
+    @overload
+    def longest_path_bound(self, psi: Numbers) -> Array: ...
+    def longest_path_bound(self, psi: Any) -> float | Array:
         """The bound ``psi^depth`` of the slope between any two nodes.
 
-        With LayerNorm slopes it is multiplied by their greatest product on a path.
+        With LayerNorm slopes it is multiplied by their largest product on a path.
         """
         logs = as_slopes(psi)
         constant = max(self._depths[s.base][1] + s.log_constant for s, _ in self._candidates)
@@ -221,7 +233,7 @@ class SlopeBounds(Shown):
 
     @property
     def warning(self) -> str | None:
-        """A text where the strict reading hides depth, else None."""
+        """A warning if the strict reading hides depth, else None."""
         if not self.hidden:
             return None
         figures = (
@@ -302,7 +314,10 @@ def newton(function: Any, targets: Array) -> Any:
 
 
 def as_slopes(psi: Any) -> Array:
-    """``log psi``. Raises: KcalcError for ``psi < 1``, which no C map with C(0) = 0 has."""
+    """``log psi``.
+
+    Raises: KcalcError for ``psi < 1``, which is impossible for a C map with C(0) = 0.
+    """
     values = real_array(psi, "psi")
     if not np.all(values >= 1):
         raise KcalcError(

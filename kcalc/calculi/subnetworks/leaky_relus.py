@@ -1,15 +1,15 @@
-"""The maximal c value of networks whose activations are leaky ReLUs of one negative slope."""
+"""The maximal c value of networks of leaky ReLUs with the same negative slope."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
-from ...fields.arguments import one_number, real_array
+from ...fields.arguments import Array, Number, Numbers, one_number, real_array
 from ...foundation.errors import KcalcError, UnreachableTarget, glimpse
 from ...foundation.printing import plain
 from ...foundation.rootfinding import zero_between
@@ -44,7 +44,7 @@ def _array(k: Values, c: Values) -> Values:
 
 
 class MaximalCValue:
-    """The maximal c value function ``max_f C_f(0)`` where activations are leaky ReLUs of one slope.
+    """The maximal c value function ``max_f C_f(0)`` for leaky ReLUs with the same slope.
 
     It decreases strictly in the negative slope ``alpha`` on [-1, 1], from at most 1 to 0 at alpha =
     1.
@@ -75,11 +75,15 @@ class MaximalCValue:
     def _about(self, node: Node) -> str:
         kind = type(self.network.layer(node)).__name__
         return (
-            f"this {kind} is taken as the identity on c values, but it subtracts the mean of the "
-            "activations it reads, which lowers c values; kc.maximal(network, r, q=1.0) counts that"
+            f"this {kind} is treated as the identity on c values, but it subtracts the mean of its "
+            "input activations, which lowers c values; kc.maximal(network, r, q=1.0) includes that"
         )
 
-    def __call__(self, negative_slope: Any) -> Any:
+    @overload
+    def __call__(self, negative_slope: Number) -> float: ...
+    @overload
+    def __call__(self, negative_slope: Numbers) -> Array: ...
+    def __call__(self, negative_slope: Any) -> float | Array:
         """The maximal c value, elementwise. Raises: KcalcError outside [-1, 1]."""
         values = real_array(negative_slope, "negative_slope")
         if not np.all(np.abs(values) <= 1):
@@ -93,11 +97,15 @@ class MaximalCValue:
         self(slope)
         return self._maximal._attaining([leaky_relu_map(slope)], 0.0)
 
-    def inverse(self, target: Any) -> Any:
+    @overload
+    def inverse(self, target: Number) -> float: ...
+    @overload
+    def inverse(self, target: Numbers) -> Array: ...
+    def inverse(self, target: Any) -> float | Array:
         """The negative slope at which the maximal c value is ``target`` in (0, 1), elementwise.
 
-        Raises: KcalcError for other targets; UnreachableTarget where the network is too shallow,
-        even with ``alpha = -1``.
+        Raises: KcalcError for other targets; UnreachableTarget if the network is too shallow, even
+        with ``alpha = -1``.
         """
         values = real_array(target, "target")
         if not np.all((values > 0) & (values < 1)):

@@ -1,4 +1,4 @@
-"""Maxima over subnetworks for any function ``r`` in place of the C map."""
+"""Maxima over subnetworks for any function ``r`` instead of the C map."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from bisect import bisect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import sympy as sp
 
-from ...fields.arguments import one_number, real_array
+from ...fields.arguments import Array, Number, Numbers, one_number, real_array
 from ...foundation.errors import KcalcError, UnreachableTarget, glimpse, unknown
 from ...foundation.printing import plain
 from ...foundation.process_state import cached_property
@@ -31,15 +31,15 @@ Function = Callable[[Values], Values]
 
 
 class _NegativeFactor(Exception):
-    """Raised where a Product has a negative factor, so that it decreases in the others."""
+    """Raised if a Product has a negative factor, so it decreases in the others."""
 
 
 class _Expressions(ConvexCalculus[int]):
-    """``U_{f,r}`` as numbered expressions, equal ones once.
+    """``U_{f,r}`` as numbered expressions without repeats.
 
     ``table[k]`` is ("x",), ("r", i, index of r), ("mix", numbers, shares), ("norm", i, slope),
     ("times", numbers), ("greater", i) or ("lesser", i): the greater or lesser of x and entry i.
-    ``positive``: raise _NegativeFactor where a Product has a negative factor.
+    ``positive``: raise _NegativeFactor if a Product has a negative factor.
     """
 
     name = "maxima over subnetworks"
@@ -60,7 +60,7 @@ class _Expressions(ConvexCalculus[int]):
         return 0
 
     def restart(self, which: str, state: int) -> int:
-        """The "greater" or "lesser" of a state and x, where x starts a new subnetwork."""
+        """The "greater" or "lesser" of a state and x, if x starts a new subnetwork."""
         return self._intern((which, state)) if state else 0
 
     def nonlinear(self, op: Post, node: Node, state: int) -> int:
@@ -84,8 +84,8 @@ class _Expressions(ConvexCalculus[int]):
     def evaluate(self, functions: Sequence[Function], x: Values) -> list[Values]:
         """The value of every expression.
 
-        Raises: KcalcError where an ``r`` decreases between values it was called with;
-        _NegativeFactor for a Product with a negative factor, if ``positive``.
+        Raises: KcalcError if an ``r`` decreases between values it was called with; _NegativeFactor
+        for a Product with a negative factor, if ``positive``.
         """
         values: list[Values] = []
         calls: list[list[tuple[Values, Values]]] = [[] for _ in functions]
@@ -138,7 +138,7 @@ def _finite(after: Any, before: Values) -> Values:
 
 
 def _check_monotone(pairs: Sequence[tuple[Values, Values]]) -> None:
-    """Refuse an ``r`` that decreases on the values it was called with, point by point."""
+    """Reject an ``r`` that decreases on the values it was called with, point by point."""
     if not pairs:
         return
     shape = np.shape(pairs[0][0])
@@ -162,7 +162,7 @@ class _Exit(NamedTuple):
     """The place of an expression: cut point ``index`` of ``path`` (node numbers).
 
     ``states``: {index of a later cut point: expression}. ``start``: the index of the cut point
-    whose value is x; None where the path starts anew at every cut point with a value below x.
+    whose value is x; None if the path restarts at every cut point with a value below x.
     """
 
     path: tuple[int, ...]
@@ -174,11 +174,10 @@ class _Exit(NamedTuple):
 class _Paths:
     """The expressions at the cut points of the maximal subnetworks.
 
-    A path starts anew, with the value x, at a cut point where x is greater than the value there. A
-    path with Products is evaluated once more with new starts where x is less: these least values
-    show whether any subnetwork has a negative factor. With ``every``, such a path is evaluated once
-    from each of its cut points instead, at a cost quadratic in their number; factors may have any
-    sign.
+    A path restarts with the value x at a cut point where x is greater than the value there. A path
+    with Products is evaluated again with restarts where x is smaller: these minimal values show
+    whether any subnetwork has a negative factor. With ``every``, such a path is evaluated once from
+    each of its cut points instead, at a cost quadratic in their number; factors may have any sign.
     """
 
     def __init__(self, network: Network, kinds: Mapping[Node, int], q: Any, every: bool) -> None:
@@ -218,7 +217,7 @@ class _Paths:
             self.exits.setdefault(state, _Exit(path, index, states, start))
 
     def active(self, values: Sequence[Values], x: float) -> tuple[Node, Node]:
-        """Entry and exit of the first subnetwork of greatest value; of nested ones, the longest."""
+        """Entry and exit of the first subnetwork of largest value; of nested ones, the longest."""
         best = max(self.exits, key=lambda number: float(values[number]))
         path, last, states, start = self.exits[best]
         longer = range(last, len(path))
@@ -238,8 +237,8 @@ class Maximal(Approximable):
     Every subnetwork lies between two cut points of a maximal one, so one sweep over the cut points,
     ``m <- U(max(x, m))``, finds the maximum over all of them. If ``r(y) >= y`` everywhere, a
     maximal subnetwork attains it; otherwise a shorter one may. Isomorphic parts are evaluated once.
-    A Product decreases in its factors where they are negative, as for ``x < 0``: then every
-    subnetwork is evaluated separately, at a cost quadratic in the number of cut points.
+    A Product decreases in its factors if they are negative, as for ``x < 0``; every subnetwork is
+    then evaluated separately, at a cost quadratic in the number of cut points.
 
     With ``q``, the q value of the inputs, mixes are weighted by true q values, and LayerNorms have
     their C maps. Callable on numbers, and on arrays if ``r`` is.
@@ -277,10 +276,14 @@ class Maximal(Approximable):
             greatest = np.maximum(greatest, value)
         return np.broadcast_to(greatest, np.shape(x)).copy()[()]
 
-    def __call__(self, x: Values) -> Values:
+    @overload
+    def __call__(self, x: Number) -> float: ...
+    @overload
+    def __call__(self, x: Numbers) -> Array: ...
+    def __call__(self, x: Values) -> float | Array:
         """The maximum at ``x``, elementwise.
 
-        Raises: KcalcError where ``r`` decreases or is not finite at the values it is called with.
+        Raises: KcalcError if ``r`` decreases or is not finite at the values it is called with.
         """
         array = real_array(x, "x")
         return np.asarray(self._greatest(self.functions, array if array.ndim else float(array)))[()]
@@ -301,7 +304,7 @@ class Maximal(Approximable):
     def inverse(self, target: float, low: float, high: float) -> float:
         """``x`` in [low, high] with maximum ``target``; ``r`` must be continuous.
 
-        Raises: UnreachableTarget where the target is not between the maxima at the two ends.
+        Raises: UnreachableTarget if the target is not between the maxima at the two ends.
         """
         value = one_number(target, "target")
         low = one_number(low, "low")
@@ -309,7 +312,7 @@ class Maximal(Approximable):
         ends = float(self(low)), float(self(high))
         if not min(ends) <= value <= max(ends):
             goes = f"the maximum goes from {ends[0]:.6g} to {ends[1]:.6g} on [{low}, {high}]"
-            raise UnreachableTarget(f"{goes}, and {value:.6g} is not between the two")
+            raise UnreachableTarget(f"{goes}, but {value:.6g} is not between the two")
         return zero_between(lambda x: float(self(x)) - value, low, high, 1e-15, rtol=1e-14)
 
     def to_dict(self) -> dict[str, Any]:
@@ -376,7 +379,7 @@ def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int
 
 
 def maximal(network: Network, r: Function | Mapping[Any, Function], q: Any = None) -> Maximal:
-    """The maximum over subnetworks with ``r`` in place of local C maps; see :class:`Maximal`.
+    """The maximum over subnetworks with ``r`` instead of local C maps; see :class:`Maximal`.
 
     ``r``: one function, or {node or activation name: function}; ``q``: the q value of the inputs,
     or None.

@@ -1,4 +1,4 @@
-"""Removal of slope polynomials that are proved to lie below another one for all ``psi >= 1``.
+"""Removal of slope polynomials proved to lie below another one for all ``psi >= 1``.
 
 The rule of [DKS sec. 17.2, 21.3], to drop divisors of another polynomial, is wrong:
 ``p_f = ((1 + psi)/2)^13`` divides ``p_h = p_f (psi^2 - 3 psi + 3)``, which lies below it on (1, 2).
@@ -24,7 +24,7 @@ BALL_DIGITS = 120
 
 
 def not_included(polynomials: Mapping[Monomial, Any]) -> list[Monomial]:
-    """The products that are not contained in another one as multisets of factors, longest first.
+    """The products not contained in another one as multisets of factors, longest first.
 
     Dropping the others is sound: the quotient is a product of slope polynomials, so >= 1 for psi >=
     1.
@@ -47,7 +47,7 @@ def certified(factors: Factors, monomials: Sequence[Monomial]) -> list[Monomial]
     """The products without those that are proved to lie below another one for all ``psi >= 1``.
 
     Rationals are exact; floats (as binary rationals, shares of a mix scaled to sum 1) and other
-    numbers are in ball arithmetic. Where weights have symbols or polynomials are too long, all
+    numbers are in ball arithmetic. If weights have symbols or polynomials are too long, all
     products are kept; with several slope symbols, only comparisons proved by Taylor coefficients of
     rational polynomials count.
     """
@@ -77,7 +77,7 @@ def dominates(upper: Any, lower: Any) -> bool:
     coefficients = list(difference.coeffs())
     if all(c >= 0 for c in coefficients):
         return True
-    # balls cannot tell double roots
+    # balls cannot detect double roots
     if not isinstance(difference, flint.fmpq_poly) or coefficients[-1] < 0:
         return False
     if next(c for c in coefficients if c != 0) < 0:  # the difference is negative just above psi = 1
@@ -95,7 +95,7 @@ def dominates(upper: Any, lower: Any) -> bool:
 def expanded(factors: Factors, monomials: Sequence[Monomial]) -> list[Any] | None:
     """Products as python-flint polynomials in ``t = psi - 1``.
 
-    None where they are not polynomials in one symbol, or too long.
+    None if they are not polynomials in one symbol, or too long.
     """
     import flint
 

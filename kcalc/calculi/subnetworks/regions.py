@@ -1,9 +1,9 @@
 """Subnetworks: the single-entry single-exit regions of a network; an entry is a feature map.
 
 A subnetwork is a non-empty set of layers (1) that reads exactly one feature map from outside, that
-of its *entry*, (2) whose other edges come from inside and (3) of which exactly one layer, its
-*exit*, is used outside or is a network output. Rule 3 is the strict reading, the one that
-reproduces [DKS eq. 20] and [TAT App. B.5].
+of its *entry*, (2) has no other edges from outside, and (3) has exactly one layer, its *exit*, that
+is used outside or is a network output. Rule 3 is the strict reading, which reproduces [DKS eq. 20]
+and [TAT App. B.5].
 
 In :func:`find_regions` nodes are numbers 0 ... n-1 in topological order; ``parents[v]`` may repeat
 and is empty at inputs. ``idom`` is the dominator tree from a virtual root above the inputs,
@@ -40,8 +40,8 @@ def _keeps_gaussian(op: P.Primitive) -> bool:
 class Regions:
     """``idom[v]`` (n for the virtual root) and the maximal regions as paths (entry, t_1, ..., t_k).
 
-    Any two nodes of a path bound a region, and these are all the regions; each node is exit in one
-    path at most.
+    Any two nodes of a path bound a region, and these are all the regions; each node is an exit in
+    at most one path.
     """
 
     idom: tuple[int, ...]
@@ -52,7 +52,7 @@ class _Tree:
     """A tree to which leaves are added, with skip pointers; its root is ``size``.
 
     ``meet`` and ``spread`` cost O(log depth). Every node has an interval of labels, [``low``,
-    ``high``]; ``least`` and ``most`` are the least and greatest label on the way from a node to the
+    ``high``]; ``least`` and ``most`` are the least and largest label on the way from a node to the
     target of its skip pointer, the target excluded.
     """
 
@@ -89,7 +89,7 @@ class _Tree:
         return a
 
     def spread(self, node: int, top: int) -> tuple[int, int]:
-        """Least and greatest label from ``node`` up to its ancestor ``top``, excluding ``top``."""
+        """Least and largest label from ``node`` up to its ancestor ``top``, excluding ``top``."""
         level = self.depth[top]
         low, high = self.low[node], self.high[node]
         while node != top:
@@ -181,7 +181,8 @@ class Subnetwork(Shown):
 
     ``entry`` is a node that is not one of the layers; ``exit`` is one of them.
 
-    ``network`` is an induced network of one input and one output that any kcalc function takes.
+    ``network`` is the induced network with one input and one output, which any kcalc function
+    accepts.
     """
 
     entry: Node
@@ -206,9 +207,9 @@ class Subnetwork(Shown):
 
     @cached_property
     def network(self) -> Network:
-        """The subnetwork as a network of its own, with an Input in place of ``entry``.
+        """The subnetwork as its own network, with an Input in place of ``entry``.
 
-        Where the feature map of ``entry`` is Gaussian, ``entry`` becomes an Affine that reads the
+        If the feature map of ``entry`` is Gaussian, ``entry`` becomes an Affine that reads the
         Input.
         """
         width = self.within.features[self.entry]

@@ -1,8 +1,8 @@
 """Maxima of the slope and of the curvature over all subnetworks of a network.
 
 DKS and TAT choose activations for given values of these maxima. The reading is strict: no
-subnetwork contains an interior feature map with a reader outside, an output, or the meeting of two
-inputs, so that a maximum over subnetworks does not count the depth across them: see
+subnetwork contains an interior feature map with a reader outside, an output, or the junction of two
+inputs. A maximum over subnetworks therefore misses the depth across them; see
 ``MaximalSlope.bounds`` and ``.warning``.
 """
 
@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import sympy as sp
 
 from ...activations import Activation
-from ...fields.arguments import one_number, real_array
+from ...fields.arguments import Number, Numbers, one_number, real_array
 from ...foundation.errors import KcalcError, glimpse, unknown
 from ...foundation.printing import marked, plain
 from ...foundation.process_state import cached_property
@@ -67,7 +67,7 @@ class Polynomials:
 
         A mix of nodes p needs them relative to its own dominator s: the product over the dominator
         path from p up to s, kept at p. Equal layers that read equal polynomials are computed once;
-        with q values, every mix has weights of its own.
+        with q values, every mix has separate weights.
         """
         calculus, idom, centring = self.calculus, self._idom, self.calculus.centring
         features = calculus.network.features
@@ -110,7 +110,7 @@ class MaximalSlope(Approximable):
 
     The maximum is over all subnetworks ``f``.
 
-    Callable on numbers and arrays; where activations have symbols of their own, on a mapping
+    Callable on numbers and arrays; where activations have their own symbols, on a mapping
     {activation name: slope}.
     """
 
@@ -133,11 +133,11 @@ class MaximalSlope(Approximable):
     def pieces(self) -> tuple[sp.Expr, ...]:
         """The slope polynomials to maximise over, as SymPy expressions.
 
-        Those of highest degree come first.
+        The highest degrees come first.
 
         Equal ones are listed once. A polynomial is dropped if its factors are a sub-multiset of
         another one's, or (numeric weights) if it is proved to lie below another one for all ``psi
-        >= 1``. Numerical evaluation applies the first rule only.
+        >= 1``. Numerical evaluation applies only the first rule.
         """
         return tuple(self._factors.expr(monomial) for monomial in self._pruned)
 
@@ -157,10 +157,14 @@ class MaximalSlope(Approximable):
 
     @property
     def symbols_of(self) -> Mapping[Activation, sp.Symbol]:
-        """The slope symbol of every activation, where each has its own."""
+        """The slope symbol of every activation, if symbols differ by activation."""
         return MappingProxyType(self._set.calculus.symbols)
 
-    def __call__(self, psi: Any) -> Any:
+    @overload
+    def __call__(self, psi: Number) -> float: ...
+    @overload
+    def __call__(self, psi: Numbers) -> Array: ...
+    def __call__(self, psi: Any) -> float | Array:
         """``mu(psi)``, elementwise.
 
         Raises: KcalcError for psi < 1 and for symbols in mixing weights.
@@ -172,7 +176,7 @@ class MaximalSlope(Approximable):
         """The (first) maximal subnetwork that attains the maximum at a number ``psi``."""
         logs, shape = self._evaluate(psi)
         if shape:
-            raise KcalcError("active takes one psi at a time")
+            raise KcalcError("active accepts one psi at a time")
         owner = self._set.owners[int(logs[:, 0].argmax())]
         if owner is None:
             raise KcalcError(
@@ -180,15 +184,19 @@ class MaximalSlope(Approximable):
             )
         return owner
 
-    def inverse(self, target: Any) -> Any:
+    @overload
+    def inverse(self, target: Number) -> float: ...
+    @overload
+    def inverse(self, target: Numbers) -> Array: ...
+    def inverse(self, target: Any) -> float | Array:
         """``psi`` with ``mu(psi) = target``, elementwise, to rounding, for targets above ``mu(1)``.
 
-        ``mu(1)`` is 1, or greater where LayerNorms have slopes > 1.
+        ``mu(1)`` is 1, or greater if LayerNorms have slopes > 1.
 
         ``log mu`` is convex in ``log psi`` (a maximum of log-sum-exp) and ``mu(psi) >= psi``, so
-        that Newton's method descends monotonically from ``log psi = log target``.
-        Raises: KcalcError for other targets, a network without nonlinear layers, several slope
-        symbols, or symbols in mixing weights.
+        Newton's method descends monotonically from ``log psi = log target``. Raises: KcalcError for
+        other targets, a network without nonlinear layers, several slope symbols, or symbols in
+        mixing weights.
         """
         if len(self.symbols) != 1:
             reason = (
@@ -200,7 +208,11 @@ class MaximalSlope(Approximable):
         least = float(self({str(self.symbols[0]): 1.0}))
         return inverse(self._log_and_slope, target, least)
 
-    def slope_to(self, node: Node, psi: Any) -> Any:
+    @overload
+    def slope_to(self, node: Node, psi: Number) -> float: ...
+    @overload
+    def slope_to(self, node: Node, psi: Numbers) -> Array: ...
+    def slope_to(self, node: Node, psi: Any) -> float | Array:
         """The slope from the inputs to the feature map of a node, elementwise in ``psi >= 1``.
 
         The inputs move together.
@@ -221,23 +233,31 @@ class MaximalSlope(Approximable):
 
     @cached_property
     def forward(self) -> ForwardSlope:
-        """``max_t V(t)`` over all nodes, a function of psi with its own method ``inverse``."""
+        """``max_t V(t)`` over all nodes, a function of psi with a method ``inverse``."""
         return ForwardSlope(self.network, self._q)
 
     @property
     def depth(self) -> int:
-        """The greatest number of nonlinear layers on any path through the network.
+        """The largest number of nonlinear layers on any path through the network.
 
-        Paths lead across all taps, heads and inputs.
+        Paths may cross all taps, heads and inputs.
         """
         return self.forward.depth
 
-    def longest_path_bound(self, psi: Any) -> Any:
+    @overload
+    def longest_path_bound(self, psi: Number) -> float: ...
+    @overload
+    def longest_path_bound(self, psi: Numbers) -> Array: ...
+    def longest_path_bound(self, psi: Any) -> float | Array:
         """``psi^depth``, above the slope between any two nodes."""
         return self.forward.longest_path_bound(psi)
 
-    def forward_bound(self, psi: Any) -> Any:
-        """The greatest slope ``max_t V(t)`` over all nodes ``t``.
+    @overload
+    def forward_bound(self, psi: Number) -> float: ...
+    @overload
+    def forward_bound(self, psi: Numbers) -> Array: ...
+    def forward_bound(self, psi: Any) -> float | Array:
+        """The largest slope ``max_t V(t)`` over all nodes ``t``.
 
         ``V(t)`` is the slope from the inputs (which move together) to ``t``.
         """
@@ -246,7 +266,7 @@ class MaximalSlope(Approximable):
     def bounds(self, psi: float | None = None) -> SlopeBounds:
         """Three measures of the network's slope at ``psi`` (by default ``1.5^(1/depth)``).
 
-        Raises: KcalcError where activations have symbols of their own.
+        Raises: KcalcError if activations have their own symbols.
         """
         if len(self.symbols) > 1:
             raise KcalcError(
@@ -285,9 +305,9 @@ class MaximalSlope(Approximable):
 
     @cached_property
     def warning(self) -> str | None:
-        """A text where taps, heads or further inputs hide depth from the strict reading.
+        """A warning if taps, heads or further inputs hide depth from the strict reading.
 
-        None where they do not.
+        None if they do not.
 
         Criteria: the deepest subnetwork has less than 0.9 of the depth, or (numeric weights) an
         output's ``log V`` exceeds ``log mu`` by more than a tenth at ``psi = 1.5^(1/depth)``. None
@@ -331,7 +351,7 @@ class MaximalSlope(Approximable):
                 given[name] = value
             missing = [name for name in names if name not in given]
             if missing:
-                raise KcalcError(f"no value is given for {', '.join(missing)}")
+                raise KcalcError(f"give a slope for {', '.join(missing)}")
             values = (as_slopes(given[name]) for name in names)
             try:
                 columns = np.broadcast_arrays(np.zeros(()), *values)[1:] or (np.zeros(()),)
@@ -359,7 +379,7 @@ class MaximalSlope(Approximable):
         return self._text(str, "max{%s}")
 
     def _text(self, write: Callable[[Any], str], maximum: str) -> str:
-        """The maximum as text; polynomials that are too long are given by their degree."""
+        """The maximum as text; long polynomials are described by their degree."""
         parts = polynomial_texts(self._factors, self._pruned, write)
         return (
             parts[0]
@@ -392,6 +412,14 @@ def maximal_slope(
     """The maximal slope function ``mu`` of a network.
 
     See :class:`MaximalSlope` and, for ``q``, ``kc.slope_polynomial``.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> mu = kc.maximal_slope(kc.architectures.vanilla(3, "tanh"))
+    >>> print(round(mu(1.1), 6), round(mu.inverse(1.5), 6))
+    1.331 1.144714
+
     """
     return MaximalSlope(network, q, symbols_by_activation)
 
@@ -404,9 +432,8 @@ class MaximalCurvature:
 
     [TAT App. B.2, with r_2(x) = x + kappa]
 
-    Every nonlinear layer has ``C'(1) = 1`` and ``C''(1) = kappa >= 0``.
-    ``C_f''(1) / kappa`` is ``p_f'(1)``, the mean number of nonlinear layers that a path through
-    ``f`` meets.
+    Every nonlinear layer has ``C'(1) = 1`` and ``C''(1) = kappa >= 0``. ``C_f''(1) / kappa`` is
+    ``p_f'(1)``, the mean number of nonlinear layers on a path through ``f``.
     """
 
     def __init__(self, network: Network, q: Any = None) -> None:
@@ -420,8 +447,8 @@ class MaximalCurvature:
                 "leave out q" if steep in self._set.calculus.centring else "cut the network there"
             )
             raise KcalcError(
-                f"the {kind} at node {steep!r} has a slope > 1, but curvatures add up only where "
-                f"all slopes are 1; {remedy}"
+                f"the {kind} at node {steep!r} has a slope > 1, but curvatures add up only if all "
+                f"slopes are 1; {remedy}"
             )
 
     @property
@@ -435,7 +462,7 @@ class MaximalCurvature:
     def multipliers(self) -> tuple[sp.Expr, ...]:
         """``p_f'(1)`` of the subnetworks to maximise over, exact.
 
-        Only the greatest if all are numbers.
+        Only the largest if all are numbers.
         """
         exact = [self._set.calculus.factors.curvature(monomial) for monomial in self._set.monomials]
         if all(value.is_number for value in exact):
@@ -463,7 +490,11 @@ class MaximalCurvature:
         _, degrees = program([np.zeros(1)] * len(program.symbols), self._set.monomials)
         return float(degrees.max())
 
-    def __call__(self, kappa: Any) -> Any:
+    @overload
+    def __call__(self, kappa: Number) -> float: ...
+    @overload
+    def __call__(self, kappa: Numbers) -> Array: ...
+    def __call__(self, kappa: Any) -> float | Array:
         """``multiplier * kappa``, elementwise, for ``kappa >= 0``."""
         values = real_array(kappa, "kappa")
         if not np.all(values >= 0):
@@ -472,7 +503,11 @@ class MaximalCurvature:
             )
         return (self.multiplier * values)[()]
 
-    def inverse(self, target: Any) -> Any:
+    @overload
+    def inverse(self, target: Number) -> float: ...
+    @overload
+    def inverse(self, target: Numbers) -> Array: ...
+    def inverse(self, target: Any) -> float | Array:
         """``kappa`` with maximal curvature ``target`` > 0, elementwise.
 
         Raises: KcalcError without nonlinear layers.

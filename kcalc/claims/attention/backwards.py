@@ -110,8 +110,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-vanish", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the parts of the tangent kernel of $W_Q$ and $W_K$ vanish as $(1-\rho)^2$ where tokens
-    become alike, those of $W_V$ and $W_O$ do not
+    r"""the parts of the tangent kernel of $W_Q$ and $W_K$ vanish as $(1-\rho)^2$ as tokens
+    become equal; those of $W_V$ and $W_O$ do not
     """
     tokens, gaps = 10, (1e-3, 1e-4)
     found = [

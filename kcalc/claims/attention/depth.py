@@ -20,7 +20,7 @@ PLACE = "Blocks and depth"
 
 @claim("ATT-collapse", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""attention alone takes a small gap $q - p$ to $v\sigma_Q^2\sigma_K^2\frac{T-1}{T^2}(q-p)^3$"""
+    r"""attention without shortcut or MLP maps a small gap $q - p$ to $v\sigma_Q^2\sigma_K^2\frac{T-1}{T^2}(q-p)^3$"""
     for tokens, queries, keys in ((4, 1.0, 1.0), (32, 3.0, 0.5)):
         gaps = np.array([1e-2, 1e-3, 1e-4])
         rho = token_map(layer(queries, keys, 1.7), tokens)
@@ -50,7 +50,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-draws-together", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""attention alone raises the token cosine wherever $0 \le \rho < 1$: it has no fixed point
+    r"""attention without shortcut or MLP raises the token cosine wherever $0 \le \rho < 1$: it has no fixed point
     there
     """
     q, p, own, cross = symbols("q p S_self S", positive=True)
@@ -128,5 +128,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield equal([v.token_cosine1 for v in sums], cosines, "its token cosines", 1e-6)
     gains = np.diff([2.0, *(v.q1 for v in sums)])
-    yield at_most(gains[:-1], gains[1:], "what a block adds grows with depth", 0.0)
+    yield at_most(gains[:-1], gains[1:], "the contribution of a block grows with depth", 0.0)
     yield at_most(gains, 1 + (weights @ gelu(x) ** 2), "and stays below v + Q_f(1)", 0.0)

@@ -52,7 +52,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     q, rho = stream(240, 0.0)
     gains = np.diff(q)
-    yield at_most(gains[:-1], gains[1:], "two tokens: what a block adds grows", 1e-9)
+    yield at_most(gains[:-1], gains[1:], "two tokens: the contribution of a block grows", 1e-9)
     yield at_most(gains, 1 + SIZE, "and stays below v + Q_f(1)", 1e-9)
     late = rho[240] > 0.9 and gains[-1] > 0.93 * (1 + SIZE)
     yield equal(float(late), 1.0, "block 240 adds nearly k, at token cosines above .9")
@@ -91,7 +91,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""a post-norm block with shortcut weight $a$ has at $\rho = 1$ the token slope
     $\frac{a^2}{a^2+v}\cdot\frac{a^2+\mathbb E f'^2}{a^2+\mathcal Q_f(1)}$; the difference mode of
-    gradients has the same factor, the mean mode the second one alone
+    gradients has the same factor, the mean mode only the second one
     """
     for a, v in ((1.0, 1.0), (1.5, 0.4)):
         net = architectures.transformer_stack(
@@ -113,7 +113,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-deepnorm", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""DeepNorm's $\alpha = (2N)^{1/4}$ and $\beta = (8N)^{-1/4}$ solve $2N(2\beta^2)/\alpha^2 =
-    1$; with ReLU a block has the token slope $\alpha^2/(\alpha^2+\beta^4)$ at $\rho = 1$, so that N
+    1$; with ReLU a block has the token slope $\alpha^2/(\alpha^2+\beta^4)$ at $\rho = 1$, so N
     blocks keep $1 - \frac{1}{8\sqrt{2N}}$ or more of small differences of tokens
     """
     n = symbols("N", positive=True)

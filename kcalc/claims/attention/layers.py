@@ -1,4 +1,4 @@
-"""One layer of attention over tokens that are alike.
+"""One layer of attention over exchangeable tokens.
 
 One sequence, two sequences, and the tangent kernel.
 """
@@ -18,7 +18,7 @@ from ..claim import Evidence
 from .paper import claim
 from .reference import alike, attention, averaged, layer, projector, rows
 
-ALIKE, TWO, TANGENT = "Tokens that are alike", "Two inputs", "The tangent kernel"
+ALIKE, TWO, TANGENT = "Exchangeable tokens", "Two inputs", "The tangent kernel"
 
 
 @claim("ATT-scores", "Setting")
@@ -51,7 +51,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$K_{st} = p + (q-p)[s=t]$ becomes $q' = v[p + (q-p)S_{\mathrm{self}}]$ and $p' = v[p +
     (q-p)S(\kappa)]$, with $\tau^2 = G_{ii}\sigma_K^2(q-p)$ and $\kappa = G_{ik}\sigma_K^2(q-p)$;
-    all tokens stay alike
+    the tokens stay exchangeable
 
     But: every token sees all tokens: under a causal mask tokens at different places have different
     $q$
@@ -113,7 +113,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     first, second = (
         np.exp(m) / np.exp(m).sum(axis=1, keepdims=True) for m in (s, s + common[:, :1])
     )
-    yield equal(first, second, "what is common to a row cancels", 1e-14)
+    yield equal(first, second, "the common part of a row cancels", 1e-14)
 
 
 @claim("ATT-two", TWO)
@@ -156,7 +156,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def block() -> Network:
-    """Two residual layers of attention and one MLP, behind an Affine."""
+    """Two residual layers of attention and one MLP, after an Affine."""
     return chain(
         L.Affine(),
         layer(1.2, 0.9, 1.1, skip=0.8, biases=(0.3, 0)),

@@ -1,4 +1,4 @@
-"""Maps and closed forms of other papers over tokens that are alike, beside exact values."""
+"""Maps and closed forms of other papers over exchangeable tokens, beside exact values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""post-norm blocks with shortcuts $a_A$ around attention and $a_M$ around the MLP have the
     token slope 1 on the line $a_A^2 = v(a_M^2 + \mathcal Q_f)/(\mathbb E f'^2 - \mathcal Q_f)$ of
     the plane $(a_A^2, a_M^2)$, $\mathcal Q_f = \mathcal Q_f(1)$; the mean mode of squared gradients
-    grows there by $1 + v/a_A^2$ per block, so that both exponents vanish only for $v/a_A^2\to0$
+    grows there by $1 + v/a_A^2$ per block, so both exponents vanish only for $v/a_A^2\to0$
     """
     for along, v, factors in ((0.8, 1.0, (0.9, 1.0, 1.1)), (2.0, 0.3, (1.0,))):
         edge = sqrt(v * (along**2 + SIZE) / (SLOPE - SIZE))
@@ -66,7 +66,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def frozen(placement: str, q: float, p: float, beta: float, centre: int) -> float:
-    """The token cosine behind a block in the random energy model.
+    """The token cosine after a block in the random energy model.
 
     Shortcuts of weight 1, a ReLU MLP with ``sigma_w = 1``; scores of variance
     ``beta^2 ln T (1 - rho)``.
@@ -83,7 +83,7 @@ def frozen(placement: str, q: float, p: float, beta: float, centre: int) -> floa
 
 
 def block(placement: str, q: float, rho: float, tokens: int, beta: float, centre: int) -> float:
-    """The token cosine behind the same block, by the kernel calculus."""
+    """The token cosine after the same block, by the kernel calculus."""
     net = architectures.transformer_stack(
         1, 8, 2, "relu", placement, shortcut_weight=1.0, residual_weight=1.0,
         gains={"queries": beta * sqrt(log(tokens))}, attention={"centre": centre},
@@ -95,12 +95,12 @@ def block(placement: str, q: float, rho: float, tokens: int, beta: float, centre
 @claim("ATT-energy-maps", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""for scores of variance $\beta^2\ln T\,(1-\rho)$ and $T\to\infty$ blocks of softmax attention
-    (post- and pre-norm, each with and without the mean taken off) have the maps of the random
+    (post- and pre-norm, each with and without subtracting the mean) have the maps of the random
     energy model, $S_{\mathrm{self}} = \max(0, 1 - \frac1\beta\sqrt{2/(1-\rho)})$ and $S = 0$; up to
     0.008 of $\rho$ is left at $T = 4096$, and it falls slowly
 
     Printed: Giorlandino and Goldt 2025, notebook Gain-controlled-propagation: pre-norm blocks have
-    the critical scale sqrt(2/(q(q-p))) of the stream in front of the norm
+    the critical scale sqrt(2/(q(q-p))) of the stream before the norm
     """
     for placement in ("post", "pre"):
         for centre in (0, 1):
@@ -120,7 +120,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True))
     queries, keys = (x @ bench.normal(draws, width, width) / sqrt(width) for _ in range(2))
     scores = (queries * keys).sum(axis=(1, 2)) / sqrt(width)
-    yield statistical(scores**2, 1.0, "drawn layers: scores behind the norm at q = 10")
+    yield statistical(scores**2, 1.0, "drawn layers: scores after the norm at q = 10")
     found = block("pre", q, rho, tokens, beta, 0)
     right = frozen("pre", q, q * rho, beta, 0)
     yield equal(found, right, "q = 10, beta = 0.5: with the scale of the normed stream", 1e-3)
@@ -195,9 +195,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-stretched", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""squared gradients of pre-norm streams grow as powers of depth; where
-    $\operatorname{erf}(\alpha x)$ or $\tanh(\alpha x)$ stands for the norm they grow as stretched
+    $\operatorname{erf}(\alpha x)$ or $\tanh(\alpha x)$ replaces the norm they grow as stretched
     exponentials $e^{c\sqrt L}$, and $c = \frac{4\alpha}\pi\sigma$ for blocks $x +
-    \sigma\,\operatorname{erf}(\alpha x)$ behind fresh weights with $k = \sigma^2$ per block
+    \sigma\,\operatorname{erf}(\alpha x)$ after fresh weights with $k = \sigma^2$ per block
     """
     for alpha, sigma in ((0.5, 1.0), (1.2, 0.7)):
         erf = activation("erf").transformed(input_scale=alpha)

@@ -53,9 +53,9 @@ def attention(bench: Bench, draws: int, queries: Array, keys: Array) -> Array:
 def averaged(
     bench: Bench, matrices: Array, one: tuple[float, str], two: tuple[float, str]
 ) -> Iterator[Evidence]:
-    """Drawn matrices over tokens that are alike: entries at one token, and at two, in the mean.
+    """Drawn matrices over exchangeable tokens: entries at one token, and at two, in the mean.
 
-    ``one``, ``two``: the expected means and what they are.
+    ``one``, ``two``: the expected means and their descriptions.
     """
     yield statistical(np.diagonal(matrices, axis1=1, axis2=2).mean(axis=1), *one)
     yield statistical(matrices[:, 0, 1:].mean(axis=1), *two)
@@ -83,7 +83,7 @@ def two_tokens(v1: float, v2: float, covariance: float) -> float:
 
 
 def direct(tokens: int, v1: float, v2: float, covariance: float, nodes: int = 70) -> float:
-    """S by the formula as it is written.
+    """S, directly from the formula.
 
     a trapezoidal rule over (u, w) and Hermite nodes for the scores; for variances up to 2.
     """

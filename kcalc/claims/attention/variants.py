@@ -27,7 +27,7 @@ DIFFER, VARIANTS = "Tokens that differ", "Variants"
 
 @claim("ATT-causal", DIFFER)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""rows over the first $T_1 \le T_2$ of alike tokens overlap by
+    r"""rows over the first $T_1 \le T_2$ of exchangeable tokens overlap by
     $T_1\iint\Phi_{uw}\Phi^{T_1-1}M_w^{T_2-T_1}du\,dw$, $M(w) = E f(w+b)$
     """
     short, long, variance, k = 4, 9, 1.5, 0.6
@@ -150,7 +150,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-sink", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""with a sink, one more score 0, rows have $X = T\iint\Phi_{uw}\Phi^{T-1}N$ and $R = X +
-    T(T-1)\iint\Phi_u\Phi_w\Phi^{T-2}N$, $N = \mathbb E f(u-c_i)f(w-c_k)$ with what is common to a
+    T(T-1)\iint\Phi_u\Phi_w\Phi^{T-2}N$, $N = \mathbb E f(u-c_i)f(w-c_k)$ with the common part of a
     row, $\operatorname{Cov}(c_i, c_k) = G_{ik}H_d$
     """
     tokens, p, variance = 6, 0.3, 2.0
@@ -238,7 +238,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-norms", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""norms on wide queries and keys make $\operatorname{Cov}(s_{ij}, s_{kl})$ the product of
-    their cosines, so that $\sigma_Q$ and $\sigma_K$ drop out
+    their cosines, so $\sigma_Q$ and $\sigma_K$ drop out
     """
     found = []
     for sigma in (0.3, 4.0):

@@ -33,8 +33,8 @@ PAPER.undecidable(
     "DKS-K",
     "App. K",
     r"$Q'(1)\in\{0.95,1,1.01\}$: the F1-score of the predictions by Q maps, depth 50, softplus",
-    "the plots of an experiment with trained data; what is measured there is the accuracy of "
-    "predictions, not an F1-score",
+    "the plots of an experiment with trained data; it measures the accuracy of predictions, not "
+    "an F1-score",
 )
 
 
@@ -98,7 +98,7 @@ BENT = ("tanh", "sin", "erf", "softplus", "gelu", "exp", "gaussian")
 @claim("DKS-appB", "App. B")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$E[\phi(\sqrt{q_1}x)\phi'(u)x]=\sqrt{q_1}E[\phi'(\sqrt{q_1}x)\phi'(u)]+\sqrt{q_2}\,c\,E[\phi(\sqrt{q_1}x)\phi''(u)]$,
-    $u=\sqrt{q_2}(cx+\sqrt{1-c^2}y)$, so that $\Gamma_\phi'=\sqrt{q_1q_2}\,\Gamma_{\phi'}$
+    $u=\sqrt{q_2}(cx+\sqrt{1-c^2}y)$, so $\Gamma_\phi'=\sqrt{q_1q_2}\,\Gamma_{\phi'}$
     """
     for name in BENT[: bench.size(5, 7)]:
         phi = FUNCTIONS[name]

@@ -48,7 +48,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("DKS-143a", "Sec. 14.3")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\varphi(x)=(x+1)/\sqrt2$ on the inputs that occur gives $Q(q)=(q+1)/2$ and
-    $C(c)=(qc+1)/(q+1)$, which are $q$ and $(c+1)/2$ at $q=1$ alone
+    $C(c)=(qc+1)/(q+1)$, which equal $q$ and $(c+1)/2$ only at $q=1$
 
     Printed: $Q(q)\approx q$ and $C(c)\approx(c+1)/2$ at every $q$
     """

@@ -83,11 +83,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     import flint
 
     with working(120):
-        # C(-1) = 0 by equation 15, and C rises, so that the image of -1 is the least one
+        # C(-1) = 0 by equation 15, and C rises, so the image of -1 is the least one
         c = flint.arb(0)
         pi = flint.arb.pi()
         for _ in range(99):
-            at = flint.arb(c.mid())  # slopes are between 0 and 1, so that the radius does not grow
+            at = flint.arb(c.mid())  # slopes are between 0 and 1, so the radius does not grow
             c = ((1 - at * at).sqrt() + (pi - at.acos()) * at) / pi + flint.arb(0, c.rad())
         least = float(c.mid())
         yield proved(
@@ -295,5 +295,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         2 * np.sin(C.at_angle(0.7) / 2),
         np.sqrt(2 * (1 - reference.cosine("tanh", cos(0.7)))),
-        "behind a layer",
+        "after a layer",
     )

@@ -23,9 +23,8 @@ from .tangent_kernels import theta
 def _saturating(bench: Bench, low: float, high: float) -> tuple[Network, Phi, int]:
     """(network, layer, number of layers) of a deep network of shifted tanh or erf layers.
 
-    Q(1) = 1 and C'(1) in [low, high]. Where that is above 1, C'(c*) < 0.76, so that 80 layers reach
-    the limit; Q'(1) is
-    small, so that rounding errors of q do not grow.
+    Q(1) = 1 and C'(1) in [low, high]. Where that is above 1, C'(c*) < 0.76, so 80 layers reach the
+    limit; Q'(1) is small, so rounding errors of q do not grow.
     """
     while True:
         name = str(bench.rng.choice(["tanh", "erf"]))
@@ -281,7 +280,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     weights = [float((-1) ** n * sp.binomial(Rational(7, 4), n)) for n in range(2, 40)]
     yield proved(
         [min(weights)],
-        "p = 3/4: the coefficients of $(1-c)^{7/4}$ from $c^2$ on, so that it is a C map",
+        "p = 3/4: the coefficients of $(1-c)^{7/4}$ from $c^2$ on, so it is a C map",
     )
 
 
@@ -290,7 +289,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""For $C'(1)>1$ the second term of $K$ is $\frac{c^*}{1-C'(c^*)}(E-I)$, and not
     $\frac1{1-C'(c^*)}(E-I)$ as others estimate
 
-    Under: what the other paper prints is not checked here
+    Under: the statement of the other paper is not checked here
     """
     net, own, depth = _saturating(bench, 1.3, 2.8)
     K = ntk(net)

@@ -155,8 +155,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ]
     yield counterexample(
         min(curved),
-        "i = 2 for ReLU: almost everywhere $\\phi''=0$, so that the formula gives 0, and C'' is "
-        "this much",
+        "i = 2 for ReLU: almost everywhere $\\phi''=0$, so the formula gives 0, and C'' is this "
+        "much",
         at=[0.0, 0.3],
     )
     right = [1 / (pi * sqrt(1 - c * c)) for c in (0.0, 0.3)]

@@ -125,7 +125,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     yield counterexample(
         1.0 - _printed(np.ones(1), np.full(1, 0.5))[0],
-        "$C = c$ has $F = 1$, so that the bound is 0, and $C' = 1$ (linear activations)",
+        "$C = c$ has $F = 1$, so the bound is 0, and $C' = 1$ (linear activations)",
         one_sided=True,
     )
     c, F, slope = np.array(list(_random(bench, bench.size(1500, 20000)))).T
@@ -166,7 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-rem21", "Sec. 13.5, Remark 21")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$0 \le C_f'(0) \le C_f'(\varepsilon) = |C_f'(\varepsilon)|$ for $0<\varepsilon<1$, so that
+    r"""$0 \le C_f'(0) \le C_f'(\varepsilon) = |C_f'(\varepsilon)|$ for $0<\varepsilon<1$, so
     Proposition 20 at $c=\varepsilon$ bounds $C_f'(0)$
 
     But: the bound of Proposition 20 must be the corrected one, or $F_f(\varepsilon)\le e^{-1/e}$
@@ -317,7 +317,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-rem24", "Sec. 13.5, Remark 24")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""ReLU has $C'(1)=1$, so that $C'(1)\le1$ in Proposition 22 is tight"""
+    r"""ReLU has $C'(1)=1$, so $C'(1)\le1$ in Proposition 22 is tight"""
     c = Symbol("c", real=True)
     C = (sp.sqrt(1 - c**2) + (sp.pi - sp.acos(c)) * c) / sp.pi
     yield exact(

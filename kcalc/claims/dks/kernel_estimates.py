@@ -344,6 +344,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         [np.abs(C(c0) - c0).max() for C in maps],
         2 * grown,
-        "Theorem 13 as it is used, random C maps: values",
+        "Theorem 13 in its application, random C maps: values",
     )
     yield at_most([np.abs(C.derivative(1)(c0) - 1).max() for C in maps], 3 * grown, "and slopes")

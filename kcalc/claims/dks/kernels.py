@@ -204,7 +204,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _image_covariances(
     phi: str, kernel: int, padding: object, stride: int, weights: str, images: Array
 ) -> Array:
-    """Covariances at all pairs of locations of two images behind a convolution and phi.
+    """Covariances at all pairs of locations of two images after a convolution and phi.
 
     They are computed by the library and have the shape (2, 2, locations, locations).
     """

@@ -58,7 +58,7 @@ def _batches(bench: Bench, names: list[str], channels: list[int], c: float) -> A
 
 @claim("DKS-194", "Sec. 19.2.1, eq. 17")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""Layer Normalization behind $g$: $Q(q)=1$ and $C(c)=\dfrac{c-C_g(0)}{1-C_g(0)}$
+    r"""Layer Normalization after $g$: $Q(q)=1$ and $C(c)=\dfrac{c-C_g(0)}{1-C_g(0)}$
 
     But: $g$ must be one combined layer; in general $C(c)=(qc-\mu^2)/(q-\mu^2)$ with $\mu$ the mean
     over the channels that enter
@@ -70,7 +70,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             c_map(net)(c),
             (own.c_map(c) - zero) / (1 - zero),
-            "behind one combined layer: kcalc against the printed form by quadrature",
+            "after one combined layer: kcalc against the printed form by quadrature",
             1e-11,
         )
         yield equal(q_map(net)(bench.uniform(0.2, 4)), 1, "the q value is 1")
@@ -83,7 +83,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     true = _centred([tanh, softplus], [0.25, 0.75], 0.5, 1, 1)
     yield counterexample(
         abs(printed - true),
-        "behind the concatenation of tanh (1/4) and softplus (3/4) of the channels, $c=1/2$",
+        "after the concatenation of tanh (1/4) and softplus (3/4) of the channels, $c=1/2$",
         printed=printed,
         true=true,
     )
@@ -100,7 +100,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     value = (0.5 * relu.c_map(inner) - relu.mean() ** 2) / (0.5 - relu.mean() ** 2)
     yield counterexample(
         abs(value),
-        "behind two ReLU layers at $c=0$: the printed form is 0",
+        "after two ReLU layers at $c=0$: the printed form is 0",
         printed=0.0,
         true=value,
     )
@@ -129,7 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             c_map(_joined(name, other, (k, 2)))(c, q1, q2),
             _centred([KNOWN[name], KNOWN[other]], [k / (k + 2), 2 / (k + 2)], c, q1, q2),
-            "kcalc behind concatenations, at random q1, q2, c, against quadrature",
+            "kcalc after concatenations, at random q1, q2, c, against quadrature",
             1e-10,
         )
 

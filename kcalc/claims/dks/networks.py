@@ -114,7 +114,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""ResNet-V2 of depth $D\in\{50,101,152\}$: $D-1$ nonlinear layers, $(D-2)/3$ blocks, 4 of them
     transitions
 
-    Under: a transition block's shortcut shares the nonlinear layer of its branch, so that it is not
+    Under: a transition block's shortcut shares the nonlinear layer of its branch, so it is not
     counted again
     """
     stages = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -133,7 +133,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 _count(net, L.Pool) - 2,
             ],
             0,
-            "kcalc's networks: nonlinear layers but those of the 4 transition shortcuts, sums, pools",
+            "kcalc's networks: nonlinear layers but those of the 4 transition shortcuts, sums, "
+            "pools",
             0.0,
         )
     along = [
@@ -232,7 +233,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             architectures.resnet_v2(depth, residual_weight=Rational(3, 5)), expand=True
         )
         yield equal(
-            [float(p.eval(1)) - 1, p.degree() - (depth - 1)],
+            [float(p.as_expr().subs(p.gen, 1)) - 1, p.degree() - (depth - 1)],
             0,
             "$w=3/5$: the sum of the coefficients less 1, the degree less $D-1$",
             0.0,

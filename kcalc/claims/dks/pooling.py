@@ -246,7 +246,7 @@ def _lemma(m1: float, m2: float, s1: float, s2: float, rho: float) -> Real:
 
 
 def _second_moment_of_maximum(count: int, correlation: float, *before: Any) -> Any:
-    """kcalc's second moment behind a maximum over ``count`` correlated locations."""
+    """kcalc's second moment after a maximum over ``count`` correlated locations."""
     net = chain(L.Input(1, (count,)), L.Affine(1, kernel=1), *before, L.Pool("max", count))
     return scaling(net, correlation=correlation).tensors[net.outputs[0]].forward
 
@@ -305,7 +305,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         _second_moment_of_maximum(1, 0.0, L.Nonlinear("relu")),
         0.5,
-        "the library's maximum of windows of one, behind a rectifier",
+        "the library's maximum of windows of one, after a rectifier",
         1e-7,
     )
 
@@ -325,7 +325,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     half = integrate(sp.cos(t) ** 4, (t, theta / 2 - sp.pi, theta / 2))
     yield exact(
         8 * 2 * half / (2 * sp.pi) - 3,
-        "$E y^4=3$ for every correlation $\\cos\\theta$, so that $\\mathrm{Var}(y^2)=2$",
+        "$E y^4=3$ for every correlation $\\cos\\theta$, so $\\mathrm{Var}(y^2)=2$",
     )
     k, c = 20, 0.4
     first = bench.normal(bench.size(20_000, 200_000), k)

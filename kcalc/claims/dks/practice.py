@@ -82,7 +82,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             variance(joint, [w for row in rows for w in row]) - inner - outer,
             0,
-            "what is right, over random tables in fractions: $E[Var(y|x)]+Var(x+E[y|x])$",
+            "the correct form, over random tables in fractions: $E[Var(y|x)]+Var(x+E[y|x])$",
             0.0,
         )
 
@@ -97,7 +97,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     widths = [8, 16] * 5 + [8]
     layers = [L.Affine(m, sigma_w=sp.sqrt(Rational(2 * k, k + m))) for k, m in pairwise(widths)]
     yield equal(
-        q_map(chain(*layers))(1.0), (8 / 9) ** 5, "kcalc's q value behind ten such layers", 1e-13
+        q_map(chain(*layers))(1.0), (8 / 9) ** 5, "kcalc's q value after ten such layers", 1e-13
     )
     yield equal(
         q_map(chain(*[L.Affine(m) for m in widths[1:]]))(1.0), 1, "with $1/k$ it stays", 1e-13
@@ -242,9 +242,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-LL", "Sec. 26.5")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\varphi(x)-\varphi(-x)=x$ for $\varphi=\mathrm{relu}$, so that
-    $W\varphi(x)-W\varphi(-x)=Wx$
-    """
+    r"""$\varphi(x)-\varphi(-x)=x$ for $\varphi=\mathrm{relu}$, so $W\varphi(x)-W\varphi(-x)=Wx$"""
     p, x = Symbol("p", positive=True), Symbol("x", real=True)
     relu = activation("relu")
     for at in (p, -p, Integer(0)):
@@ -258,7 +256,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-267", "Sec. 26.7.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""Layer Normalization behind a ReLU layer: $C_{f\circ g}'(1)=\pi/(\pi-1)\approx1.467$"""
+    r"""Layer Normalization after a ReLU layer: $C_{f\circ g}'(1)=\pi/(\pi-1)\approx1.467$"""
     own = KNOWN["relu"]
     truth = own.slope() / (1 - own.mean() ** 2 / own.q_map())
     C = c_map(chain(L.Affine(), L.Nonlinear("relu"), L.LayerNorm()))

@@ -202,7 +202,7 @@ def values(
 def weighed_slope(network: Network, q: float, own: Phi, phi: object) -> float:
     """C'(1) at the output by the chain rule, where inputs have the q value ``q``.
 
-    Sums weigh slopes by the q values of what they add; ``own``: the NumPy form of ``phi``.
+    Sums weigh slopes by the q values of their addends; ``own``: the NumPy form of ``phi``.
     """
     states, found = values(network, 1.0, q, q, {phi: own}), dict[Node, Any]()
     for node, layer, parents in network.steps():

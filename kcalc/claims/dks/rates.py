@@ -217,7 +217,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(alphas, 1 - 1e-12, "alpha is below 1", 0.0)
         yield at_most(0, alphas, "and not negative", 0.0)
     yield at_most(0, slack, "random maps", beyond_one_step=used)
-    yield at_most(50, used, "steps beyond the first, so that iterates are tested")
+    yield at_most(50, used, "steps beyond the first, so iterates are tested")
     for name, weight, bias in (("tanh", 3.0, 0.01), ("erf", 2.5, 0.02))[: bench.size(1, 2)]:
         _, q = settled(name, weight, bias)
         start, zero = -0.6, own_map(name, weight, bias, q, 0.0)

@@ -77,7 +77,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     Under: ReLU, no biases, weights $N(0,\sigma^2/m)$, one linear output
 
     But: exact for $x'=x$; for $x'\ne x$ it takes the weights to be independent of which paths are
-    active: behind one hidden layer the term $\frac{\sigma^4}{2\pi k}\|x\|\|x'\|\sin\theta$ is
+    active: after one hidden layer the term $\frac{\sigma^4}{2\pi k}\|x\|\|x'\|\sin\theta$ is
     missing
     """
     relu = activation("relu")
@@ -192,7 +192,7 @@ def resnet(depth: int) -> Network:
 
 
 def blocks(network: Network) -> list[tuple[Any, tuple[Any, ...]]]:
-    """(sum, what it adds) in order."""
+    """(sum, its addends) in order."""
     return [(node, network.parents(node)) for node in network.nodes_of(L.Sum)]
 
 
@@ -272,7 +272,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [sizes[source] for source, transition in read if transition],
             [1, *(n + 1 for n in stages[:3])],
-            f"D = {depth}: what the library's transition blocks read",
+            f"D = {depth}: the input of the library's transition blocks",
         )
         last = blocks(network)[-1][0]
         yield equal(sizes[last], stages[3] + 1, f"D = {depth}: what enters the last layers")
@@ -302,7 +302,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 c[node],
                 (cubed + relu_map(before)) / 2 if transition else (cubed + q * before) / (1 + q),
-                f"D = {depth}: every block of the library by the formulas from what it reads",
+                f"D = {depth}: every block of the library by the formulas from its input",
             )
         yield equal(
             c_map(network)(_GRID),
@@ -362,7 +362,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         values, composed(_GRID, 152), "the library on all of [-1, 1], by the formulas", 1e-11
     )
     yield at_most(
-        values[:-1], values[1:], "the map rises, so that the image of $-1$ is the least", 1e-13
+        values[:-1], values[1:], "the map rises, so the image of $-1$ is the least", 1e-13
     )
     yield equal(values[-1], 1, "and 1 stays", 1e-13)
     c = np.asarray(-1.0)

@@ -157,7 +157,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""a subnetwork $f$ whose slope polynomial $p_f$ is a factor of $p_h$ may be ignored if
     $p_h/p_f\ge1$ on $\psi\ge1$, as where $p_h/p_f$ is a product of slope polynomials
 
-    Printed: $p_h/p_f$ is always a slope polynomial, so that $p_h\ge p_f$ and $f$ may be ignored
+    Printed: $p_h/p_f$ is always a slope polynomial, so $p_h\ge p_f$ and $f$ may be ignored
     """
     f = repeat(residual(COMBINED, HALF), 13)
     product: Any = Poly(((1 + PSI) / 2) ** 13 * (PSI**2 - 3 * PSI + 3), PSI)
@@ -308,7 +308,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(2, 10):
         phi, own, psi = polynomial_layer(bench)
         net = random_network(bench, phi, bench.whole(2, 6), norms=True)
-        truth = float(slope_polynomial(net).subs(kcalc_psi, psi))
+        polynomial: Any = slope_polynomial(net)
+        truth = float(polynomial.subs(kcalc_psi, psi))
         yield equal(
             c_map(net).derivative(1)(1.0) / truth - 1,
             0,
@@ -329,7 +330,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("DKS-fn10", "Sec. 21.3, footnote 10")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""With q values that vary, sums map to $\sum w_i^2q_ip_i/\sum w_i^2q_i$"""
-    # C'(1) = 4/3 at every q, and Q(q) is no multiple of q
+    # C'(1) = 4/3 at every q, and Q(q) is not a multiple of q
     half = activation(Max(0, X) ** 2 * Rational(4, 5))
     own = Phi(lambda x: 0.8 * np.maximum(x, 0) ** 2, lambda x: 1.6 * np.maximum(x, 0), (0.0,))
     differ = []
@@ -355,4 +356,4 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 - 1
             )
         )
-    yield at_most(1e-3, max(differ), "shares from squared weights alone give another slope", 0.0)
+    yield at_most(1e-3, max(differ), "shares from only the squared weights give another slope", 0.0)

@@ -142,5 +142,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         first * second,
         0.64 * np.mean(x[0] * x[1]) + 2.25 * 4 * np.mean(y[0] * y[1]),
-        "random affine layers: the m value that it stands for",
+        "random affine layers: the m value that it represents",
     )

@@ -72,7 +72,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$f(x,\theta(t))=k(x)^\top K^{-1}(I-(I-\eta K)^t)(y-f(0))+f(x,\theta(0))$, and as
     $t\to\infty$ $k(x)^\top K^{-1}(y-f(0))+f(x,\theta(0))$ for $0<\eta\le1/\lambda_1(K)$
 
-    Under: the kernel stays what it is at initialisation, as at infinite width
+    Under: the kernel stays at its value at initialisation, as at infinite width
     """
     for _ in bench.rounds(5, 40):
         J, new, y, start, start_test, rate, steps = _descent(bench)
@@ -85,7 +85,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 np.abs(form - test).max(),
                 0,
-                "eq. 21 against steps of gradient descent in the parameters of random linear models",
+                "eq. 21 against steps of gradient descent in the parameters of random linear "
+                "models",
                 1e-9,
             )
             yield equal(
@@ -153,7 +154,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for i in (1, depth // 2 + 1, depth):
         left = q[i - 1] * sp.prod([q[j] / q[j - 1] for j in range(i, depth + 1)])
         yield exact(left - q[depth], f"the factors of q for D = {depth}, i = {i}, against q_D")
-    # a linear network whose q grows: c' = 1 everywhere, so that Theta_i = q_D c
+    # a linear network whose q grows: c' = 1 everywhere, so Theta_i = q_D c
     gain = 1.5
     depth = 3
     net = chain(*[L.Affine(sigma_w=gain)] * depth)

@@ -137,7 +137,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-rem3", "Sec. 5.8, Remark 3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$1 = \sqrt{E\phi(u)^2} \le \|\phi\|_\infty$, so that $C\ge1$ in Theorem 1
+    r"""$1 = \sqrt{E\phi(u)^2} \le \|\phi\|_\infty$, so $C\ge1$ in Theorem 1
 
     Under: $E\phi(x)^2=1$
     """
@@ -149,7 +149,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     steep = [1 / sqrt(activation("tanh").q_map(float(s) ** 2)) for s in (1, 10, 1000)]
     yield at_most(1.0, steep, "tanh(s x), s = 1, 10, 1000: the sup after normalisation", sups=steep)
     yield equal(
-        steep[-1], 1.0, "this sup tends to 1 as s grows, so that no larger lower bound holds", 1e-2
+        steep[-1], 1.0, "this sup tends to 1 as s grows, so no larger lower bound holds", 1e-2
     )
 
 
@@ -243,7 +243,7 @@ _FIRST, _SECOND = _M ** Rational(5, 2) / (_M + 1) ** 2, (_M - 1) / _M ** Rationa
 
 @claim("DKS-rem7", "Sec. 5.9, Remark 7")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for $m\ge k$ the left sides of Theorem 6 are about $m^{1/2}$ and $m^{1/4}$, so that
+    r"""for $m\ge k$ the left sides of Theorem 6 are about $m^{1/2}$ and $m^{1/4}$, so
     $\tilde\kappa$ is the limit in probability as $m\to\infty$
     """
     yield exact(sp.limit(simplify(_FIRST / sp.sqrt(_M)), _M, oo) - 1, "the first, over $m^{1/2}$")
@@ -286,7 +286,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""for $m\ge k$ the conditions of Theorem 6 are $m \gtrsim \max\bigl(\log(2/\delta)^2,\
     (8\sqrt2\,C^2/\varepsilon)^4\bigr)$
 
-    Under: Theorem 6 as far as it is legible
+    Under: the legible part of Theorem 6
 
     Printed: they imply $m \gtrsim 128\,C^4\log(2/\delta)^2/\varepsilon^2$
     """

@@ -199,7 +199,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     $C_{L,L}=\bigl(\frac\alpha{k+1}\bigr)^2(1+5/n)\prod_{l\ne
     k+1}(1+(\alpha-1)/l)^2(1+5\alpha^2/(n(l+\alpha-1)^2))$
 
-    Printed: the products leave out $l=k$, and have no factors in front of them
+    Printed: the products leave out $l=k$, and have no factors before them
     """
     for L, n, alpha, k in ((6, 8, 1.0, 2), (5, 6, 0.7, 1), (7, 12, 1.3, 4)):
         net = densenet(L, n, nsimplify(alpha))
@@ -348,7 +348,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-B8", "Sec. 4, taken to other graphs")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""means and fourth moments of $\|y\|$ and $\|J\|$ in graphs with relu behind weights only,
+    r"""means and fourth moments of $\|y\|$ and $\|J\|$ in graphs with relu after weights only,
     skips, concatenations and nodes read more than once follow the exact recursion
     """
     A, R, S, C = layers.Affine, layers.Nonlinear("relu"), layers.Sum, layers.Concat
@@ -392,8 +392,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 PAPER.undecidable("PLG-fig2", "Fig. 2 and 3", "simulated means and variances match the "
-    "predictions", "figures without their numbers; the formulas behind them are the "
-                  "claims on Theorems 2 and 3 and Lemmas 2 to 4")  # fmt: skip
+    "predictions", "figures without their numbers; the formulas after them are the "
+                   "claims on Theorems 2 and 3 and Lemmas 2 to 4")  # fmt: skip
 PAPER.undecidable(
     "PLG-uci",
     "Sec. 8 and 9, Table 1",

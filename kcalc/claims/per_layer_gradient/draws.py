@@ -82,7 +82,7 @@ def densenet(count: int, n: int, alpha: Any = 1, without: int | None = None) -> 
 
 
 def crelu(depth: int, n: int, alpha: Any = 1) -> Network:
-    """W [relu(y), relu(-y)] repeated behind a first linear layer, entries of variance alpha/n."""
+    """W [relu(y), relu(-y)] repeated after a first linear layer, entries of variance alpha/n."""
     steps: list[Any] = [
         ("y0", L.Input(n), ()),
         ("W0", L.Affine(n, sigma_w=sp.sqrt(sympify(alpha))), ("y0",)),

@@ -169,7 +169,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""for paths $\gamma_1,\gamma_2$ to one unit $E(Q_{\gamma_1}Q_{\gamma_2})$ is 0 where they
     differ, and $\prod_lE(q_{\gamma,l}^2)$ where $\gamma_1=\gamma_2=\gamma$
 
-    Under: weights independent, symmetric; relu behind weights only
+    Under: weights independent, symmetric; relu after weights only
 
     But: for weights without atoms: with signs as weights $w\cdot y=0$ may have a positive
     probability
@@ -234,7 +234,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     $q_{t_1}=q_{t_2}$, $q_{s_1}=q_{s_2}$, with $\xi=q_{t_1}^2q_{t_2}^2$ where $q_{t_1}=q_{s_1}$,
     $q_{t_2}=q_{s_2}$ or $q_{t_1}=q_{s_2}$, $q_{t_2}=q_{s_1}$, and 0 else
 
-    Under: weights independent, symmetric, without atoms; relu behind weights only
+    Under: weights independent, symmetric, without atoms; relu after weights only
 
     Printed: $\xi=0$ where $q_{t_1}=q_{s_2}$, $q_{t_2}=q_{s_1}$
     """

@@ -65,7 +65,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SC-11-zeta", "Sec. 11")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""within a block $\alpha x+\beta F(x)$, $\alpha^2+\beta^2=1$, the main branch has
-    $\varsigma_R=\beta^2\varsigma$, so that its weights need the factor $c=\beta$ of $E[W^2]$
+    $\varsigma_R=\beta^2\varsigma$, so its weights need the factor $c=\beta$ of $E[W^2]$
     """
     for beta in (0.6, 0.35):
         alpha = sqrt(1 - beta**2)
@@ -101,7 +101,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             after.gamma,
             before.gamma / beta**2,
-            "after E[W^2] times beta, gamma equals that outside of the block",
+            "after E[W^2] times beta, gamma equals that outside the block",
         )
 
 
@@ -204,8 +204,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-11.1-y2", "Sec. 11.1, shortcut of a downsampling block")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the convolution behind 2 x 2 mean pooling has $c=\alpha$; the moment is then
-    $\sqrt{n/m}\,E[x^2]$
+    r"""the convolution after 2 x 2 mean pooling has $c=\alpha$.
+
+    The moment is then $\sqrt{n/m}\,E[x^2]$
 
     Under: data without correlation in the windows
     """
@@ -255,9 +256,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SC-11.1-bias", "Sec. 11.1, positions of the biases")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""where the text puts them, the biases of the block have the scalings $\beta^2$ and $9\beta^2$
-    times $\varsigma/(nE[x^2]^2)$; behind each relu, before its multiplier, all have 4 times it
+    times $\varsigma/(nE[x^2]^2)$; after each relu, before its multiplier, all have 4 times it
 
-    Printed: the biases of the block are scaled alike, as sec. 8 asks
+    Printed: the biases of the block are scaled equally, as Sec. 8 requires
     """
     n, w, m, beta = 24, 12, 12, 0.6
     s = scaling(block(n, w, m, beta, 1 / sqrt(beta)))
@@ -276,11 +277,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [of("x3"), of("x7")], [beta**2, 9 * beta**2], "as printed: $\\beta^2$, $9\\beta^2$", 1e-11
     )
-    yield equal([of("x1"), of("x5"), of("x9")], 4.0, "behind relu: 4", 1e-11)
+    yield equal([of("x1"), of("x5"), of("x9")], 4.0, "after relu: 4", 1e-11)
     yield worst(
         {v: 16 * run.b(v) / s.tensors[v].forward / unit for v in ("x1", "x5", "x9")},
         4.0,
-        "behind relu, drawn",
+        "after relu, drawn",
     )
 
 

@@ -46,7 +46,7 @@ def _shapes(bench: Bench, depth: int = 4) -> tuple[list[int], list[int]]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""average pooling with stride equal to the kernel's size multiplies $\varsigma$ by
     $1+(k^2-1)r$, r the correlation $E[x_px_q]/E[x^2]$ within a window: 0 for uncorrelated data of
-    mean 0, $1/\pi$ behind relu
+    mean 0, $1/\pi$ after relu
 
     Printed: it keeps $\varsigma$
     """
@@ -64,18 +64,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 s.tensors["pool_1"].scaling / s.tensors[above].scaling,
                 ratio,
-                f"kcalc: behind {name}, k = {k}",
+                f"kcalc: after {name}, k = {k}",
                 1e-10,
             )
             yield statistical(
                 run.f("pool_1") - run.f(above) * ratio / k**2,
                 0.0,
-                f"f drawn behind {name}, k = {k}",
+                f"f drawn after {name}, k = {k}",
             )
             yield statistical(
                 run.f("pool_1") - run.f(above) / k**2,
                 0.0,
-                f"f drawn behind {name}, k = {k}, without correlation",
+                f"f drawn after {name}, k = {k}, without correlation",
                 PRINTED,
             )
             yield equal(run.b(above) * k**4, run.b("pool_1"), "$b/k^4$ (App. B.3)")
@@ -171,7 +171,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SC-eq4", "Sec. 6.1, eq. 4")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$2/(nk^2)$ keeps forward moments through relu networks, $2/(mk^2)$ backward ones; $\gamma$
-    is $\varsigma nk^2/(4m)$ and $\varsigma mk^2/(4n)$ then, so that neither equalises it
+    is $\varsigma nk^2/(4m)$ and $\varsigma mk^2/(4n)$ then, so neither equalises it
     """
     for fan in ("in", "out"):
         widths, kernels = _shapes(bench)
@@ -253,7 +253,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@claim("SC-eq6", "Sec. 7, eq. 6 and the product behind it")
+@claim("SC-eq6", "Sec. 7, eq. 6 and the product after it")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""with $c=2/k$: $E[x_{l+1}^2] = \sqrt{n_l/n_{l+1}}\,E[x_l^2]$, and $E[x_L^2] =
     \sqrt{n_0/n_L}\,E[x_0^2]$
@@ -290,7 +290,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-bias-equal", "Sec. 8")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with $c=2/k$, $n_{l+1}E[x_{l+1}^2]^2 = n_lE[x_l^2]^2$, so that biases are scaled alike"""
+    r"""with $c=2/k$, $n_{l+1}E[x_{l+1}^2]^2 = n_lE[x_l^2]^2$, so all biases are scaled equally"""
     n, m, f = symbols("n m f", positive=True)
     yield exact(m * (sp.sqrt(n / m) * f) ** 2 - n * f**2, "from eq. 6")
     for _ in bench.rounds(5, 30):
@@ -309,7 +309,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-8.1", "Sec. 8.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""first weights and biases are scaled alike where $E[x_0^2] = 1/\sqrt{n_0k_0^2}$, about 0.2
+    r"""the first weights and biases are scaled equally if $E[x_0^2] = 1/\sqrt{n_0k_0^2}$, about 0.2
     for 3 channels and k = 3; unit data are multiplied by $(n_0k_0^2)^{-1/4}$, and without it biases
     learn more slowly
     """
@@ -350,7 +350,7 @@ PAPER.undecidable(
     "predicted and measured blocks of a strided LeNet's Hessian agree well; "
     "geometric initialisation "
     "equalises them",
-    "an experiment whose network and data are not given in full; the formula behind it is SC-prop4",
+    "an experiment whose network and data are not given in full; the formula after it is SC-prop4",
 )
 PAPER.undecidable(
     "SC-sec9",

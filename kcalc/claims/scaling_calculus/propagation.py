@@ -238,7 +238,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""relu, leaky relu and any positively homogeneous function of degree 1 keep $\varsigma$; relu
     halves both moments where its input is symmetric
 
-    But: the input must be symmetric and 0 with probability 0: behind weights that read n relu
+    But: the input must be symmetric and 0 with probability 0: after weights that read n relu
     channels it is 0 with probability $2^{-n}$, and the backward factor of relu is $(1-2^{-n})/2$
     """
     a, f, b = symbols("a f b", positive=True)
@@ -270,7 +270,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     run = Draws(bench, chain(L.Input(5), RELU, L.Affine(3)), 20000, 100000, mean=mu)
     yield statistical(
-        run.f("nonlinear_1"), (1 + mu * mu) * Phi + mu * density, "the same drawn: f behind relu"
+        run.f("nonlinear_1"), (1 + mu * mu) * Phi + mu * density, "the same drawn: f after relu"
     )
     yield statistical(
         run.b("input") - Phi * run.b("nonlinear_1"), 0.0, "the same drawn: b before it"
@@ -279,7 +279,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     narrow = Draws(bench, two, 20000, 100000)
     back = narrow.b("affine_2"), narrow.b("nonlinear_2")
     yield statistical(
-        back[0] - back[1] / 2, 0.0, "relu behind weights that read 2 relu channels: b/2", PRINTED
+        back[0] - back[1] / 2, 0.0, "relu after weights that read 2 relu channels: b/2", PRINTED
     )
     yield statistical(
         back[0] - 0.375 * back[1],

@@ -108,7 +108,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@claim("SC-extrinsic", "Sec. 4, display behind eq. 2")
+@claim("SC-extrinsic", "Sec. 4, display after eq. 2")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\gamma_l = n_lk_l^2\rho_{l+1}^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$"""
     yield exact(_EXTRINSIC - _INTRINSIC, "with the locations of the output")
@@ -216,7 +216,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SC-eq7", "Sec. 8, Def. 5, eq. 7")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""with $x_{l+1} = C_l(x_l)+b_l$ a bias has the scaling $\rho_{l+1}^2E[\Delta
-    x_{l+1}^2]/E[x_{l+1}^2]$ of what it is added to, its average squared singular value
+    x_{l+1}^2]/E[x_{l+1}^2]$ of the tensor it is added to, its average squared singular value
     """
     net = chain(
         L.Input(3, (4, 4)),
@@ -231,7 +231,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         s.biases["affine_1"],
         "kcalc's scaling of the bias against drawn gradients",
     )
-    yield equal(s.biases["affine_1"], 4 * y.backward / y.forward, "P b/f behind the layer", 1e-13)
+    yield equal(s.biases["affine_1"], 4 * y.backward / y.forward, "P b/f after the layer", 1e-13)
     draws = bench.size(4000, 30000)
     # the Hessian at y: 2 locations of 3 channels, loss y^T R y / 2 with R as in Fig. 1
     R = bench.normal(draws, 2, 3, 2, 3)

@@ -1,4 +1,4 @@
-"""Cases in which bounds of smoothness are attained, so that a wrong factor is detected."""
+"""Cases in which bounds of smoothness are attained, so a wrong factor is detected."""
 
 from __future__ import annotations
 

@@ -197,8 +197,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""in the worst case $\mu_t$ is proportional to $\lambda=\sigma^2\sim t^{-3/2}$ (Theorem 2.4),
     a convergent series: the argument for convergence does not close
 
-    Printed: $\mu_t\ge\Gamma t^{-3/4}$, so that $\sum\mu_t$ diverges and the loss tends to its
-    infimum
+    Printed: $\mu_t\ge\Gamma t^{-3/4}$, so $\sum\mu_t$ diverges and the loss tends to its infimum
     """
     count = bench.size(200000, 2000000)
     path = euler(1.0, 1.0, 0.5, count)
@@ -265,7 +264,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     Printed: with a $C^1$ convex cost it converges from every initialisation to a global minimum,
     for some $\eta>0$
     """
-    # where phi has its first maximum, and the minimum behind it
+    # where phi has its first maximum, and the minimum after it
     top = acos(-2 / 3) / 6
     barrier = (2 * pi - acos(-2 / 3)) / 6
     floor = math.log1p(exp(-(3 + 0.99 * _wave(top)[0])))
@@ -296,7 +295,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
     yield counterexample(
         floor - loss[1, 1],
-        "start A stays above this loss for ever, start B is below it by",
+        "start A stays above this loss forever, start B is below it by",
         floor=floor,
         A=loss[0, 1],
         B=loss[1, 1],
@@ -358,8 +357,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-intro", "Sec. 1 and 8")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""F is bounded for normalised networks, so that the infimum of their cross-entropy is
-    positive, if small
+    r"""F is bounded for normalised networks, so the infimum of their cross-entropy is positive, if
+    small
 
     Printed: networks of this class are trained to optima at infinity, where the cross-entropy
     vanishes

@@ -402,8 +402,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SKIP-thm4.5", "Sec. 4.1, Theorem 4.5")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""continuously differentiable nonlinearities, bias-free normalised affine layers and residual
-    blocks of them meet the hypotheses of Prop. 4.3 over all parameters, so that gradients are
-    Lipschitz
+    blocks of them meet the hypotheses of Prop. 4.3 over all parameters, so gradients are Lipschitz
 
     But: a nonlinearity needs a locally Lipschitz derivative: being continuously differentiable is
     not enough

@@ -111,7 +111,7 @@ class Residual:
         return jacobian(lambda t: self(t, X), theta)
 
     def layers(self, theta: Array, X: Array) -> tuple[list[Array], list[Array]]:
-        """The derivatives of the layers in their own weights, and of the blocks in what they read."""
+        """The derivatives of the layers in their own weights, and of the blocks in their inputs."""
         parts, weights = np.split(theta, self.ends[:-1]), self.weights(theta)
         first = parts[0].reshape(self.shapes[0])
         own = [jacobian(lambda w: self._normal(w, self.kinds[0]) @ X, first)]

@@ -72,7 +72,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 "(L - 2)/3 blocks, four of them with a nonlinear shortcut, added up",
             )
             yield at_most(
-                3, small, "the branch alone never has the maximum: the first entry is >= 5"
+                3, small, "the branch by itself never attains the maximum: the first entry is >= 5"
             )
 
 

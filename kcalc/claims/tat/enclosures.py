@@ -41,7 +41,7 @@ def least(*balls: Ball) -> Ball:
 def rectifier_balls(slope: Ball) -> tuple[Callable[[Ball], Ball], Callable[[Ball], Ball]]:
     """C and C' of a tailored rectifier of slope >= 0.
 
-    Both increase with c, so that their values at the ends enclose them.
+    Both increase with c, so their values at the ends enclose them.
     """
     from flint import arb
 

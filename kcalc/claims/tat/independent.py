@@ -236,7 +236,7 @@ def random_dag(bench: Bench, size: int = 10) -> Dag:
 
 
 def small_network(bench: Bench, layers: int = 8, phi: str = "relu") -> Network:
-    """A random network with few layers, so that all subsets can be enumerated.
+    """A random network with few layers, so all subsets can be enumerated.
 
     It has affine and nonlinear layers, sums, and several outputs.
     """

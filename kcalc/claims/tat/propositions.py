@@ -165,7 +165,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         depth_limit(chain(L.Affine(), L.Nonlinear("identity"), L.Affine()))
     except KcalcError:
         refused = 1.0
-    yield equal(refused, 1.0, "the calculus refuses to name a limit for linear layers", 0.5)
+    yield equal(refused, 1.0, "the calculus raises an error for the limit of linear layers", 0.5)
 
 
 def _psi(c: float, time: float) -> float:
@@ -332,8 +332,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("TAT-prop4", "App. C, Proposition 4, eqs. 38-39")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\phi_0(x)=\frac{1}{1-\alpha^2}(\phi_\alpha(x)+\alpha\phi_\alpha(-x))$, so that leaky ReLUs
-    of double width compute any ReLU network
+    r"""$\phi_0(x)=\frac{1}{1-\alpha^2}(\phi_\alpha(x)+\alpha\phi_\alpha(-x))$, so leaky ReLUs of
+    double width compute any ReLU network
 
     Under: $\alpha\ne\pm1$
     """

@@ -56,8 +56,8 @@ def _curvature(net: Network, members: frozenset[Any], entry: Any, out: Any, bend
 
 @claim("TAT-mu1", "App. B.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\mu_f^1(\mathcal C'(1))=\max_{g\subseteq f}\mathcal C_g'(1)$, a function of $\mathcal
-    C'(1)$ alone
+    r"""$\mu_f^1(\mathcal C'(1))=\max_{g\subseteq f}\mathcal C_g'(1)$, a function only of
+    $\mathcal C'(1)$
     """
     found, truth, several = [], [], 0
     for net in _networks(bench, bench.size(40, 200)):
@@ -159,7 +159,7 @@ def _composes(pair: tuple[Any, Any], pairs: set[tuple[Any, Any]]) -> bool:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""for non-decreasing $r$ with $r(x)\ge x$ on the values that occur ($\mathcal C$ of leaky
     ReLUs, $\psi x$ with $\psi\ge1$, $x+\kappa$), $U_{g\circ h,r}(x)\ge U_{g,r}(x),U_{h,r}(x)$, so
-    that subnetworks that compose to larger ones can be left out
+    subnetworks that compose to larger ones can be left out
 
     Printed: this holds for every non-decreasing $r$
     """

@@ -108,7 +108,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         shape(architectures.vanilla(12), method="tat", eta=0.9)
     except UnreachableTarget:
         refused = 1.0
-    yield equal(refused, 1.0, "shaping refuses .9 at 12 layers", 0.5)
+    yield equal(refused, 1.0, "shaping rejects .9 at 12 layers", 0.5)
     yield at_most(0.9, reached(0.0, 13), "13 layers of ReLUs reach .9", 0.0)
     for depth, eta in [
         (13, 0.9),
@@ -161,8 +161,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 c_map(architectures.vanilla(depth, activations.leaky_relu(slope)))(0.0),
                 c,
-                "global C maps at 0 against iterates of the angular integral (of eq. 9 for 100 layers and "
-                "more)",
+                "global C maps at 0 against iterates of the angular integral (of eq. 9 for 100 "
+                "layers and more)",
                 1e-11,
             )
 
@@ -170,7 +170,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("TAT-eq14", "Sec. 4.2, eq. 14")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\mathcal C_f''(1)=L\,\mathcal C''(1)$ for $L$ layers with $\mathcal C(1)=\mathcal C'(1)=1$,
-    so that $\mathcal C''(1)=\tau/L$ gives $\tau$
+    so $\mathcal C''(1)=\tau/L$ gives $\tau$
     """
     c, k, third = symbols("c k d")
     local = 1 + (c - 1) + k / 2 * (c - 1) ** 2 + third * (c - 1) ** 3
@@ -245,7 +245,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             one(lambda z, f=slope: f(z) ** 2) / size,
         ]
     yield equal(
-        found, truth, "the three expectations, for activations as they are (divided by Q(1))", 1e-9
+        found, truth, "the three expectations, for unchanged activations (divided by Q(1))", 1e-9
     )
     found, truth = [], []
     for name in SHAPED[: bench.size(4, 10)]:

@@ -1,9 +1,9 @@
 """Piecewise polynomials on intervals that shrink dyadically towards both ends of [0, 2].
 
 A point lies ``w`` = u from the lower end (u <= 1) or ``w`` = 2 - u from the upper one. Each octave
-[2^-k, 2^(1-k)) of w is cut into 2^BITS equal intervals, so that the exponent and the leading
-mantissa bits of w are the index of its interval, and the bits that follow its coordinate t in
-[-1/2, 1/2): no search, no division.
+[2^-k, 2^(1-k)) of w is cut into 2^BITS equal intervals, so the exponent and the leading mantissa
+bits of w are the index of its interval, and the bits that follow its coordinate t in [-1/2, 1/2):
+no search, no division.
 """
 
 from __future__ import annotations

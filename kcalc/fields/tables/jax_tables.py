@@ -118,9 +118,9 @@ def _differentiable(pair: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
 
 
 def _once(rate: Callable[..., Any]) -> Callable[..., Any]:
-    """``rate`` refusing to be differentiated.
+    """``rate``, with an error on differentiation.
 
-    Bit operations would give a derivative of zero in silence.
+    Bit operations would silently give a derivative of zero.
     """
     import jax
 
@@ -129,7 +129,7 @@ def _once(rate: Callable[..., Any]) -> Callable[..., Any]:
     @protected.defjvp
     def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
         raise KcalcError(
-            "a table has a first derivative only; for higher ones use the map's own .derivative(n)"
+            "a table has only a first derivative; for higher ones use .derivative(n) of the map"
         )
 
     return protected

@@ -1,6 +1,6 @@
-"""The octaves of a table while it is built.
+"""The octaves of a table during construction.
 
-Nodes, polynomials, their errors, and the end where float64 sees no differences.
+They hold nodes, polynomials, errors, and the end where float64 resolves no differences.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOISY = 1e-6  # relative errors of 1 - C above this say that it was computed as
 class Side:
     """The octaves of one end, the upper one or not.
 
-    Ask for ``points``, give the values there to ``refine``, until none is wanted.
+    Evaluate at ``points`` and pass the values to ``refine``, until there are no more points.
     """
 
     def __init__(self, upper: bool, tolerance: float) -> None:
@@ -57,9 +57,9 @@ class Side:
         return 2 - w if self.upper else w
 
     def refine(self, panels: int, gap: Array, values: Array) -> None:
-        """Take the new panels where they are better.
+        """Accept the new panels where they are better.
 
-        Octaves that still miss the tolerance and may gain from a bisection stay pending.
+        Octaves that still miss the tolerance and may benefit from bisection stay pending.
         """
         octaves, self.pending = self.pending, self.pending[:0]
         if not octaves.size:
@@ -85,8 +85,8 @@ class Side:
     def finished(self, end: float) -> tuple[Array, float | None]:
         """(the coefficients of the side, the slope of the side at its end).
 
-        The slope is infinite where the function's slope is, and None where it has to be taken from
-        the polynomials.
+        The slope is infinite if the function's slope is, and None if it has to be taken from the
+        polynomials.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             noisy = not np.all(self.error <= _NOISY * self.size)
@@ -96,9 +96,9 @@ class Side:
     def _fit_end(self, end: float, noisy: bool) -> float | None:
         """Where 1 - C is nearly constant, or noise, its differences are lost.
 
-        There a polynomial in sqrt w through the end takes over.
+        A polynomial in sqrt w through the end replaces it there.
 
-        It has no term sqrt w where it can do without: C' is finite there.
+        It omits the term sqrt w if possible, so C' is finite there.
         """
         gap, values = (np.concatenate(parts) for parts in zip(*self.data, strict=True))
         w = 2 - gap if self.upper else gap

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.plain_arguments import whole
 from ...foundation.printing import Shown
-from ..arguments import finished, q_array, single_precision
+from ..arguments import Number, Numbers, finished, q_array, single_precision
 from ..chebyshev import Array, Piecewise, halved
 from .table import chunked
 
@@ -26,9 +26,9 @@ _HALVINGS = 8
 
 @dataclass(frozen=True, eq=False, repr=False)
 class QTable(Shown):
-    """Q(q) for low <= q <= high by table; call it with q, arrays welcome.
+    """A table of Q(q) for low <= q <= high; call it with q, a number or an array.
 
-    ``error_bound``: of |table - Q| / Q, from the residuals measured between the nodes, times 4,
+    ``error_bound``: a bound of |table - Q| / Q, 4 times the residuals measured between the nodes,
     plus rounding. ``nodes``, ``values``: the q values where Q was evaluated, ascending, and Q
     there.
     """
@@ -43,7 +43,11 @@ class QTable(Shown):
     q_function: Callable[[Array], Array] = field(repr=False)
     logarithm: Piecewise = field(repr=False)  # log Q over log(q / low) / log(high / low)
 
-    def __call__(self, q: Any) -> Any:
+    @overload
+    def __call__(self, q: Number) -> float: ...
+    @overload
+    def __call__(self, q: Numbers) -> Array: ...
+    def __call__(self, q: Any) -> float | Array:
         """Q at q, of any shape. Raises: KcalcError for q outside [low, high] and for nan."""
         array = self._inside(q)
         return finished(
@@ -52,7 +56,11 @@ class QTable(Shown):
             single_precision(q),
         )
 
-    def slope(self, q: Any) -> Any:
+    @overload
+    def slope(self, q: Number) -> float: ...
+    @overload
+    def slope(self, q: Numbers) -> Array: ...
+    def slope(self, q: Any) -> float | Array:
         """Q'(q), of any shape, to about 1e-11 of itself and of Q(q) / q.
 
         Raises: KcalcError for q outside [low, high] and for nan.
@@ -119,7 +127,7 @@ class QTable(Shown):
         if outside.any():
             raise KcalcError(
                 f"q = {array[outside].ravel()[0]:g} is outside the table's range [{self.low:g}, "
-                f"{self.high:g}]: tabulate more"
+                f"{self.high:g}]: tabulate a wider range"
             )
         return array
 
@@ -136,13 +144,12 @@ def tabulate_q(
 ) -> QTable:
     """The table of a Q map, a function of float64 arrays of q values, for low <= q <= high.
 
-    Panels are halved until their polynomials are within ``tolerance`` of Q between the nodes,
-    relatively, 8 times at most.
-    Raises: KcalcError unless 0 < low < high, for functions that are not finite and positive there,
-    and for those missed by 1e-6 or more.
+    Panels are halved, at most 8 times, until their polynomials have a relative error below
+    ``tolerance`` between the nodes. Raises: KcalcError unless 0 < low < high, for functions that
+    are not finite and positive there, and for a table with an error of 1e-6 or more.
     """
     if not 0 < tolerance < 1:
-        raise KcalcError(f"tolerance = {tolerance}: a number between 0 and 1 is needed")
+        raise KcalcError(f"tolerance must be a number between 0 and 1, got {tolerance}")
     if not low < high:
         raise KcalcError(f"a table needs low < high, got {low:g} and {high:g}")
     spread = np.log(high / low)

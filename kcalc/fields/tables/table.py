@@ -1,8 +1,8 @@
-"""C maps by table: 10^6 values in the time of a few arccos, from a few thousand exact ones.
+"""Tables of C maps: 10^6 values in the time of a few arccos, from a few thousand exact ones.
 
 ``tabulate`` fits the gap 1 - C as a function of the gap u = 1 - c by polynomials on dyadic
-intervals (:mod:`.dyadic`); near u = 0 they hold it to a relative error, so that a table serves C,
-the gap itself, and angles however small.
+intervals (:mod:`.dyadic`); near u = 0 their error is relative, so a table is accurate for C, for
+the gap, and for arbitrarily small angles.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import whole
 from ...foundation.printing import Shown
 from ..arguments import (
+    Number,
+    Numbers,
     angle_array,
     cosine_array,
     finished,
@@ -28,6 +30,9 @@ from ..arguments import (
 from ..jax_field import is_jax
 from .dyadic import SMALLEST, locate, polynomial, slope
 from .octaves import FINEST, Side
+
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
 
 Array = np.ndarray
 GapFunction = Callable[[Array], Array]
@@ -40,14 +45,14 @@ _USELESS = 1e-6
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table(Shown):
-    """C(c) at fixed q values by table; call it with c.
+    """A table of C(c) at fixed q values; call it with c.
 
     NumPy in, NumPy out; JAX in, JAX out (jit, vmap, grad).
 
-    ``error_bound``: of |table - C|, from the residuals measured between the nodes, times 4, plus
-    rounding (float32 arrays: 2e-7 more). ``relative_bound``: the same of ``gap`` and its input in
-    (0, 1], relative. ``nodes``, ``values``: the gaps 1 - c where ``gap_function`` was evaluated,
-    ascending, and 1 - C there.
+    ``error_bound``: a bound of |table - C|, 4 times the residuals measured between the nodes, plus
+    rounding (float32 arrays: 2e-7 more). ``relative_bound``: the same for the relative error of
+    ``gap`` with its input in (0, 1]. ``nodes``, ``values``: the gaps 1 - c where ``gap_function``
+    was evaluated, ascending, and 1 - C there.
     """
 
     name: str
@@ -61,10 +66,16 @@ class Table(Shown):
     end_slopes: tuple[Array, Array] = field(repr=False)
     _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    def __call__(self, c: Any) -> Any:
+    @overload
+    def __call__(self, c: JaxArray) -> JaxArray: ...
+    @overload
+    def __call__(self, c: Number) -> float: ...
+    @overload
+    def __call__(self, c: Numbers) -> Array: ...
+    def __call__(self, c: Any) -> JaxArray | float | Array:
         """C at c in [-1, 1], of any shape.
 
-        Raises: KcalcError where |c| > 1 beyond rounding and for nan (JAX arrays: nan there).
+        Raises: KcalcError if |c| > 1 beyond rounding and for nan (JAX arrays: nan there).
         """
         if is_jax(c):
             return self._jax("value")(c)
@@ -72,13 +83,19 @@ class Table(Shown):
         out = chunked(array, self._values)
         return out.astype(np.float32) if single_precision(c) else out[()]
 
-    def slope(self, c: Any) -> Any:
+    @overload
+    def slope(self, c: JaxArray) -> JaxArray: ...
+    @overload
+    def slope(self, c: Number) -> float: ...
+    @overload
+    def slope(self, c: Numbers) -> Array: ...
+    def slope(self, c: Any) -> JaxArray | float | Array:
         """C'(c).
 
-        At c = +-1 its limit, or where that is infinite the slope at the neighbouring float64 (JAX
-        float32: float32).
+        At c = +-1 it is the limit or, if that is infinite, the slope at the neighbouring float64
+        (JAX float32: float32).
 
-        Near c = -1 it comes from differences of values of order 1: its error grows like 1e-15/(1 +
+        Near c = -1 it uses differences of values of order 1: its error grows like 1e-15/(1 +
         c) there, until a fit takes over.
         """
         if is_jax(c):
@@ -86,8 +103,14 @@ class Table(Shown):
         out = chunked(_floats(c), self._slopes)
         return out.astype(np.float32) if single_precision(c) else out[()]
 
-    def gap(self, gap: Any) -> Any:
-        """1 - C at c = 1 - gap, gap in [0, 2], relatively accurate however small.
+    @overload
+    def gap(self, gap: JaxArray) -> JaxArray: ...
+    @overload
+    def gap(self, gap: Number) -> float: ...
+    @overload
+    def gap(self, gap: Numbers) -> Array: ...
+    def gap(self, gap: Any) -> JaxArray | float | Array:
+        """1 - C at c = 1 - gap, gap in [0, 2], with full relative accuracy.
 
         Raises: KcalcError for other gaps and nan.
         """
@@ -104,10 +127,16 @@ class Table(Shown):
         )
         return finished(out, array.shape, single_precision(gap))
 
-    def at_angle(self, theta: Any) -> Any:
-        """The angle arccos C at c = cos theta, theta in [0, pi], accurate however small.
+    @overload
+    def at_angle(self, theta: JaxArray) -> JaxArray: ...
+    @overload
+    def at_angle(self, theta: Number) -> float: ...
+    @overload
+    def at_angle(self, theta: Numbers) -> Array: ...
+    def at_angle(self, theta: Any) -> JaxArray | float | Array:
+        """The angle arccos C at c = cos theta, theta in [0, pi], with full relative accuracy.
 
-        Raises: KcalcError for others and nan.
+        Raises: KcalcError for other angles and nan.
         """
         if is_jax(theta):
             return self._jax("angle")(theta)
@@ -217,7 +246,7 @@ def _distance(c: Array) -> Array:
 
 
 def chunked(array: Array, function: Callable[[Array], Array]) -> Array:
-    """``function`` of an array, part by part, so that its work arrays stay in cache."""
+    """``function`` of an array, part by part, so its work arrays stay in cache."""
     flat = array.reshape(-1)
     if flat.size <= _CHUNK:
         return function(flat).reshape(array.shape)
@@ -235,13 +264,13 @@ def tabulate(gap_function: GapFunction, tolerance: float = 1e-14, name: str = ""
 
     ``gap_function``: the gap 1 - C at a float64 array of gaps 1 - c in [0, 2].
 
-    ``tolerance`` is of C, and 100 times it of 1 - C relatively near c = 1. Panels that miss it are
-    bisected, three times at most, as long as that helps; the result is the table's ``error_bound``.
-    Raises: KcalcError for functions that are not real and finite on [0, 2], and for those that no
-    table holds to 1e-6.
+    ``tolerance`` applies to C; 100 times it applies to the relative error of 1 - C near c = 1.
+    Panels that miss it are bisected, at most three times, as long as that helps; ``error_bound``
+    reports the result. Raises: KcalcError for functions that are not real and finite on [0, 2], and
+    if the error stays above 1e-6.
     """
     if not 0 < tolerance < 1:
-        raise KcalcError(f"tolerance = {tolerance}: a number between 0 and 1 is needed")
+        raise KcalcError(f"tolerance must be a number between 0 and 1, got {tolerance}")
     sides = [Side(False, tolerance), Side(True, tolerance)]
     # the float64 numbers next to c = -1
     close = 2 - np.unique(np.round(2.0 ** np.linspace(0, 52 - FINEST, 24))) * 2.0**-52
@@ -290,7 +319,7 @@ def _joined(
 
 
 def _end_slope(coefficients: Array, upper: int, limit: float | None, neighbour: float) -> float:
-    """d(1 - C)/dw at an end: its limit, or where that is infinite its value at ``neighbour``."""
+    """d(1 - C)/dw at an end: its limit or, if that is infinite, its value at ``neighbour``."""
     if limit is not None and math.isfinite(limit):
         return limit
     w = np.array([2 * SMALLEST, 2.0**-53, neighbour])

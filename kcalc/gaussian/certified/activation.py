@@ -1,10 +1,10 @@
 """The data of an activation for certified integrals.
 
-Smooth pieces, the kinks between them as balls, growth bounds, saturation.
+It contains smooth pieces, the kinks between them as balls, growth bounds, and saturation.
 
-Where tanh of a polynomial of degree 2 or more has become 1 to far beyond the digits wanted, it is
-replaced by 1: its poles come too close to the real axis to be seen, and the error of leaving them
-out is bounded (``slack``).
+Where tanh of a polynomial of degree 2 or more equals 1 to far more than the required digits, it is
+replaced by 1, because its poles come too close to the real axis. The error of this replacement is
+bounded (``slack``).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ ONE, ZERO = partial(enclose, sp.S.One), partial(enclose, sp.S.Zero)
 
 @dataclass(frozen=True, eq=False)
 class CertifiedActivation:
-    """A function made of smooth pieces.
+    """A piecewise smooth function.
 
     ``kinks[i]()`` separates pieces i and i + 1, as a ball at the current precision.
 
     growth: a bound of the whole function on the line. slack: a bound of |phi - this| for |x| <=
     reach, where pieces were saturated. centre: where a function without kinks probably bends most;
-    a hint, nothing rests on it.
+    this is only a hint.
     """
 
     name: str
@@ -64,10 +64,10 @@ class CertifiedActivation:
         )
 
     def check_reach(self, x: float) -> None:
-        """Raises KcalcError if it is asked about |x| beyond its reach."""
+        """Raises KcalcError for |x| beyond its reach."""
         if self.slack and x > self.reach:
             raise KcalcError(
-                f"{self.name} is saturated for |x| <= {self.reach:.4g} only, and {x:.4g} is needed"
+                f"{self.name} is only saturated for |x| <= {self.reach:.4g}, but {x:.4g} is needed"
             )
 
     def piece_at(self, x: Ball) -> Smooth:
@@ -86,12 +86,12 @@ class CertifiedActivation:
 def certified_within(
     phi: Any, order: int = 0, reach: float = math.inf, digits: int = 30
 ) -> CertifiedActivation:
-    """An activation or a derivative of it, with proven bounds, good for |x| <= reach.
+    """An activation or a derivative of it, with proven bounds, valid for |x| <= reach.
 
-    ``order``: the order of the derivative, which is taken away from kinks.
+    ``order``: the order of the derivative, away from kinks.
 
-    Raises KcalcError for functions that are not known to the ball arithmetic, for growth that is
-    not proven, and for kinks that are not known exactly.
+    Raises KcalcError for functions that ball arithmetic does not support, for unproven growth, and
+    for kinks that are not known exactly.
     """
     base, constants = phi.base, phi.transformation
     if constants is None:
@@ -155,8 +155,8 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> CertifiedActivati
     known = getattr(phi, "reach", math.inf)
     if known < math.inf:
         raise KcalcError(
-            f"the kinks of {phi.name} never end and are known for |x| <= {known:g} only: nothing "
-            f"can be proven of it"
+            f"the kinks of {phi.name} never end and are only known for |x| <= {known:g}: nothing "
+            "can be proven about it"
         )
     pieces: list[Any] = [
         _Tidied()(sp.diff(piece, *([symbol_of(piece)] * order))) if order else piece
@@ -166,11 +166,11 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> CertifiedActivati
         raise KcalcError(f"{phi.name} has no derivative of order {order} away from its kinks")
     if any(piece.atoms(AppliedUndef) for piece in pieces):
         raise KcalcError(
-            f"{phi.name} is a callable, of which nothing can be proven; give a SymPy expression "
-            f"for certified results"
+            f"{phi.name} is a callable, about which nothing can be proven; give a SymPy expression "
+            "for certified results"
         )
     for piece in pieces:
-        # a function without enclosures is named before its growth is asked for
+        # name a function without enclosures before asking for its growth
         compile_smooth(piece)
     kinks = certain_kinks(phi)
     growth = (
@@ -202,7 +202,7 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> CertifiedActivati
 class _Tidied(Rewriting):
     """Derivatives rewritten so that balls do not lose their digits for large g.
 
-    Rewritten are sinh g/cosh g and e^g/(1 + e^g).
+    This rewrites sinh g/cosh g and e^g/(1 + e^g).
     """
 
     def visit(self, expr: Any) -> Any:
@@ -228,7 +228,7 @@ def _ratio(product: Any) -> Any:
 
 def _declared(phi: Any, order: int) -> Growth:
     raise KcalcError(
-        f"{phi.name}: a declared growth bound says nothing of the derivative of order {order}"
+        f"{phi.name}: a declared growth bound does not cover the derivative of order {order}"
     )
 
 
@@ -268,7 +268,7 @@ def _ends(kinks: tuple[Bound, ...], index: int) -> tuple[float, float]:
 def _saturated(
     piece: sp.Expr, low: float, high: float, reach: float, digits: int, name: str
 ) -> tuple[list[Bound], list[tuple[sp.Expr, float]]]:
-    """Kinks and (expression, slack) of a piece whose tanh(polynomial) is cut off.
+    """Kinks and (expression, slack) of a piece with a cut-off tanh(polynomial).
 
     The tanh is cut off where it is +-1 within |x| <= reach.
     """

@@ -3,9 +3,9 @@
 Arguments are balls.
 
 |c| up to about 0.9: Hermite series, whose table serves every such c. Smooth functions: the series
-also beyond, where it converges fast enough. Else the rotated plane. c = +-1: one dimension. Balls
-are evaluated at their midpoints; how far the value moves over the radii is bounded by |d
-Gamma^(k)/k!| <= sup_n binom(n, k) |c|^(n-k) times norms.
+also beyond, if it converges fast enough. Otherwise the rotated plane is used, and one dimension for
+c = +-1. Balls are evaluated at their midpoints; the change of the value over the radii is bounded
+by |d Gamma^(k)/k!| <= sup_n binom(n, k) |c|^(n-k) times norms.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kcalc.gaussian.certified.jumps import continuous
 from kcalc.gaussian.certified.line import certified, expect, log_upper, moment
 from kcalc.gaussian.certified.plane import Plane, Tiling
 
-_SPARE = 3  # digits beyond those asked for
+_SPARE = 3  # digits beyond the requested ones
 _TERMS_PER_DIGIT = 24
 _FIRST_TABLE = 96
 _ROUGH = 64  # bits for bounds
@@ -34,8 +34,8 @@ def cross(
 ) -> list[Ball]:
     """Gamma^(k)(c)/k! at c = 1 - gap for k = 0 ... order.
 
-    Raises KcalcError for infinite derivatives, functions that are not known to the ball arithmetic,
-    and inexact arguments where phi jumps and no bound of the change is known.
+    Raises KcalcError for infinite derivatives, functions that ball arithmetic does not support, and
+    inexact arguments if phi jumps and the change has no known bound.
     """
     from flint import arb
 
@@ -117,7 +117,7 @@ def _log_scale(phi: Any, psi: Any, q1: Ball, q2: Ball, field: BallField) -> floa
 def _by_series(
     phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, scale: float, field: BallField
 ) -> list[Ball] | None:
-    """The series where some table of affordable length reaches the digits; None else."""
+    """The series, if a table of affordable length reaches the digits; else None."""
     c = 1 - gap
     fall = -log_upper(c)
     needed = (field.digits + 6) * math.log(10)
@@ -227,7 +227,7 @@ def _tiling(*given: Any) -> Tiling | None:
         near = arb(top * (0.5 - 2**-20)).union(arb(top))
     try:
         return _plane(near, *given).tiling()
-    except KcalcError:  # two kinks cannot be told apart for so wide a range, or too many cells
+    except KcalcError:  # two kinks cannot be distinguished for so wide a range, or too many cells
         return None
 
 

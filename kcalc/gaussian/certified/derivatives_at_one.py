@@ -1,6 +1,6 @@
-"""Derivatives of the cross moment Gamma(c) at c = +-1, where they exist.
+"""Derivatives of the cross moment Gamma(c) at c = +-1, if they exist.
 
-One-dimensional integrals and point terms of corners.
+They consist of one-dimensional integrals and point terms of corners.
 
 Gamma^(k)(1) = (q1 q2)^(k/2) E[phi^(k)(sqrt q1 z) psi^(k)(sqrt q2 z)] in the sense of distributions:
 a jump J of phi^(k-1) at kink x adds J n(x/sqrt q1)/sqrt q1 times psi^(k) at the same z. Two jumps
@@ -26,7 +26,7 @@ def end_derivative(
 ) -> Ball:
     """Gamma^(k)(sign), k >= 1.
 
-    Raises KcalcError where it is infinite, saying so, or where no rule is known.
+    Raises KcalcError if it is infinite (saying so) or has no known rule.
     """
     names = f"derivative {k} of E[{phi.name}(u) {psi.name}(v)] at c = {sign}"
     for order in range(k - 1):
@@ -75,7 +75,7 @@ def _corners(phi: Any, q: Ball, sign: int, k: int, field: BallField) -> list[Cor
             found.append((sign * x / q.sqrt(), jump))
     if len(found) != sum(pattern):
         raise KcalcError(
-            f"{phi.name}: a jump of derivative {k - 1} is too small for the digits asked for"
+            f"{phi.name}: a jump of derivative {k - 1} is too small for the requested digits"
         )
     return found
 

@@ -16,14 +16,14 @@ from .intervals import Jets, Range
 from .ranges import ALL, Interval, above, below
 
 ORDER = 2  # the highest derivative that is bounded
-_CHEAPEST, _DEAREST = 10, 50  # steps that an evaluation counts, also of a long expression
+_CHEAPEST, _DEAREST = 10, 50  # cap on the steps counted for an evaluation
 _JETS = Jets(ORDER + 1)
 
 
 class SmoothPiece:
     """A smooth expression in one symbol on an interval.
 
-    ``steps`` counts the operations. Of an interval without end nothing is known.
+    ``steps`` counts the operations. Nothing is known on an infinite interval.
     """
 
     def __init__(self, expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> None:
@@ -34,7 +34,7 @@ class SmoothPiece:
         self._known: dict[tuple[float, float], list[Interval]] = {}
         try:
             self._program: Any = Derivable([self.expr], symbol)
-        except KcalcError:  # nothing is known of one of its functions
+        except KcalcError:  # nothing is known about one of its functions
             self._program = None
 
     def derivatives(self, a: float, b: float) -> list[Interval]:

@@ -1,11 +1,11 @@
 """Smooth SymPy expressions as functions of balls.
 
-Real ones, and complex ones whose analyticity is checked.
+Balls may be real, or complex with a check of analyticity.
 
 A complex evaluation encloses f on the whole box, and is not finite unless f is analytic on all of
-it, so that error bounds of quadrature rules may rest on it. Functions with branch cuts are refused
-on their cuts; log(1 + e^g), log cosh g and 1/(1 + e^g) are rewritten so that no cut, and no
-overestimation, stands where the function is harmless.
+it, so error bounds of quadrature rules may rest on it. Functions with branch cuts raise an error on
+their cuts. log(1 + e^g), log cosh g and 1/(1 + e^g) are rewritten to avoid cuts and overestimation
+where the function is harmless.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def symbol_of(expr: sp.Expr) -> Any:
 
 @lru_cache(maxsize=1024)
 def compile_smooth(expr: sp.Expr) -> Smooth:
-    """The smooth function that ``expr``, an expression in at most one symbol, is.
+    """The smooth function of ``expr``, an expression in at most one symbol.
 
     Raises KcalcError naming a function that has no certified evaluation.
     """
     if expr.has(*CORNERED):
         raise KcalcError(
-            f"{glimpse(expr)} has corners, and no certified enclosures as one smooth function"
+            f"{glimpse(expr)} has corners, so it has no certified enclosures as one smooth function"
         )
     symbol = symbol_of(expr)
     real, complex_ = Program([expr], symbol), _Uncut([expr], symbol)
@@ -127,7 +127,7 @@ def _off_cuts(z: Any, known: Known) -> Any:
 
 
 def _asinh(z: Any) -> Any:
-    """asinh off its cuts; Arb's own is finite on wide boxes of the left half plane only."""
+    """asinh off its cuts; Arb's function is finite on wide boxes only in the left half plane."""
     if z.real < 0:
         return z.asinh()
     if z.real > 0:

@@ -153,7 +153,7 @@ class _Derived(Fold[Growth]):
         )
 
     def _greatest(self, n: int, bottom: float, upper: float) -> float:
-        """The greatest coefficient of |x|^n that c x^n has on the side(s) of the interval."""
+        """The largest coefficient of |x|^n that c x^n has on the side(s) of the interval."""
         sides = [upper] if self.high > 0 else []
         if self.low < 0:
             sides.append(upper if n % 2 == 0 else -bottom)
@@ -179,7 +179,7 @@ def derive(
 ) -> Growth:
     """A proven growth bound of ``expr`` for low <= symbol <= high.
 
-    Raises KcalcError where the tree gives none.
+    Raises KcalcError if the tree gives none.
     """
     return _Derived(symbol, low, high)(expr)
 
@@ -203,7 +203,7 @@ def check_moment(growths: Sequence[tuple[Growth, float]], what: str) -> None:
 def tail(growths: Sequence[tuple[Growth, float]], reach: float, degree: int = 0) -> float:
     """log of a bound of E[|z|^degree prod_i |f_i(r_i z)|; |z| > reach].
 
-    Inf where reach is too small to tell.
+    It is inf if reach is too small.
     """
     log_scale = sum(g.log_scale for g, _ in growths)
     if log_scale == -math.inf:

@@ -1,6 +1,6 @@
 """Certified Hermite coefficients a_n(q) = E[phi(sqrt q z) h_n(z)], h_n orthonormal.
 
-C maps for every c at once are computed from them.
+They give C maps for every c at once.
 
 Gamma^(k)(c)/k! = sum_n binom(n, k) a_n b_n c^(n-k), where the terms after N are at most sup_n
 binom(n, k) |c|^(n-k) times the norms of the remainder after N + 1 terms. All a_n come from one
@@ -160,7 +160,7 @@ def _panels(
 ) -> tuple[list[Panel], float]:
     """Panels on [0, reach] with rules that integrate both halves against every h_n, n <= terms.
 
-    The log of their summed errors is returned too.
+    Also returns the log of their summed errors.
     """
     profile, r = factor
     most, out, total = 12 + 4 * math.ceil(field.digits / 3), [], -math.inf
@@ -188,8 +188,8 @@ def _panels(
                     size = (r * r).str(4, radius=False)
                     raise KcalcError(
                         f"{profile.name} at q = {size} varies too fast for certified Hermite "
-                        f"coefficients; use a smaller q or "
-                        "fewer digits, or a call without ball, which gives double precision"
+                        "coefficients; use a smaller q or fewer digits, or call without ball for "
+                        "double precision"
                     )
                 continue
             out.append((a, b, rule[0], ahead, behind))
@@ -216,7 +216,7 @@ def _pieces(
             continue
         if point.contains(0):
             raise KcalcError(
-                f"{profile.name}: a kink cannot be told from 0; more digits are needed"
+                f"{profile.name}: a kink cannot be distinguished from 0; more digits are needed"
             )
         if point.overlaps(cuts[-1]):
             cuts[-1] = cuts[-1].union(point)

@@ -1,4 +1,4 @@
-"""Intervals whose ends have any size or are infinite, and jets of them, as numbers of programs."""
+"""Intervals with ends of any size, possibly infinite, and jets of them, as numbers of programs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Range:
         return self * other.inverse() if isinstance(other, Range) else self * (1 / other)
 
     def inverse(self) -> Range:
-        """1/x, of the part of one sign where one end is 0."""
+        """1/x; if one end is 0, of the part with one sign."""
         arb = type(self.low)
         if self.low < 0 < self.high or self.low == self.high == 0:
             return Range(arb("-inf"), arb("inf"))
@@ -73,14 +73,14 @@ def _product(x: Ball, y: Any) -> Ball:
 
 
 def between(low: Ball, high: Ball) -> Range:
-    """The range from a ball to another; everything where one is no number."""
+    """The range from one ball to another; everything if one is not a number."""
     if low.is_nan() or high.is_nan():
         return Range(type(low)("-inf"), type(low)("inf"))
     return Range(low.lower(), high.upper())
 
 
 def around(*balls: Ball) -> Range:
-    """The smallest range around balls; everything where one is no number."""
+    """The smallest range around balls; everything if one is not a number."""
     for ball in balls:
         if ball.is_nan():
             return between(ball, ball)

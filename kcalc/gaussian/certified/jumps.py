@@ -1,6 +1,6 @@
-"""Which kinks of an activation are jumps of phi or of one of its derivatives.
+"""The kinks of an activation at which phi or one of its derivatives jumps.
 
-This is decided, never guessed.
+The decision is proven, never guessed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BITS = 400
 def jumping(phi: Any, order: int) -> tuple[bool, ...]:
     """For every kink of phi's base, in its order, whether phi^(order) jumps there.
 
-    Raises KcalcError where neither the algebra nor 400-bit balls can tell.
+    Raises KcalcError if neither algebra nor 400-bit balls can decide.
     """
     base = phi.base
     pieces = [sp.diff(piece, symbol_of(piece), order) for piece in base.pieces]
@@ -45,12 +45,12 @@ def _jumps(name: str, left: Any, right: Any, kink: sp.Expr, where: Any, order: i
             f"{name}: derivative {order} is not finite at its kink {kink}, so its Gaussian "
             f"moments are not certified"
         )
-    # a refined crossing is where both sides meet
+    # both sides meet at a refined crossing
     if difference == 0 or (order == 0 and not hasattr(where, "expr")):
         return False
     gap = _at(left, kink) - _at(right, kink)
     if gap.has(sp.Float) or sp.simplify(gap) != 0:
-        raise KcalcError(f"{name}: it is not provable whether derivative {order} jumps at {kink}")
+        raise KcalcError(f"{name}: it cannot be proven whether derivative {order} jumps at {kink}")
     return False
 
 

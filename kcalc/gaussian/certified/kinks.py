@@ -1,7 +1,7 @@
 """Kinks as balls.
 
-Symbolic ones are exact; a float is taken as exact only where that is provable, else refined or
-refused.
+Symbolic ones are exact; a float counts as exact only if that is provable; otherwise it is refined
+or raises an error.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kcalc.fields.expressions import rational, switches
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.certified.evaluate import Smooth, compile_smooth
 
-_ROOM = 2.0**-38  # how far, relatively, a numeric kink may be from the true one
+_ROOM = 2.0**-38  # relative tolerance between a numeric kink and the true one
 
 
 @lru_cache(maxsize=512)
 def certain_kinks(phi: Any) -> tuple[Callable[[], Ball], ...]:
     """The kinks of an activation as functions that give balls at the current precision.
 
-    Raises KcalcError for a kink that was found numerically and at which the function jumps, so that
+    Raises KcalcError for a kink that was found numerically and at which the function jumps, so
     nothing says where it is exactly.
     """
     return tuple(
@@ -47,9 +47,8 @@ def _certain(phi: Any, kink: sp.Expr, sides: tuple[sp.Expr, sp.Expr]) -> Callabl
         if root.bracketed():
             return root
     raise KcalcError(
-        f"{phi.name}: the kink near x = {float(kink):.6g} is known to double precision only, and "
-        f"the function does not simply "
-        "bend there; give it exactly in kinks=[...]"
+        f"{phi.name}: the kink near x = {float(kink):.6g} is only known to double precision, and "
+        "the function does not simply bend there; give it exactly in kinks=[...]"
     )
 
 

@@ -2,8 +2,8 @@
 
 Every smooth piece is integrated by ``acb.integral``, and the tails have a proven bound.
 
-All of it is E[w(z) prod_i f_i(r_i z)] for a standard normal z, a polynomial w and one or two
-piecewise smooth functions f_i; the r_i are balls, so that an uncertain q is enclosed by itself.
+The expectations are E[w(z) prod_i f_i(r_i z)] for a standard normal z, a polynomial w and one or
+two piecewise smooth functions f_i; the r_i are balls, so an uncertain q is enclosed automatically.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kcalc.gaussian.certified.evaluate import Smooth
 from kcalc.gaussian.certified.growth import Growth, check_moment, radius, tail, whole
 from kcalc.gaussian.certified.ranges import above
 
-EXTRA = 24  # working bits beyond the field's
+EXTRA = 24  # working bits beyond those of the field
 _DEEPER = 35.0  # nats by which the growth bound may exceed the integral without harm
 Factor = tuple[CertifiedActivation, Ball]
 
 
 @dataclass(frozen=True)
 class Break:
-    """An interval of the z axis in which some factors change their piece.
+    """An interval of the z axis in which some factors change pieces.
 
     It is usually a point to rounding.
     """
@@ -67,7 +67,7 @@ def growths(factors: Sequence[Factor]) -> list[tuple[Growth, float]]:
 def breaks(factors: Sequence[Factor]) -> list[Break]:
     """Where the factors change their pieces on the z axis, in order.
 
-    Places that cannot be told apart are one.
+    Indistinguishable places are merged.
     """
     from flint import arb
 
@@ -94,7 +94,7 @@ def expect(
 
     w = sum_k weight[k] z^k.
 
-    Raises KcalcError where the expectation is not proven to converge or the integral is not finite.
+    Raises KcalcError if the expectation is not proven to converge or the integral is not finite.
     """
     from flint import arb
 
@@ -114,24 +114,21 @@ def expect(
             total += _sliver(bounds, place, size, degree)
     if not total.is_finite():
         raise KcalcError(
-            f"{what} is infinite or has no certified integral; use a smaller q, c away from -1 "
-            f"and 1, or other digits; "
-            "a call without ball gives double precision"
+            f"{what} is infinite or has no certified integral; use a smaller q, c away from -1 and "
+            "1, or other digits; call without ball for double precision"
         )
     return total
 
 
 def clear_of(places: Sequence[Break], reach: float) -> float:
-    """A number slightly above ``reach`` that is certainly no break, nor minus one."""
+    """A number slightly above ``reach``; neither it nor its negative is a break."""
     while any(
         not (abs(p.low) < reach and abs(p.high) < reach) and not (p.low > reach or p.high < -reach)
         for p in places
     ):
         reach += 0.0625
         if reach > 1e5:
-            raise KcalcError(
-                "q is too uncertain, or kinks are too close: nothing certain can be said"
-            )
+            raise KcalcError("q is too uncertain, or kinks are too close, for a certified result")
     return reach
 
 
@@ -220,7 +217,7 @@ def _integrand(
 
 
 def certified(phi: Any, q: Ball, field: BallField, order: int = 0) -> CertifiedActivation:
-    """phi with proven bounds, as far out as integrals at this q reach.
+    """phi with proven bounds, over the range of integrals at this q.
 
     With ``order`` > 0 it is that derivative away from kinks.
     """
@@ -243,7 +240,7 @@ def moment(phi: Any, quantity: str, q: Ball, field: BallField) -> Ball:
 
 
 def positive(q: Ball) -> Ball:
-    """A q value that is certainly positive. Raises: KcalcError for others."""
+    """A q value that is certainly positive. Raises: KcalcError for other values."""
     if not q > 0:
         raise KcalcError(
             f"q = {q.str(8)}: a q value is a mean square and must be certainly positive"

@@ -1,4 +1,4 @@
-"""Local maps in a ball field: closed forms first, read with more digits where they cancel.
+"""Local maps in a ball field: closed forms first, with more digits where they cancel.
 
 Otherwise they are certified integrals.
 """
@@ -97,9 +97,9 @@ def _as_tuple(value: Any) -> tuple[Any, ...] | None:
 def _closed(
     read: Callable[[BallField], tuple[Any, ...] | None], given: list[Ball], field: BallField
 ) -> tuple[Ball, ...] | None:
-    """The closed form at the digits of the field, and at more of them while its balls are wide.
+    """The closed form at the digits of the field, or more while its balls are too wide.
 
-    None where there is none.
+    None if there is none.
     """
     best: tuple[Ball, ...] | None = None
     for factor in _DEEPER if all(x.is_exact() for x in given) else _DEEPER[:2]:
@@ -125,7 +125,7 @@ def _closed(
 
 
 def _width(values: tuple[Ball, ...]) -> float:
-    """The greatest radius, relative where the midpoint is greater than 1.
+    """The largest radius, relative if the midpoint exceeds 1.
 
     Infinite for a ball that is not finite.
     """
@@ -141,7 +141,7 @@ def _narrower(one: tuple[Ball, ...], other: tuple[Ball, ...]) -> tuple[Ball, ...
 def _better(
     found: tuple[Ball, ...] | None, integrate: Callable[[], tuple[Ball, ...]], field: BallField
 ) -> tuple[Ball, ...]:
-    """The closed form if it is narrow, else the integral, else whichever there is.
+    """The closed form if it is narrow, else the integral, else whichever exists.
 
     The result is rounded to the field's precision.
     """

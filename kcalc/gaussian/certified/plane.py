@@ -112,8 +112,8 @@ def _owners(strips: list[list[Cell]]) -> list[list[tuple[int, int]]]:
 class Plane:
     """One expectation of two factors on the rotated plane.
 
-    It is given by the two factors, 1 - c, the orders wanted and the logs of the absolute errors
-    allowed for each.
+    It is defined by the two factors, 1 - c, the requested orders, and the log of the allowed
+    absolute error for each.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Plane:
     def _bounds(
         self, which: tuple[int, ...], factor: Ball, scaled: bool = True
     ) -> list[tuple[Growth, float]]:
-        """The growth of the factors in a (or b) alone.
+        """The growth of the factors in only a (or b).
 
         (1 + r|Aa + Bb|)^p splits into a product, and exp(G z^2) too once both G r^2 are made equal.
         """
@@ -259,7 +259,7 @@ class Plane:
         below = ends[0]
         for line in [*inside, ends[1]]:
             if not line.at(middle) > below.at(middle):
-                raise KcalcError("two kinks cannot be told apart: more digits are needed")
+                raise KcalcError("two kinks cannot be distinguished: more digits are needed")
             f, g = (
                 profile.pieces[count]
                 for (profile, _), count in zip(self.factors, counts, strict=True)
@@ -342,10 +342,10 @@ class Plane:
     # --- the sum ----------------------------------------------------------------------------------
 
     def tiling(self) -> Tiling | None:
-        """Cells with rules for them, good for every 1 - c in the ball that the plane was given.
+        """Cells with their rules, valid for every 1 - c in the ball of the plane.
 
-        None where that ball is so wide that the order of two lines is uncertain somewhere: the
-        strips of other planes would then be others.
+        None if the ball is so wide that the order of two lines is uncertain somewhere: other planes
+        would then have other strips.
         """
         with working(self.bits):
             cuts, strips = self._strips()

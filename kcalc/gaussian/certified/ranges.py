@@ -2,8 +2,8 @@
 
 Interval arithmetic on floats, widened at every step.
 
-They answer the questions of growth bounds: whether a denominator stays away from 0, whether an
-exponent is bounded above.
+Growth bounds use them to decide whether a denominator stays away from 0 and whether an exponent is
+bounded above.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _CELLS = 64
 
 
 def above(x: float) -> float:
-    """A float certainly not below the exact result that x is the rounding of."""
+    """A float that is certainly not below the exact result rounded to x."""
     return x + abs(x) * _WIDEN + _TINY if math.isfinite(x) else x
 
 
 def below(x: float) -> float:
-    """A float certainly not above the exact result that x is the rounding of."""
+    """A float that is certainly not above the exact result rounded to x."""
     return x - abs(x) * _WIDEN - _TINY if math.isfinite(x) else x
 
 
@@ -78,7 +78,7 @@ def hull(a: Interval, b: Interval) -> Interval:
 
 
 def real_power(x: Interval, p: Interval) -> Interval:
-    """x^p for x >= 0, of which negative parts are left out."""
+    """x^p for x >= 0; negative parts of x are ignored."""
     if p[1] < 0:
         return inverse(real_power(x, (-p[1], -p[0])))
     if p[0] <= 0:
@@ -90,7 +90,7 @@ def real_power(x: Interval, p: Interval) -> Interval:
 def whole_power(x: Interval, n: int) -> Interval:
     """An interval that contains the n-th powers of x, n an integer.
 
-    The whole line for n < 0 where x has both signs.
+    The whole line for n < 0 if x has both signs.
     """
     if n < 0:
         return inverse(whole_power(x, -n))
@@ -118,14 +118,14 @@ def raised(x: float, p: float) -> float:
 
 
 def bounded_exp(x: float) -> float:
-    """exp(x), infinite where it overflows."""
+    """exp(x), infinite if it overflows."""
     return math.inf if x > 709 else math.exp(x)
 
 
 def span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
     """An interval that contains every value of ``expr`` for low <= symbol <= high.
 
-    The whole line where nothing is known.
+    It is the whole line if nothing is known.
     """
     return Spans(symbol, low, high)(expr)
 
@@ -170,7 +170,7 @@ class Spans(Fold[Interval]):
 def function_span(kind: Any, x: Interval) -> Interval:
     """An interval that contains the values of a SymPy function on x.
 
-    The whole line for functions without a rule.
+    It is the whole line for functions without a rule.
     """
     known = FUNCTIONS.get(kind)
     if known is None or known.trend is OTHER or not hasattr(math, known.name):

@@ -23,7 +23,7 @@ Slab = tuple[float, float, float]
 
 LADDER = (1.12, 1.35, 1.7, 2.3, 3.5)
 FEWEST = 8  # points of a rule
-"""Ellipses that are tried, as multiples of the one that a function bounded by 1 would need."""
+"""ellipses to try, as multiples of the one needed by a function bounded by 1"""
 
 
 @lru_cache(maxsize=256)
@@ -66,11 +66,11 @@ def best_rule(
     most: int,
     count: int = 8,
 ) -> tuple[int, float] | None:
-    """The least n, and the log of its error bound, that reaches ``log_allowed``, or None.
+    """The smallest n that reaches ``log_allowed``, and the log of its error bound, or None.
 
     n is a multiple of 4 and at most ``most``; None if no such n reaches it.
 
-    bound: covering boxes -> log of a bound of the function on them, inf where it is not analytic.
+    bound: covering boxes -> log of a bound of the function on them, inf if it is not analytic.
     """
     start = math.exp(max(-log_allowed, 4.0) / (2 * most))
     found: tuple[int, float] | None = None

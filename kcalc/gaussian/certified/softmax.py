@@ -1,7 +1,7 @@
 """Certified enclosures of overlaps of rows of softmax.
 
-Scores are Gaussian and independent over the T tokens. Of one row of variance v, and of two rows of
-variances v1, v2 and covariance k at equal tokens, with ``f(x) = exp(-e^x)``,
+Scores are Gaussian and independent over the T tokens. For one row of variance v, and for two rows
+of variances v1, v2 and covariance k at equal tokens, with ``f(x) = exp(-e^x)``,
 
     S_self = T int E g(u + a) M(u)^(T-1) du,     g(x) = e^(2x) f(x),  M(u) = E f(u + a)
     S = T int int Phi_uw Phi^(T-1) du dw,        Phi(u, w) = E f(u + a) f(w + b)
@@ -14,7 +14,7 @@ Averages over Gaussians keep these bounds. In two variables, N is at most
 ``1 / (cos y1 cos y2)``, and the error ``N [(1 + 2 r1 / (1 - r1)) (1 + 2 r2 / (1 - r2)) - 1]`` with
 ``r = exp(-2 pi y / h)``.
 
-Overlaps move no more than their arguments do: ``0 <= dS/dk <= 1``, ``|dS/dv1| <= 1``, and
+Overlaps change no more than their arguments: ``0 <= dS/dk <= 1``, ``|dS/dv1| <= 1``, and
 ``|dS_self/dv| <= 4``. So they are computed at the middle of balls, and the radii are added.
 """
 
@@ -71,22 +71,22 @@ def overlap(tokens: int, variances: tuple[Ball, Ball], covariance: Ball, digits:
         one, two, k = (type(x)(x.mid()) for x in given)
         off = sum((x.rad() for x in given), one * 0)
         bound = one.nonnegative_part().sqrt() * two.nonnegative_part().sqrt()
-        if not abs(k) <= bound:  # by rounding: take the nearest covariance that there can be
+        if not abs(k) <= bound:  # by rounding: use the nearest possible covariance
             nearest = type(k)((bound if k > 0 else -bound).mid())
             off, k = off + abs(k - nearest) + bound.rad(), nearest
         if k.is_zero() or tokens == 1:
             return fine.number(1) / tokens + _within(off)
         if abs(k) < LEAST_COVARIANCE:
             raise KcalcError(
-                f"the certified overlap of two rows of softmax needs scores whose covariance is 0 "
-                f"or at least {LEAST_COVARIANCE:g}, got {k.str(5)}; a call without ball gives the "
-                f"value in double precision"
+                "the certified overlap of two rows of softmax needs scores whose covariance is 0 "
+                f"or at least {LEAST_COVARIANCE:g}, got {k.str(5)}; call without ball for double "
+                "precision"
             )
         return _double_sum(tokens, (one, two), k, _goal(tokens, digits)) + _within(off)
 
 
 def _goal(tokens: int, digits: int) -> float:
-    """What is left out of T S is of the order ``exp(-goal)``."""
+    """The omitted part of T S is of the order ``exp(-goal)``."""
     return (digits + 5) * math.log(10) + 2 * math.log(tokens)
 
 
@@ -105,7 +105,7 @@ def _sum(count: int, v: Ball, goal: float) -> Ball:
 
 
 def _double_sum(count: int, variances: tuple[Ball, Ball], k: Ball, goal: float) -> Ball:
-    """S, by a sum over u and w of sums over what the scores of both rows share.
+    """S, by a sum over u and w of sums over the shared part of both rows' scores.
 
     ``a = l1 z + own``, ``b = +-l2 z + own'`` with ``l1 l2 = |k|``.
     """
@@ -174,7 +174,7 @@ class _CertifiedSide:
 def _split(
     variances: tuple[Ball, Ball], size: Ball
 ) -> tuple[tuple[Ball, Ball], tuple[Ball, Ball], Ball]:
-    """Standard deviations of what is shared and of what is own, and what this moves S by."""
+    """Standard deviations of the shared and the separate parts, and the resulting change of S."""
     one, two = variances
     if size <= one and size <= two:
         shared, squares = (size.sqrt(),) * 2, (one - size, two - size)

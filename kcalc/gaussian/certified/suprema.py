@@ -1,7 +1,7 @@
 """Proven extreme values of derivatives of smooth pieces on intervals, by branch and bound.
 
-Intervals bound cells: by the ends where the next derivative has one sign, else by the mean value
-theorem. Cells are split until the bound is within 1e-9 (relative) of a value that is attained, or
+Intervals bound cells: by the ends if the next derivative has one sign, else by the mean value
+theorem. Cells are split until the bound is within 1e-9 (relative) of an attained value, or until
 the budget is spent; the bound holds in either case.
 """
 
@@ -22,7 +22,7 @@ _PATIENCE = 1e7  # by how much the gap grows while the second half of the budget
 _NOTHING = 1e-18  # values below it count as 0
 _STEPS = 24_000  # that one search may spend
 _GRID = [2.0**k for k in range(-6, 7)]
-_NARROWEST = 1e-40  # cell on which a function without a bound is taken to be unbounded
+_NARROWEST = 1e-40  # cell on which a function without a bound is assumed to be unbounded
 
 
 @dataclass(order=True)
@@ -65,7 +65,7 @@ class _Search:
         return (sum(piece.steps for piece in self.pieces) - self.start) / _STEPS
 
     def _settled(self, rank: float) -> bool:
-        """Whether a cell of this bound can change the result no more."""
+        """Whether a cell with this bound can no longer change the result."""
         if math.isinf(self.attained):
             return False
         gap = _GAP * _PATIENCE ** max(0.0, 2 * self._spent() - 1)
@@ -112,7 +112,7 @@ def _cuts(piece: SmoothPiece) -> list[float]:
 
 
 def _middle(a: float, b: float) -> float:
-    """The middle of a cell, on a logarithmic scale far from 0; nan where it has no end."""
+    """The middle of a cell, on a logarithmic scale far from 0; nan if it has no end."""
     if a > 0 and b > 4 * a:
         return math.sqrt(a) * math.sqrt(b)
     if b < 0 and a < 4 * b:
@@ -121,7 +121,7 @@ def _middle(a: float, b: float) -> float:
 
 
 def largest(pieces: Sequence[SmoothPiece], order: int, shift: float = 0.0) -> float:
-    """An upper bound of |f^(order) + shift| over pieces, inf where none is proven.
+    """An upper bound of |f^(order) + shift| over pieces, inf if none is proven.
 
     It is close to the supremum if the search ends within its budget.
     """

@@ -44,7 +44,7 @@ class Jumps:
 
 
 def meet(a: Array, b: Array) -> NDArray[np.bool_]:
-    """Whether two points are the same but for rounding."""
+    """Whether two points are the same up to rounding."""
     return np.abs(a - b) <= 1e-13 * np.maximum(np.abs(a), np.abs(b))
 
 
@@ -52,7 +52,7 @@ def meet(a: Array, b: Array) -> NDArray[np.bool_]:
 class Corners:
     """The jumps of phi at q1 and of psi at q2, at c = sign (1 - far).
 
-    far > 0, or far = 0 where no two of the jumps meet.
+    far > 0, or far = 0 if no two of the jumps meet.
     """
 
     phi: Profile
@@ -63,7 +63,7 @@ class Corners:
     far: float
 
     def total(self, order: int, symmetric: bool) -> float:
-        """E[D^n phi D^n psi] less that of the smooth parts.
+        """E[D^n phi D^n psi] minus that of the smooth parts.
 
         ``symmetric`` if both functions and q values are the same.
         """
@@ -143,7 +143,7 @@ class Corners:
     def _difference(self, second: Jumps, first: Jumps) -> Array:
         """j/sqrt q2 - sign k/sqrt q1 (rows k, columns j).
 
-        For equal kinks it is computed from q1 - q2, and it is 0 where they meet.
+        For equal kinks it is computed from q1 - q2, and it is 0 if they meet.
         """
         a, b = first.standard[:, None], second.standard
         equal = first.points[:, None] == self.sign * second.points

@@ -1,10 +1,10 @@
 """E[phi(u) psi(v)] near |c| = 1, where its Hermite series is slow: tables in theta = arccos |c|.
 
 Gamma^(i)(c) = (q1 q2)^(i/2) E[phi^(i)(u) psi^(i)(v)] with derivatives in the sense of
-distributions. Given the common part x of u and v (u = sqrt(q1) (sqrt|c| x + sqrt(1-|c|) y), v alike
-with its own y) the two factors are independent and smoothed by a narrow Gaussian. The result,
-divided by its corner singularity, is regular in theta; 1 - C is the integral of C' sin theta and
-keeps relative accuracy.
+distributions. Given the common part x of u and v (u = sqrt(q1) (sqrt|c| x + sqrt(1-|c|) y), v
+likewise with its own y) the two factors are independent and smoothed by a narrow Gaussian. The
+result, divided by its corner singularity, is regular in theta; 1 - C is the integral of C' sin
+theta and keeps relative accuracy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kcalc.gaussian.expectations.quadrature import (
 from kcalc.gaussian.expectations.single import hermite, pair_moment, second_moment
 from kcalc.gaussian.expectations.smoothing import smoothed, variance
 
-_FEW = 60  # points evaluated directly before a table is made
+_FEW = 60  # points evaluated directly before building a table
 _LARGE = 30.0  # q
 CLOSE = 1e-4  # below, the drop of one function is integrated from its slope
 
@@ -74,13 +74,13 @@ class EndZone:
 
     @property
     def _at_large_q(self) -> bool:
-        """Whether a table costs far more than a few values: the function is a kink from afar."""
+        """Whether a table costs far more than a few values, as for a function like a kink."""
         return self._symmetric and self.sign > 0 and self.q1 > _LARGE
 
     def _variance(self, theta: float) -> float:
         """The drop of one function: its variance, given the common part.
 
-        Rounding is relative to a standard deviation, so that it keeps 12 digits at CLOSE.
+        Rounding is relative to a standard deviation, so it keeps 12 digits at CLOSE.
         """
         far = 2 * math.sin(theta / 2) ** 2
         near, z = 1 - far, self._outer_rule(far)
@@ -127,8 +127,8 @@ class EndZone:
         def regular(theta: Array) -> Array:
             return np.array([math.sin(t) ** power * self._derivative_at(order, t) for t in theta])
 
-        # A slope that is rounding throughout, as of an odd function with an even one, has no size
-        # of its own to be judged against.
+        # a slope that is only rounding, as for an odd and an even function, has no scale for
+        # comparison
         least = (
             0.02
             * math.sqrt(hermite(self.phi, self.q1).variance)
@@ -174,7 +174,7 @@ class EndZone:
         return on_panels(ratio, edges)
 
     def _few(self, table: str, count: int) -> bool:
-        """Whether to evaluate so many points directly.
+        """Whether to evaluate this many points directly.
 
         Tables are for the curves and root finders that ask for many.
         """
@@ -188,8 +188,8 @@ class EndZone:
 
         It is relatively accurate unless ``absolute`` or at sign = -1.
 
-        For one function at two q values it is accurate beside the gap that their distance leaves,
-        which for theta >= CLOSE needs no care.
+        For one function at two q values it is accurate relative to the gap from their distance,
+        which needs no care for theta >= CLOSE.
         """
         if not theta.any():
             return np.zeros(theta.shape)
@@ -222,7 +222,7 @@ class EndZone:
     def derivative(self, order: int, theta: Array) -> Array:
         """Gamma^(order) at c = sign cos(theta), order 1 or 2.
 
-        Infinite at theta = 0 where corners meet.
+        Infinite at theta = 0 if corners meet.
         """
         power = self._power(order)
         if (theta.all() or not power) and self._few(

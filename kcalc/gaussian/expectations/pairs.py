@@ -4,7 +4,7 @@ c lies anywhere on [-1, 1].
 
 u = sqrt(q1) x, v = sqrt(q2) (c x + sqrt(1-c^2) y) and Gamma(c) = E[phi(u) psi(v)] = sum a_n c^n,
 a_n the products of the two functions' Hermite coefficients (Mehler). For smooth functions the
-series serves every c; for others the end zones take over near |c| = 1.
+series works for every c; for others the end zones replace it near |c| = 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kcalc.gaussian.expectations.single import hermite, hermites, pair_moment
 
 _SPARE = 64
 _AT_ONCE = 8192  # pairs, whose arrays stay in cache
-_NEGLECTED = 6e-16  # of the size of a function: Hermite coefficients below are not known
+_NEGLECTED = 6e-16  # relative to the size of a function: smaller Hermite coefficients are unknown
 
 
 def _needed(products: Array, size: float) -> int:
@@ -81,7 +81,7 @@ class PairMap:
     def whole(self) -> float:
         """Gamma(1) as the sum of the series.
 
-        Gamma(1) - Gamma(c) and Gamma(c) thus fit together to the last digit.
+        So Gamma(1) - Gamma(c) and Gamma(c) are consistent to the last digit.
         """
         return self.constant + float(self.products.sum()) + self._missing
 
@@ -89,7 +89,7 @@ class PairMap:
     def _missing(self) -> float:
         """Gamma(1) minus the sum of the series kept.
 
-        It is computed through variances where that avoids a cancellation.
+        It uses variances if that avoids cancellation.
         """
         if self.complete:
             return 0.0
@@ -132,9 +132,9 @@ class PairMap:
         ``gap`` is a flat array in [0, 2].
 
         The first keeps relative accuracy near c = 1, unless ``absolute`` accuracy (cheaper at few
-        points) is enough. ``rest`` is 1 + c where that is known better than 2 - gap.
+        points) is enough. ``rest`` is 1 + c, if known better than 2 - gap.
 
-        Raises KcalcError for orders above 2 where the Hermite series cannot deliver them.
+        Raises KcalcError for orders above 2 if the Hermite series cannot provide them.
         """
         if self.complete and not (order and self.phi.kink_points and self.psi.kink_points):
             return self._inside(gap, order)
@@ -145,8 +145,8 @@ class PairMap:
         inside = ~(upper | lower)
         if order > 2 and not inside.all():
             raise KcalcError(
-                f"Taylor coefficients of order {order} > 2 of {self.phi.name!r} are available for "
-                f"|c| < {math.cos(ZONE):.2f} only"
+                f"Taylor coefficients of order {order} > 2 of {self.phi.name!r} are only available "
+                f"for |c| < {math.cos(ZONE):.2f}"
             )
         parts: list[list[Array]] = []
         if inside.any():
@@ -170,7 +170,7 @@ class PairMap:
     def _mark_infinite(out: list[Array], here: Any, zone: EndZone | RoughZone) -> None:
         """Add infinity to the derivatives at c = +-1 that are infinite.
 
-        The jumps behind an infinite derivative may weigh less than rounding.
+        The jumps after an infinite derivative may weigh less than rounding.
         """
         if here.any():
             for order in range(1, min(len(out), 3)):
@@ -208,9 +208,9 @@ class PairMap:
     def _coefficient(self, c: Array, k: int) -> Array:
         """Gamma^(k)(c)/k! = sum_n binom(n, k) a_n c^(n-k).
 
-        Coefficients are known to rounding beside the size of the functions, which high derivatives
-        multiply.
-        Raises KcalcError where C^(k) would be off by more than 1e-10 max(1, |C^(k)|).
+        The coefficients have rounding errors relative to the size of the functions, which high
+        derivatives amplify. Raises KcalcError if C^(k) would be off by more than 1e-10 max(1,
+        |C^(k)|).
         """
         products, size, first, second = self._all
         largest = float(np.abs(c).max())
@@ -235,19 +235,18 @@ class PairMap:
         if not error <= 1e-10 * max(1.0, height):
             raise KcalcError(
                 f"derivative {k} of the C map of {self.phi.name!r} at |c| = {largest:.3f} needs "
-                f"more digits than double precision has; "
-                "choose a lower order or a smaller |c|"
+                "more digits than double precision provides; choose a lower order or a smaller |c|"
             )
         return total
 
 
 def smooth_taylor(phi: Profile, q1: Array, q2: Array, gap: Array, order: int) -> list[Array] | None:
-    """[1 - C(c), C'(c), C''(c)/2] up to ``order`` <= 2, each pair with q values of its own.
+    """[1 - C(c), C'(c), C''(c)/2] up to ``order`` <= 2, with separate q values for each pair.
 
     C is Gamma / sqrt(Q(q1) Q(q2)) for phi alone. The Hermite coefficients alpha of each distinct q,
     divided by sqrt(Q), give 1 - C = |alpha - alpha'|^2/2 + sum_n alpha_n alpha'_n (1 - c^n).
 
-    Returns: arrays like ``gap`` (n,), or None where the Hermite series are too long.
+    Returns: arrays like ``gap`` (n,), or None if the Hermite series are too long.
     """
     distinct, which = np.unique(np.concatenate([q1, q2]), return_inverse=True)
     found = hermites(phi, distinct)

@@ -1,8 +1,9 @@
 """Derivatives in q of expectations of functions of u = sqrt(q) z.
 
-They fall on the Gaussian, ``d^k/dq^k E f(u) = E[f(u) He_2k(z)] / (2q)^k``, so that kinks and jumps
-of f need no care; at small q that cancels. There they fall on f, ``E f^(2k)(u) / 2^k``, where a
-jump J of f^(j) at x adds the derivative of order 2k - 1 - j of J delta(u - x).
+One formula differentiates the Gaussian, ``d^k/dq^k E f(u) = E[f(u) He_2k(z)] / (2q)^k``, so kinks
+and jumps of f need no care, but it cancels at small q. There the other formula differentiates f,
+``E f^(2k)(u) / 2^k``, where a jump J of f^(j) at x adds the derivative of order 2k - 1 - j of J
+delta(u - x).
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ from kcalc.gaussian.expectations.quadrature import (
     split,
 )
 
-# relative error of a coefficient: where more may be lost by the first formula, the second one is
-# asked too
+# relative error of a coefficient above which the second formula is also tried
 ROUNDED = 1e-12
-LOST = 1e-7  # of a coefficient, or of E |f| itself: larger errors are refused
-MOST = 12  # derivatives of f; expressions of higher ones grow beyond use
+LOST = 1e-7  # relative to a coefficient or to E |f|: larger errors raise an error
+MOST = 12  # derivatives of f; expressions of higher ones are too large
 EPS = float(np.finfo(float).eps)
 Factors = tuple[Profile, ...]
 
@@ -38,7 +38,7 @@ Factors = tuple[Profile, ...]
 def moment_series(profile: Profile, power: int, q: float, order: int) -> tuple[float, ...]:
     """Taylor coefficients in q of E phi(u)^power.
 
-    Raises: KcalcError where rounding leaves nothing of one.
+    Raises: KcalcError if rounding leaves nothing of one.
     """
     return _series((profile,) * power, rule(profile, q), q, order)
 
@@ -47,7 +47,7 @@ def moment_series(profile: Profile, power: int, q: float, order: int) -> tuple[f
 def product_series(phi: Profile, psi: Profile, q: float, order: int) -> tuple[float, ...]:
     """Taylor coefficients in q of E[phi(u) psi(u)].
 
-    Raises: KcalcError where rounding leaves nothing of one.
+    Raises: KcalcError if rounding leaves nothing of one.
     """
     return _series((phi, psi), normal_rule(split(joint_edges(phi, q, psi, q, 1), 1.0)), q, order)
 
@@ -102,7 +102,7 @@ def _more_accurate(
     if n and n <= MOST and not any(getattr(f, "rough", False) for f in factors):
         try:
             other, its_error = _by_derivatives(factors, u, w, q, n)
-        except KcalcError:  # a callable, whose derivatives are not known
+        except KcalcError:  # a callable with unknown derivatives
             pass
         else:
             size = 2**k * math.factorial(k)
@@ -112,8 +112,7 @@ def _more_accurate(
         names = " and ".join(dict.fromkeys(factor.name for factor in factors))
         raise KcalcError(
             f"the derivative of order {k} in q of the moments of {names} loses its digits at q = "
-            f"{q:g}; ask for it at larger q, or give "
-            "the activation as an expression"
+            f"{q:g}; use a larger q, or give the activation as an expression"
         )
     return found
 
@@ -150,7 +149,7 @@ def _product_jumps(factors: Factors, x: float, order: int) -> list[float]:
 
 
 def _jump(factor: Profile, x: float, order: int) -> float:
-    """The jump of a derivative of one factor at x, 0 where x is no kink of it."""
+    """The jump of a derivative of one factor at x, 0 if x is not a kink of it."""
     sizes = zip(factor.kink_points, factor.jump_sizes(order), strict=True)
     return sum(size for point, size in sizes if point == x)
 

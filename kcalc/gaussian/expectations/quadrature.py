@@ -1,6 +1,6 @@
 """Quadrature for one function under Gaussians of every width.
 
-There is a mesh on the pre-activation axis, and rules are built from it.
+A mesh on the pre-activation axis gives the rules for all widths.
 
 A :class:`Profile` is the data of a function phi for the numerics: its derivatives away from kinks,
 where the kinks are and how far phi and its derivatives jump there. ``mesh(profile, radius)``
@@ -26,17 +26,16 @@ from kcalc.foundation.errors import KcalcError
 Array = NDArray[np.float64]
 
 NODES = 20
-WINDOW = 8.5  # |y| <= WINDOW holds all but 2e-17 of a standard normal
-# integrands are followed down to exp(-DEPTH) of their peak, so that Hermite projections keep 1e-17
+WINDOW = 8.5  # |y| <= WINDOW contains all but 2e-17 of a standard normal
+# integrands are included down to exp(-DEPTH) of their peak, so Hermite projections keep 1e-17
 DEPTH = 78.0
 _RESOLVED = 2e-14  # of phi's size nearby: last Legendre coefficients below this count as rounding
 _NARROWEST = 1e-9
-_STEEPEST = 1e-30  # width of panels beside a kink at 0 where a function is infinitely steep
+_STEEPEST = 1e-30  # width of panels next to a kink at 0 if a function is infinitely steep
 _BESIDE = 1e-6  # such panels are nearer to the kink than this
 _SHARE = 0.05
 _MOST = 20_000  # panels on one level
-# share of the greatest value: a function that changes by more over a panel of the narrowest kind
-# jumps
+# relative to the largest value: a function that changes by more over the narrowest panel jumps
 _STEEP = 1e-6
 _STEPS = np.concatenate([[0.0], *([s * 2.0**k] for k in range(-1, 5) for s in (1, -1))])
 _SCAN = np.linspace(-40.0, 40.0, 321)
@@ -100,11 +99,11 @@ def panel_nodes(edges: Any, n: int = NODES) -> tuple[Any, Any]:
 def _envelope(
     values: Callable[[Array], Array], radius: float, landmarks: Any = ()
 ) -> Callable[[Array], Array]:
-    """x -> the size against which rounding errors at x are judged, from samples.
+    """x -> the scale of rounding errors at x, from samples.
 
-    That is max |f| over [-|x|, |x|], or a share of the greatest |f| within reach of ordinary inputs
-    and of narrow features: what a function loses by cancellation is small beside its greatest
-    values, not beside those nearby.
+    It is max |f| over [-|x|, |x|], or a fraction of the largest |f| within reach of ordinary inputs
+    and narrow features: cancellation errors are small relative to the largest values, not to nearby
+    ones.
     """
     centres = np.array([c + w * step for c, w in landmarks for step in (-0.7, 0.0, 0.7)]).reshape(
         -1
@@ -147,7 +146,7 @@ def mesh(profile: Profile, radius: float) -> Array:
     Kinks are among the edges. phi, phi', phi'' are polynomials of degree 19 to rounding on each
     panel.
 
-    Raises KcalcError where no bisection helps: an undeclared kink, a jump or a pole.
+    Raises KcalcError if bisection does not help: an undeclared kink, a jump or a pole.
     """
     inside = [k for k in profile.kink_points if -radius < k < radius]
     dyadic = 2.0 ** np.arange(1, math.ceil(math.log2(radius)) + 1)
@@ -163,8 +162,8 @@ def mesh(profile: Profile, radius: float) -> Array:
 def _scale(profile: Profile, order: int, radius: float) -> Callable[[Array], Array]:
     """The envelope of phi^(order).
 
-    Where phi^(order) comes from values of phi, it has their rounding errors, and the envelope is
-    that of phi as well.
+    If phi^(order) is computed from values of phi, it has their rounding errors, and the envelope
+    includes that of phi.
     """
     marks = getattr(profile, "landmarks", ())
     own = _envelope(profile.numeric(order), radius, marks)
@@ -219,7 +218,7 @@ def _from_kinks(profile: Profile, x: Array) -> Array:
 
 
 def _divisible(profile: Profile, left: Array, right: Array) -> NDArray[np.bool_]:
-    """Whether panels beside a kink where a function is infinitely steep can be cut further."""
+    """Whether panels next to an infinitely steep kink can be split further."""
     middle = (left + right) / 2
     least = np.maximum(8 * np.spacing(np.abs(middle)), _STEEPEST)
     return (_from_kinks(profile, middle) > _BESIDE * (1 + np.abs(middle))) | (right - left > least)
@@ -227,9 +226,9 @@ def _divisible(profile: Profile, left: Array, right: Array) -> NDArray[np.bool_]
 
 @lru_cache(maxsize=2048)
 def z_range(profile: Profile, q: float, depth: float = DEPTH) -> tuple[float, float]:
-    """The interval of z outside of which phi(sqrt q z)^2 N(z) is below exp(-depth) of its peak.
+    """The interval of z outside which phi(sqrt q z)^2 N(z) is below exp(-depth) of its peak.
 
-    Raises KcalcError where E phi(sqrt q z)^2 diverges or overflows double precision.
+    Raises KcalcError if E phi(sqrt q z)^2 diverges or overflows double precision.
     """
     with np.errstate(divide="ignore", over="ignore"):
         logs = 2 * np.log(np.abs(profile.numeric(0)(math.sqrt(q) * _SCAN))) - _SCAN**2 / 2
@@ -310,7 +309,7 @@ def neighbour(profile: Profile, q: float) -> float:
 
     q itself for functions with kinks.
 
-    The q values of deep networks differ in their last digits, and share nodes by this.
+    The q values of deep networks differ in their last digits; this lets them share nodes.
     """
     if profile.kink_points:
         return q

@@ -1,9 +1,9 @@
-"""E[phi(u) psi(v)] near |c| = 1 for functions that are infinitely steep, or bent, at kinks.
+"""E[phi(u) psi(v)] near |c| = 1 for functions with infinite first or second derivatives at kinks.
 
-sqrt|x| and |x|^1.5 have derivatives without Gaussian moments. Here derivatives in c fall on the
+sqrt|x| and |x|^1.5 have derivatives without Gaussian moments. Here derivatives in c act on the
 Gaussians: given the common part x of u and v, ``E D^n f(m + s y) = E f(m + s y) He_n(y) / s^n``,
-which holds in the sense of distributions, jumps included. Where no kink is in reach of y it is the
-expectation of the derivative itself, which keeps more digits.
+which holds in the sense of distributions, jumps included. If no kink is within reach of y, it is
+the expectation of the derivative, which keeps more digits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CLOSEST = 1e-13  # to a kink, beside the smoothing: edges of panels
 _LEAST = 1e-7  # angles of tables
 _FEW = 60  # values before a table is made
 _DEEPEST = 1000  # panels towards a kink, each half of the one before
-_BITS = 57  # of an integral, which the panels left out are to be below
+_BITS = 57  # relative to an integral: bound for the omitted panels
 
 
 def is_rough(profile: Profile) -> bool:
@@ -73,7 +73,7 @@ class RoughZone:
         return self._values(None, theta)
 
     def derivative(self, order: int, theta: Array) -> Array:
-        """Gamma^(order) at c = sign cos(theta), order 1 or 2, infinite at theta = 0 where it is."""
+        """Gamma^(order) at c = sign cos(theta), order 1 or 2, infinite at theta = 0 if it is."""
         values = self._values(order, theta)
         end = theta == 0
         if end.any():
@@ -94,7 +94,7 @@ class RoughZone:
     def _values(self, order: int | None, theta: Array) -> Array:
         """The drop or a derivative where theta > 0, 0 elsewhere.
 
-        Many values come from a table in log theta, as powers of theta are smooth functions of that.
+        Many values use a table in log theta, because powers of theta are smooth functions of it.
         """
         out = np.zeros(theta.shape)
         self._asked += theta.size
@@ -119,7 +119,7 @@ class RoughZone:
                 return np.log(values)
             return values * theta ** self._power(order)
 
-        if order is not None:  # they are as smooth as the drop, but too noisy to be judged
+        if order is not None:  # they are as smooth as the drop, but too noisy for error estimates
             return on_panels(regular, self._tabled(None).edges)
         return adaptive(regular, math.log(_LEAST), math.log(ZONE), 1.0 if self._alike(order) else 0)
 
@@ -225,7 +225,7 @@ class RoughZone:
         return self.sign**order * self._smooth_product(order, strengths)
 
     def _smooth_product(self, order: int, strengths: list[Array]) -> float:
-        """E f^(order) g^(order), with panels of their own around the kinks."""
+        """E f^(order) g^(order), with separate panels around the kinks."""
         kinks = [self._kinks(side) for side in (0, 1)]
         places = np.unique(np.concatenate(kinks))
         gaps = np.diff(places)[np.diff(places) > 1e-9]
@@ -272,7 +272,7 @@ class RoughZone:
 
 
 def _apart(places: Array) -> list[float]:
-    """Sorted numbers, those that are equal but for rounding once."""
+    """Sorted numbers, merged if equal up to rounding."""
     out: list[float] = []
     for place in np.sort(places).tolist():
         if not out or not meet(np.array(place), np.array(out[-1])):
@@ -281,7 +281,7 @@ def _apart(places: Array) -> list[float]:
 
 
 def _spread(counts: Any) -> tuple[Any, Any]:
-    """Rows (i, k), k = 0 ... counts[i] - 1, as two arrays of whole numbers."""
+    """Rows (i, k), k = 0 ... counts[i] - 1, as two arrays of integers."""
     owner = np.repeat(np.arange(counts.size), counts)
     start = np.repeat(np.cumsum(counts) - counts, counts)
     return owner, np.arange(counts.sum()) - start
@@ -294,7 +294,7 @@ def steep_square(profile: Profile, q: float) -> float:
 
 @lru_cache(maxsize=4096)
 def slope_square(profile: Profile, q: float) -> float:
-    """E phi'(u)^2 of a continuous phi; infinite where phi jumps."""
+    """E phi'(u)^2 of a continuous phi; infinite if phi jumps."""
     if is_rough(profile):
         return steep_square(profile, q)
     if any(profile.jump_sizes(0)):

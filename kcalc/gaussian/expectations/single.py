@@ -29,16 +29,14 @@ from kcalc.gaussian.expectations.quadrature import (
 from kcalc.gaussian.expectations.rough import is_rough
 
 MAX_TERMS = 640
-LONGEST = 16384  # terms of fast waves, whose greatest coefficients lie beyond MAX_TERMS
+LONGEST = 16384  # terms of fast waves, whose largest coefficients lie beyond MAX_TERMS
 _BLOCK = 32
-_KEPT = 2**21  # values of Hermite functions that are kept for every grid: 16 MB
+_KEPT = 2**21  # values of Hermite functions cached for every grid: 16 MB
 # share of the variance: a fast oscillation hides behind a block of zeros, but not from Parseval
 _MISSING = 1e-12
-_PHASE = (
-    9.0  # a panel of the mesh, a polynomial of degree 19 to rounding, holds no wave of more radians
-)
+_PHASE = 9.0  # a panel of the mesh contains no wave of more radians
 _LARGEST_GRID = {MAX_TERMS: 1600, LONGEST: 3200, 2 * LONGEST: 6400}  # nodes on half the line
-_NEGLIGIBLE = 6e-16  # beside the standard deviation: coefficients below are rounding
+_NEGLIGIBLE = 6e-16  # relative to the standard deviation: smaller coefficients are rounding
 
 
 def _density(q: float, x: float) -> float:
@@ -55,7 +53,7 @@ def mean(profile: Profile, q: float) -> float:
 
 @lru_cache(maxsize=4096)
 def second_moment(profile: Profile, q: float) -> float:
-    """Q(q) = E phi(u)^2.  Raises KcalcError where it diverges."""
+    """Q(q) = E phi(u)^2.  Raises KcalcError if it diverges."""
     nodes = rule(profile, q)
     return float(nodes.w @ profile.numeric(0)(math.sqrt(q) * nodes.z) ** 2)
 
@@ -166,7 +164,7 @@ class _Grid:
     def projections(self, values: Array) -> Iterator[Array]:
         """E[f(z) h_n(z)] for n = 1, 2, ... in blocks, f given at the nodes (the first axis).
 
-        Even and odd parts are treated apart, on half the line.
+        Even and odd parts are treated separately, on half the line.
         """
         right, left = values[self.half.size - 1 :], values[self.half.size - 1 :: -1]
         parts = [((right + s * left).T * self._decay).T for s in (-1, 1)]
@@ -187,7 +185,7 @@ def grid_for(profile: Profile, q: float, terms: int = MAX_TERMS) -> _Grid | None
     """A grid on which sums over phi(sqrt(q) .) are exact to rounding, or None.
 
     A grid that resolves phi(sqrt(q) .) resolves it at smaller q: it is checked once for a range of
-    q, at the top of the range, and at q itself only where it does not serve the top.
+    q, at the top of the range, and at q only if the top fails.
     """
     if profile.kink_points:
         return None
@@ -206,16 +204,16 @@ def _range_top(q: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _checked_grid(profile: Profile, q: float, terms: int) -> _Grid | None:
-    """The grid of the greatest step that passes all checks at q.
+    """The grid of the largest step that passes all checks at q.
 
     Returns: None for functions with narrow features.
 
-    The trapezoid errors of a step h are the square of those of 2h, so it is enough that the sums
-    over the even nodes and over the odd ones agree to 1e-10, for phi^2 and for phi times waves of
-    every frequency that the Hermite functions have: no wave of phi comes back as a slower one. The
-    first step resolves the fastest wave that the narrowest panel of the mesh may hold, within the
-    greatest number of nodes. A shifted grid and the panels must give the same E phi^2, so that no
-    narrow feature and no wave of the grid's own frequency is missed.
+    The trapezoid errors of a step h are the square of those of 2h. It is therefore enough that the
+    sums over even and odd nodes agree to 1e-10, for phi^2 and for phi times waves of every
+    frequency of the Hermite functions: no wave of phi is aliased. The first step resolves the
+    fastest wave that the narrowest panel of the mesh may hold, within the largest number of nodes.
+    A shifted grid and the panels must give the same E phi^2, so no narrow feature and no wave of
+    the grid frequency is missed.
     """
     edges = z_edges(profile, q)
     reach, truth = 2 * math.ceil(max(-edges[0], edges[-1]) / 2), second_moment(profile, q)
@@ -280,12 +278,12 @@ class Hermite:
 def hermite(profile: Profile, q: float) -> Hermite:
     """Hermite coefficients of the function phi(sqrt(q) .).
 
-    They are computed on phi - E phi so that small ones keep their relative accuracy.
+    They are computed on phi - E phi to keep the relative accuracy of small ones.
 
     Functions without kinks are sampled on an equidistant grid, whose Hermite functions are kept
-    from one q to the next. MAX_TERMS coefficients are computed, or up to LONGEST where that
-    completes the series of a smooth function.
-    Raises: KcalcError where the variance, or a square on the way to it, is beyond double precision.
+    from one q to the next. MAX_TERMS coefficients are computed, or up to LONGEST if that completes
+    the series of a smooth function. Raises: KcalcError if the variance, or a square on the way to
+    it, is beyond double precision.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         grid = grid_for(profile, q)
@@ -338,7 +336,7 @@ def sampled(profile: Profile, q: Array, terms: int = MAX_TERMS) -> tuple[_Grid, 
 def hermites(profile: Profile, q: Array) -> tuple[Array, Array] | None:
     """(alpha, variances) of a smooth function at many q: alpha_0 the means, alpha_n a_n (terms, n).
 
-    The series ends where the terms left out matter neither to E phi(u) phi(v) nor to its first two
+    The series ends when further terms matter neither for E phi(u) phi(v) nor for its first two
     derivatives in c. Returns: None for kinks, narrow features and too many terms.
     """
     for terms in _LARGEST_GRID:
@@ -360,11 +358,11 @@ def hermites(profile: Profile, q: Array) -> tuple[Array, Array] | None:
 
 
 def _goes_on(found: Hermite) -> bool:
-    """Whether more terms matter to kernels and may complete a series that was cut.
+    """Whether more terms matter for kernels and may complete a truncated series.
 
-    They may for waves, whose coefficients grow before they fall or have much of the variance beyond
-    the cut, and for series that two times MAX_TERMS more complete at the rate of the last quarter.
-    Terms matter where n^2 a_n^2 is not rounding.
+    This is so for waves, whose coefficients grow before they fall or hold much of the variance
+    beyond the cut, and for series that another 2 MAX_TERMS terms would complete at the rate of the
+    last quarter. Terms matter where n^2 a_n^2 is not rounding.
     """
     sizes = np.maximum(np.abs(found.coefficients), np.finfo(float).tiny) / math.sqrt(found.variance)
     middle, later, last = (
@@ -394,7 +392,7 @@ def _recurrence(z: Array, half: Array, weighted: Array) -> Iterator[Array]:
 def _collect(blocks: Iterable[Array], size: float) -> tuple[Array, bool]:
     """The coefficients up to the first negligible block, and whether there is such a block.
 
-    A block is negligible beside ``size``.
+    A block is negligible relative to ``size``.
     """
     kept: list[Array] = []
     found = 0.0

@@ -24,8 +24,7 @@ from kcalc.gaussian.expectations.quadrature import (
 
 _WIDEST = 2 * WINDOW / 3  # of a Gauss-Legendre panel, in standard deviations
 _UNIT, _WEIGHTS = (part.ravel() for part in panel_nodes(np.array([0.0, 1.0])))
-# below this, and for many samples, the panels of the mesh, which are fine only where they must be,
-# take less than a grid
+# below this, and for many samples, the adaptive panels of the mesh are cheaper than a grid
 _FINEST = 0.02
 _MOST = 400_000
 _SAMPLES = 1e6
@@ -36,7 +35,7 @@ _STEP = 0.65  # trapezoid step for a standard normal: relative error exp(-2 pi^2
 def smoothed(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
     """E phi^(n)(m + sigma y) at each centre m, phi^(n) away from kinks.
 
-    Jumps have terms of their own (:mod:`.corners`).
+    Jumps have separate terms (:mod:`.corners`).
     """
     values = profile.numeric(n)
     if sigma == 0:
@@ -64,8 +63,8 @@ def variance(profile: Profile, centres: Array, sigma: float) -> Array:
 def _averaged(profile: Profile, values: Values, centres: Array, sigma: float) -> Array:
     """E values(m + sigma y, index) at each centre m, for values smooth where phi is.
 
-    Trapezoid rule where phi is analytic around the window |y| <= WINDOW, Gauss-Legendre on the
-    panels of the mesh where it is not.
+    It uses the trapezoid rule where phi is analytic around the window |y| <= WINDOW, otherwise
+    Gauss-Legendre on the panels of the mesh.
     """
     reach, every = float(np.abs(centres).max()) + 10 * sigma, np.arange(centres.size)
     edges = mesh(profile, 2.0 ** max(4, math.ceil(math.log2(reach))))
@@ -95,7 +94,7 @@ def _averaged(profile: Profile, values: Values, centres: Array, sigma: float) ->
 
 
 def _spread(first: Any, last: Any) -> tuple[Any, Any]:
-    """Rows (i, k) for every k from first[i] to last[i], as two arrays of whole numbers."""
+    """Rows (i, k) for every k from first[i] to last[i], as two arrays of integers."""
     counts = last - first + 1
     owner = np.repeat(np.arange(counts.size), counts)
     start = np.repeat(np.cumsum(counts) - counts, counts)

@@ -16,12 +16,11 @@ __all__ = ["trace_jax", "trace_model"]
 
 
 def trace_model(model: Any, example_inputs: Sequence[Any]) -> Trace | None:
-    """The trace of a JAX model of any kind; None for objects of other frameworks.
+    """Return the trace of a JAX model of any kind; None for objects of other frameworks.
 
-    Kinds: an NNX or Equinox module, a Linen module (its variables first among the inputs, or as a
-    pair with it), a Keras model on the JAX backend, a function of the inputs, or of parameters and
-    inputs.
-    Raises: KcalcError for models of these kinds that cannot be traced.
+    The kinds are an NNX or Equinox module, a Linen module (with its variables as the first input,
+    or as a pair with it), a Keras model on the JAX backend, and a function of the inputs, or of
+    parameters and inputs. Raises: KcalcError for models of these kinds that cannot be traced.
     """
     inputs = tuple(example_inputs)
     if isinstance(model, tuple) and len(model) == 2 and is_of(model[0], "flax.linen", "Module"):
@@ -55,7 +54,7 @@ def _linen(module: Any, inputs: tuple[Any, ...]) -> Trace:
 
     if len(inputs) < 2:
         raise KcalcError(
-            "flax: a Linen module is read with its variables and an example: kc.read((module, "
+            "flax: to read a Linen module, give its variables and an example: kc.read((module, "
             "variables), x)"
         )
     return trace_linen(module, inputs[0], positional(module, inputs[1:]))
@@ -66,7 +65,7 @@ def _function(model: Any, inputs: tuple[Any, ...]) -> Trace:
 
     if not inputs:
         raise KcalcError(
-            "a JAX function is read with its parameters and an example input: kc.read(function, "
+            "to read a JAX function, give its parameters and an example input: kc.read(function, "
             "params, x)"
         )
     if len(inputs) == 1 or is_array(inputs[0]) or all(map(is_shape, inputs)):

@@ -1,4 +1,4 @@
-"""Edits of a JAX model: found from its shaped networks, and performed on a copy of it."""
+"""Edits of a JAX model: found from its shaped network, and applied to a copy of it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from .sites import MODULE, by_place
 from .weights import JaxWeightEdits, generator, redrawn
 
 Node = Hashable
-LOOP = "it runs in a loop, or in a module that is called again, whose turns would be edited apart"
-MARKED = "it belongs to a normalisation or dropout layer, which is edited as a whole or not at all"
+LOOP = (
+    "it runs in a loop, or in a module that is called again, whose iterations would need "
+    "different edits"
+)
+MARKED = "it belongs to a normalisation or dropout layer, which can only be edited as a whole"
 
 
 def jax_edits(target: Target, constants: Mapping[Node, Any]) -> Edits:
-    """The edits of a model that was read; nodes without a place are in ``left_alone``.
+    """Return the edits of a model that was read; nodes without a place are in ``left_alone``.
 
     ``constants``: {node: its constants}.
     """
@@ -42,26 +45,25 @@ def jax_edits(target: Target, constants: Mapping[Node, Any]) -> Edits:
 
 
 def edited(model: Any, edits: Edits, law: str, key: Any) -> Any:
-    """A copy of a model with edits; ``model`` is left as it is.
+    """Return a copy of a model with edits; ``model`` does not change.
 
     The copy runs the user's own code; only the edited calls change. Custom derivatives,
-    ``stop_gradient``, loops, branches, states, other batch sizes and other modes of the model stay
-    what they are. The parameters have the tree of the model's; those of normalisation that is
-    removed stay in it unused, but for its bias behind a layer without bias, which serves as that
-    layer's. ``law``: "orthogonal_delta" and "gaussian_delta" draw new weights on the central tap
-    of every kernel, "keep" takes those of the model. ``key``: a whole number or
+    ``stop_gradient``, loops, branches, states, other batch sizes and other modes of the model work
+    as before. The parameters have the same tree as the model's. Parameters of removed normalisation
+    stay in it but are unused, except for a bias after a layer without bias, which serves as that
+    layer's bias. ``law``: "orthogonal_delta" and "gaussian_delta" draw new weights on the central
+    tap of every kernel, "keep" keeps those of the model. ``key``: a whole number or
     ``jax.random.key(seed)``; equal keys give equal weights.
 
     Returns: for functions (function, parameters); for Linen (module, variables); for NNX, Equinox
-    and Keras a model, of the user's own class. All work under ``jax.jit``, ``jax.grad`` and
-    ``jax.vmap``.
+    and Keras a model of the user's class. All work with ``jax.jit``, ``jax.grad`` and ``jax.vmap``.
 
-    Raises: KcalcError for models of other kinds or with other parameters than the edits have, and
+    Raises: KcalcError for models of other kinds, for parameters other than those in the edits, and
     for even kernels.
     """
     kind, random = kind_of(model), generator(key)
     if (framework := FRAMEWORKS[kind]) != edits.framework:
-        raise KcalcError(f"these edits are of a model of {edits.framework}, not of {framework}")
+        raise KcalcError(f"these edits are for a model of {edits.framework}, not of {framework}")
     module, tree = split(kind, model)
     own = Parameters.of(kind, tree)
     leaves = redrawn(own.leaves, edits, law, random)
@@ -86,9 +88,9 @@ COPIES = {
 
 
 def _placed(planner: Planner, program: JaxProgram, serving: set[str]) -> list[Edit]:
-    """The edits of activations, sums and what is removed, with their places.
+    """Return the edits of activations, sums and removed layers, with their places.
 
-    ``serving``: normalisation that is gone whose bias stays.
+    ``serving``: removed normalisation whose bias stays.
     """
     kept: list[tuple[Edit, Calls]] = []
     taken: set[int] = set()
@@ -111,7 +113,7 @@ def _placed(planner: Planner, program: JaxProgram, serving: set[str]) -> list[Ed
 
 
 def _uneven(program: JaxProgram, found: list[tuple[Edit, Calls]]) -> list[tuple[Edit, Calls]]:
-    """The edits at equations of which another turn is edited in another way."""
+    """Find edits at equations that are edited differently in different iterations."""
     actions: dict[int, Action] = {call: a for _, calls in found for call, a in calls.items()}
     bad = {
         key

@@ -1,4 +1,4 @@
-"""Functions that build a model, which are no functions of arrays."""
+"""Functions that build a model rather than map arrays to arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALL_FIRST = "call it first and read the model that it returns, kc.read({}(...),
 
 
 def no_inputs(function: Any) -> str:
-    """Why a function that takes no argument is no model; "" for others."""
+    """Say why a function that takes no argument is not a model; "" for others."""
     try:
         taken = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -32,7 +32,7 @@ def no_inputs(function: Any) -> str:
 
 
 def built_by(function: Any, error: BaseException) -> str:
-    """Why a function that failed while it built a layer is no model; "" for others."""
+    """Say why a function that failed while it built a layer is not a model; "" for others."""
     trace = error.__traceback__
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
@@ -43,7 +43,7 @@ def built_by(function: Any, error: BaseException) -> str:
 
 
 def check_returned(function: Any, returned: Any) -> Any:
-    """What a function returned. Raises: KcalcError for models."""
+    """Check what a function returned. Raises: KcalcError for models."""
     import jax
 
     leaves = jax.tree.leaves(returned, is_leaf=lambda value: _framework(value) is not None)
@@ -55,7 +55,7 @@ def check_returned(function: Any, returned: Any) -> Any:
 
 
 def _framework(value: Any) -> str | None:
-    """The framework of which a value is a module."""
+    """Return the framework of which a value is a module."""
     for base in type(value).__mro__:
         root = base.__module__.split(".")[0]
         if root in FRAMEWORKS and base.__name__ in ("Module", "Layer"):
@@ -64,7 +64,7 @@ def _framework(value: Any) -> str | None:
 
 
 def _told(function: Any, what: str) -> str:
-    return f"{_name(function)} builds {what}, so it is no function of arrays; {_first(function)}"
+    return f"{_name(function)} builds {what}, so it is not a function of arrays; {_first(function)}"
 
 
 def _first(function: Any) -> str:

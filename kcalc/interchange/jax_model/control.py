@@ -1,4 +1,4 @@
-"""Control flow: loops of known length are unrolled, branches on known conditions taken."""
+"""Control flow: loops of known length are unrolled, and branches on known conditions taken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .moving import dropped
 from .reader import JaxReader, rule
 from .stops import trained
 
-LONGEST = 4096  # turns of a loop
+LONGEST = 4096  # iterations of a loop
 DATA = "it depends on the data, so the model has no fixed graph; trace it with the condition fixed"
 
 
@@ -25,7 +25,7 @@ def _scan(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     length, inner = int(params["length"]), params["jaxpr"]
     if length > LONGEST:
         return reader.not_read(
-            "long loop", f"it has {length} turns; loops are unrolled up to {LONGEST}"
+            "long loop", f"it has {length} iterations; loops are unrolled up to {LONGEST}"
         )
     fixed = values[:consts]
     carry = list(values[consts : consts + carried])
@@ -38,7 +38,7 @@ def _scan(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
         if any(part is None for part in parts):
             return reader.not_read(
                 "loop over locations",
-                "every turn reads another location or example, as in recurrent layers",
+                "every iteration reads another location or example, as in recurrent layers",
             )
         out = reader.run(
             inner.jaxpr, literals, [*fixed, *carry, *(p for p in parts if p is not None)]
@@ -57,7 +57,7 @@ def _scan(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _parts(params: Any) -> tuple[int, int]:
-    """How many constants a loop has, and how many values it carries from turn to turn."""
+    """Return how many constants a loop has, and how many values it carries between iterations."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carried, _ = params["ft_in"].unpack()  # jax >= 0.11
@@ -65,7 +65,7 @@ def _parts(params: Any) -> tuple[int, int]:
 
 
 def _row(reader: JaxReader, value: Value, index: int) -> Value | None:
-    """Entry ``index`` along the first axis."""
+    """Return entry ``index`` along the first axis."""
     if isinstance(value, KnownArray):
         view = None if value.view is None else value.view.then(lambda array: array[index])
         return KnownArray(
@@ -81,7 +81,10 @@ def _row(reader: JaxReader, value: Value, index: int) -> Value | None:
 
 
 def _stacked(reader: JaxReader, eqn: Any, index: int, rows: Sequence[Value]) -> Value:
-    """The outputs of a loop's turns, stacked; no feature map unless known."""
+    """Stack the outputs of a loop's iterations.
+
+    The result is not a feature map unless it is known.
+    """
     variable = eqn.outvars[_parts(eqn.params)[1] + index]
     if rows and all(isinstance(row, KnownArray) for row in rows):
         known = [row for row in rows if isinstance(row, KnownArray)]
@@ -89,7 +92,7 @@ def _stacked(reader: JaxReader, eqn: Any, index: int, rows: Sequence[Value]) -> 
         array, random = np.stack([row.array for row in known]), any(row.random for row in known)
         return KnownArray(array, origins, random, trained=trained("concatenate", known))
     reads = list(dict.fromkeys(row.name for row in rows if isinstance(row, Ref)))
-    reason = "it stacks the outputs of all turns of a loop; kcalc has no rule for it"
+    reason = "it stacks the outputs of all iterations of a loop; kcalc has no rule for it"
     return reader.fresh(
         reader.add(
             NotRead,
@@ -119,14 +122,14 @@ def _while(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
             return carry
         carry = reader.run(body.jaxpr, constants_of(body), [*body_consts, *carry], part=1)
     reader.forget(set(reader.ops) - before)
-    return reader.not_read("data-dependent loop", f"how often it turns is not known; {DATA}")
+    return reader.not_read("data-dependent loop", f"its number of iterations is unknown; {DATA}")
 
 
 @rule("cond")
 def _cond(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     which, rest = values[0], values[1:]
     if not isinstance(which, KnownArray):
-        return reader.not_read("data-dependent branch", f"which branch runs is not known; {DATA}")
+        return reader.not_read("data-dependent branch", f"the branch that runs is unknown; {DATA}")
     branches = eqn.params["branches"]
     place = min(max(int(np.asarray(which.array)), 0), len(branches) - 1)
     branch = branches[place]

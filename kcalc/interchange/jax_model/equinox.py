@@ -30,11 +30,12 @@ def _is_state(value: Any) -> bool:
 
 
 def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
-    """An Equinox module called on one example.
+    """Trace an Equinox module called on one example.
 
-    ``inputs`` hold one example each (and the state, where it has one), or shapes of several.
+    ``inputs`` contain one example each (and the state, if the module has one), or shapes of
+    several.
 
-    Raises: KcalcError where it cannot be traced.
+    Raises: KcalcError if it cannot be traced.
     """
     import equinox as eqx
     import jax
@@ -87,9 +88,9 @@ def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
 
 
 def _hint(trace: Callable[[Sequence[Any]], Trace], given: Sequence[Any], model: Any) -> str:
-    """The hint that a module takes its examples with one axis more or less.
+    """Hint that a module takes examples with one axis more or less.
 
-    It is given for a module that cannot be called on its examples.
+    It is given if a module cannot be called on its examples.
     """
     import jax
 
@@ -112,8 +113,8 @@ def _hint(trace: Callable[[Sequence[Any]], Trace], given: Sequence[Any], model: 
         return ""
     if from_shapes:
         return (
-            f"; it takes one example of the shape {shape}: the examples come first in a shape, "
-            f"give {(1, *shape)}"
+            f"; it takes one example of the shape {shape}: in a shape the number of examples "
+            f"comes first, give {(1, *shape)}"
         )
     return (
         f"; it takes one example at a time, without an axis of examples: give x[0], or the shape "
@@ -122,7 +123,7 @@ def _hint(trace: Callable[[Sequence[Any]], Trace], given: Sequence[Any], model: 
 
 
 def _example(array: Any) -> Any:
-    """The first of several examples, without its numbers."""
+    """Return the first of several examples, without its numbers."""
     import jax
 
     return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
@@ -141,7 +142,7 @@ def _library(name: str) -> Any:
 
 
 def _missing_key(model: Any, given: int) -> dict[str, Any]:
-    """A key for models that cannot be called without one."""
+    """Return a key for models that cannot be called without one."""
     import jax
 
     try:
@@ -160,12 +161,12 @@ def _missing_key(model: Any, given: int) -> dict[str, Any]:
 
 @cache
 def _stand_in() -> Any:
-    """A module that marks the operations of another one."""
+    """Return a module that marks the operations of another one."""
     import equinox as eqx
     import jax
 
     class StandIn(eqx.Module):
-        """Marks the input of ``inner``, a normalisation or dropout of the library."""
+        """Marks the input of ``inner``, a normalisation or dropout layer of the library."""
 
         inner: Any
         kind: str = eqx.field(static=True)

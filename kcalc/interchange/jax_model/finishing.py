@@ -1,6 +1,6 @@
-"""From the operations of a jaxpr to a trace.
+"""Turn the operations of a jaxpr into a trace.
 
-Biases joined to their weights, normalisation found, unread operations left out.
+Biases are joined to their weights, normalisation is recognised, unread operations are left out.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .softmax import with_softmax
 LEFT = {
     Padded: (
         "padding",
-        "the padding stands before no convolution or pooling that could take it in",
+        "no convolution or pooling follows that could absorb the padding",
     ),
     WindowSum: (
         "average pooling with padding",
-        "it divides by the full window at the border as well; use count_include_pad=False",
+        "it also divides by the full window at the border; use count_include_pad=False",
     ),
     DroppedOut: ("random mask", "entries are set to 0 at random without the rescaling of dropout"),
 }
@@ -36,10 +36,10 @@ LEFT = {
 def finished(
     reader: JaxReader, outputs: tuple[str, ...]
 ) -> tuple[list[Op], tuple[str, ...], dict[str, Recipe], dict[str, str]]:
-    """The operations that the outputs need, the outputs, and the recipes of weights.
+    """Return the operations that the outputs need, the outputs, and the recipes of weights.
 
-    The recipes say where the weights of every Linear are in the parameters. Last: {the sum of a
-    layer and its bias: the layer}.
+    The recipes say where the weights of every Linear are in the parameters. The last result is {the
+    sum of a layer and its bias: the layer}.
     """
     ops, recipes = dict(reader.ops), dict(reader.recipes)
     outputs, joined = _with_biases(ops, recipes, outputs, reader.views)
@@ -64,7 +64,7 @@ def finished(
 def _with_biases(
     ops: dict[str, Op], recipes: dict[str, Recipe], outputs: tuple[str, ...], views: dict[str, View]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Every ``Linear + array`` whose array goes by output channel becomes one Linear.
+    """Turn every ``Linear + array`` with an array by output channel into one Linear.
 
     Returns: (the outputs under their new names, {sum: layer}).
     """
@@ -94,9 +94,9 @@ def _with_biases(
 
 
 def labels_of(leaves: dict[str, Any]) -> dict[str, str]:
-    """{parameter: name of the layer it belongs to}.
+    """Return {parameter: name of the layer it belongs to}.
 
-    The module's path, or its own where one module has several matrices.
+    This is the module's path, or the parameter's if a module has several matrices.
     """
     prefix = {name: name.rsplit(".", 1)[0] if "." in name else name for name in leaves}
     matrices = Counter(

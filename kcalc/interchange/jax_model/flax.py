@@ -1,4 +1,4 @@
-"""Flax modules: NNX modules as they are, Linen modules with their variables."""
+"""Flax modules: NNX modules unchanged, Linen modules with their variables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _axes(x: Any, axes: Any) -> tuple[int, ...]:
 
 
 def _settings(module: Any, x: Any, name: str) -> dict[str, Any]:
-    """Kind, axes and groups of a normalisation module, the same in NNX and Linen."""
+    """Return kind, axes and groups of a normalisation module, the same in NNX and Linen."""
     kind = NORMS[name]
     if kind == "batch":
         kept = _axes(x, module.axis)
@@ -55,7 +55,7 @@ def _settings(module: Any, x: Any, name: str) -> dict[str, Any]:
 
 
 def _value(variable: Any) -> Any:
-    """The array in an NNX variable, None where there is none."""
+    """Return the array in an NNX variable; None if there is none."""
     if variable is None:
         return None
     return variable[...] if hasattr(variable, "__getitem__") else variable
@@ -65,9 +65,9 @@ def _value(variable: Any) -> Any:
 
 
 def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
-    """An NNX module called on the inputs; its state is read from a copy.
+    """Trace an NNX module called on the inputs; its state is read from a copy.
 
-    Raises: KcalcError where it cannot be traced.
+    Raises: KcalcError if it cannot be traced.
     """
     from flax import nnx
 
@@ -110,9 +110,9 @@ def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
 
 
 def _nnx_patches(model: Any) -> list[tuple[Any, str, Any]]:
-    """Replacements for the calls of normalisation and dropout, and of the model's own modules.
+    """Return replacements for calls of normalisation and dropout, and of the model's own modules.
 
-    Normalisation and dropout are the library's; the model's own modules are replaced for their
+    Normalisation and dropout belong to the library; the model's own modules are replaced for their
     names.
     """
     from flax import nnx
@@ -142,7 +142,7 @@ def _path(module: Any) -> str | None:
 
 
 def _scoped(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A call within the name of its module's attribute."""
+    """Run a call in the name scope of its module's attribute."""
     import jax
 
     def scoped(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -165,7 +165,7 @@ def _scoped(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _marked(own: Callable[..., Any], mark: Callable[..., Any]) -> Callable[..., Any]:
-    """The mark within a reading, the library's own call in other threads."""
+    """Return the mark during a reading; in other threads, the library's original call."""
 
     def marked(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         if _path(self) is None or kwargs.get("mask") is not None:
@@ -200,7 +200,7 @@ def _nnx_dropout(self: Any, x: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _deterministic(layer: Any, given: Any) -> bool:
-    """Whether a dropout layer does nothing, by its call if that says so."""
+    """Whether a dropout layer does nothing, according to its call if that says so."""
     return bool(layer.deterministic if given is None else given)
 
 
@@ -208,11 +208,11 @@ def _deterministic(layer: Any, given: Any) -> bool:
 
 
 def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
-    """A Linen module with its variables, applied to the inputs.
+    """Trace a Linen module with its variables, applied to the inputs.
 
-    Switches such as ``train`` are set where they are missing.
+    Switches such as ``train`` are set if they are missing.
 
-    Raises: KcalcError where it cannot be traced.
+    Raises: KcalcError if it cannot be traced.
     """
     import flax.linen as nn
     import jax
@@ -259,7 +259,7 @@ def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
 
     if not isinstance(variables, dict) and not hasattr(variables, "items"):
         raise KcalcError(
-            "flax: a Linen module is read with its variables: kc.read((module, variables), x), "
+            "flax: to read a Linen module, give its variables: kc.read((module, variables), x), "
             "variables = module.init(key, x)"
         )
     return traced(

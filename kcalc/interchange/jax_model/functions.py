@@ -1,4 +1,4 @@
-"""Any JAX callable with parameters as a trace."""
+"""Trace any JAX callable with parameters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMING: dict[str, Callable[[str], str]] = {
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """``leaves``: {name: array} in the order of ``tree``'s leaves, ``frozen`` others by place."""
+    """``leaves``: {name: array} in the order of ``tree``'s leaves; ``frozen``: others by place."""
 
     leaves: dict[str, Any]
     tree: Any
@@ -43,7 +43,7 @@ class Parameters:
 
     @classmethod
     def of(cls, kind: str, params: Any) -> Parameters:
-        """The parameters of a kind of model, from their tree."""
+        """Return the parameters of a kind of model, from their tree."""
         import jax
 
         rename = NAMING.get(kind, str)
@@ -61,7 +61,7 @@ class Parameters:
         return cls(leaves, tree, frozen)
 
     def filled(self, leaves: Mapping[str, Any]) -> Any:
-        """The tree with other arrays in it."""
+        """Return the tree with other arrays in it."""
         import jax
 
         arrays = iter(leaves[name] for name in self.leaves)
@@ -73,11 +73,11 @@ class Parameters:
 
 @dataclass(frozen=True, eq=False)
 class JaxModel:
-    """What edits of a JAX model are made from.
+    """Everything that edits of a JAX model need.
 
     ``kind``: "function", "nnx", "linen", "equinox" or "keras"; ``original``: the function or
-    module, ``params`` the parameters that come with it; ``recipes``: where the weights of every
-    layer are in the parameters, ``norms``: the gains and biases of normalisation; ``program``: the
+    module, ``params`` the parameters passed with it; ``recipes``: where the weights of every layer
+    are in the parameters, ``norms``: the gains and biases of normalisation; ``program``: the
     equations that were read; ``made``: the operations whose outputs these make.
     """
 
@@ -91,25 +91,25 @@ class JaxModel:
     made: frozenset[str]
 
     def arrays(self) -> dict[str, Any]:
-        """{parameter: array} as they were read."""
+        """Return {parameter: array} as they were read."""
         return Parameters.of(self.kind, self.params).leaves
 
     @property
     def subject(self) -> Any:
-        """What is edited: a function or Linen module with its parameters, else the module."""
+        """Return the object to edit, with its parameters if it is a function or Linen module."""
         pair = self.kind in ("function", "linen")
         return (self.original, self.params) if pair else self.original
 
 
 def trace_jax(function: Callable[..., Any], params: Any, example_inputs: Sequence[Any]) -> Trace:
-    """``function(params, *example_inputs)`` as a trace.
+    """Return ``function(params, *example_inputs)`` as a trace.
 
-    ``params`` None for functions of the inputs alone.
+    ``params`` is None for functions of only the inputs.
 
-    Arrays among the parameters are named by their path in the tree; inputs are arrays with the
+    Arrays among the parameters are named by their path in the tree. Inputs are arrays with the
     examples on axis 0 (vectors: one example), the shapes of all of them, random keys, or anything
-    else that the function takes and that stays as it is.
-    Raises: KcalcError where the function cannot be traced.
+    else that the function takes, which does not change. Raises: KcalcError if the function cannot
+    be traced.
     """
     if params is None:
         return traced(
@@ -133,7 +133,7 @@ def trace_jax(function: Callable[..., Any], params: Any, example_inputs: Sequenc
 
 
 def parameter_names(function: Any) -> list[str]:
-    """The names of a function's arguments, as far as they are known."""
+    """Return the names of a function's arguments, as far as they are known."""
     try:
         return [
             p.name
@@ -160,11 +160,13 @@ def traced(
     evaluation: Callable[..., Any] | None = None,
     untrained: Any = (),
 ) -> Trace:
-    """The trace of ``function(params, *inputs)``, a model of some framework; see :class:`JaxModel`.
+    """Return the trace of ``function(params, *inputs)``, a model of any framework.
 
-    ``evaluation``: the same model in evaluation, None for functions, which have no modes;
-    ``context``: makes the context in which it is traced; ``untrained``: what of ``params`` is
-    not trained, in the same places.
+    See :class:`JaxModel`.
+
+    ``evaluation``: the same model in evaluation mode, None for functions, which have no modes;
+    ``context``: returns the context in which it is traced; ``untrained``: the parts of ``params``
+    that are not trained, in the same places.
     """
     import jax
 
@@ -186,7 +188,7 @@ def traced(
         made = check_returned(original, made) if kind == "function" else made
         return [leaf for leaf in jax.tree.leaves(made) if hasattr(leaf, "dtype")]
 
-    drops: dict[str, str] = {}  # {dropout: the label that its module marked it with}
+    drops: dict[str, str] = {}  # {dropout: the label with which its module marked it}
     run = jax.vmap(whole, in_axes=(None, None, 0), axis_name="batch") if single else whole
     size = 2 if single else next((int(flat[k].shape[0]) for k in examples if flat[k].shape), 2)
 
@@ -227,12 +229,12 @@ def _jaxpr(
     framework: str,
     inputs: Sequence[Any],
 ) -> Any:
-    """The model's jaxpr.
+    """Return the model's jaxpr.
 
-    ``arrays``: the parameters, random keys and inputs that it runs on; ``original``: the user's own
+    ``arrays``: the parameters, random keys and inputs that it runs on; ``original``: the user's
     object.
 
-    Raises: KcalcError where JAX cannot trace the model.
+    Raises: KcalcError if JAX cannot trace the model.
     """
     import jax
 
@@ -251,7 +253,7 @@ def _jaxpr(
 
 
 def _lasting(trace: Trace, names: set[str]) -> Trace:
-    """The trace, its dropout of these names marked as on in evaluation, too."""
+    """Mark dropout of these names as active in evaluation mode, too."""
     lasting = {op.name for op in trace.ops if isinstance(op, Drop)} & names
     ops = (replace(op, always=True) if op.name in lasting else op for op in trace.ops)
     return replace(trace, ops=tuple(ops))
@@ -260,7 +262,7 @@ def _lasting(trace: Trace, names: set[str]) -> Trace:
 def _finish(
     framework: str, reader: JaxReader, closed: Any, args: list[Any]
 ) -> tuple[tuple[Op, ...], tuple[str, ...], dict[str, Recipe], JaxProgram]:
-    """The operations of a jaxpr, its outputs, the recipes of weights, and what was read."""
+    """Return the operations of a jaxpr, its outputs, the recipes of weights, and what was read."""
     values = reader.run(closed.jaxpr, constants_of(closed), args)
     refs = [value for value in values if isinstance(value, Ref)]
     names = tuple(reader.plain(ref).name for ref in refs)
@@ -271,7 +273,7 @@ def _finish(
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf is an array, or stands for one, rather than a setting."""
+    """Whether a leaf is an array, or represents one, rather than a setting."""
     return (
         hasattr(leaf, "shape")
         and hasattr(leaf, "dtype")
@@ -291,11 +293,11 @@ def is_key(leaf: Any) -> bool:
 
 
 def of_shapes(inputs: Sequence[Any], params: Any, skipped: int = 0) -> tuple[Any, ...]:
-    """Inputs whose shapes became arrays without numbers, in the parameters' dtype.
+    """Return inputs in which shapes became arrays without numbers, in the parameters' dtype.
 
     A shape is a tuple such as (2, 3); its first ``skipped`` axes are left out.
 
-    Beside an array among the inputs a tuple of whole numbers is a setting, and stays as it is.
+    Next to an array among the inputs, a tuple of whole numbers is a setting and does not change.
     """
     import jax
     import jax.numpy as jnp
@@ -319,23 +321,23 @@ def of_shapes(inputs: Sequence[Any], params: Any, skipped: int = 0) -> tuple[Any
 
 
 def _beside(inputs: Sequence[Any]) -> str:
-    """The hint for shapes that were taken for settings."""
+    """Return the hint for shapes that were taken for settings."""
     shape = next((value for value in inputs if is_shape(value)), None)
     return (
-        f"; {shape} stays as it is beside an array: give arrays for all inputs, or shapes for all"
+        f"; next to an array, {shape} is a setting: give arrays for all inputs, or shapes for all"
         if shape is not None
         else ""
     )
 
 
 def _of_ids(error: Exception, inputs: Sequence[Any]) -> str:
-    """The hint for shapes, which stand for floats, where a model looks rows of a table up."""
+    """Return the hint for shapes, which stand for floats, if a model looks up rows of a table."""
     import jax
 
     shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(inputs))
     hint = (
-        "; a shape stands for an array of floats: where the model reads ids, give an array of "
-        "whole numbers"
+        "; a shape stands for an array of floats: if the model reads ids, give an array of whole "
+        "numbers"
     )
     return hint if shapes and "integer" in str(error) else ""
 
@@ -366,9 +368,9 @@ def _check_inputs(arrays: list[Any], framework: str) -> None:
 
 
 def _example(leaf: Any, single: bool, size: int, count: int) -> Any:
-    """Shape and dtype of an input: two examples where the model takes one, else ``count``.
+    """Return shape and dtype of an input: two examples if the model takes one, else ``count``.
 
-    Inputs that do not hold ``size`` examples stay as they are.
+    Inputs that do not contain ``size`` examples do not change.
     """
     import jax
 

@@ -15,14 +15,14 @@ from .moving import dropped, part_of
 from .reader import JaxReader, rule
 
 PICKED = (
-    "it picks entries by index; kcalc reads rows of a table by ids that are an input, and nearest "
-    "upsampling"
+    "it picks entries by index; kcalc reads only rows of a table by ids that are an input, and "
+    "nearest upsampling"
 )
 
 
 @rule("gather")
 def _gather(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
-    """Embeddings; nearest upsampling, found by gathering the numbers of the entries.
+    """Read embeddings, and nearest upsampling, recognised by gathering the numbers of the entries.
 
     Other gathers are not read.
     """
@@ -39,7 +39,7 @@ def _gather(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _looked_up(reader: JaxReader, eqn: Any, table: KnownArray, places: Ref) -> Ref | None:
-    """Whole rows of a matrix by one id each."""
+    """Read whole rows of a matrix, each by one id."""
     numbers, shape = eqn.params["dimension_numbers"], made_shape(eqn)
     start = tuple(numbers.start_index_map)
     if table.array.ndim != 2 or start not in ((0,), (0, 1)) or numbers.operand_batching_dims:
@@ -63,7 +63,7 @@ def _looked_up(reader: JaxReader, eqn: Any, table: KnownArray, places: Ref) -> R
 
 
 def _ids(reader: JaxReader, places: Ref, columns: int) -> Ref | None:
-    """The ids in places (..., columns), of which all but the first are the start of the row."""
+    """Return the ids in places (..., columns) whose other columns are the start of the row."""
     last = len(places.shape) - 1
     if columns == 1:
         return dropped(reader, places, [last])
@@ -83,7 +83,7 @@ def _ids(reader: JaxReader, places: Ref, columns: int) -> Ref | None:
 
 
 def _taken(reader: JaxReader, eqn: Any, ref: Ref, places: KnownArray) -> Ref | None:
-    """Entries at fixed places along one axis, the same for every example."""
+    """Read entries at fixed places along one axis, the same for every example."""
     import jax.numpy as jnp
 
     def pick(there: np.ndarray) -> np.ndarray:
@@ -99,7 +99,7 @@ def _taken(reader: JaxReader, eqn: Any, ref: Ref, places: KnownArray) -> Ref | N
 
 
 def _repeated(reader: JaxReader, eqn: Any, ref: Ref, places: KnownArray) -> Ref | None:
-    """Every location several times."""
+    """Read a repetition of every location."""
     import jax.numpy as jnp
 
     shape = made_shape(eqn)

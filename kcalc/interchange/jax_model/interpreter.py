@@ -1,7 +1,7 @@
-"""Runs a JAX program with the edited equations changed, and all others as they are.
+"""Run a JAX program with some equations edited, and all others unchanged.
 
-Functions with derivatives of their own, branches, loops and checkpoints stay; where something
-inside of a loop or a call is edited, it runs with another jaxpr of the same inputs and outputs.
+Functions with custom derivatives, branches, loops and checkpoints stay. If something inside a loop
+or a call is edited, it runs with another jaxpr of the same inputs and outputs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .sites import Plan, key_of, plan
 def edited_call(
     function: Callable[..., Any], calls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """``function(*args, **kwargs)`` with {place: action} performed.
+    """Run ``function(*args, **kwargs)`` with {place: action} applied.
 
-    Arrays are traced, all else stays as it is.
+    Arrays are traced, everything else does not change.
 
-    Raises: KcalcError where the program has no such places.
+    Raises: KcalcError if the program has no such places.
     """
     import jax
 
@@ -57,7 +57,7 @@ def _traced(leaf: Any) -> bool:
 
 
 def evaluated(closed: Any, arrays: Sequence[Any], edits: Plan) -> list[Any]:
-    """The outputs of a closed jaxpr with what is planned for its equations."""
+    """Return the outputs of a closed jaxpr with the planned edits of its equations."""
     jaxpr, actions = closed.jaxpr, dict(edits)
     known = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     known |= dict(zip(jaxpr.invars, arrays, strict=True))
@@ -70,7 +70,7 @@ def evaluated(closed: Any, arrays: Sequence[Any], edits: Plan) -> list[Any]:
 
 
 def _needed(jaxpr: Any, actions: dict[int, Any]) -> list[int]:
-    """The equations that the outputs need, or that do something else."""
+    """Return the equations that the outputs need, or that have effects."""
     live, found = {v for v in jaxpr.outvars if not hasattr(v, "val")}, []
     for index in reversed(range(len(jaxpr.eqns))):
         eqn, action = jaxpr.eqns[index], actions.get(index)
@@ -84,7 +84,7 @@ def _needed(jaxpr: Any, actions: dict[int, Any]) -> list[int]:
 
 
 def _bound(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
-    """The results of an equation as it is."""
+    """Return the results of an unedited equation."""
     from jax.extend import core
 
     pairs = zip(eqn.invars, values, strict=True)
@@ -94,7 +94,7 @@ def _bound(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _described(eqn: Any, reads: Any) -> list[Any]:
-    """What newer versions of JAX want to be told of a jaxpr."""
+    """Return the description of a jaxpr that newer versions of JAX need."""
     from jax.extend import core
 
     kind = getattr(core, "DebugInfo", None)
@@ -103,7 +103,7 @@ def _described(eqn: Any, reads: Any) -> list[Any]:
 
 
 def _edited(eqn: Any, action: Any, values: list[Any]) -> Sequence[Any]:
-    """The results of an equation at which something happens."""
+    """Return the results of an edited equation."""
     if isinstance(action, tuple):
         return _bound(_with_parts(eqn, action), values)
     if isinstance(action, Scaled):
@@ -119,7 +119,7 @@ def _edited(eqn: Any, action: Any, values: list[Any]) -> Sequence[Any]:
 
 
 def _reading(eqn: Any) -> Any:
-    """An equation that reads every argument from a variable of its own."""
+    """Return an equation that reads every argument from a separate variable."""
     from jax.extend.core import Var
 
     return eqn.replace(invars=[Var(v.aval) for v in eqn.invars])
@@ -131,9 +131,9 @@ def _affine(x: Any, a: float, b: float) -> Any:
 
 
 def _like(x: Any, eqn: Any) -> Any:
-    """An array with the shape and the type of an equation's result.
+    """Return an array with the shape and the type of an equation's result.
 
-    Raises: KcalcError where its shape is another one.
+    Raises: KcalcError if its shape differs.
     """
     import jax.numpy as jnp
 
@@ -142,13 +142,13 @@ def _like(x: Any, eqn: Any) -> Any:
         return jnp.broadcast_to(jnp.asarray(x).astype(aval.dtype), aval.shape)
     except ValueError:
         raise KcalcError(
-            f"an array of the shape {np.shape(x)} cannot stand for the result of "
+            f"an array of the shape {np.shape(x)} cannot replace the result of "
             f"{eqn.primitive.name}, {aval.shape}"
         ) from None
 
 
 def _with_parts(eqn: Any, parts: Any) -> Any:
-    """An equation that calls jaxprs in which something is edited."""
+    """Return an equation that calls jaxprs in which something is edited."""
     params = dict(eqn.params)
     for part, edits in parts:
         key = key_of(eqn, part)
@@ -163,7 +163,7 @@ def _with_parts(eqn: Any, parts: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _rebuilt(inner: Any, edits: Plan) -> Any:
-    """A jaxpr, closed or not, with what is planned inside of it; the same one every time."""
+    """Return a jaxpr, closed or not, with the planned edits inside; the same one every time."""
     import jax
     from jax.extend.core import ClosedJaxpr
 

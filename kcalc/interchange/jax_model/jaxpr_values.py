@@ -1,6 +1,6 @@
 """Values of a jaxpr's variables while it is read.
 
-An array that depends on no input, or the output of an operation.
+A value is an array that depends on no input, or the output of an operation.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ Step = Callable[[Any], Any]
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A parameter, and the steps (reshapes, transposes, slices) by which an array comes from it."""
+    """A parameter, and the steps (reshapes, transposes, slices) that turn it into an array."""
 
     leaf: str
     steps: tuple[Step, ...] = ()
 
     def of(self, array: Any) -> Any:
-        """The array that the parameter's ``array`` gives."""
+        """Apply the steps to the parameter's ``array``."""
         for step in self.steps:
             array = step(array)
         return array
 
     def then(self, step: Step) -> View:
-        """The view after ``step``."""
+        """Return the view after another ``step``."""
         return replace(self, steps=(*self.steps, step))
 
 
@@ -39,8 +39,8 @@ class KnownArray:
     """An array that depends on no input.
 
     ``origins``: the parameters it was computed from, slices by their indices; ``random``: whether
-    it was drawn inside the model; ``view``: how it comes from one parameter, None where numbers
-    were changed. Axes along which it was broadcast have stride 0. ``trained``: as of a
+    it was drawn inside the model; ``view``: how it comes from one parameter, None if numbers
+    changed. Axes along which it was broadcast have stride 0. ``trained``: as of a
     :class:`kcalc.interchange.trace.Linear`.
     """
 
@@ -52,12 +52,12 @@ class KnownArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the array."""
+        """Return the shape of the array."""
         return tuple(self.array.shape)
 
     @property
     def number(self) -> Any:
-        """The one number that a constant holds, as a NumPy scalar.
+        """Return the single number in a constant, as a NumPy scalar.
 
         None for parameters, random numbers and arrays of several numbers.
         """
@@ -72,7 +72,7 @@ class KnownArray:
         return small.flat[0] if small.size == 1 or bool((small == small.flat[0]).all()) else None
 
     def compact(self) -> np.ndarray:
-        """The array with axes along which it was broadcast reduced to size 1."""
+        """Return the array with axes along which it was broadcast reduced to size 1."""
         array = self.array
         return array[
             tuple(
@@ -84,11 +84,11 @@ class KnownArray:
 
 @dataclass(frozen=True, eq=False)
 class Ref:
-    """The output of operation ``name`` seen in another order of axes.
+    """The output of operation ``name``, with its axes in another order.
 
     Axis i is axis ``order[i]`` of the operation's output.
 
-    ``shape`` is larger than the operation's where an axis of size 1 was broadcast.
+    ``shape`` is larger than the operation's if an axis of size 1 was broadcast.
     """
 
     name: str
@@ -96,13 +96,13 @@ class Ref:
     shape: tuple[int, ...]
 
     def turned(self, turn: Iterable[int]) -> Ref:
-        """The array with its axis ``turn[i]`` as axis i."""
+        """Return the array with its axis ``turn[i]`` as axis i."""
         axes = tuple(turn)
         order, shape = (tuple(v[a] for a in axes) for v in (self.order, self.shape))
         return Ref(self.name, order, shape)
 
     def without(self, axes: Iterable[int], name: str) -> Ref:
-        """The array without some axes, which the output of operation ``name`` lacks."""
+        """Return the array without some axes, which the output of operation ``name`` lacks."""
         gone = set(axes)
         bases = {self.order[a] for a in gone}
         kept = self.turned(a for a in range(len(self.shape)) if a not in gone)
@@ -110,7 +110,7 @@ class Ref:
 
 
 def made_shape(eqn: Any) -> tuple[int, ...]:
-    """The shape of the first output of an equation."""
+    """Return the shape of the first output of an equation."""
     return tuple(map(int, eqn.outvars[0].aval.shape))
 
 
@@ -122,7 +122,7 @@ class Padded(Op):
 
     (low, high) per axis.
 
-    It becomes part of the window operation behind it; elsewhere it is not read.
+    It becomes part of the window operation after it; elsewhere it is not read.
     """
 
     pads: tuple[tuple[int, int], ...]
@@ -130,20 +130,20 @@ class Padded(Op):
     mode: str = "zeros"
 
 
-PADDINGS = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}  # as jnp.pad has them
+PADDINGS = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}  # as in jnp.pad
 
 
 class WindowSum(Op):
-    """Sums over padded windows, a mean once they are divided by the number of entries.
+    """Sums over padded windows, which become means if divided by the number of entries.
 
-    Else not read.
+    Otherwise they are not read.
     """
 
     pooling: Pooling
 
 
 class DroppedOut(Op):
-    """Entries set to 0 at random, dropout once they are rescaled; else not read.
+    """Entries set to 0 at random: dropout if they are rescaled, else not read.
 
     ``kept``: the fraction kept in this draw of ``count``.
     """
@@ -154,9 +154,9 @@ class DroppedOut(Op):
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """Where the numbers of a :class:`kcalc.interchange.trace.Linear` are in the parameters.
+    """The place of the numbers of a :class:`kcalc.interchange.trace.Linear` in the parameters.
 
-    Views that give its weight and its bias.
+    It consists of views that give its weight and its bias.
     """
 
     op: Linear

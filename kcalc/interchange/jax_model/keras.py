@@ -23,10 +23,10 @@ DROPS = (
 
 
 def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
-    """A Keras model called in training; without inputs, on ones of the shape that it was built for.
+    """Trace a Keras model called in training mode; without inputs, on ones of its built shape.
 
-    Raises: KcalcError for other backends, models that are not built and give no input shape, and
-    where it cannot be traced.
+    Raises: KcalcError for other backends, for models that are not built and have no input shape,
+    and if it cannot be traced.
     """
     import keras
 
@@ -71,7 +71,7 @@ def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
 
 
 def variables_of(model: Any) -> dict[str, Any]:
-    """{path: variable}, the trainable ones first."""
+    """Return {path: variable}, the trainable ones first."""
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     return dict(zip(_paths(variables, model.name), variables, strict=True))
 
@@ -81,7 +81,7 @@ def _values(model: Any) -> dict[str, Any]:
 
 
 def state_of(model: Any) -> dict[str, Any]:
-    """{path: array} of a model, without the seeds of its random numbers."""
+    """Return {path: array} of a model, without the seeds of its random numbers."""
     return {name: value for name, value in _values(model).items() if not _is_seed(value)}
 
 
@@ -92,7 +92,7 @@ def _is_seed(value: Any) -> bool:
 
 
 def _paths(variables: list[Any], root: str) -> list[str]:
-    """The paths of variables, without the model's own name, made distinct."""
+    """Return the paths of variables without the model's own name, made distinct."""
     out: list[str] = []
     for variable in variables:
         path = variable.path.removeprefix(f"{root}/").replace("/", ".")
@@ -101,7 +101,7 @@ def _paths(variables: list[Any], root: str) -> list[str]:
 
 
 def _example(model: Any) -> Any:
-    """Shapes of two examples, where the model knows its input."""
+    """Return shapes of two examples if the model knows its input."""
     import jax
     import keras
 
@@ -150,9 +150,9 @@ def _patches() -> list[tuple[Any, str, Any]]:
 
 
 def _keeping(own: Callable[..., Any], mark: Callable[..., Any]) -> Callable[..., Any]:
-    """The mark where there is no mask and the layer is JAX's, else the library's call.
+    """Return the mark if there is no mask and the layer is JAX's, else the library's call.
 
-    This too in other threads than the reading one.
+    In other threads than the reading one it is also the library's call.
     """
     from jax.core import Tracer
 

@@ -1,4 +1,4 @@
-"""Edited Keras models: copied, saved and loaded with their edits."""
+"""Edited Keras models: copy, save and load them with their edits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "kcalc>Edited"
 
 
 def copied(model: Any, params: Mapping[str, Any], calls: Any, gone: Gone) -> Any:
-    """A copy of a model with other parameters and with edits.
+    """Return a copy of a model with other parameters and with edits.
 
     Raises: KcalcError for models that Keras cannot copy.
     """
@@ -43,7 +43,7 @@ def copied(model: Any, params: Mapping[str, Any], calls: Any, gone: Gone) -> Any
 
 
 def _performed(model: Any, calls: Mapping[Place, Action], gone: Mapping[int, bool]) -> Any:
-    """A model with edits; ``gone``: {number of a layer: whether its bias stays}."""
+    """Apply edits to a model; ``gone``: {number of a removed layer: whether its bias stays}."""
     layers = _layers(model)
     for place, serves in gone.items():
         layers[place].__class__ = _gone(type(layers[place]), serves)
@@ -107,7 +107,7 @@ def _edited(cls: Any, edits: tuple[Any, ...], gone: tuple[tuple[int, bool], ...]
 
 @contextmanager
 def _as_it_was(model: Any) -> Iterator[None]:
-    """A model, and its layers, with the classes that they had before they were edited."""
+    """Return a model and its layers with the classes that they had before they were edited."""
     edited = [part for part in (model, *_layers(model)) if hasattr(type(part), "kcalc_base")]
     classes = [type(part) for part in edited]
     for part in edited:
@@ -126,7 +126,7 @@ def _document(calls: Mapping[Place, Action], gone: tuple[tuple[int, bool], ...])
 
 
 def _loaded(_: Any, config: Any, custom_objects: Any = None) -> Any:
-    """The model of a configuration, edited."""
+    """Return the edited model of a configuration."""
     import keras
 
     found, gone = json.loads(config["edits"])
@@ -134,12 +134,12 @@ def _loaded(_: Any, config: Any, custom_objects: Any = None) -> Any:
     model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
     layers = range(len(_layers(model)))
     if any(place not in layers for place, _ in gone):
-        raise KcalcError("the configuration is none of an edited Keras model")
+        raise KcalcError("the configuration is not that of an edited Keras model")
     return _performed(model, by_place(calls), {place: bool(serves) for place, serves in gone})
 
 
 class Loader:
-    """What Keras finds under the name of edited models in a new process."""
+    """Loads edited models in a new process; Keras finds it under their name."""
 
     from_config = classmethod(_loaded)
 

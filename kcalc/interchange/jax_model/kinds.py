@@ -1,4 +1,4 @@
-"""The kinds of JAX models, and what their parameters are."""
+"""The kinds of JAX models, and the form of their parameters."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ...foundation.errors import KcalcError
 
 
 def is_of(model: Any, module: str, name: str) -> bool:
-    """Whether a model is of a class of a framework, which is not imported for the question."""
+    """Whether a model is of a class of a framework; the framework is not imported for this."""
     loaded = sys.modules.get(module)
     kind = getattr(loaded, name, None)
     return isinstance(kind, type) and isinstance(model, kind)
 
 
 def kind_of(model: Any) -> str:
-    """The kind of a model: "nnx", "linen", "equinox", "keras" or "function".
+    """Return the kind of a model: "nnx", "linen", "equinox", "keras" or "function".
 
-    Linen modules and functions with parameters come as pairs with these.
+    Linen modules and functions with parameters are given as pairs with these.
 
     Raises: KcalcError for other objects.
     """
@@ -35,13 +35,13 @@ def kind_of(model: Any) -> str:
     if callable(model[0] if pair else model) and not is_of(model, "flax.linen", "Module"):
         return "function"
     raise KcalcError(
-        f"these edits are of a JAX model, got {type(model).__name__}; give an NNX, Equinox or "
-        f"Keras model, or (module, variables) or (function, parameters)"
+        f"these edits are for a JAX model, got {type(model).__name__}; give an NNX, Equinox or "
+        "Keras model, or (module, variables) or (function, parameters)"
     )
 
 
 def split(kind: str, model: Any) -> tuple[Any, Any]:
-    """(function or module, the tree of its parameters as they are now)."""
+    """Return (function or module, the tree of its current parameters)."""
     if kind == "linen" or (kind == "function" and isinstance(model, tuple)):
         return model
     if kind == "function":

@@ -24,7 +24,7 @@ MOVING = (
 
 
 def plain(array: Any) -> Any:
-    """A NumPy array, but for random keys."""
+    """Return a NumPy array; random keys do not change."""
     import jax
     import jax.numpy as jnp
 
@@ -32,20 +32,20 @@ def plain(array: Any) -> Any:
 
 
 def constants_of(closed: Any) -> list[KnownArray]:
-    """The arrays that a closed jaxpr holds, random keys among them."""
+    """Return the arrays in a closed jaxpr, including random keys."""
     arrays = [plain(array) for array in closed.consts]
     return [KnownArray(array, random=not isinstance(array, np.ndarray)) for array in arrays]
 
 
 def given(array: Any) -> Any:
-    """A JAX array, keys as they are."""
+    """Return a JAX array; keys do not change."""
     import jax.numpy as jnp
 
     return jnp.asarray(array) if isinstance(array, np.ndarray) else array
 
 
 def moved(eqn: Any, values: list[KnownArray]) -> list[Any] | None:
-    """Broadcasts and transposes as NumPy views, which remember along which axes nothing changes."""
+    """Return broadcasts and transposes as NumPy views, whose strides show what is constant."""
     array = values[0].array if values else None
     if not isinstance(array, np.ndarray):
         return None
@@ -66,7 +66,7 @@ def moved(eqn: Any, values: list[KnownArray]) -> list[Any] | None:
 
 
 def spans_of(eqn: Any, values: list[KnownArray]) -> tuple[slice, ...]:
-    """The entries of a dynamic slice with known starts."""
+    """Return the entries of a dynamic slice with known starts."""
     sizes = eqn.params["slice_sizes"]
     starts = [int(np.asarray(v.array)) for v in values[1:]]
     starts = [min(max(s, 0), n - k) for s, n, k in zip(starts, values[0].shape, sizes, strict=True)]
@@ -74,7 +74,7 @@ def spans_of(eqn: Any, values: list[KnownArray]) -> tuple[slice, ...]:
 
 
 def view_after(eqn: Any, values: list[KnownArray], index: int) -> View | None:
-    """How an output comes from one parameter, None where its numbers are others."""
+    """Return how an output comes from one parameter; None if its numbers are different."""
     name = eqn.primitive.name
     if name == "convert_element_type" and len(values) == 1 and values[0].view is not None:
         return values[0].view
@@ -104,7 +104,7 @@ def view_after(eqn: Any, values: list[KnownArray], index: int) -> View | None:
 
 
 def part(eqn: Any, values: list[KnownArray], index: int) -> str:
-    """The indices of a slice, in words."""
+    """Describe the indices of a slice."""
     params = eqn.params
     if eqn.primitive.name == "dynamic_slice":
         return ",".join(f"{s.start}:{s.stop}" for s in spans_of(eqn, values))

@@ -12,7 +12,7 @@ from ..trace import Contract
 from .jaxpr_values import KnownArray, Padded, Ref, Value, made_shape
 from .reader import JaxReader, inverse, rule
 
-BOTH = "it multiplies two feature maps with one another (attention); kcalc has no rule for it"
+BOTH = "it multiplies two feature maps with each other (attention); kcalc has no rule for it"
 
 
 @rule("dot_general")
@@ -25,7 +25,7 @@ def _dot(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     assert isinstance(ref, Ref) and isinstance(weight, KnownArray)
     mine, theirs = (tuple(left), tuple(right)) if ref is first else (tuple(right), tuple(left))
     if batch_left or batch_right:
-        reason = "every location or group has weights of its own; kcalc has no rule for it"
+        reason = "every location or group has different weights; kcalc has no rule for it"
         return _contraction(reader, eqn, values, "batched matrix product", reason)
     ref = reader.spread(ref)
     if 0 in [ref.order[a] for a in mine]:
@@ -62,7 +62,7 @@ def _dot(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 def _contraction(
     reader: JaxReader, eqn: Any, values: list[Value], what: str, reason: str
 ) -> list[Value]:
-    """A product of two arrays of which none is the weights of one layer.
+    """Read a product of two arrays, neither of which is the weights of one layer.
 
     Its axes are named as in einsum.
     """
@@ -93,9 +93,9 @@ def _contraction(
 
 
 def _merged(reader: JaxReader, ref: Ref, mine: tuple[int, ...]) -> tuple[Ref, int]:
-    """The reference with the axes ``mine`` as one, the others first in their order.
+    """Merge the axes ``mine`` of a reference into one; the others come first in their order.
 
-    And that one's axis in the operation's output.
+    Also return that axis in the operation's output.
     """
     free = [a for a in range(len(ref.shape)) if a not in mine]
     if len(mine) == 1:
@@ -115,7 +115,7 @@ def _convolution(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value
     spread = params["lhs_dilation"]
     strided = any(s > 1 for s in spread) and any(s > 1 for s in params["window_strides"])
     if strided or any(low < 0 or high < 0 for low, high in params["padding"]):
-        reason = "it cuts the image, or spreads it and steps over locations"
+        reason = "it cuts the image, or spreads it and moves by more than one location"
         return reader.not_read("convolution", reason)
     if params["batch_group_count"] != 1:
         return reader.not_read("convolution in groups of examples", "it couples examples")
@@ -170,7 +170,7 @@ Pads = list[tuple[int, int]]
 
 
 def _unpadded(reader: JaxReader, name: str, axes: list[int], pads: Any) -> tuple[str, Pads, str]:
-    """(name of the array before padding along locations, total padding, mode).
+    """Return (name of the array before padding along locations, total padding, mode).
 
     The total padding is that padding plus the convolution's own; the mode is that of the padding.
     """
@@ -190,7 +190,7 @@ def _unpadded(reader: JaxReader, name: str, axes: list[int], pads: Any) -> tuple
 
 
 def sliced_linear(reader: JaxReader, name: str, start: int, stop: int) -> str | None:
-    """The part of a Linear that makes the channels from ``start`` to ``stop``.
+    """Return the part of a Linear that makes the channels from ``start`` to ``stop``.
 
     None for other operations and grouped ones.
     """

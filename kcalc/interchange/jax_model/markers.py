@@ -1,10 +1,10 @@
 """Marks that normalisation and dropout modules leave in a jaxpr.
 
-The frameworks' own modules leave them while the jaxpr is traced for kcalc.
+The modules of the frameworks leave them while kcalc traces the jaxpr.
 
-The function of these modules is known from their settings, so that it need not be guessed from sums
-and square roots. Jaxprs that hold marks live in a tracing context of their own and never reach
-JAX's caches for the user's functions.
+The settings of these modules determine their function, so it need not be inferred from sums and
+square roots. Jaxprs with marks stay in a separate tracing context and never reach JAX's caches for
+the user's functions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _refused(*_: Any, **__: Any) -> Any:
 
 
 def _batched(arrays: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, int]:
-    """jax.vmap: the examples become axis 0; batch normalisation by axis name averages over them."""
+    """Handle jax.vmap: the examples become axis 0; batch norm by axis name averages over them."""
     import jax.numpy as jnp
 
     if any(d is not None for d in dims[1:]):
@@ -69,9 +69,9 @@ def normalised(
     over_examples: bool = False,
     **arrays: Any,
 ) -> Any:
-    """``x`` with the mark of a normalisation.
+    """Return ``x`` with the mark of a normalisation.
 
-    ``arrays``: gain, bias, mean, variance where there are any.
+    ``arrays``: gain, bias, mean and variance, if there are any.
     """
     import jax.numpy as jnp
 
@@ -92,7 +92,7 @@ def normalised(
 
 
 def dropped(x: Any, rate: float, label: str, on: bool) -> Any:
-    """``x`` with the mark of dropout; ``on``: whether it drops anything in this call."""
+    """Return ``x`` with the mark of dropout; ``on``: whether it drops anything in this call."""
     import jax.numpy as jnp
 
     if on and hasattr(_here, "dropping"):
@@ -101,16 +101,16 @@ def dropped(x: Any, rate: float, label: str, on: bool) -> Any:
 
 
 def labels_dropping(run: Callable[..., Any], *arguments: Any) -> set[str]:
-    """The labels of the dropout that is on while a function runs on arrays of these shapes.
+    """Return the labels of dropout that is active while a function runs on arrays of these shapes.
 
-    None where the function does not run.
+    None if the function does not run.
     """
     import jax
 
     found = _here.dropping = set[str]()
     try:
         jax.eval_shape(run, *arguments)
-    except Exception:  # the user's code may raise anything in another mode than its own
+    except Exception:  # the user's code may raise anything in another mode
         return set()
     finally:
         del _here.dropping
@@ -118,9 +118,9 @@ def labels_dropping(run: Callable[..., Any], *arguments: Any) -> set[str]:
 
 
 def run_mark(eqn: Any, values: Sequence[Any], channel_axis: int) -> Any:
-    """The result of a marked module that is left as it is; dropout is the identity.
+    """Return the result of a marked module that does not change; dropout is the identity.
 
-    Batch normalisation takes the averages that it has stored, where it has some.
+    Batch normalisation uses its stored averages, if it has some.
     """
     import jax.numpy as jnp
 
@@ -150,7 +150,7 @@ def run_mark(eqn: Any, values: Sequence[Any], channel_axis: int) -> Any:
 
 
 def over_axes(x: Any, axes: Any, centred: bool, epsilon: float) -> Any:
-    """An array normalised over axes."""
+    """Return an array normalised over axes."""
     import jax.numpy as jnp
 
     y = x - x.mean(axes, keepdims=True) if centred else x
@@ -158,7 +158,7 @@ def over_axes(x: Any, axes: Any, centred: bool, epsilon: float) -> Any:
 
 
 def in_groups(x: Any, groups: int, epsilon: float) -> Any:
-    """An array normalised over the locations and the channels, on axis 1, of every group."""
+    """Return an array normalised over the locations and channels (axis 1) of every group."""
     return over_axes(x.reshape(x.shape[0], groups, -1), 2, True, epsilon).reshape(x.shape)
 
 
@@ -203,7 +203,7 @@ def _normalise(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _label(reader: JaxReader, label: str) -> str:
-    """The name of the module: where its scope stands already, that."""
+    """Return the name of the module, or its scope if that is already set."""
     if reader.scope and reader.scope[-1].lower() == label.rsplit(".", 1)[-1].lower():
         return ".".join(reader.scope)
     return label if "." in label or not reader.scope else reader.wish(label)
@@ -222,9 +222,9 @@ def _drop(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 @contextmanager
 def marking(patches: Sequence[tuple[Any, str, Any]] = ()) -> Iterator[None]:
-    """Context with JAX caches apart from the user's, and with replaced attributes.
+    """Enter a context with JAX caches separate from the user's, and with replaced attributes.
 
-    The attributes are ``(owner, name, replacement)``. All is as before afterwards.
+    The attributes are ``(owner, name, replacement)``. Everything is restored afterwards.
     """
     with ExitStack() as stack:
         stack.enter_context(_own_caches())

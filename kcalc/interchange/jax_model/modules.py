@@ -1,9 +1,9 @@
-"""Copies of JAX models whose own code runs with some of its calls edited.
+"""Copies of JAX models that run the original code with some calls edited.
 
 Each takes a function or module, the tree of its new parameters, {place: action} of the edited
-calls, and {module: whether its bias stays} of the normalisation and dropout that are gone. A copy
-is an object of a subclass with the name of the user's class, so that its methods, fields and state
-are the user's.
+calls, and {module: whether its bias stays} of the removed normalisation and dropout. A copy is an
+object of a subclass with the name of the user's class, so its methods, fields and state are the
+user's.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Gone = Mapping[str, bool]
 
 
 class EditedFunction:
-    """A JAX function with edits; it takes what the function takes."""
+    """A JAX function with edits; it takes the same arguments as the function."""
 
     def __init__(self, function: Any, calls: Calls) -> None:
         functools.update_wrapper(self, function)
         self.function, self.calls = function, calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result of the function with its edits."""
+        """Return the result of the function with its edits."""
         return edited_call(self.function, self.calls, args, kwargs)
 
     def __repr__(self) -> str:
@@ -39,15 +39,15 @@ class EditedFunction:
 
 
 def function(model: Any, params: Any, calls: Calls, gone: Gone) -> tuple[Any, Any]:
-    """(function, parameters)."""
+    """Return (function, parameters)."""
     del gone  # functions have no modules
     return EditedFunction(model, calls), params
 
 
 def subclass(cls: type, made: tuple[Any, ...] = (), **own: Any) -> type:
-    """A subclass of the same name.
+    """Return a subclass of the same name.
 
-    ``made``: a function of this package and its arguments that make it, for its pickles.
+    ``made``: a function of this package and its arguments that recreate it from a pickle.
     """
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:  # noqa: N807
@@ -65,7 +65,7 @@ def _again(maker: Any, *arguments: Any) -> Any:
 
 
 def with_bias(x: Any, bias: Any, axis: int = -1) -> Any:
-    """An array plus a bias along an axis, or of its own shape."""
+    """Return an array plus a bias along an axis, or of the array's shape."""
     if bias is None:
         return x
     if bias.ndim == 1:
@@ -77,7 +77,7 @@ def with_bias(x: Any, bias: Any, axis: int = -1) -> Any:
 
 
 def nnx(model: Any, params: Any, calls: Calls, gone: Gone) -> Any:
-    """A copy of the module."""
+    """Return a copy of the module."""
     from flax import nnx as library
 
     new = library.clone(model)
@@ -144,7 +144,7 @@ def _same(left: list[Any], right: list[Any]) -> bool:
 
 
 def equinox(model: Any, params: Any, calls: Calls, gone: Gone) -> Any:
-    """A copy of the module."""
+    """Return a copy of the module."""
     import equinox as eqx
     import jax
 
@@ -169,7 +169,7 @@ GONE = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm", "Dropout")
 
 
 def _as(node: Any, cls: type) -> Any:
-    """A module with the fields of another one."""
+    """Return a module with the fields of another one."""
     new = object.__new__(cls)
     for field in dataclasses.fields(node):
         if hasattr(node, field.name):
@@ -204,7 +204,7 @@ def _edited_equinox(cls: Any, edits: tuple[Any, ...]) -> type:
 
 
 def linen(model: Any, params: Any, calls: Calls, gone: Gone) -> tuple[Any, Any]:
-    """(module, variables)."""
+    """Return (module, variables)."""
     if calls or gone:
         fields = [f.name for f in dataclasses.fields(model) if f.init and f.name != "parent"]
         cls = _edited_linen(type(model), tuple(calls.items()), tuple(gone.items()))
@@ -236,7 +236,7 @@ def _edited_linen(cls: Any, edits: tuple[Any, ...], gone: tuple[tuple[str, bool]
 
 
 def _skipping(gone: Gone) -> Any:
-    """Interceptor of the methods of modules: those that are gone hand their input on."""
+    """Return an interceptor of methods, with which removed modules return their input."""
     top: list[int] = []
 
     def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:

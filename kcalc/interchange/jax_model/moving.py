@@ -1,6 +1,6 @@
-"""Primitives that move numbers about.
+"""Primitives that move numbers.
 
-Reshapes, transposes, broadcasts, slices, padding, concatenation.
+These are reshapes, transposes, broadcasts, slices, padding and concatenation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .pointwise import inner_jaxpr
 from .reader import JaxReader, inverse, rule
 from .stops import trained
 
-# compared to recognise a padding, and the largest that single precision tells apart
+# compared to recognise a padding; the largest numbers that single precision distinguishes
 ENTRIES = 2**24
 
 
@@ -42,14 +42,14 @@ def _reshape(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _ones(reader: JaxReader, ref: Ref, shape: tuple[int, ...]) -> Ref:
-    """A reshape that only adds or drops axes of size 1."""
+    """Read a reshape that only adds or drops axes of size 1."""
     gone = [a for a, size in enumerate(ref.shape) if size == 1]
     ref = dropped(reader, ref, gone) if gone else ref
     return inserted(reader, ref, [a for a, size in enumerate(shape) if size == 1])
 
 
 def dropped(reader: JaxReader, ref: Ref, axes: list[int]) -> Ref:
-    """Without some axes of size 1."""
+    """Return the array without some axes of size 1."""
     bases = {ref.order[a] for a in axes}
     if bases == set(reader.expanded.get(ref.name, ())):
         name = reader.ops[ref.name].reads[0]
@@ -60,9 +60,9 @@ def dropped(reader: JaxReader, ref: Ref, axes: list[int]) -> Ref:
 
 
 def lifted(reader: JaxReader, ref: Ref, busy: Sequence[int]) -> tuple[Ref, list[int]]:
-    """The array before axes of size 1 were added, and the places of those axes.
+    """Return the array before axes of size 1 were added, and the places of those axes.
 
-    The places are those in the reference. The array is unchanged where one of the axes is ``busy``.
+    The places are those in the reference. The array does not change if one of the axes is ``busy``.
     """
     bases = reader.expanded.get(ref.name, ())
     axes = [a for a, b in enumerate(ref.order) if b in bases]
@@ -70,7 +70,7 @@ def lifted(reader: JaxReader, ref: Ref, busy: Sequence[int]) -> tuple[Ref, list[
 
 
 def inserted(reader: JaxReader, ref: Ref, axes: list[int]) -> Ref:
-    """With new axes of size 1 at the places ``axes`` of the result."""
+    """Return the array with new axes of size 1 at the places ``axes`` of the result."""
     if not axes:
         return ref
     total = len(ref.shape) + len(axes)
@@ -139,9 +139,9 @@ def _concatenate(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value
 
 
 def _prefixed(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
-    """Concatenation with arrays that depend on no input, such as class tokens."""
+    """Read concatenation with arrays that depend on no input, such as class tokens."""
     what = "concatenation with a constant"
-    reason = "it puts an array beside a feature map; kcalc has no rule for it"
+    reason = "it joins an array to a feature map; kcalc has no rule for it"
     (ref, *others), axis = [v for v in values if isinstance(v, Ref)], eqn.params["dimension"]
     behind = values[0] is ref
     if others or not (behind or values[-1] is ref):
@@ -198,7 +198,7 @@ def _padded(reader: JaxReader, ref: Ref, around: Pads, value: float, mode: str) 
 
 @rule("_pad")
 def _numpy_pad(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
-    """jnp.pad: circular, reflecting or replicating as a whole, others equation by equation."""
+    """Read jnp.pad: circular, reflecting or replicating as a whole, others equation by equation."""
     inner, ref, shape = inner_jaxpr(eqn), values[0], made_shape(eqn)
     alone = all(isinstance(v, KnownArray) for v in values[1:])
     if alone and isinstance(ref, Ref) and len(ref.shape) == len(shape):
@@ -209,7 +209,7 @@ def _numpy_pad(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _around(reader: JaxReader, inner: Any, ref: Ref, shape: tuple[int, ...]) -> Ref | None:
-    """A padding found by padding the numbers of the entries.
+    """Recognise a padding by padding the numbers of the entries.
 
     None for constants and unnamed modes.
     """
@@ -273,8 +273,8 @@ def _no_slice(
     reader: JaxReader, eqn: Any, values: list[Value], spans: Sequence[Any] | None = None
 ) -> list[Value]:
     reason = (
-        "it takes some of the channels or locations; kcalc reads that only where weights can be "
-        "cut instead"
+        "it takes some of the channels or locations; kcalc reads that only if weights can be cut "
+        "instead"
     )
     ref, sizes = values[0], [v.aval.shape for v in eqn.outvars]
     if not isinstance(ref, Ref) or (spans is None and eqn.primitive.name != "split"):
@@ -294,7 +294,7 @@ def _no_slice(
 
 
 def part_of(reader: JaxReader, ref: Ref, axis: int, places: Sequence[int], reason: str) -> Ref:
-    """The entries at some places along an axis of an array."""
+    """Return the entries at some places along an axis of an array."""
     base, shape = list(reader.ops[ref.name].shape), list(ref.shape)
     base[ref.order[axis]] = shape[axis] = len(places)
     fields = {"what": "slice", "reason": reason, "axis": ref.order[axis], "places": places}
@@ -302,7 +302,7 @@ def part_of(reader: JaxReader, ref: Ref, axis: int, places: Sequence[int], reaso
 
 
 def sliced(reader: JaxReader, ref: Value, spans: tuple[tuple[int, int, int], ...]) -> Ref | None:
-    """Part of a feature map: every second location, or channels that one layer makes.
+    """Return a part of a feature map: every second location, or channels that one layer makes.
 
     None for others.
     """
@@ -345,9 +345,9 @@ def sliced(reader: JaxReader, ref: Value, spans: tuple[tuple[int, int, int], ...
 
 
 def location_axes(reader: JaxReader, rank: int, moved: set[int]) -> tuple[int, ...] | None:
-    """The axes of locations, from those along which something happens.
+    """Return the axes of locations, given those along which something happens.
 
-    All but the examples' and one, the channels'.
+    These are all except those of the examples and the channels.
     """
     still = [a for a in range(1, rank) if a not in moved]
     habit = reader.channel_axis % rank
@@ -358,9 +358,9 @@ def location_axes(reader: JaxReader, rank: int, moved: set[int]) -> tuple[int, .
 
 
 def _cut(reader: JaxReader, name: str, axis: int, start: int, stop: int) -> str | None:
-    """Entries from ``start`` to ``stop`` along an axis, by cutting weights.
+    """Return entries from ``start`` to ``stop`` along an axis, by cutting weights.
 
-    Of a Linear, or of the inputs of elementwise functions.
+    They are weights of a Linear, or of the inputs of elementwise functions.
     """
     key = (name, axis, start, stop)
     if key not in reader.cuts:

@@ -1,8 +1,8 @@
-"""JAX functions with guards against overflow, as the plain functions they compute.
+"""JAX functions with guards against overflow, as the plain functions that they compute.
 
 The guards may also be against undefined derivatives.
 
-A name alone proves nothing: the user may have called anything ``elu``. The function of the jaxpr is
+A name proves nothing: the user may have called any function ``elu``. The function of the jaxpr is
 compared with the plain one.
 """
 
@@ -32,7 +32,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
 
 
 def named_function(name: str, inner: Any) -> Callable[..., Any] | None:
-    """The plain function of that name, if the closed jaxpr computes it."""
+    """Return the plain function of that name, if the closed jaxpr computes it."""
     plain, inputs = PLAIN.get(name), inner.jaxpr.invars
     if plain is None or len(inner.jaxpr.outvars) != 1 or len(inputs) not in (1, 2) or inner.consts:
         return None
@@ -52,7 +52,7 @@ def named_function(name: str, inner: Any) -> Callable[..., Any] | None:
 def _agree(plain: Callable[..., Any], inner: Any, second: float) -> bool:
     """Whether both functions give the same values at the probes.
 
-    The second input, where there is one, is ``second``.
+    The second input, if there is one, is ``second``.
     """
     from jax.core import eval_jaxpr
 

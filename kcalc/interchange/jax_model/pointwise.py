@@ -1,4 +1,4 @@
-"""Elementwise primitives of JAX, and jaxprs made of them, as functions of SymPy expressions."""
+"""Elementwise primitives of JAX, and jaxprs made from them, as functions of SymPy expressions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .stops import own_derivative, still, with_slope
 
 
 def select(which: Any, *cases: Any) -> Any:
-    """``cases[which]``, ``which`` a relation or a whole number."""
+    """Return ``cases[which]``, where ``which`` is a relation or a whole number."""
     if len(cases) == 2:
         test = condition(which)
         if test in (sp.true, sp.false):
@@ -81,7 +81,7 @@ SHAPED = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
 
 
 def function_of(primitive: str, params: dict[str, Any], kinds: Sequence[Any]) -> Function | None:
-    """The elementwise function of a primitive; ``kinds``: the dtypes of its inputs.
+    """Return the elementwise function of a primitive; ``kinds``: the dtypes of its inputs.
 
     None for primitives that are not elementwise.
     """
@@ -95,7 +95,7 @@ def function_of(primitive: str, params: dict[str, Any], kinds: Sequence[Any]) ->
     if primitive in PASSING:
         return lambda x: x
     whole = bool(kinds) and kinds[0] is not None and np.issubdtype(kinds[0], np.integer)
-    # of bits, or cut off
+    # of bits, or truncated
     if primitive not in TABLE or (whole and primitive in (*OF_TRUTHS, "div")):
         return None
     function = TABLE[primitive]
@@ -119,7 +119,7 @@ def _conversion(before: Any, after: Any) -> Function | None:
 
 
 def number(value: Any) -> Any:
-    """A NumPy scalar as SymPy takes it: exact where it is whole."""
+    """Return a NumPy scalar for SymPy, exact if it is whole."""
     item = value.item()
     if isinstance(item, bool):
         return sp.true if item else sp.false
@@ -133,7 +133,7 @@ def number(value: Any) -> Any:
 
 
 def closed_function(jaxpr: Any, consts: Sequence[Any]) -> Function | None:
-    """A jaxpr of elementwise primitives as a function of SymPy expressions, one per input.
+    """Return a jaxpr of elementwise primitives as a function of SymPy expressions, one per input.
 
     The jaxpr must have one output; None for others.
     """
@@ -201,7 +201,7 @@ def _dtype(variable: Any) -> Any:
 
 
 def _spreads(eqn: Any) -> bool:
-    """Whether an operation on shapes only spreads a single number, or does nothing."""
+    """Whether an operation on shapes only broadcasts a single number, or does nothing."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     return before == after or int(np.prod(before)) == 1
 
@@ -211,7 +211,7 @@ def _read(known: dict[Any, Any], variable: Any) -> Any:
 
 
 def inner_jaxpr(eqn: Any) -> Any:
-    """The closed jaxpr that an equation calls once (jit, custom derivatives, remat).
+    """Return the closed jaxpr that an equation calls once (jit, custom derivatives, remat).
 
     None for other equations.
     """
@@ -230,7 +230,7 @@ def inner_jaxpr(eqn: Any) -> Any:
 
 
 def called(eqn: Any) -> str:
-    """The name of the function that an equation calls."""
+    """Return the name of the function that an equation calls."""
     name = eqn.params.get("name")
     if isinstance(name, str):
         return name

@@ -1,4 +1,4 @@
-"""What a reading of a JAX model ran, equation by equation, and how values flow between them."""
+"""The equations of a JAX model that was read, and how values flow between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class JaxProgram:
     """The equations of a model's jaxpr in the order in which they were read.
 
     ``args``: the values of its inputs; ``joined``: {the sum of a layer and its bias: the layer};
-    ``held``: {identity of a known value: the operation that holds it}.
+    ``held``: {identity of a known value: its operation}.
     """
 
     closed: Any
@@ -35,9 +35,9 @@ class JaxProgram:
     held: Mapping[int, str]
 
     def name(self, value: Value | None) -> str | None:
-        """The operation of the trace whose output a value is; None for constants and others.
+        """Return the operation of the trace whose output a value is; None for constants and others.
 
-        The output of a layer is that with its bias, and that without it has no name.
+        A layer's output includes its bias; the value without the bias has no name.
         """
         if not isinstance(value, Ref) or value.name in self._bare:
             return None
@@ -48,13 +48,13 @@ class JaxProgram:
         return set(self.joined.values())
 
     def names(self) -> frozenset[str]:
-        """The operations of the trace whose outputs equations make."""
+        """Return the operations of the trace whose outputs equations make."""
         made = (value for call in self.tape for value in call.makes)
         found = map(self.name, (*self.args, *made))
         return frozenset(name for name in found if name is not None)
 
     def flow(self, ops: Sequence[Op]) -> Flow:
-        """What every equation reads of which other; those that only carry numbers are left out.
+        """Return what each equation reads, without equations that only move numbers.
 
         ``ops``: the operations of the trace.
         """
@@ -95,9 +95,9 @@ class JaxProgram:
     def _carried(
         self, call: EquationCall, own: Mapping[Slot, Made], stopped: Mapping[str, str]
     ) -> Made | None:
-        """What made the numbers that an equation hands on in another layout or type.
+        """Return the source of the numbers that an equation passes on in another layout or type.
 
-        ``stopped``: {operation that changes gradients only: what it reads}.
+        ``stopped``: {operation that only changes gradients: what it reads}.
         """
         refs = [slot for slot, value in enumerate(call.reads) if isinstance(value, Ref)]
         if not call.whole or len(refs) != 1 or len(call.makes) != 1:
@@ -110,12 +110,12 @@ class JaxProgram:
         return None
 
     def place(self, call: int) -> Place:
-        """Where an equation stands in the model's code; that of a module, its name."""
+        """Return the place of an equation in the model's code; for a module, its name."""
         key = self.key(call)
         return (key,) if key[0] == MODULE else place_of(self.closed.jaxpr, self.tape[call].path)
 
     def key(self, call: int) -> tuple[Any, ...]:
-        """The equation that runs in a call, or the module."""
+        """Return the equation that runs in a call, or the module."""
         found = self.tape[call]
         if found.eqn.primitive.name in (NORMALISE, DROP):
             return MODULE, found.eqn.params["label"]
@@ -123,7 +123,7 @@ class JaxProgram:
 
     @cached_property
     def runs(self) -> dict[tuple[Any, ...], list[int]]:
-        """{equation or module: the calls in which it runs}, several in loops."""
+        """Return {equation or module: the calls in which it runs}, several in loops."""
         found: dict[tuple[Any, ...], list[int]] = {}
         for call in range(len(self.tape)):
             found.setdefault(self.key(call), []).append(call)

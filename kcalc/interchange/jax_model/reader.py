@@ -1,6 +1,6 @@
-"""Reads a jaxpr equation by equation.
+"""Read a jaxpr equation by equation.
 
-Equations that depend on no input are evaluated, the rest becomes operations of a trace.
+Equations that depend on no input are evaluated, the others become operations of a trace.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ FOREIGN = (
 COUPLES = "it couples all entries along an axis (attention); kcalc has no rule for it"
 REASONS = {
     "cumsum": "sums along an axis mix locations; kcalc has no rule for them",
-    "sort": "sorting is no elementwise function",
-    "top_k": "sorting is no elementwise function",
-    "argmax": "indices are no feature maps",
-    "while": "a loop whose number of turns depends on the data has no fixed graph",
+    "sort": "sorting is not an elementwise function",
+    "top_k": "sorting is not an elementwise function",
+    "argmax": "indices are not feature maps",
+    "while": "a loop whose number of iterations depends on the data has no fixed graph",
     "cond": "a branch that depends on the data has no fixed graph",
 }
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register the reading of primitives."""
+    """Register the function that reads some primitives."""
 
     def enter(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
@@ -91,10 +91,10 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 @dataclass(frozen=True, eq=False)
 class EquationCall:
-    """An equation that ran, what it read and made, and its place in the jaxprs around it.
+    """An equation that ran, its inputs and results, and its place in the surrounding jaxprs.
 
     ``path``: the number of the equation, after those around it, each with the part of it that ran.
-    ``whole``: False for an equation that hands on what equations inside of it made.
+    ``whole``: False for an equation that returns what equations inside it made.
     """
 
     path: tuple[int, ...]
@@ -107,7 +107,7 @@ class EquationCall:
 class JaxReader:
     """The state of one reading of a model.
 
-    It consists of the operations so far, in order, and the place of the reading in the model.
+    It consists of the operations so far, in order, and the current place in the model.
     """
 
     def __init__(self, labels: Mapping[str, str], channel_axis: int, root: str = "") -> None:
@@ -115,7 +115,7 @@ class JaxReader:
         self.names = Names()
         self.recipes: dict[str, Recipe] = {}
         self.random: set[str] = set()
-        self.drops: dict[str, str] = {}  # {dropout: the label that its module marked it with}
+        self.drops: dict[str, str] = {}  # {dropout: the label with which its module marked it}
         self.views: dict[str, View] = {}
         self.norm_views: dict[str, dict[str, View]] = {}  # {normalisation: {"gain": ...}}
         self.expanded: dict[
@@ -125,8 +125,8 @@ class JaxReader:
         self.labels, self.channel_axis, self.root = labels, channel_axis, root
         self.scope: tuple[str, ...] = ()
         self.source = ""
-        self.present: tuple[Any, list[Value], int] = (None, [], 0)  # an equation, what it reads
-        self.path: tuple[int, ...] = ()  # the place of an equation in the jaxprs around it
+        self.present: tuple[Any, list[Value], int] = (None, [], 0)  # an equation, and its inputs
+        self.path: tuple[int, ...] = ()  # the place of an equation in the surrounding jaxprs
         self.tape: list[EquationCall] = []
         self._held: dict[tuple[int, tuple[int, ...]], tuple[KnownArray, str]] = {}
 
@@ -135,9 +135,9 @@ class JaxReader:
     def run(
         self, jaxpr: Any, consts: Sequence[Value], args: Sequence[Value], part: int = 0
     ) -> list[Value]:
-        """The outputs of a jaxpr for given inputs.
+        """Return the outputs of a jaxpr for given inputs.
 
-        ``part``: which of the jaxprs of the equation that is read it is.
+        ``part``: its number among the jaxprs of the current equation.
         """
         known: dict[Any, Value] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(
             zip(jaxpr.invars, args, strict=True)
@@ -154,10 +154,10 @@ class JaxReader:
         return [_value(known, v) for v in jaxpr.outvars]
 
     def _noted(self, eqn: Any, given: list[Value], values: list[Value], before: int) -> list[Value]:
-        """The results of an equation, on the tape; every one an object of its own.
+        """Return the results of an equation, each a separate object, and record them on the tape.
 
-        Of equations that call others, these are on it instead, from ``before`` on; but not inside
-        of functions with derivatives of their own, which would not follow an edit.
+        For equations that call others, these are recorded instead, from ``before`` on. The
+        exception is functions with custom derivatives, which would not follow an edit.
         """
         if eqn.primitive.name.startswith("custom_"):
             del self.tape[before:]
@@ -181,7 +181,7 @@ class JaxReader:
         return tuple(parts[1:] if parts and not self.scope and parts[0] == self.root else parts)
 
     def equation(self, eqn: Any, values: list[Value]) -> list[Value]:
-        """The results of an equation, not read where anything goes wrong."""
+        """Return the results of an equation; on any error they are not read."""
         before, calls = set(self.ops), len(self.tape)
         try:
             return self._read(eqn, values)
@@ -192,26 +192,26 @@ class JaxReader:
             return self.not_read(name, internal_error(error, where))
 
     def _read(self, eqn: Any, values: list[Value]) -> list[Value]:
-        """The results of an equation."""
+        """Return the results of an equation."""
         self.present = eqn, values, len(self.tape)
         inner, name = inner_jaxpr(eqn), eqn.primitive.name
         if "callback" in name or not eqn.outvars:
             return self.not_read(
-                "callback", "it leaves JAX for Python, where nothing can be traced"
+                "callback", "it calls Python from JAX, where nothing can be traced"
             )
         if inner is not None:
             return self._call(eqn, inner, values)
         if all(isinstance(v, KnownArray) for v in values):
             return self.evaluate(eqn, [v for v in values if isinstance(v, KnownArray)])
         if makes_complex(eqn) or reads_complex(eqn):
-            reason = "kernel calculus is about real feature maps"
+            reason = "kernel calculus needs real feature maps"
             return self.not_read("complex numbers", reason)
         if name in RULES:
             return RULES[name](self, eqn, values)
         return self.elementwise(eqn, values)
 
     def elementwise(self, eqn: Any, values: list[Value]) -> list[Value]:
-        """The results of a primitive in the table; others are not read."""
+        """Return the results of a primitive in the table; others are not read."""
         name = eqn.primitive.name
         function = function_of(
             name, eqn.params, [getattr(v.aval, "dtype", None) for v in eqn.invars]
@@ -224,7 +224,7 @@ class JaxReader:
         )
 
     def _call(self, eqn: Any, inner: Any, values: list[Value]) -> list[Value]:
-        """The results of a call of a function."""
+        """Return the results of a function call."""
         own = own_derivative(eqn)
         if not own:
             return self._called(eqn, inner, values)
@@ -234,11 +234,11 @@ class JaxReader:
         function = closed_function(inner.jaxpr, inner.consts)
         if function is not None and len(values) == 1:
             return [self.pointwise(eqn, values, with_slope(function, own), called(eqn))]
-        told = f"the function {called(eqn)} with a derivative of its own"
+        told = f"the function {called(eqn)} with a custom derivative"
         return [self._unknown(made, told) for made in self._called(eqn, inner, values)]
 
     def _unknown(self, made: Value, told: str) -> Value:
-        """A value whose gradient is not known."""
+        """Return a value whose gradient is unknown."""
         if isinstance(made, KnownArray):
             return replace(made, trained="indirectly" if made.trained else False)
         return self.over(self.spread(made), Stopped, self.wish("own_gradient"), unknown=told)
@@ -267,7 +267,7 @@ class JaxReader:
     # -- arrays that depend on no input ------------------------------------------------------------
 
     def evaluate(self, eqn: Any, values: list[KnownArray]) -> list[Value]:
-        """The outputs of an equation whose inputs are known, and where they come from."""
+        """Return the outputs of an equation whose inputs are known, and where they come from."""
         name = eqn.primitive.name
         origins = frozenset[str]().union(*(v.origins for v in values))
         random = name in RANDOM or any(v.random for v in values)
@@ -287,7 +287,7 @@ class JaxReader:
         return out
 
     def held(self, known: KnownArray, order: tuple[int, ...]) -> str:
-        """The operation that holds a known array, its axes put in ``order``."""
+        """Return the operation for a known array, with axes in the given ``order``."""
         key = (id(known), order)
         if key not in self._held:
             value = KnownArray(np.transpose(known.array, order)).compact()
@@ -309,13 +309,13 @@ class JaxReader:
         return self._held[key][1]
 
     def held_names(self) -> dict[int, str]:
-        """{identity of a known array: the operation that holds it}."""
+        """Return {identity of a known array: its operation}."""
         return {value: name for (value, _), (_, name) in self._held.items()}
 
     # -- operations --------------------------------------------------------------------------------
 
     def wish(self, label: str) -> str:
-        """The name of an operation here, by the modules around it."""
+        """Return the preferred name of an operation here, from the surrounding modules."""
         return ".".join([*self.scope, label])
 
     def add(
@@ -327,7 +327,7 @@ class JaxReader:
         /,
         **fields: Any,
     ) -> str:
-        """Append an operation, labelled by the modules around it; returns its name."""
+        """Append an operation named after the surrounding modules, and return its name."""
         return self.put(kind, self.wish(label), shape, reads, **fields)
 
     def put(
@@ -339,7 +339,7 @@ class JaxReader:
         /,
         **fields: Any,
     ) -> str:
-        """Append an operation; returns its name."""
+        """Append an operation, and return its name."""
         name = self.names(label)
         self.ops[name] = kind(
             name=name,
@@ -353,27 +353,27 @@ class JaxReader:
     def over(
         self, ref: Ref, kind: type[Op], label: str, /, read: str | None = None, **fields: Any
     ) -> Ref:
-        """What an operation of an array returns, of its shape and with its axes.
+        """Return the result of an operation on an array, with the same shape and axes.
 
-        ``read``: the operation that it reads where that is another one.
+        ``read``: the operation that it reads, if different.
         """
         shape = self.ops[ref.name].shape
         return replace(ref, name=self.put(kind, label, shape, [read or ref.name], **fields))
 
     def forget(self, names: set[str]) -> None:
-        """Take operations back."""
+        """Remove operations again."""
         self.ops = {name: op for name, op in self.ops.items() if name not in names}
         self.recipes = {name: recipe for name, recipe in self.recipes.items() if name not in names}
         self._held = {key: pair for key, pair in self._held.items() if pair[1] not in names}
         self.cuts = {key: made for key, made in self.cuts.items() if made not in names}
 
     def fresh(self, name: str) -> Ref:
-        """An operation's output as it is."""
+        """Return an operation's output unchanged."""
         shape = self.ops[name].shape
         return Ref(name, tuple(range(len(shape))), shape)
 
     def not_read(self, what: str, reason: str) -> list[Value]:
-        """One operation that is not understood for every output of the present equation."""
+        """Add an unread operation for every output of the current equation."""
         eqn, values, before = self.present
         del self.tape[before:]
         reads = list(dict.fromkeys(v.name for v in values if isinstance(v, Ref)))
@@ -388,9 +388,9 @@ class JaxReader:
         ]
 
     def _computed_by(self, eqn: Any, values: list[Value], reads: list[str]) -> Compute | None:
-        """An equation as a function of the arrays of the operations that it reads.
+        """Return an equation as a function of the arrays of the operations that it reads.
 
-        None for several results, calls of functions, whole and random numbers.
+        None for several results, for function calls, and for whole or random numbers.
         """
         import jax.numpy as jnp
 
@@ -422,28 +422,28 @@ class JaxReader:
         return compute
 
     def plain(self, ref: Ref) -> Ref:
-        """The same array as an operation's output with its axes in order and nothing broadcast."""
+        """Return the array as an operation's output with axes in order and without broadcasting."""
         ref = self.spread(ref)
         if ref.order == tuple(range(len(ref.order))):
             return ref
         return self.fresh(self.add(Transpose, "transpose", ref.shape, [ref.name], order=ref.order))
 
     def spread(self, ref: Ref) -> Ref:
-        """The same array with axes of size 1 that are broadcast written out."""
+        """Return the array with broadcast axes of size 1 expanded."""
         wanted = self.base_shape(ref)
         if wanted == self.ops[ref.name].shape:
             return ref
         return replace(ref, name=self.add(Repeat, "repeat", wanted, [ref.name]))
 
     def base_shape(self, ref: Ref) -> tuple[int, ...]:
-        """The shape of a reference in the order of axes of its operation."""
+        """Return the shape of a reference in its operation's order of axes."""
         shape = [0] * len(ref.shape)
         for axis, size in zip(ref.order, ref.shape, strict=True):
             shape[axis] = size
         return tuple(shape)
 
     def aligned(self, ref: Ref, order: tuple[int, ...]) -> str:
-        """The operation with the axes of a reference in the given order (see Ref.order).
+        """Return the operation with the axes of a reference in the given order (see Ref.order).
 
         The axes are those of the operation's output.
         """
@@ -454,13 +454,13 @@ class JaxReader:
         return self.add(Transpose, "transpose", [shape[a] for a in move], [ref.name], order=move)
 
     def reshaped(self, ref: Ref, shape: Sequence[int], label: str = "reshape") -> Ref:
-        """The numbers of an output whose axes are in order, in another shape."""
+        """Return the numbers of an output with axes in order, in another shape."""
         return self.fresh(self.add(Reshape, label, shape, [self.plain(ref).name]))
 
     def pointwise(
         self, eqn: Any, values: Sequence[Value], function: Callable[..., Any], label: str
     ) -> Value:
-        """An elementwise function of values; constants that are one number are closed over."""
+        """Return an elementwise function of values; single-number constants become part of it."""
         shape = made_shape(eqn)
         refs = [v for v in values if isinstance(v, Ref)]
         order = next(
@@ -498,7 +498,7 @@ class JaxReader:
         return Ref(name, order, shape) if len(base) == len(shape) else self.fresh(name)
 
     def _owned(self, weight: KnownArray, label: str) -> tuple[str, str]:
-        """The parameter that an array of weights is, and a name for the layer that has them."""
+        """Return the parameter that equals an array of weights, and a name for its layer."""
         parameter = "+".join(sorted(weight.origins)) or f"constant {id(weight.array)}"
         wish = self.labels.get(parameter.split("[")[0], "") if weight.origins else ""
         index = parameter.partition("[")[2].rstrip("]").replace("][", ".") if wish else ""
@@ -519,7 +519,7 @@ class JaxReader:
     ) -> str:
         """Append a Linear operation.
 
-        ``neutral`` puts the weight into the layout (outputs, inputs / groups, kernel...).
+        ``neutral`` moves the weight into the layout (outputs, inputs / groups, kernel...).
         """
         parameter, name = self._owned(weight, label)
         array = np.asarray(neutral(np.asarray(weight.array)))
@@ -534,14 +534,14 @@ class JaxReader:
 
 @rule("stop_gradient")
 def _stopped(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
-    """The same array without a gradient."""
+    """Return the same array without a gradient."""
     (ref,) = values
     assert isinstance(ref, Ref)
     return [reader.over(reader.spread(ref), Stopped, reader.wish("stop_gradient"))]
 
 
 def softmax_call(reader: JaxReader, inner: Any, ref: Ref) -> Ref | None:
-    """A call of softmax along one axis."""
+    """Return a call of softmax along one axis."""
     axes = {
         tuple(e.params["axes"])
         for e in inner.jaxpr.eqns
@@ -555,15 +555,15 @@ def softmax_call(reader: JaxReader, inner: Any, ref: Ref) -> Ref | None:
 
 
 def _foreign_scope(name: str) -> bool:
-    """Whether a scope is a library's and no module of the model.
+    """Whether a scope belongs to a library and not to a module of the model.
 
-    Equinox's layers, the equations of einsum.
+    Such scopes are Equinox's layers and the equations of einsum.
     """
     return name.startswith("eqx.nn.") or "->" in name
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
-    """The inverse of a permutation."""
+    """Return the inverse of a permutation."""
     out = [0] * len(order)
     for i, axis in enumerate(order):
         out[axis] = i
@@ -589,7 +589,7 @@ def _is_identity(function: Callable[..., Any]) -> bool:
 
 
 def _widened(array: np.ndarray) -> np.ndarray:
-    """Real and complex numbers in double precision."""
+    """Convert real and complex numbers to double precision."""
     if np.iscomplexobj(array):
         return array.astype(np.complex128)
     return array.astype(np.float64) if array.dtype.kind == "f" else array
@@ -602,7 +602,7 @@ def _value(known: dict[Any, Value], variable: Any) -> Value:
 
 
 def _place(eqn: Any) -> str:
-    """file:line of the user's own code where it is known."""
+    """Return file:line of the user's code if it is known."""
     frames = getattr(getattr(eqn.source_info, "traceback", None), "frames", None) or ()
     for frame in frames:
         if not any(part in frame.file_name for part in FOREIGN) and not frame.file_name.startswith(

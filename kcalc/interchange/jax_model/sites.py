@@ -1,8 +1,8 @@
-"""Where the equations of a JAX program stand in the user's code.
+"""The places of the equations of a JAX program in the user's code.
 
-A place has one level for every jaxpr around an equation: (what it calls, which of several at the
-same lines, how many these are, which jaxpr of it, statements of the user's code). The equations
-around may change, with the mode of a model or the sizes of its inputs; those of a place may not.
+A place has one level for every jaxpr around an equation: (the call, its number among several at the
+same lines, how many there are, which of its jaxprs, statements of the user's code). The surrounding
+equations may change with the mode of a model or the sizes of its inputs; those of a place may not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Plan = tuple[tuple[int, Any], ...]  # (equation, action or ((part of it, its pla
 
 
 def site(eqn: Any) -> tuple[str, ...]:
-    """What an equation calls, and the lines of the user's code that do, inside of its jaxpr."""
+    """Return what an equation calls, and the calling lines of the user's code inside its jaxpr."""
     name = eqn.params.get("name")
     primitive = eqn.primitive.name
     return (f"{primitive} {name}" if isinstance(name, str) else primitive, *_lines(eqn))
@@ -48,7 +48,7 @@ def _lines(eqn: Any) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _origin(path: str) -> tuple[str, str]:
-    """(whose file it is, its name if that counts)."""
+    """Return (the owner of a file, its name if that counts)."""
     file = path.replace("\\", "/")
     if any(part in file for part in PASSED):
         return "passed", ""
@@ -61,10 +61,10 @@ def _origin(path: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=16384)
 def _in_function(path: str, line: int) -> tuple[int, str]:
-    """The number of a line's statement in its function, and a digest of the function's code.
+    """Return the number of a line's statement in its function, and a digest of the function's code.
 
-    So that code may move and get comments, but not change. The line of the file where the source is
-    not there, and "".
+    Code may then move and get comments, but not change. Without source, return the line in the file
+    and "".
     """
     around = [node for node in _functions(path) if node.lineno <= line <= (node.end_lineno or 0)]
     if not around:
@@ -77,7 +77,7 @@ def _in_function(path: str, line: int) -> tuple[int, str]:
 
 @lru_cache(maxsize=256)
 def _functions(path: str) -> list[Any]:
-    """The functions of a file, parsed."""
+    """Return the functions of a file, parsed."""
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):
@@ -87,7 +87,7 @@ def _functions(path: str) -> list[Any]:
 
 
 def _frames(eqn: Any) -> list[Any]:
-    """The frames inside of the function whose jaxpr the equation is in, the last call first."""
+    """Return the frames inside the function whose jaxpr the equation is in, the last call first."""
     found = []
     for frame in getattr(eqn.source_info.traceback, "frames", None) or ():
         if frame.file_name.endswith(TRACING):
@@ -102,7 +102,7 @@ def differentiates(eqn: Any) -> bool:
 
 
 def key_of(eqn: Any, part: int) -> str:
-    """The parameter of an equation that holds the jaxpr which it calls."""
+    """Return the parameter of an equation that contains the jaxpr it calls."""
     if eqn.primitive.name == "cond":
         return "branches"
     if eqn.primitive.name == "while":
@@ -111,14 +111,14 @@ def key_of(eqn: Any, part: int) -> str:
 
 
 def _inside(eqn: Any, part: int) -> Any:
-    """The jaxpr that an equation calls."""
+    """Return the jaxpr that an equation calls."""
     found = eqn.params[key_of(eqn, part)]
     found = found[part] if isinstance(found, tuple) else found
     return getattr(found, "jaxpr", found)
 
 
 def place_of(jaxpr: Any, path: Sequence[int]) -> Place:
-    """The place of an equation, by the numbers of the equations around it."""
+    """Return the place of an equation, given the numbers of the surrounding equations."""
     index, *rest = path
     eqn = jaxpr.eqns[index]
     what, *lines = site(eqn)
@@ -133,7 +133,7 @@ def _head(what: str) -> str:
 
 @lru_cache(maxsize=64)
 def _sites(jaxpr: Any, primitives: frozenset[str]) -> dict[tuple[str, ...], list[int]]:
-    """{site: the equations there}, of some primitives."""
+    """Return {site: the equations there}, of some primitives."""
     found: dict[tuple[str, ...], list[int]] = {}
     for index, eqn in enumerate(jaxpr.eqns):
         if eqn.primitive.name in primitives:
@@ -142,9 +142,9 @@ def _sites(jaxpr: Any, primitives: frozenset[str]) -> dict[tuple[str, ...], list
 
 
 def plan(jaxpr: Any, calls: Iterable[tuple[Place, Action]]) -> Plan:
-    """What happens at which equation of a jaxpr.
+    """Plan the action at each equation of a jaxpr.
 
-    Raises: KcalcError where the equations of a place are others than those that were read.
+    Raises: KcalcError if the equations of a place differ from those that were read.
     """
     here: dict[int, Action] = {}
     inside: dict[int, dict[int, list[tuple[Place, Action]]]] = {}
@@ -174,15 +174,15 @@ def _found(sites: Mapping[tuple[str, ...], list[int]], level: Sequence[Any]) -> 
         raise KcalcError(
             f"{what.split(' ')[-1]} in {where or 'the model'} is edited, and runs {len(alike)} "
             f"times for these inputs, not {visits} times as when the model was read; make the "
-            f"edits with inputs like these, and with the code as it is now"
+            "edits with inputs like these, and with the current code"
         )
     return alike[visit], part
 
 
 def by_place(calls: Iterable[CallEdit]) -> dict[Place, Action]:
-    """{place: its action}, the same in every turn of the loops around it.
+    """Return {place: its action}, the same in every iteration of the loops around it.
 
-    Raises: KcalcError where turns of a loop differ.
+    Raises: KcalcError if iterations of a loop differ.
     """
     found: dict[Place, dict[int, CallEdit]] = {}
     for call in calls:
@@ -194,7 +194,7 @@ def by_place(calls: Iterable[CallEdit]) -> dict[Place, Action]:
             raise KcalcError(
                 f"{place[-1][0]} runs {first.visits} times at one place, in a loop or a module "
                 f"that is called again, and is edited {len(turns)} times or in different ways; "
-                f"keep the edits of all turns or of none"
+                "keep the edits of all iterations or of none"
             )
         made[place] = first.action
     return made

@@ -1,6 +1,6 @@
 """Softmax written out in exponentials and sums.
 
-Named, so that its note says why no rule reads it.
+They get this name, so their note can say why no rule reads them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ X = sp.Symbol("x", real=True)
 TOP = sp.Symbol("top", real=True)
 MEAN = sp.Symbol("mean", positive=True)
 REASON = "it couples all entries along an axis (attention); kcalc has no rule for it"
-FAR = 16  # operations within which a softmax is written
+FAR = 16  # the number of operations in which a softmax is written
 
 
 def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
-    """The operations, with every written-out softmax or log_softmax as one NotRead.
+    """Turn every written-out softmax or log_softmax into one NotRead.
 
-    The last operation of each is replaced by a NotRead of that name.
+    The NotRead replaces the last operation and takes its name.
     """
     ops = dict(ops)
     for name in list(ops):
@@ -40,7 +40,7 @@ def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
 
 
 def _written_out(ops: dict[str, Op], mean: Pooling) -> dict[str, Op]:
-    """The softmax that divides by a mean, as one operation in the place of its last."""
+    """Return the softmax that divides by a mean, as one operation in place of its last."""
     for base in reversed(_bases(ops, mean.reads[0])):
         found = _search(ops, base, mean)
         if found is not None:
@@ -52,7 +52,7 @@ def _written_out(ops: dict[str, Op], mean: Pooling) -> dict[str, Op]:
 
 
 def _bases(ops: dict[str, Op], name: str) -> list[str]:
-    """Candidates for the argument of the exponentials: two operations before, and one."""
+    """Return candidates for the argument of the exponentials: two operations before, and one."""
     found: list[str] = []
     level = [name]
     for _ in range(3):
@@ -98,7 +98,7 @@ def _expression(ops: dict[str, Op], op: Op, expr: dict[str, Any], mean: Pooling)
         if op.kind == "max":
             return TOP if inner == X else None
         return MEAN if inner in (sp.exp(X - TOP), sp.exp(X)) else None
-    if isinstance(op, Stopped):  # the maximum that is taken off has no gradient anyway
+    if isinstance(op, Stopped):  # the subtracted maximum has no gradient anyway
         return inner if inner == TOP else None
     if isinstance(op, Reshape | Pass | Transpose):
         return None if inner.has(X) else inner

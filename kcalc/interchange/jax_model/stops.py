@@ -1,4 +1,4 @@
-"""What gradients see of a jaxpr: stops, and functions with derivatives of their own."""
+"""The gradients of a jaxpr: stops, and functions with custom derivatives."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ QUOTIENTS = ("div",)
 
 
 def trained(name: str, values: Iterable[KnownArray]) -> bool | str:
-    """Whether the numbers that a primitive makes of known arrays are trained.
+    """Whether the results of a primitive applied to known arrays are trained.
 
-    As in PyTorch (:func:`kcalc.interchange.torch_model.stops.trained`); a constant is no parameter.
+    As in PyTorch (:func:`kcalc.interchange.torch_model.stops.trained`); a constant is not a
+    parameter.
     """
     given = list(values)
     own = [value for value in given if value.origins]
@@ -46,22 +47,22 @@ def trained(name: str, values: Iterable[KnownArray]) -> bool | str:
 
 
 def still(x: Any) -> Any:
-    """An expression that gradients do not see; a comparison has none."""
+    """Return an expression without gradient; a comparison has none."""
     return Still(x) if hasattr(x, "is_number") and not hasattr(x, "rel_op") else x
 
 
 def own_derivative(eqn: Any) -> Slope | str:
-    """The derivative of a call that is not that of its values: a slope, or words for it.
+    """Return the custom derivative of a call: a slope, or a description of it.
 
-    "" for derivatives that are.
+    "" if the derivative is that of the values.
     """
     if eqn.primitive.name not in OWN or _of_library(eqn) or not _differs(eqn):
         return ""
-    return _slope(eqn) or f"the function {_name(eqn)} with a derivative of its own"
+    return _slope(eqn) or f"the function {_name(eqn)} with a custom derivative"
 
 
 def with_slope(function: Callable[..., Any], found: Slope) -> Callable[..., Any]:
-    """An elementwise function of one expression with the gradient of another one."""
+    """Return an elementwise function of one expression with the gradient of another one."""
 
     def run(x: Any) -> Any:
         passed = found.passed(x)
@@ -71,7 +72,7 @@ def with_slope(function: Callable[..., Any], found: Slope) -> Callable[..., Any]
 
 
 def _rules(eqn: Any) -> list[Any]:
-    """What JAX says of the rules of a function's derivatives."""
+    """Return the rules for a function's derivatives in JAX."""
     return [getattr(rule, "debug_info", None) for rule in eqn.params.values()]
 
 
@@ -89,7 +90,7 @@ def _name(eqn: Any) -> str:
 
 
 def equation_function(eqn: Any, reads: Sequence[Any]) -> Callable[..., Any]:
-    """An equation as a function of the arrays that it reads."""
+    """Return an equation as a function of the arrays that it reads."""
     from jax.extend import core
 
     jaxpr = core.Jaxpr((), reads, eqn.outvars, [eqn], eqn.effects)
@@ -101,7 +102,7 @@ def _reads(eqn: Any) -> list[Any]:
 
 
 def _differs(eqn: Any) -> bool:
-    """Whether a derivative is not that of the values, as far as can be told."""
+    """Whether a derivative differs from that of the values, as far as this can be determined."""
     try:
         return max(_apart(eqn, seed) for seed in range(DIRECTIONS)) > CLOSE
     except Exception:  # a user's rule may not run on these arrays
@@ -109,7 +110,7 @@ def _differs(eqn: Any) -> bool:
 
 
 def _apart(eqn: Any, seed: int) -> float:
-    """The relative distance of a derivative along one direction from that of the values."""
+    """Return the relative distance of a derivative along one direction from that of the values."""
     import jax
     import jax.numpy as jnp
 

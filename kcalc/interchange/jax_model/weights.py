@@ -1,4 +1,4 @@
-"""The weights of edited JAX models: where they lie in the parameters, and how they are drawn."""
+"""The weights of edited JAX models: their places in the parameters, and how they are drawn."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .functions import JaxModel
 from .jaxpr_values import View
 
 Node = Hashable
-# apart from default_rng(0) and its like, of which users make data: inputs must not be the numbers
-# of the weights
+# differs from default_rng(0) and the like, from which users make data: inputs must not equal the
+# weights
 STREAM = 0x6B63616C63
 KEPT = (Pass, Reshape, Pointwise)
-SCATTERED = "its weights do not stand in rows of one parameter"
+SCATTERED = "its weights do not form rows of one parameter"
 
 
 def generator(key: Any) -> np.random.Generator:
-    """Random numbers of a stream of their own, from a whole number or a JAX key.
+    """Return a separate stream of random numbers, from a whole number or a JAX key.
 
-    Raises: KcalcError for something else.
+    Raises: KcalcError for anything else.
     """
     import jax
     import jax.numpy as jnp
@@ -55,15 +55,15 @@ def generator(key: Any) -> np.random.Generator:
 def drawn(
     node: str, layout: Layout, law: str, sigma_w: float, random: np.random.Generator
 ) -> np.ndarray:
-    """Weights with Var W = sigma_w^2 / inputs, all on the central tap of the kernel.
+    """Return weights with Var W = sigma_w^2 / inputs, all on the central tap of the kernel.
 
-    Those of a transposed convolution are the same on as many taps as its stride is long.
+    Those of a transposed convolution are equal on as many taps as its stride.
 
     Shape: (outputs, inputs / groups, kernel...).
 
-    orthogonal_delta: in every group Haar distributed orthonormal rows or columns times
-    max(sqrt(outputs / inputs), 1). [DKS sec. 4.1]
-    Raises: KcalcError for an even kernel, which has no centre.
+    orthogonal_delta: in every group Haar-distributed orthonormal rows or columns times
+    max(sqrt(outputs / inputs), 1). [DKS sec. 4.1] Raises: KcalcError for an even kernel, which has
+    no centre.
     """
     kernel, groups = layout.wide[2:], layout.groups
     if not layout.spread and any(extent % 2 == 0 for extent in kernel):
@@ -96,9 +96,9 @@ def _orthogonal(noise: np.ndarray) -> np.ndarray:
 
 
 class JaxWeightEdits:
-    """The edits of weights of a target; ``left``: {node: why its weights cannot be drawn anew}.
+    """The weight edits of a target; ``left``: {node: why its weights cannot be drawn anew}.
 
-    ``norm_of``: {normalisation that is gone: the layer whose bias its bias becomes}.
+    ``norm_of``: {removed normalisation: the layer whose bias its bias becomes}.
     """
 
     def __init__(self, model: JaxModel, target: Target) -> None:
@@ -109,7 +109,7 @@ class JaxWeightEdits:
         }
 
     def _before(self, norm: str) -> str | None:
-        """The layer without a bias behind which a normalisation with one stood that is gone."""
+        """Return the layer without a bias that a removed normalisation with one followed."""
         ops, op = self.target.ops, self.target.ops.get(norm)
         if op is None or norm not in self.target.gone or "bias" not in self.model.norms[norm]:
             return None
@@ -121,7 +121,7 @@ class JaxWeightEdits:
         return op.name if plain and op.name in self.target.steps else None
 
     def edits(self) -> Iterator[Edit]:
-        """One edit for every parameter of shaped layers."""
+        """Yield one edit for every parameter of shaped layers."""
         for node, (layer, _) in self.target.steps.items():
             op = self.target.ops.get(str(node))
             try:
@@ -155,7 +155,7 @@ class JaxWeightEdits:
         return self._edit(node, "weight", f"sigma_w {sigma:.6g}", edit)
 
     def _multiple(self, op: Linear, origins: Iterable[str]) -> tuple[View, float]:
-        """The parameter of which weights are a multiple, and the factor."""
+        """Return the parameter of which weights are a multiple, and the factor."""
         wide, weight = op.weight.shape, np.asarray(op.weight, float)
         arrays = self.model.arrays()
         for name in sorted(origins):
@@ -172,7 +172,7 @@ class JaxWeightEdits:
     def _layout(
         self, view: View, wide: tuple[int, ...], groups: int = 1, spread: tuple[int, ...] = ()
     ) -> Layout:
-        """Where weights lie in their parameter: at an offset, with a stride for every axis."""
+        """Return how weights are stored in their parameter: an offset, and a stride per axis."""
         shape = self.model.shapes[view.leaf]
         places = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
         where = np.asarray(view.of(places)).reshape(wide)
@@ -211,7 +211,7 @@ class JaxWeightEdits:
         return self._edit(node, "weight", f"table of standard deviation {sigma:.6g}", edit)
 
     def _gains(self, node: str, op: Normalise) -> Iterator[Edit]:
-        """Gains and biases of a norm that stays, as they are at initialisation."""
+        """Yield edits that reset gains and biases of a norm that stays to their initial values."""
         for slot, array, start in (("gain", op.gain, 1.0), ("bias", op.bias, 0.0)):
             if array is None or np.all(np.asarray(array) == start):
                 continue
@@ -230,7 +230,7 @@ class JaxWeightEdits:
 
 
 def entries(layout: Layout) -> np.ndarray:
-    """Where in the flat parameter the entries of weights are."""
+    """Return the places of weights in the flat parameter."""
     where = np.full(layout.wide, layout.offset)
     for axis, (size, stride) in enumerate(zip(layout.wide, layout.strides, strict=True)):
         along = [-1 if a == axis else 1 for a in range(len(layout.wide))]
@@ -241,9 +241,9 @@ def entries(layout: Layout) -> np.ndarray:
 def redrawn(
     leaves: Mapping[str, Any], edits: Iterable[Edit], law: str, random: np.random.Generator
 ) -> dict[str, Any]:
-    """{parameter: array} with what edits say of weights; "keep" leaves all but new biases.
+    """Return {parameter: array} after the edits of weights; "keep" changes only new biases.
 
-    Raises: KcalcError where the parameters are not those of the edits.
+    Raises: KcalcError if the parameters are not those of the edits.
     """
     import jax.numpy as jnp
 
@@ -266,7 +266,7 @@ def redrawn(
 def _values(
     node: str, weight: WeightEdit, law: str, random: np.random.Generator
 ) -> tuple[Any, Any]:
-    """(where in the flat parameter, numbers)."""
+    """Return (places in the flat parameter, numbers)."""
     layout = weight.layout
     where = slice(None) if layout is None else entries(layout).ravel()
     count = math.prod(weight.shape if layout is None else layout.wide)
@@ -284,14 +284,14 @@ def _check(weight: WeightEdit, leaves: Mapping[str, Any]) -> None:
     if found != tuple(weight.shape):
         if not leaves:
             raise KcalcError(
-                "a function or a Linen module has no parameters of its own: give them too, "
+                "a function or a Linen module does not contain its parameters: give them too, "
                 "(function, params) or (module, variables)"
             )
         has = "no such parameter" if found is None else f"one of the shape {found}"
         raise KcalcError(
-            f"the edits are of a model with the parameter {weight.parameter!r} of the shape "
+            f"the edits are for a model with the parameter {weight.parameter!r} of the shape "
             f"{tuple(weight.shape)}, and this one has {has}; give a model like the one that was "
-            f"read"
+            "read"
         )
     known = ("drawn", "normal", "filled")
     outside = weight.layout is not None and (
@@ -301,4 +301,4 @@ def _check(weight: WeightEdit, leaves: Mapping[str, Any]) -> None:
         or entries(weight.layout).max() >= math.prod(weight.shape)
     )
     if weight.kind not in known or outside:
-        raise KcalcError(f"the edit of {weight.parameter!r} is none of a JAX model")
+        raise KcalcError(f"the edit of {weight.parameter!r} does not fit a JAX model")

@@ -15,9 +15,9 @@ from .moving import inserted, lifted, location_axes
 from .pointwise import select
 from .reader import JaxReader, rule
 
-# {reduction: (its label, its name for users)}; JAX writes a mean as a sum and a division
+# {reduction: (its label, its name in messages)}; JAX writes a mean as a sum and a division
 TOLD = {"sum": ("mean", "sum or mean"), "max": ("max", ""), "min": ("min", "minimum")}
-AGREE = 5.0  # standard deviations by which a random mask may miss its rate
+AGREE = 5.0  # standard deviations by which a random mask may differ from its rate
 
 
 @rule("reduce_sum", "reduce_max", "reduce_min")
@@ -67,13 +67,13 @@ def _window(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     if found is None:
         return reader.not_read(
             "pooling over channels or examples",
-            "its windows run over more than locations",
+            "its windows cover more than locations",
         )
     return [inserted(reader, found, extra)]
 
 
 def _pooled(reader: JaxReader, eqn: Any, ref: Ref, kept: list[int], busy: list[int]) -> Ref | None:
-    """Pooling of an array whose axes are those ``kept``; ``busy``: along which windows move."""
+    """Read pooling of an array with axes ``kept``; ``busy``: those along which windows move."""
     params, sizes = eqn.params, made_shape(eqn)
     back = {b: a for a, b in zip(kept, ref.order, strict=True)}
     places = {a: b for b, a in back.items()}
@@ -127,7 +127,7 @@ def _divide(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _window_mean(reader: JaxReader, ref: Ref, counts: KnownArray) -> Ref | None:
-    """Sums over padded windows divided by how many entries each holds, or by the window's size."""
+    """Read sums over padded windows, divided by the window's size or its number of entries."""
     op: Any = reader.ops[ref.name]
     pooling, before = op.pooling, reader.ops[op.reads[0]].shape
     wanted = np.ones(())
@@ -170,7 +170,7 @@ def _multiply(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
             return [_dropped(reader, ref, array != 0, float(sizes[-1]))]
         return reader.not_read(
             "random numbers",
-            "it multiplies a feature map by random numbers that are no dropout mask",
+            "it multiplies a feature map by random numbers that are not a dropout mask",
         )
     return _masked_or(reader, eqn, values)
 
@@ -203,9 +203,9 @@ def _random_choice(
 
 
 def _dropped(reader: JaxReader, ref: Ref, kept: np.ndarray, scale: float) -> Ref:
-    """A feature map times ``scale`` where ``kept``, else 0.
+    """Read a feature map times ``scale`` where ``kept``, else 0.
 
-    Dropout if it was scaled by 1 / rate kept before or is now.
+    It is dropout if it was scaled by 1 / (fraction kept) before or is now.
     """
     mean, count = float(np.mean(kept)), int(kept.size)
     before = reader.ops[ref.name]
@@ -227,7 +227,7 @@ def _drop(reader: JaxReader, ref: Ref, source: str, keep: float) -> Ref:
 
 
 def _factor(op: Op) -> float | None:
-    """c where an operation multiplies its input by the number c."""
+    """Return c if an operation multiplies its input by the number c."""
     if not isinstance(op, Pointwise) or len(op.reads) != 1 or op.label not in ("mul", "div"):
         return None
     found = op.function(sp.Integer(1))
@@ -239,7 +239,7 @@ def _factor(op: Op) -> float | None:
 
 
 def _masked_or(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
-    """Dropout where a randomly masked array is rescaled, else the elementwise function."""
+    """Read dropout if a randomly masked array is rescaled, else the elementwise function."""
     ref = next((v for v in values if isinstance(v, Ref)), None)
     (made,) = reader.elementwise(eqn, values)
     masked = reader.ops[ref.name] if ref is not None else None

@@ -1,6 +1,6 @@
 """ONNX models as traces, from files and ``onnx.ModelProto`` objects.
 
-They are read without running anything that a file says.
+They are read without running anything in the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Limits", "trace_model", "trace_onnx"]
 def trace_model(
     model: Any, inputs: Sequence[Any] = (), shapes: Mapping[str, Any] | None = None
 ) -> Trace | None:
-    """The trace of an ``onnx.ModelProto``, None for anything else."""
+    """Return the trace of an ``onnx.ModelProto``; None for anything else."""
     onnx = sys.modules.get("onnx")
     return (
         trace_onnx(model, inputs, shapes)

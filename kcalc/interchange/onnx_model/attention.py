@@ -1,6 +1,6 @@
 """Operators of transformers: embeddings, attention in one operator, rotary embeddings.
 
-Written out in the operations of a trace.
+They are expanded into the operations of a trace.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEADS_OUTSIDE = (
 
 @rule("Attention")
 def attention(node: Node) -> Made:
-    """Attention of the standard: queries, keys and values.
+    """Read attention of the standard: queries, keys and values.
 
     Their heads are on axis 1, or on the last axis together with their channels.
     """
@@ -56,7 +56,7 @@ def attention(node: Node) -> Made:
 
 @rule("Attention", domain="com.microsoft")
 def packed_attention(node: Node) -> Made:
-    """Attention of ONNX Runtime: one matrix makes queries, keys and values."""
+    """Read attention of ONNX Runtime: one matrix makes queries, keys and values."""
     x, weight, bias = node.value(0), node.value(1), node.optional(2)
     what, reason = reason_for(node)
     if (
@@ -92,9 +92,10 @@ def packed_attention(node: Node) -> Made:
 
 @rule("MultiHeadAttention", domain="com.microsoft")
 def heads_attention(node: Node) -> Made:
-    """MultiHeadAttention of ONNX Runtime.
+    """Read MultiHeadAttention of ONNX Runtime.
 
-    Queries, keys and values (examples, tokens, channels), without biases, masks and caches.
+    It takes queries, keys and values (examples, tokens, channels), without biases, masks and
+    caches.
     """
     if len(node.inputs) < 3 or any(
         value is None or value.op is None or value.rank != 3 for value in node.inputs[:3]
@@ -110,7 +111,7 @@ def heads_attention(node: Node) -> Made:
 
 
 def _split(node: Node, x: Value, heads: int) -> Value:
-    """(examples, tokens, channels) as (examples, heads, tokens, channels of a head)."""
+    """Split (examples, tokens, channels) into (examples, heads, tokens, channels of a head)."""
     if heads < 1 or x.shape[2] % heads:
         raise node.fail(f"{heads} heads do not divide {x.shape[2]} channels")
     shape = (*x.shape[:2], heads, x.shape[2] // heads)
@@ -124,7 +125,7 @@ def _split(node: Node, x: Value, heads: int) -> Value:
 
 
 def _joined(node: Node, x: Value) -> Value:
-    """The reverse of :func:`_split`."""
+    """Reverse :func:`_split`."""
     turned = node.at("tokens").emit(
         Transpose,
         [x.shape[a] for a in HEADS_OUTSIDE],
@@ -141,7 +142,7 @@ def _attended(
     scale: float,
     causal: bool,
 ) -> Value:
-    """softmax(scale q k^T + mask) v of heads, of which several may share keys and values."""
+    """Return softmax(scale q k^T + mask) v of heads, some of which may share keys and values."""
     queries, *pair = parts
     what, reason = reason_for(node)
     heads, shared = queries.shape[1], pair[0].shape[1]
@@ -171,7 +172,7 @@ def _with(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
 
 
 def _added(mask: Value) -> Value:
-    """A mask as the numbers that are added to scores."""
+    """Return a mask as the numbers that are added to scores."""
     if mask.array is None or mask.array.dtype != bool:
         return mask
     return constant(np.where(mask.numbers, 0.0, -np.inf).astype(np.float32))
@@ -179,13 +180,13 @@ def _added(mask: Value) -> Value:
 
 @rule("RotaryEmbedding")
 def rotated(node: Node) -> Made:
-    """RotaryEmbedding with constant angles: pairs of channels turned by them."""
+    """Read RotaryEmbedding with constant angles, which rotate pairs of channels."""
     x, cosines, sines = node.value(0), node.value(1), node.value(2)
     if x.op is None or cosines.array is None or sines.array is None or x.rank not in (3, 4):
         return None
     places, interleaved = node.optional(3), bool(node.whole("interleaved"))
     if places is not None and places.array is None:
-        return node.unread("rotary embedding", "the places of its tokens depend on the input")
+        return node.unread("rotary embedding", "the positions of its tokens depend on the input")
     angles = [value.numbers for value in (cosines, sines)]
     if places is not None:
         angles = [array[places.numbers] for array in angles]
@@ -199,7 +200,7 @@ def rotated(node: Node) -> Made:
         or any(a.shape[-1] != width // 2 or a.shape[-2] != tokens for a in angles)
     ):
         raise node.fail(
-            f"its angles of shape {angles[0].shape} do not turn {width} channels of {tokens} tokens"
+            f"its angles of shape {angles[0].shape} do not fit {width} channels of {tokens} tokens"
         )
     made = _turned(
         node,
@@ -218,7 +219,7 @@ def _turned(
     width: int,
     interleaved: bool,
 ) -> Value:
-    """Pairs (a, b) of channels as (cos a - sin b, sin a + cos b); other channels as they are."""
+    """Rotate pairs (a, b) of channels to (cos a - sin b, sin a + cos b); others do not change."""
     told = {"what": "slice", "reason": "it takes some of the channels"}
 
     def cut(name: str, start: int, stop: int, step: int = 1) -> Value:

@@ -1,6 +1,6 @@
 """The state that the rules for ONNX operators work on.
 
-The operations made so far, budgets, constants that become operations.
+The operations made so far, budgets, and constants that become operations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .unsupported_shapes import Found, shapes_of
 
 
 class Context:
-    """The state of one reading: ``ops`` fill as nodes are read."""
+    """The state of one reading: ``ops`` grows as nodes are read."""
 
     def __init__(self, model: Any, folder: Path | None, limits: Limits) -> None:
         self.model, self.folder, self.limits = model, folder, limits
@@ -46,7 +46,7 @@ class Context:
         self._asked = 0
 
     def name_of(self, value: Value) -> str:
-        """The operation that makes a value; a constant becomes one here."""
+        """Return the operation that makes a value; constants become operations here."""
         if value.op is not None:
             return value.op
         if id(value) not in self._held:
@@ -62,9 +62,9 @@ class Context:
         return self._held[id(value)][1]
 
     def owner(self, value: Value) -> str:
-        """A key, equal for layers that share weights.
+        """Return a key, equal for layers that share weights.
 
-        Equal bytes, or a parameter under another name.
+        They share them if the bytes are equal, or if one is another name of the same parameter.
         """
         array = value.numbers
         self._asked += 1
@@ -74,21 +74,21 @@ class Context:
         return self._owners.first(array, name)
 
     def computed(self, node: Node, arrays: Sequence[Array], kept: bool = False) -> Sequence[Value]:
-        """Constants made of constants.
+        """Return constants computed from constants.
 
-        ``kept``: the same numbers in another shape or order, so the same parameter.
+        ``kept``: the same numbers in another shape or order, and so the same parameter.
         """
         parameter = node.value(0).parameter if kept and node.inputs else None
         return [replace(constant(array, parameter), maker=node) for array in arrays]
 
     def shapes_of(self, node: Node) -> list[Found]:
-        """(shape, kind) of every output of a node that no rule reads."""
+        """Return (shape, kind) of every output of a node that no rule reads."""
         return shapes_of(node)
 
     def further_output(self, node: Node, first: Value, index: int) -> Value:
-        """An output that no rule makes: masks, indices, statistics.
+        """Return an output that no rule makes: masks, indices, statistics.
 
-        It matters only where something reads it.
+        It matters only if something reads it.
         """
         reads = [value for value in node.inputs[:1] if value is not None]
         reason = f"only the first output of {node.op[:60]} is read"
@@ -103,5 +103,5 @@ class Context:
 
 
 def _declared(graph: Any) -> dict[str, Any]:
-    """The declared types of the arrays of the main graph."""
+    """Return the declared types of the arrays of the main graph."""
     return {item.name: item.type for item in (*graph.output, *graph.value_info)}

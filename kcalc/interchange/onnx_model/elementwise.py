@@ -37,13 +37,13 @@ SELU = (
     sp.Float("1.6732632423543772848170429916717", 32),
     sp.Float("1.0507009873554804934193349852946", 32),
 )
-LARGEST = 3.4e38  # exporters write it for no bound
+LARGEST = 3.4e38  # exporters write it to mean no bound
 
 
 def single(value: float) -> Any:
-    """The number that a single-precision attribute stands for.
+    """Return the number that a single-precision attribute stands for.
 
-    a small fraction or the shortest decimal that rounds to it.
+    It is a small fraction or the shortest decimal that rounds to it.
     """
     if not np.isfinite(value):
         raise ValueError("not finite")
@@ -54,7 +54,7 @@ def single(value: float) -> Any:
 
 
 def plain(value: Value) -> Any:
-    """The one number of a constant, exact where it is plain to see; None where there is none."""
+    """Return the single number of a constant, exact if it is clear; None if there is none."""
     number = value.number
     return (
         None if number is None or value.array is None else exact_number(number, value.array.dtype)
@@ -108,7 +108,7 @@ LABELS = {
 
 
 def is_sixth(node: Node) -> bool:
-    """Whether a HardSigmoid is x / 6 + 1 / 2 cut off, that of hard swish."""
+    """Whether a HardSigmoid is x / 6 + 1 / 2, clipped, as in hard swish."""
     slope, shift = single(node.real("alpha", 0.2)), single(node.real("beta", 0.5))
     return slope == sp.Rational(1, 6) and shift == HALF
 
@@ -123,8 +123,7 @@ def _with_bias(function: Function) -> Function:
     return lambda x, *b: function(x + sum(b))
 
 
-# {(domain, operator): (function of its inputs and its attributes, {attribute: what it is if not
-# given})}
+# {(domain, operator): (function of its inputs and its attributes, {attribute: default})}
 SET: dict[tuple[str, str], tuple[Function, dict[str, Any]]] = {
     ("", "Elu"): (elu, {"alpha": 1.0}),
     ("", "Celu"): (celu, {"alpha": 1.0}),
@@ -143,7 +142,7 @@ SET: dict[tuple[str, str], tuple[Function, dict[str, Any]]] = {
 
 
 def _function(node: Node) -> Function:
-    """The function of an operator, its attributes closed over."""
+    """Return the function of an operator with its attributes filled in."""
     if (node.domain, node.op) == ("", "Gelu"):
         return named("gelu_tanh" if node.text("approximate", "none") == "tanh" else "gelu")
     function, attributes = SET.get((node.domain, node.op), (PLAIN.get(node.op), {}))
@@ -155,7 +154,7 @@ def _function(node: Node) -> Function:
 
 
 def _attribute(value: float) -> Any:
-    """The number of an attribute; those of selu with all of their digits."""
+    """Return the number of an attribute; those of selu get all their digits."""
     return next((exact for exact in SELU if abs(value - float(exact)) < 1e-6), None) or single(
         value
     )
@@ -163,11 +162,11 @@ def _attribute(value: float) -> Any:
 
 @rule(*(name for name in PLAIN if name != "Mul"))
 def pointwise(node: Node) -> Made:
-    """An elementwise operator; single constants are part of the function."""
+    """Read an elementwise operator; single constants become part of the function."""
     if node.op in ("Min", "Max", "Sum", "Mean") and len(node.inputs) == 1:
         return node.value(0)
     if node.op == "Div" and INT in (node.value(0).kind, node.value(1).kind):
-        return None  # whole numbers are divided with truncation
+        return None  # division of whole numbers truncates
     if any(
         isinstance(value.number, float) and not math.isfinite(value.number)
         for value in node.given()
@@ -184,7 +183,7 @@ def pointwise(node: Node) -> Made:
 
 @rule("Mul")
 def multiplied(node: Node) -> Made:
-    """Mul: hard swish, where a HardSigmoid gates its own input, else a product."""
+    """Read Mul: hard swish if a HardSigmoid gates its own input, else a product."""
     for x, other in (node.given(), node.given()[::-1]):
         gate = other.maker
         if gate is not None and gate.op == "HardSigmoid" and gate.value(0) is x and is_sixth(gate):
@@ -194,12 +193,12 @@ def multiplied(node: Node) -> Made:
 
 @rule("IsNaN", "IsInf")
 def infinite(node: Node) -> Made:
-    """IsNaN and IsInf: false, as numbers are finite; exporters guard softmax with them."""
+    """Read IsNaN and IsInf as false, as numbers are finite; exporters use them to guard softmax."""
     return constant(np.broadcast_to(np.False_, node.value(0).shape))
 
 
 def _masked(node: Node) -> Made:
-    """Entries set to infinity by a mask.
+    """Read entries set to infinity by a mask.
 
     A mask that does not depend on the input, as in attention, is read; other infinities are not.
     """
@@ -255,7 +254,7 @@ def _emit(
 
 
 def _closed(function: Function, places: Sequence[Any]) -> Function:
-    """The function of those arguments whose place holds None."""
+    """Return the function of the arguments that are None here; the others are filled in."""
     if all(place is None for place in places):
         return function
 
@@ -268,7 +267,7 @@ def _closed(function: Function, places: Sequence[Any]) -> Function:
 
 @rule("Clip")
 def clip(node: Node) -> Made:
-    """Clip, its bounds attributes or inputs."""
+    """Read Clip, whose bounds are attributes or inputs."""
     bounds: list[Any] = []
     for index, name in ((1, "min"), (2, "max")):
         given = node.optional(index)
@@ -299,7 +298,7 @@ def clip(node: Node) -> Made:
 
 @rule("Cast", "CastLike")
 def cast(node: Node) -> Made:
-    """Cast and CastLike as elementwise functions.
+    """Read Cast and CastLike as elementwise functions.
 
     Casts between floats do nothing, casts to whole numbers truncate, and relations become 0 and 1.
     """

@@ -1,4 +1,4 @@
-"""The inputs of a model and their shapes: as declared, as the user tells, the batch left open."""
+"""The inputs of a model and their shapes, as declared or given by the user, with an open batch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Shape = tuple[int, ...]
 def entry_shapes(
     graph: Any, examples: Sequence[Any], shapes: Any, limits: Limits
 ) -> dict[str, Shape]:
-    """{input: shape}, initializers left out.
+    """Return {input: shape}, without initializers.
 
-    Raises: KcalcError naming inputs whose size is open, or examples that do not fit.
+    Raises: KcalcError naming inputs whose size is open, or if examples do not fit.
     """
     held = {tensor.name for tensor in graph.initializer}
     inputs = [item for item in graph.input if item.name not in held]
@@ -28,18 +28,18 @@ def entry_shapes(
     found: dict[str, Shape] = {}
     for item in inputs:
         if item.name in found:
-            raise KcalcError(f"onnx: the input {item.name[:80]!r} stands twice")
+            raise KcalcError(f"onnx: the input {item.name[:80]!r} occurs twice")
         found[item.name] = _shape(item, told.get(item.name))
         if len(found[item.name]) > limits.rank or any(k > limits.extent for k in found[item.name]):
             raise KcalcError(
                 f"onnx: the input {item.name[:80]!r} has the shape {str(found[item.name])[:80]}, "
-                f"which no array has"
+                "which no array can have"
             )
     return found
 
 
 def _told(names: Sequence[str], examples: Sequence[Any], shapes: Any) -> dict[str, Shape]:
-    if len(examples) == 1 and isinstance(examples[0], Mapping):  # by the names of inputs
+    if len(examples) == 1 and isinstance(examples[0], Mapping):  # by input name
         sized = {name: getattr(e, "shape", e) for name, e in examples[0].items()}
         examples, shapes = (), sized | dict(shapes or {})
     if examples and len(examples) != len(names):
@@ -88,8 +88,8 @@ def _shape(item: Any, told: Shape | None) -> Shape:
     name = item.name[:80]
     if not item.type.HasField("tensor_type"):
         raise KcalcError(
-            f"onnx: the input {name!r} is not a tensor (a sequence, a map or nothing); kcalc "
-            f"reads tensors only"
+            f"onnx: the input {name!r} is not a tensor (but a sequence, a map or nothing); kcalc "
+            "reads only tensors"
         )
     if not item.type.tensor_type.HasField("shape"):
         if told is None:

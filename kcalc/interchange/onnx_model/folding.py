@@ -1,6 +1,6 @@
 """Operations on constants, computed by the reference implementation of the onnx package.
 
-Their arrays are counted before they are made, by the package's shape inference.
+Their sizes are checked before they are computed, using the package's shape inference.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ REDUCED = {
 }
 MOVED = {"Range", "Expand", "Tile", "Gather", "GatherElements", "Concat", "Slice", "Split", "Pad"}
 EVALUATED = {*KEPT, *REDUCED, *MOVED, *elementwise.PLAIN, "MatMul", "Clip", "Mod", "Trilu"}
-MISFIT = "its attributes and the constants that it reads do not fit together"
+MISFIT = "its attributes do not fit the constants that it reads"
 NUMBERS = "biuf"  # kinds of NumPy types
 
 
 def fold(node: Node) -> Sequence[Value] | None:
-    """The outputs of a node as constants, or None.
+    """Return the outputs of a node as constants, or None.
 
-    None where they depend on the input or the operator is none of those that are folded.
+    None if they depend on the input, or if the operator is not one of those that are folded.
     """
     told = TOLD.get(node.op)
     known = all(value is None or value.array is not None for value in node.inputs)
@@ -49,7 +49,7 @@ def _room(node: Node, shape: Sequence[int], itemsize: int) -> None:
 
 
 def evaluated(node: Node) -> list[Array]:
-    """The outputs of a node whose inputs are all known."""
+    """Return the outputs of a node whose inputs are all known."""
     from onnx.reference import ReferenceEvaluator
 
     given = {f"i{i}": value.array for i, value in enumerate(node.inputs) if value is not None}
@@ -61,13 +61,13 @@ def evaluated(node: Node) -> list[Array]:
     try:
         with np.errstate(all="ignore"):
             found = ReferenceEvaluator(function).run(None, given, {})
-    except Exception as error:  # the package raises classes of its own
+    except Exception as error:  # the package raises its own classes
         raise node.fail(f"{MISFIT} ({type(error).__name__})") from None
     return [_plain(node, array) for array in found]
 
 
 def _check(node: Node, arrays: list[Array]) -> None:
-    """Refuse what would take too much memory or time, and numbers that kcalc does not have.
+    """Reject operations that would take too much memory or time, and unsupported numbers.
 
     Raises: KcalcError.
     """
@@ -85,7 +85,7 @@ def _check(node: Node, arrays: list[Array]) -> None:
 
 
 def _plain(node: Node, array: Any) -> Array:
-    """An array of numbers that NumPy has; bfloat16 becomes float32."""
+    """Return an array of numbers that NumPy has; bfloat16 becomes float32."""
     array = np.asarray(array)
     array = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
     if array.dtype.kind not in NUMBERS:
@@ -106,7 +106,7 @@ def _constant(node: Node) -> Array:
         found = node.attributes.get(name)
         if found is not None and found.type == kind:
             return np.array(getattr(found, field), dtype=dtype)
-    raise node.fail("its value is no tensor of numbers (text or a sparse tensor)")
+    raise node.fail("its value is not a tensor of numbers (but text or a sparse tensor)")
 
 
 def _shape(node: Node) -> Array:
@@ -128,7 +128,7 @@ def _filled(node: Node) -> Array | None:
     return np.full(shape, value.reshape(-1)[0])
 
 
-# those that hold a tensor, whose file must lie beside the model, and those that read no numbers
+# ones with a tensor, whose file must be next to the model, and ones that read no numbers
 TOLD: dict[str, Callable[[Node], Array | None]] = {
     "Constant": _constant,
     "ConstantOfShape": _filled,

@@ -20,7 +20,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def part(node: Node, axis: int, places: Sequence[int]) -> Value:
-    """A part of the first input along one axis."""
+    """Read a part of the first input along one axis."""
     x = node.value(0)
     shape = [len(places) if i == axis else n for i, n in enumerate(x.shape)]
     what, reason = reason_for(node)
@@ -30,7 +30,7 @@ def part(node: Node, axis: int, places: Sequence[int]) -> Value:
 
 @rule("Split")
 def split(node: Node) -> Made:
-    """Split, into equal parts or parts of constant sizes."""
+    """Read Split, into equal parts or parts of constant sizes."""
     x, count = node.value(0), len(node.outputs)
     axis = node.axis(node.whole("axis"), x.rank)
     sizes = node.constants(1, "split")
@@ -50,7 +50,7 @@ def split(node: Node) -> Made:
 
 @rule("Slice")
 def sliced(node: Node) -> Made:
-    """Slice with constant places: nothing where it takes everything, else parts axis by axis."""
+    """Read Slice at constant places; as nothing if it takes everything, else axis by axis."""
     x = node.value(0)
     starts, ends = node.constants(1, "starts"), node.constants(2, "ends")
     axes, steps = node.constants(3, "axes"), node.constants(4, "steps")
@@ -76,7 +76,7 @@ def sliced(node: Node) -> Made:
 
 
 def embedded(node: Node) -> Made:
-    """Gather of whole rows of a constant table by ids that are an input.
+    """Read Gather of whole rows of a constant table by ids that are an input.
 
     None for other tables and indices.
     """
@@ -96,7 +96,7 @@ def embedded(node: Node) -> Made:
 
 @rule("Gather")
 def gathered_along(node: Node) -> Made:
-    """Gather of constant places along an axis, or of rows of a table."""
+    """Read Gather of constant places along an axis, or of rows of a table."""
     x, index = node.value(0), node.value(1)
     if x.array is not None:
         return embedded(node)
@@ -113,7 +113,7 @@ def gathered_along(node: Node) -> Made:
 
 @rule("GatherElements", "GatherND")
 def gathered(node: Node) -> Made:
-    """Entries by an array of constant places, the same along one axis for every example."""
+    """Read entries at an array of constant places, the same along one axis for every example."""
     x, index = node.value(0), node.value(1)
     if x.array is not None or index.array is None:
         return None
@@ -125,7 +125,7 @@ def gathered(node: Node) -> Made:
 
     try:
         found = picked(x.shape, pick)
-    except KcalcError:  # more numbers than a file may ask for
+    except KcalcError:  # more numbers than a file may request
         found = None
     if found is None:
         return None
@@ -135,7 +135,7 @@ def gathered(node: Node) -> Made:
 
 @rule("Softmax")
 def softmax(node: Node) -> Made:
-    """Softmax along one axis; before opset 13 it took all axes from that one on as one."""
+    """Read Softmax along one axis; before opset 13 it treated all axes from that one on as one."""
     x = node.value(0)
     axis = node.axis(node.whole("axis", -1 if node.opset >= 13 else 1), x.rank)
     if node.opset < 13 and axis != x.rank - 1:
@@ -145,7 +145,7 @@ def softmax(node: Node) -> Made:
 
 
 def product(node: Node, what: str, reason: str) -> Made:
-    """A product of two arrays of matrices."""
+    """Read a product of two arrays of matrices."""
     x, w = node.value(0), node.value(1)
     batch = LETTERS[: max(x.rank, w.rank) - 2]
     alike = all(a == b for a, b in zip(x.shape[-3::-1], w.shape[-3::-1], strict=False))

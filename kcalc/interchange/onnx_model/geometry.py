@@ -24,11 +24,11 @@ class OnnxWindow:
 def window_of(
     node: Node, sizes: Sequence[int], extent: Sequence[int], around: Pads | None = None
 ) -> OnnxWindow | None:
-    """How a window moves over locations; ``around``: padding that was there already.
+    """Return how a window moves over locations; ``around``: padding that was applied before.
 
-    None where the padding is negative.
+    None if the padding is negative.
 
-    Raises: KcalcError where attributes have another number of axes, or the window does not fit.
+    Raises: KcalcError if attributes have another number of axes, or the window does not fit.
     """
     rank = len(sizes)
     stride = node.wholes("strides") or (1,) * rank
@@ -40,7 +40,7 @@ def window_of(
     ) != tuple(extent):
         raise node.fail(
             f"its window {told}, strides {stride}, dilations {dilation} and pads {pads} do not "
-            f"belong to {rank} location axes"
+            f"match {rank} location axes"
         )
     if any(k < 1 for k in (*stride, *dilation, *extent)):
         raise node.fail("its window, strides and dilations must be positive")
@@ -61,8 +61,7 @@ def window_of(
         )
     else:
         raise node.fail(
-            f"its auto_pad is {mode[:40]!r}; NOTSET, VALID, SAME_UPPER and SAME_LOWER are the "
-            f"values"
+            f"its auto_pad is {mode[:40]!r}; it must be NOTSET, VALID, SAME_UPPER or SAME_LOWER"
         )
     padding = tuple(
         (low + a, high + b) for (low, high), (a, b) in zip(padding, around, strict=True)
@@ -82,9 +81,9 @@ def window_of(
 
 
 def _same(size: int, reach: int, stride: int, lower: bool) -> tuple[int, int]:
-    """The padding (before, after) of SAME, with ceil(size / stride) windows.
+    """Return the padding (before, after) of SAME, with ceil(size / stride) windows.
 
-    The odd location of the padding is after (upper) or before (lower) the image.
+    The odd location of the padding comes after (upper) or before (lower) the image.
     """
     total = max((-(-size // stride) - 1) * stride + reach - size, 0)
     small = total // 2

@@ -1,4 +1,4 @@
-"""Values at the edges of an ONNX graph, and a node as the rules see it."""
+"""Values on the edges of an ONNX graph, and nodes in the form that rules use."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Value:
 
     ``array``: the constant; ``op``: the operation of the trace.
 
-    ``parameter``: the parameter of the model that a constant is, under its first name. ``maker``:
-    the node it came from, with the values that node read.
+    ``parameter``: the parameter of the model that equals a constant, under its first name.
+    ``maker``: the node that made it, with the values which that node read.
     """
 
     shape: tuple[int, ...]
@@ -39,13 +39,13 @@ class Value:
 
     @property
     def numbers(self) -> Array:
-        """The array of a constant."""
+        """Return the array of a constant."""
         assert self.array is not None
         return self.array
 
     @property
     def number(self) -> int | float | None:
-        """The one number that a constant of size 1 holds; whole numbers as int."""
+        """Return the single number in a constant of size 1; whole numbers as int."""
         if self.array is None or self.array.size != 1:
             return None
         found = self.array.reshape(-1)[0].item()
@@ -55,21 +55,21 @@ class Value:
 
 
 def kind_of(array: Array) -> str:
-    """FLOAT, INT or BOOL."""
+    """Return FLOAT, INT or BOOL."""
     return BOOL if array.dtype == bool else INT if np.issubdtype(array.dtype, np.integer) else FLOAT
 
 
 def constant(array: Array, parameter: str | None = None) -> Value:
-    """A constant."""
+    """Return a constant."""
     return Value(tuple(array.shape), kind_of(array), array=array, parameter=parameter)
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node with its values looked up.
+    """A node with its input values.
 
-    ``inputs`` holds None where an optional input is left out. ``label``: the wish for the name of
-    its operation; ``reader``: the :class:`Context` that it writes into.
+    ``inputs`` contains None if an optional input is missing. ``label``: the preferred name of its
+    operation; ``reader``: the :class:`Context` that it writes into.
     """
 
     op: str
@@ -85,7 +85,7 @@ class Node:
 
     @property
     def what(self) -> str:
-        """The node in words."""
+        """Describe the node."""
         return (
             f"{self.op} node {self.name[:80]!r}"
             if self.name
@@ -93,22 +93,22 @@ class Node:
         )
 
     def fail(self, text: str) -> KcalcError:
-        """An error that names the node."""
+        """Return an error that names the node."""
         return KcalcError(f"onnx: {self.what}: {text}")
 
     def value(self, index: int) -> Value:
-        """A required input."""
+        """Return a required input."""
         found = self.optional(index)
         if found is None:
             raise self.fail(f"input {index} is missing")
         return found
 
     def optional(self, index: int) -> Value | None:
-        """An input or None."""
+        """Return an input or None."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def given(self) -> tuple[Value, ...]:
-        """All inputs, none of which may be left out."""
+        """Return all inputs, none of which may be missing."""
         return tuple(self.value(i) for i in range(len(self.inputs)))
 
     def _attribute(self, name: str, kind: int) -> Any:
@@ -118,41 +118,41 @@ class Node:
         return found
 
     def whole(self, name: str, default: int = 0) -> int:
-        """An integer attribute."""
+        """Return an integer attribute."""
         found = self._attribute(name, 2)
         return default if found is None else int(found.i)
 
     def real(self, name: str, default: float) -> float:
-        """A float attribute: single precision, as the file holds it."""
+        """Return a float attribute, in single precision as in the file."""
         found = self._attribute(name, 1)
         return default if found is None else float(found.f)
 
     def text(self, name: str, default: str) -> str:
-        """A text attribute."""
+        """Return a text attribute."""
         found = self._attribute(name, 3)
         return default if found is None else found.s.decode("utf-8", "replace")
 
     def wholes(self, name: str) -> tuple[int, ...] | None:
-        """A list of integers, None where it is not given."""
+        """Return a list of integers; None if it is not given."""
         found = self._attribute(name, 7)
         return None if found is None else tuple(found.ints)
 
     def tensor(self, name: str) -> Any:
-        """A tensor attribute or None."""
+        """Return a tensor attribute or None."""
         found = self._attribute(name, 4)
         return None if found is None else found.t
 
     def graph(self, name: str) -> Any:
-        """A subgraph."""
+        """Return a subgraph."""
         found = self._attribute(name, 5)
         if found is None:
             raise self.fail(f"it has no subgraph {name}")
         return found.g
 
     def constants(self, index: int, name: str) -> tuple[int, ...] | None:
-        """Whole numbers given as the attribute ``name`` or as input ``index``.
+        """Return whole numbers given as the attribute ``name`` or as input ``index``.
 
-        None where they are left out or depend on the input.
+        None if they are missing or depend on the input.
         """
         if name in self.attributes:
             return self.wholes(name)
@@ -160,13 +160,13 @@ class Node:
         if found is None or found.array is None:
             return None
         if found.array.size > 1024 or kind_of(found.array) == FLOAT:
-            raise self.fail(f"its {name} are no short list of whole numbers")
+            raise self.fail(f"its {name} are not a short list of whole numbers")
         return tuple(int(v) for v in found.array.reshape(-1))
 
     # -- operations --------------------------------------------------------------------------------
 
     def at(self, part: str) -> Node:
-        """The same node, for a part of what it stands for."""
+        """Return the same node, for a part of its task."""
         return replace(self, label=f"{self.label}.{part}")
 
     def emit(
@@ -178,7 +178,7 @@ class Node:
         /,
         **fields: Any,
     ) -> Value:
-        """A new operation and the value it makes."""
+        """Add an operation, and return the value that it makes."""
         to, shape = self.reader, tuple(int(k) for k in shape)
         if len(shape) > to.limits.rank or any(not 1 <= k <= to.limits.extent for k in shape):
             raise self.fail(f"its output would have the shape {str(shape)[:80]}")
@@ -189,7 +189,7 @@ class Node:
         return Value(shape, kind, op=name, maker=self)
 
     def unread(self, what: str = "", reason: str = "") -> Sequence[Value]:
-        """Outputs of a node that no rule reads."""
+        """Return the outputs of a node that no rule reads."""
         told = reason_for(self)
         fields = {"what": what or told[0], "reason": reason or told[1]}
         reads = [value for value in self.inputs if value is not None]
@@ -200,27 +200,27 @@ class Node:
         ]
 
     def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Axes counted from 0, sorted.
+        """Return axes counted from 0, sorted.
 
-        Raises: KcalcError for ones that are not there or stand twice.
+        Raises: KcalcError for axes that do not exist or occur twice.
         """
         found = tuple(sorted(a + rank if a < 0 else a for a in axes))
         if any(not 0 <= a < rank for a in found) or len(set(found)) != len(found):
-            raise self.fail(f"the axes {tuple(axes)[:8]} are not those of an array of {rank} axes")
+            raise self.fail(f"the axes {tuple(axes)[:8]} do not fit an array of {rank} axes")
         return found
 
     def axis(self, axis: int, rank: int) -> int:
-        """One axis counted from 0."""
+        """Return one axis counted from 0."""
         return self.axes((axis,), rank)[0]
 
 
-Made = Value | Sequence[Value] | None  # the outputs; None: it is not read
+Made = Value | Sequence[Value] | None  # the outputs; None if it is not read
 Rule = Callable[[Node], Made]
-RULES: dict[tuple[str, str], Rule] = {}  # {(domain, operator): what reads it}
+RULES: dict[tuple[str, str], Rule] = {}  # {(domain, operator): its rule}
 
 
 def rule(*names: str, domain: str = "") -> Callable[[Rule], Rule]:
-    """Registers the function that reads operators of these names."""
+    """Register the function that reads operators of these names."""
 
     def register(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(((domain, name) for name in names), function))

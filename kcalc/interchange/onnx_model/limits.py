@@ -1,6 +1,6 @@
 """Limits on the cost of a file.
 
-Bytes, nodes, depth and the size of arrays computed from its constants.
+They cover bytes, nodes, depth and the size of arrays computed from constants.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from ...foundation.errors import KcalcError
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on a model file; a file beyond them is refused before the memory is asked for.
+    """Bounds on a model file; larger files raise an error before memory is allocated.
 
-    ``file_bytes``: the file and its external data together. ``nodes``: nodes of the file, subgraphs
-    and functions included. ``folded_bytes``: all arrays together that are computed from constants,
-    beside ``folded_factor`` times the bytes of the model's own tensors.
+    ``file_bytes``: the file and its external data together. ``nodes``: nodes of the file, including
+    subgraphs and functions. ``folded_bytes``: all arrays computed from constants, in addition to
+    ``folded_factor`` times the bytes of the model's tensors.
     """
 
     file_bytes: int = 2 * 2**30
@@ -29,7 +29,7 @@ class Limits:
 
 
 class RemainingLimits:
-    """The rest of the limits while one model is read."""
+    """The rest of the limits while a model is read."""
 
     def __init__(self, limits: Limits, nodes: int, tensor_bytes: int) -> None:
         self.limits = limits
@@ -37,21 +37,21 @@ class RemainingLimits:
         self._folded = limits.folded_bytes + limits.folded_factor * tensor_bytes
 
     def step(self) -> None:
-        """One node is read.
+        """Count a node that is read.
 
-        Raises: KcalcError where functions that call functions multiply without bound.
+        Raises: KcalcError if functions that call functions expand without bound.
         """
         self._steps -= 1
         if self._steps < 0:
             raise KcalcError(
-                "onnx: the functions of the file unfold into far more nodes than it holds; this "
-                "is not a network"
+                "onnx: the functions of the file expand into far more nodes than it contains; "
+                "this is not a network"
             )
 
     def fold(self, count: int, itemsize: int, where: str) -> None:
-        """An array of ``count`` numbers is computed from constants.
+        """Count an array of ``count`` numbers that is computed from constants.
 
-        Raises: KcalcError where all of them together become too large.
+        Raises: KcalcError if these arrays become too large in total.
         """
         self._folded -= count * itemsize
         if self._folded < 0:

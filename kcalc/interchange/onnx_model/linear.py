@@ -18,15 +18,15 @@ from .shapes import image_padding
 
 BOTH = (
     "product of feature maps",
-    "it multiplies two arrays that both depend on the input (attention, bilinear layers); no rule "
-    "exists",
+    "it multiplies two arrays that both depend on the input (attention, bilinear layers); there "
+    "is no rule for that",
 )
 MIXES = ("matrix product", "it mixes the examples of a batch")
 
 
 @rule("Conv")
 def conv(node: Node) -> Made:
-    """A convolution with constant weights, (outputs, inputs / groups, window...)."""
+    """Read a convolution with constant weights, (outputs, inputs / groups, window...)."""
     x, w, b = node.value(0), node.value(1), node.optional(2)
     if w.array is None or (b is not None and b.array is None):
         return node.unread("convolution", "its weights depend on the input")
@@ -40,8 +40,7 @@ def conv(node: Node) -> Made:
         or w.shape[0] % groups
     ):
         raise node.fail(
-            f"weights of shape {w.shape} in {groups} groups do not act on an array of shape "
-            f"{x.shape}"
+            f"weights of shape {w.shape} in {groups} groups do not fit an array of shape {x.shape}"
         )
     found = window_of(node, x.shape[2:], extent, around)
     if found is None:
@@ -67,13 +66,13 @@ def conv(node: Node) -> Made:
 
 @rule("ConvTranspose")
 def conv_transpose(node: Node) -> Made:
-    """A transposed convolution with constant weights, (inputs, outputs / groups, window...)."""
+    """Read a transposed convolution with weights (inputs, outputs / groups, window...)."""
     x, w, b = node.value(0), node.value(1), node.optional(2)
     rank, groups = x.rank - 2, node.whole("group", 1)
     if w.array is None or (b is not None and b.array is None) or "output_shape" in node.attributes:
         return None
     if rank < 1 or w.rank != x.rank or x.shape[1] != w.shape[0] or groups < 1:
-        raise node.fail(f"weights of shape {w.shape} do not act on an array of shape {x.shape}")
+        raise node.fail(f"weights of shape {w.shape} do not fit an array of shape {x.shape}")
     if w.shape[0] % groups or node.text("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return None
     one, kernel = (1,) * rank, w.shape[2:]
@@ -84,7 +83,7 @@ def conv_transpose(node: Node) -> Made:
         not len(stride) == len(dilation) == len(more) == len(cut) / 2 == rank
         or min(*stride, *dilation, *kernel) < 1
     ):
-        raise node.fail("its strides, dilations and pads do not belong to its window")
+        raise node.fail("its strides, dilations and pads do not fit its window")
     reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
     pads = [(r - a, r - b + m) for r, a, b, m in zip(reach, cut, cut[rank:], more, strict=False)]
     sizes = tuple(
@@ -102,9 +101,9 @@ def conv_transpose(node: Node) -> Made:
 
 
 def unpadded(x: Value) -> tuple[Value, tuple[tuple[int, int], ...] | None, str]:
-    """(the input of a Pad on location axes, its padding, its mode).
+    """Return (the input of a Pad on location axes, its padding, its mode).
 
-    Else the value itself and None.
+    For other values, the value itself and None.
     """
     return image_padding(x) or (x, None, "zeros")
 
@@ -122,11 +121,9 @@ def _linear(
     groups: int = 1,
     **fields: Any,
 ) -> Value:
-    """A layer on one axis; ``axes``: that of its input and that of its output."""
+    """Add a layer on one axis; ``axes``: those of its input and output."""
     if not np.issubdtype(weight.dtype, np.floating) or weight.size == 0:
-        raise node.fail(
-            "its weights are whole numbers or there are none; kcalc reads models of floats"
-        )
+        raise node.fail("its weights are whole numbers or empty; kcalc reads models of floats")
     if window is not None:
         given = ("stride", "padding", "mode", "dilation")
         fields |= {name: getattr(window, name) for name in given}
@@ -149,7 +146,7 @@ def _linear(
 
 @rule("Gemm")
 def gemm(node: Node) -> Made:
-    """alpha A B + beta C with constant B."""
+    """Read alpha A B + beta C with constant B."""
     x, w, c = node.value(0), node.value(1), node.optional(2)
     if x.rank != 2 or w.rank != 2:
         raise node.fail(f"it takes matrices, got shapes {x.shape} and {w.shape}")
@@ -164,7 +161,7 @@ def gemm(node: Node) -> Made:
     weight = weight if alpha == 1 else (weight * alpha).astype(weight.dtype)
     if weight.shape[1] != x.shape[1]:
         raise node.fail(
-            f"weights for {weight.shape[1]} channels act on an array of shape {x.shape}"
+            f"weights for {weight.shape[1]} channels do not fit an array of shape {x.shape}"
         )
     size = weight.shape[0]
     bias = (
@@ -194,9 +191,9 @@ def gemm(node: Node) -> Made:
 
 @rule("MatMul")
 def matmul(node: Node) -> Made:
-    """A matrix product with one constant operand.
+    """Read a matrix product with one constant operand.
 
-    Weights on the last axis, or from the left on the last but one.
+    The weights act on the last axis, or from the left on the last but one.
     """
     x, w = node.value(0), node.value(1)
     if x.array is None and w.array is None:
@@ -210,7 +207,7 @@ def matmul(node: Node) -> Made:
         return product(
             node,
             "batched matrix product",
-            "it multiplies every location by a matrix of its own",
+            "it multiplies every location by a different matrix",
         )
     if array.ndim < 1 or x.rank < 1:
         raise node.fail("it multiplies by a single number")
@@ -220,7 +217,7 @@ def matmul(node: Node) -> Made:
     vector = array.ndim == 1
     weight = array[None] if vector else array if left else array.T
     if weight.shape[1] != x.shape[axis]:
-        raise node.fail(f"weights of shape {w.shape} do not act on an array of shape {x.shape}")
+        raise node.fail(f"weights of shape {w.shape} do not fit an array of shape {x.shape}")
     shape = [weight.shape[0] if i == axis else k for i, k in enumerate(x.shape)]
     made = _linear(node, x, w, weight, (axis, axis), shape)
     if vector:
@@ -233,14 +230,14 @@ def matmul(node: Node) -> Made:
 
 
 def dense(node: Node, x: Value, w: Value, bias: Value | None) -> Value:
-    """x W + b over the last axis."""
+    """Read x W + b over the last axis."""
     axis, array = x.rank - 1, w.numbers.T
     return _linear(node, x, w, array, (axis, axis), (*x.shape[:-1], array.shape[0]), bias)
 
 
 @rule("Einsum")
 def einsum(node: Node) -> Made:
-    """Einsum of one feature map with constant weights that replace some axes."""
+    """Read Einsum of one feature map with constant weights that replace some axes."""
     if len(node.inputs) != 2:
         return None
     source, _, target = node.text("equation", "").replace(" ", "").partition("->")
@@ -254,7 +251,7 @@ def einsum(node: Node) -> Made:
         return None
     sizes = dict(zip(words[0], x.shape, strict=True))
     if any(sizes.get(c, n) != n for c, n in zip(words[1], w.shape, strict=True)):
-        raise node.fail(f"weights of shape {w.shape} do not act on an array of shape {x.shape}")
+        raise node.fail(f"weights of shape {w.shape} do not fit an array of shape {x.shape}")
     sizes |= dict(zip(words[1], w.shape, strict=True))
 
     def layer(
@@ -271,7 +268,7 @@ def einsum(node: Node) -> Made:
 
 @rule("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
 def sparse(node: Node) -> Made:
-    """Integer and quantised products."""
+    """Read integer and quantised products."""
     return node.unread(
         "quantised layer",
         "weights of whole numbers with scales; read the model before quantisation",

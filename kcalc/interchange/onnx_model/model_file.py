@@ -1,4 +1,4 @@
-"""A model file: its size before it is read, its structure before it is followed."""
+"""A model file: its size is checked before reading, its structure before following it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 from .limits import Limits
 
 OLDEST, NEWEST = 9, 28
@@ -16,10 +17,10 @@ STANDARD = ("", "ai.onnx")
 
 
 def load(model: Any, limits: Limits) -> tuple[Any, Path | None]:
-    """The ``onnx.ModelProto`` of a path or of itself, and the folder of the file.
+    """Return the ``onnx.ModelProto`` of a path or object, and the folder of the file.
 
-    Raises: KcalcError without the onnx package, or for a file that is missing, too large or no
-    model.
+    Raises: KcalcError if the onnx package is missing, or for a file that is missing, too large or
+    not a model.
     """
     onnx = package()
     if isinstance(model, onnx.ModelProto):
@@ -34,22 +35,14 @@ def load(model: Any, limits: Limits) -> tuple[Any, Path | None]:
     content = _content(path, limits)
     try:
         proto.ParseFromString(content)
-    except (
-        Exception
-    ):  # protobuf raises classes of its own, which differ between its implementations
-        raise KcalcError(f"{path} is not an ONNX model, or it is cut short") from None
+    except Exception:  # protobuf raises its own classes, which differ between its implementations
+        raise KcalcError(f"{path} is not an ONNX model, or it is truncated") from None
     return proto, path.parent
 
 
 def package() -> Any:
-    """The onnx package. Raises: KcalcError naming the extra to install."""
-    try:
-        import onnx
-    except ImportError:
-        raise KcalcError(
-            "reading ONNX models needs the onnx package: pip install 'kcalc[onnx]'"
-        ) from None
-    return onnx
+    """Return the onnx package. Raises: KcalcError naming the extra to install."""
+    return imported("onnx")
 
 
 def _content(path: Path, limits: Limits) -> bytes:
@@ -75,16 +68,16 @@ def _content(path: Path, limits: Limits) -> bytes:
 
 
 def opset_of(imports: Any, default: int | None = None) -> int:
-    """The version of the standard operators.
+    """Return the version of the standard operators.
 
-    Raises: KcalcError for one that kcalc does not know.
+    Raises: KcalcError for a version that kcalc does not know.
     """
     versions = [item.version for item in imports if item.domain in STANDARD]
     version = versions[0] if versions else default
     if version is None:
         raise KcalcError(
-            "onnx: the file does not say which version of the operators (opset) it uses, or it is "
-            "no model"
+            "onnx: the file does not say which version of the operators (opset) it uses, or it "
+            "is not a model"
         )
     if not OLDEST <= version <= NEWEST:
         raise KcalcError(
@@ -95,9 +88,9 @@ def opset_of(imports: Any, default: int | None = None) -> int:
 
 
 def count_nodes(model: Any, limits: Limits) -> int:
-    """The nodes of a model with its subgraphs and functions.
+    """Count the nodes of a model with its subgraphs and functions.
 
-    Raises: KcalcError for too many, or too deep.
+    Raises: KcalcError for too many nodes, or nodes nested too deeply.
     """
     found = 0
     for nodes, depth in _runs(model):
@@ -110,12 +103,12 @@ def count_nodes(model: Any, limits: Limits) -> int:
 
 
 def asks_for_sizes(model: Any) -> bool:
-    """Whether any node of a model takes sizes of arrays for numbers."""
+    """Whether any node of a model reads the shape or size of arrays."""
     return any(node.op_type in ("Shape", "Size") for nodes, _ in _runs(model) for node in nodes)
 
 
 def _runs(model: Any) -> Iterator[tuple[Any, int]]:
-    """(nodes, depth) of the graph, of functions and of subgraphs."""
+    """Yield (nodes, depth) of the graph, of functions and of subgraphs."""
     rows = [(model.graph.node, 0), *((function.node, 0) for function in model.functions)]
     while rows:
         nodes, depth = rows.pop()

@@ -1,4 +1,4 @@
-"""Labels of operations: the path of the module they come from, where the exporter wrote it."""
+"""Labels of operations: the path of the module they come from, if the exporter recorded it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Labels:
             self._main[place] += bool(MAIN.fullmatch(node.op_type))
 
     def __call__(self, node: Any) -> str:
-        """A short readable label, not yet distinct."""
+        """Return a short readable label, not yet distinct."""
         place = scope(node)
         if place and (
             self._alone[place] == 1 or (self._main[place] == 1 and MAIN.fullmatch(node.op_type))
@@ -43,14 +43,14 @@ class Labels:
 
 
 def clean(text: str) -> str:
-    """A label of at most 120 printable characters."""
+    """Return a label of at most 120 printable characters."""
     return "".join(c for c in text[:120] if c.isprintable()).strip()
 
 
 def scope(node: Any) -> str:
-    """The module of a node: from the exporter's metadata or the slashes in its name.
+    """Return the module of a node, from the exporter's metadata or the slashes in its name.
 
-    "" where neither tells.
+    "" if it is unknown.
     """
     for item in getattr(node, "metadata_props", ()):
         if item.key == SCOPES:

@@ -22,14 +22,14 @@ def normalised(
     epsilon: float | None = None,
     **fields: Any,
 ) -> Made:
-    """A normalisation of ``x``; ``epsilon`` None: that of the node."""
+    """Add a normalisation of ``x``; ``epsilon`` None: that of the node."""
     epsilon = node.real("epsilon", 1e-5) if epsilon is None else epsilon
     told = {"kind": kind, "axes": tuple(axes), "epsilon": epsilon, **fields}
     return node.emit(Normalise, x.shape, (x,), **told)
 
 
 def _arrays(node: Node, indices: Sequence[int]) -> list[Array | None] | None:
-    """Constant inputs, None where one depends on the input."""
+    """Return constant inputs; None if one depends on the input."""
     values = [node.optional(i) for i in indices]
     if any(v is not None and v.array is None for v in values):
         return None
@@ -38,12 +38,12 @@ def _arrays(node: Node, indices: Sequence[int]) -> list[Array | None] | None:
 
 @rule("BatchNormalization")
 def batch(node: Node) -> Made:
-    """BatchNormalization over examples and locations."""
+    """Read BatchNormalization over examples and locations."""
     x, arrays = node.value(0), _arrays(node, (1, 2, 3, 4))
     if arrays is None or x.rank < 2:
         return None
     if any(a is None or a.shape != (x.shape[1],) for a in arrays):
-        raise node.fail(f"it takes scale, bias, mean and variance of {x.shape[1]} channels")
+        raise node.fail(f"it needs scale, bias, mean and variance of {x.shape[1]} channels")
     axes = [i for i in range(x.rank) if i != 1]
     gain, bias, mean, variance = arrays
     assert mean is not None and variance is not None
@@ -54,7 +54,7 @@ def batch(node: Node) -> Made:
 @rule("SimplifiedLayerNormalization", domain="com.microsoft")
 @rule("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 def layer(node: Node) -> Made:
-    """LayerNormalization, RMSNormalization and its simplified form, from an axis to the last."""
+    """Read LayerNormalization and RMSNormalization, from an axis to the last."""
     x, arrays = node.value(0), _arrays(node, (1, 2))
     if arrays is None:
         return None
@@ -66,9 +66,9 @@ def layer(node: Node) -> Made:
 
 @rule("InstanceNormalization", "GroupNormalization")
 def group(node: Node) -> Made:
-    """Over the locations of every channel, or of groups of channels.
+    """Read a norm over the locations of every channel, or of groups of channels.
 
-    Scale and bias of GroupNormalization are by group before opset 21, by channel since.
+    Scale and bias of GroupNormalization are by group before opset 21, and by channel since.
     """
     x, arrays, alone = node.value(0), _arrays(node, (1, 2)), node.op == "InstanceNormalization"
     if arrays is None or x.rank < 2 + alone:
@@ -76,9 +76,9 @@ def group(node: Node) -> Made:
     channels = x.shape[1]
     groups = channels if alone else node.whole("num_groups")
     if alone and any(a is None or a.shape != (channels,) for a in arrays):
-        raise node.fail(f"it takes scale and bias of {channels} channels")
+        raise node.fail(f"it needs scale and bias of {channels} channels")
     if groups < 1 or channels % groups:
-        raise node.fail(f"{channels} channels do not fall into {groups} groups")
+        raise node.fail(f"{groups} groups do not divide {channels} channels")
     gain, bias = (
         a.repeat(channels // groups) if a is not None and a.shape == (groups,) else a
         for a in arrays
@@ -89,7 +89,7 @@ def group(node: Node) -> Made:
 
 @rule("MeanVarianceNormalization")
 def mean_variance(node: Node) -> Made:
-    """MeanVarianceNormalization over axes 0, 2, 3 or as given."""
+    """Read MeanVarianceNormalization over axes 0, 2, 3 or as given."""
     x = node.value(0)
     axes = node.axes(node.wholes("axes") or (0, 2, 3), x.rank)
     found = kind_over("layer", x.shape, axes, 1)
@@ -101,7 +101,7 @@ def mean_variance(node: Node) -> Made:
 
 @rule("Reshape")
 def in_groups(node: Node) -> Made:
-    """Reshape: the last of a group normalisation, or the same numbers in another shape.
+    """Read Reshape: the end of a group normalisation, or the same numbers in another shape.
 
     The group normalisation is an instance normalisation of groups of channels, reshaped back.
     """

@@ -20,12 +20,14 @@ KINDS = {
 
 @rule("MaxPool", "AveragePool")
 def pool(node: Node) -> Made:
-    """Pooling over windows."""
+    """Read pooling over windows."""
     x, extent = node.value(0), node.wholes("kernel_shape")
     if x.rank < 3 or extent is None:
         raise node.fail(f"it pools windows {extent} of an array of shape {x.shape}")
     if any(d != 1 for d in node.wholes("dilations") or ()):
-        return node.unread("dilated pooling", "pooling over windows with holes has no rule")
+        return node.unread(
+            "dilated pooling", "there is no rule for pooling over windows with holes"
+        )
     found = window_of(node, x.shape[2:], extent)
     if found is None:
         return node.unread("pooling", "its padding is negative")
@@ -47,7 +49,7 @@ def pool(node: Node) -> Made:
 
 @rule("GlobalAveragePool", "GlobalMaxPool")
 def whole(node: Node) -> Made:
-    """Pooling over all locations."""
+    """Read pooling over all locations."""
     x = node.value(0)
     if x.rank < 3:
         raise node.fail(f"it pools the locations of an array of shape {x.shape}, which has none")
@@ -56,9 +58,9 @@ def whole(node: Node) -> Made:
 
 
 def reduced_axes(node: Node, rank: int) -> tuple[int, ...] | None:
-    """The axes a reduction goes over.
+    """Return the axes of a reduction.
 
-    None where they depend on the input or there is nothing to reduce.
+    None if they depend on the input or there is nothing to reduce.
     """
     given = node.constants(1, "axes")
     if given is None and node.optional(1) is not None:
@@ -69,13 +71,13 @@ def reduced_axes(node: Node, rank: int) -> tuple[int, ...] | None:
 
 
 def reduced_shape(shape: Sequence[int], axes: Sequence[int], keep: bool) -> tuple[int, ...]:
-    """The shape that a reduction leaves."""
+    """Return the shape after a reduction."""
     return tuple(1 if i in axes else k for i, k in enumerate(shape) if keep or i not in axes)
 
 
 @rule("ReduceMean", "ReduceMax", "ReduceSum")
 def reduce(node: Node) -> Made:
-    """Means, maxima and sums over whole axes."""
+    """Read means, maxima and sums over whole axes."""
     x = node.value(0)
     axes = reduced_axes(node, x.rank)
     if axes is None:

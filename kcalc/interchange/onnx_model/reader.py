@@ -1,4 +1,4 @@
-"""An ONNX graph read node by node: constants folded, everything else as operations of a trace."""
+"""Read an ONNX graph node by node: fold constants, and turn the rest into operations of a trace."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ def trace_onnx(
     shapes: Mapping[str, Shape] | Shape | None = None,
     limits: Limits | None = None,
 ) -> Trace:
-    """An ONNX model as a trace.
+    """Return an ONNX model as a trace.
 
     Parameters: ``model``, the path of an .onnx file or an ``onnx.ModelProto``; ``examples``, one
-    array (or shape) for every input, needed where the model leaves sizes other than the batch open;
-    ``shapes``, the same by the name of the input (a single shape where there is one input);
-    ``limits``, on the cost of a file. Nothing in the file is executed; external data is read from
-    the folder of the file only.
+    array (or shape) for every input, needed if the model leaves sizes other than the batch open;
+    ``shapes``, the same by the name of the input (a single shape if there is one input);
+    ``limits``, on the cost of a file. Nothing in the file is executed; external data is read only
+    from the folder of the file.
 
-    Raises: KcalcError for a missing onnx package, files other than models, too large or cut short,
-    opsets before 9 or unknown, open sizes, a graph that is not in order, and names that stand
-    twice.
+    Raises: KcalcError if the onnx package is missing; for files that are not models, too large or
+    truncated; for opsets that are unknown or before 9; for open sizes, graphs that are out of
+    order, and duplicate names.
     """
     limits = limits or Limits()
     proto, folder = load(model, limits)
     if not proto.graph.node and not proto.graph.input:
-        raise KcalcError("onnx: the model is empty, or the file is no ONNX model")
+        raise KcalcError("onnx: the model is empty, or the file is not an ONNX model")
     try:
         entries = entry_shapes(proto.graph, examples, shapes, limits)
         size = next(iter(entries.values()))[0]
@@ -73,7 +73,7 @@ def trace_onnx(
         return of_batches(size, traced, lambda _: not asks_for_sizes(proto))
     except KcalcError:
         raise
-    except MISFITS as error:  # names that are not text come out of protobuf as bytes
+    except MISFITS as error:  # protobuf returns names that are not text as bytes
         raise KcalcError(
             f"onnx: the file is malformed: its names or its parts do not fit together "
             f"({type(error).__name__})"
@@ -81,7 +81,7 @@ def trace_onnx(
 
 
 class Scope:
-    """The names of one graph over those of the graph around it."""
+    """The names of one graph, with those of the surrounding graph."""
 
     def __init__(self, outer: Scope | None = None) -> None:
         self.outer = outer
@@ -89,13 +89,13 @@ class Scope:
         self.tensors: dict[str, Any] = {}
 
     def set(self, name: str, value: Value) -> None:
-        """A new name. Raises: KcalcError where it stands for something already."""
+        """Add a name. Raises: KcalcError if it is already in use."""
         if name in self.known or name in self.tensors:
             raise KcalcError(f"onnx: the name {name[:80]!r} stands for two arrays")
         self.known[name] = value
 
     def holder(self, name: str) -> Scope | None:
-        """The innermost scope that knows a name."""
+        """Return the innermost scope that knows a name."""
         scope: Scope | None = self
         while scope is not None and name not in scope.known and name not in scope.tensors:
             scope = scope.outer
@@ -106,7 +106,7 @@ class OnnxReader(Context):
     """Reads one model."""
 
     def trace(self, entries: Mapping[str, tuple[int, ...]]) -> Trace:
-        """The whole model."""
+        """Return the trace of the whole model."""
         scope = Scope()
         graph = self.model.graph
         integers = {
@@ -144,7 +144,7 @@ class OnnxReader(Context):
         )
 
     def _with_norms(self, outputs: Iterable[str]) -> dict[str, Op]:
-        """The operations, normalisations in one, each named for the module that it is."""
+        """Combine normalisations into single operations, each named after its module."""
         ops = Norms(self.ops, tuple(outputs), 1).run().ops
         for name, op in ops.items():
             if op is not self.ops[name]:
@@ -154,11 +154,11 @@ class OnnxReader(Context):
     # -- graphs ------------------------------------------------------------------------------------
 
     def run_graph(self, graph: Any, scope: Scope, depth: int) -> list[Value]:
-        """The values of a graph's outputs."""
+        """Return the values of a graph's outputs."""
         for tensor in graph.initializer:
             if tensor.name in scope.tensors or not tensor.name:
                 raise KcalcError(
-                    f"onnx: the initializer {tensor.name[:80]!r} stands twice, or has no name"
+                    f"onnx: the initializer {tensor.name[:80]!r} occurs twice, or has no name"
                 )
             scope.tensors[tensor.name] = tensor
         if graph.sparse_initializer:
@@ -176,7 +176,7 @@ class OnnxReader(Context):
         opset: int,
         given: Mapping[str, Any] | None = None,
     ) -> None:
-        """Read nodes in the order in which they stand."""
+        """Read nodes in their order in the file."""
         if depth > self.limits.depth:
             raise KcalcError(
                 f"onnx: functions or subgraphs are nested more than {self.limits.depth} deep"
@@ -212,7 +212,7 @@ class OnnxReader(Context):
                     )
 
     def look_up(self, name: str, scope: Scope, reader: str, made: set[str] | None = None) -> Value:
-        """The value of a name. Raises: KcalcError where nothing has that name yet."""
+        """Return the value of a name. Raises: KcalcError if nothing has that name yet."""
         holder = scope.holder(name)
         if holder is None:
             why = (
@@ -227,7 +227,7 @@ class OnnxReader(Context):
         return holder.known[name]
 
     def run_node(self, node: Node, scope: Scope, depth: int) -> Sequence[Value]:
-        """The values of a node's outputs."""
+        """Return the values of a node's outputs."""
         made = len(self.ops)
         try:
             function = self.functions.get((node.domain, node.op)) or self.functions.get(
@@ -249,14 +249,14 @@ class OnnxReader(Context):
         except Exception as error:  # one part must not keep the rest from being read
             if isinstance(error, MISFITS) and not _sound(node):
                 raise node.fail(
-                    f"its attributes and the shapes it reads do not fit ({type(error).__name__})"
+                    f"its attributes do not fit the shapes that it reads ({type(error).__name__})"
                 ) from None
             for name in list(self.ops)[made:]:
                 del self.ops[name]
             return node.unread(node.op[:60], internal_error(error, f"the rule for {node.what}"))
 
     def run_function(self, function: Any, node: Node, depth: int) -> Sequence[Value]:
-        """The values of a local function's outputs: its body in a scope of its own."""
+        """Return the values of a local function's outputs; its body has a separate scope."""
         scope = Scope()
         for name, value in zip(function.input, node.inputs, strict=False):
             if value is not None:
@@ -271,7 +271,7 @@ class OnnxReader(Context):
         ]
 
     def run_if(self, node: Node, scope: Scope, depth: int) -> Sequence[Value]:
-        """The branch that a constant condition chooses."""
+        """Read the branch that a constant condition chooses."""
         test = node.value(0)
         if test.array is None or test.array.size != 1:
             return node.unread()
@@ -280,16 +280,16 @@ class OnnxReader(Context):
 
 
 def _sound(node: Node) -> bool:
-    """Whether the onnx package accepts a node, so that an error is none of the file's."""
+    """Whether the onnx package accepts a node, in which case an error is not the file's fault."""
     finite = all(math.isfinite(a.f) for a in node.attributes.values() if a.type == 1)
     known = all(value is None or value.array is not None for value in node.inputs)
     return finite and not known and None not in inferred_types(node)
 
 
 def _attributes(proto: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a node by name.
+    """Return the attributes of a node by name.
 
-    An attribute that refers to one of the function around the node is replaced by the latter.
+    An attribute that refers to one of the surrounding function is replaced by that one.
     """
     found: dict[str, Any] = {}
     for attribute in proto.attribute:

@@ -9,23 +9,27 @@ from .model_file import STANDARD
 if TYPE_CHECKING:
     from .graph_values import Node
 
-UNKNOWN = "no rule reads this operator; write it in others, or cut the model before it"
+UNKNOWN = "no rule reads this operator; write it with others, or cut the model before it"
 ATTENTION = (
-    "attention weighs feature maps by a softmax of products of feature maps; no calculus has a rule"
+    "attention weights feature maps by a softmax of products of feature maps; no calculus has a "
+    "rule"
 )
 CACHED = (
-    "it reads keys of earlier tokens, a mask that depends on the input, or biases of its own; "
+    "it reads keys of earlier tokens, a mask that depends on the input, or its own biases; "
     "export the model without a cache"
 )
 CAPPED = (
-    "its scores pass through a function before the softmax (softcap); kcalc reads softmax of the "
-    "scores themselves"
+    "its scores pass through a function before the softmax (softcap); kcalc reads only a softmax "
+    "of the scores themselves"
 )
 RECURRENT = (
     "its weights are used again at every step, which the kernel calculus does not describe; "
-    "unroll it with weights of their own"
+    "unroll it with separate weights"
 )
-LOOP = "how often it runs is decided while the model runs; export the model with its loops unrolled"
+LOOP = (
+    "the number of iterations is decided while the model runs; export the model with its loops "
+    "unrolled"
+)
 QUANTISED = "numbers are rounded to a few bits; read the model before quantisation"
 RANDOM = "it draws random numbers; replace it by Dropout or a constant"
 REASONS: dict[str, tuple[str, str]] = {
@@ -40,32 +44,32 @@ REASONS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("LSTM", "GRU", "RNN", "CausalConvWithState"), ("recurrent layer", RECURRENT)),
     "If": (
         "data-dependent control flow",
-        "which branch runs is decided by the input; export the branch that you mean",
+        "the input decides which branch runs; export the branch that you need",
     ),
     **dict.fromkeys(("Loop", "Scan", "SequenceMap"), ("loop", LOOP)),
     "ConvTranspose": (
         "transposed convolution",
-        "it has a rule where weights and padding are constant and padding does not cut the image",
+        "it has a rule only if weights and padding are constant and padding does not cut the image",
     ),
-    "DeformConv": ("deformable convolution", "where it reads depends on the input"),
+    "DeformConv": ("deformable convolution", "the locations that it reads depend on the input"),
     **dict.fromkeys(
         ("LpPool", "GlobalLpPool"),
         ("Lp pooling", "no kernel rule exists; use average or max pooling"),
     ),
-    "MaxUnpool": ("unpooling", "where it writes depends on the input"),
+    "MaxUnpool": ("unpooling", "the locations that it writes depend on the input"),
     "LRN": (
         "local response normalisation",
         "it couples neighbouring channels; no calculus has a rule",
     ),
     "LpNormalization": (
         "Lp normalisation",
-        "it is not among the normalisations that are read; use RMSNormalization",
+        "it is not a supported normalisation; use RMSNormalization",
     ),
     **dict.fromkeys(
         ("Slice", "Split"),
         (
             "slice",
-            "it takes some channels or locations only, and no layer does (GLU, chunk, attention)",
+            "it takes only some channels or locations, which no layer does (GLU, chunk, attention)",
         ),
     ),
     **dict.fromkeys(
@@ -74,11 +78,11 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "Pad": (
         "padding",
-        "values are put around the array other than zeros around the image of a convolution",
+        "the padding is not a border of zeros around the image of a convolution",
     ),
     **dict.fromkeys(
         ("Resize", "Upsample"),
-        ("interpolation", "nearest upsampling by whole factors and linear resizing are read"),
+        ("interpolation", "only nearest upsampling by whole factors and linear resizing are read"),
     ),
     **dict.fromkeys(
         ("DepthToSpace", "SpaceToDepth"),
@@ -96,15 +100,18 @@ REASONS: dict[str, tuple[str, str]] = {
         ("random numbers", RANDOM),
     ),
     **dict.fromkeys(
-        ("Expand", "Tile"), ("broadcast", "it repeats channels or examples, and no layer does")
+        ("Expand", "Tile"), ("broadcast", "it repeats channels or examples, which no layer does")
     ),
     "MatMul": ("matrix product", "it multiplies two arrays that both depend on the input"),
-    "Einsum": ("einsum", "only one feature map times one constant matrix over one axis is read"),
+    "Einsum": (
+        "einsum",
+        "only a product of one feature map and one constant matrix over one axis is read",
+    ),
     **dict.fromkeys(
         ("Reshape", "Squeeze", "Unsqueeze"),
-        ("reshape", "the shape it asks for depends on the values of the input"),
+        ("reshape", "the requested shape depends on the values of the input"),
     ),
-    "Clip": ("clip", "its bounds depend on the input, or the lower is not below the upper"),
+    "Clip": ("clip", "its bounds depend on the input, or the lower bound is not below the upper"),
     **dict.fromkeys(
         (
             "BatchNormalization",
@@ -119,7 +126,7 @@ REASONS: dict[str, tuple[str, str]] = {
 
 
 def reason_for(node: Node) -> tuple[str, str]:
-    """(name, reason) for a node that is not read."""
+    """Return (name, reason) for a node that is not read."""
     if node.domain not in STANDARD and node.domain != "com.microsoft":
         foreign = (
             "an operator of another domain, whose library kcalc does not load; make it a model "

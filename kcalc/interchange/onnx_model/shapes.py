@@ -17,9 +17,11 @@ MIXES = "it joins along the axis of the examples"
 
 
 def target_shape(node: Node, shape: Shape) -> Shape | None:
-    """The shape after Reshape, Flatten, Squeeze or Unsqueeze; None where it depends on the input.
+    """Return the shape after Reshape, Flatten, Squeeze or Unsqueeze.
 
-    Raises: KcalcError where it does not fit.
+    None if it depends on the input.
+
+    Raises: KcalcError if it does not fit.
     """
     if node.op == "Flatten":
         axis = node.whole("axis", 1)
@@ -48,7 +50,7 @@ def target_shape(node: Node, shape: Shape) -> Shape | None:
 
 
 def equal_parts(size: int, count: int) -> Shape:
-    """The sizes of ``count`` equal parts, the last one smaller where they do not come out even."""
+    """Return the sizes of ``count`` equal parts; the last one may be smaller."""
     each = -(-size // count)
     return (*(each,) * (count - 1), size - each * (count - 1))
 
@@ -67,7 +69,7 @@ def _reshaped(node: Node, shape: Shape, wanted: Sequence[int]) -> Shape:
 
 @rule("Flatten", "Squeeze", "Unsqueeze")
 def reshape(node: Node) -> Made:
-    """Reshape, Flatten, Squeeze and Unsqueeze."""
+    """Read Reshape, Flatten, Squeeze and Unsqueeze."""
     x = node.value(0)
     shape = target_shape(node, x.shape)
     if shape is None:
@@ -76,17 +78,17 @@ def reshape(node: Node) -> Made:
 
 
 def permutation(node: Node, rank: int) -> Shape:
-    """The order of axes of a Transpose, reversed by default."""
+    """Return the order of axes of a Transpose, reversed by default."""
     order = node.wholes("perm") or tuple(reversed(range(rank)))
     node.axes(order, rank)
     if len(order) != rank:
-        raise node.fail(f"its order {order} is not one of {rank} axes")
+        raise node.fail(f"its order {order} does not order {rank} axes")
     return tuple(a % rank for a in order)
 
 
 @rule("Transpose")
 def transpose(node: Node) -> Made:
-    """Transpose."""
+    """Read Transpose."""
     x = node.value(0)
     order = permutation(node, x.rank)
     if order == tuple(range(x.rank)):
@@ -96,13 +98,13 @@ def transpose(node: Node) -> Made:
 
 @rule("Identity")
 def identity(node: Node) -> Made:
-    """Identity: its input under another name."""
+    """Read Identity: its input under another name."""
     return node.value(0)
 
 
 @rule("Dropout")
 def dropout(node: Node) -> Made:
-    """Dropout, whether the model was exported for training or not."""
+    """Read Dropout, whether or not the model was exported for training."""
     x, given = node.value(0), node.optional(1)
     rate = node.real("ratio", 0.5) if given is None else given.number
     if rate is None:
@@ -119,7 +121,7 @@ def dropout(node: Node) -> Made:
 
 @rule("Concat")
 def concat(node: Node) -> Made:
-    """Concat."""
+    """Read Concat."""
     values = node.given()
     rank = values[0].rank
     axis = node.axis(node.whole("axis", 1), rank)
@@ -144,7 +146,7 @@ PADDINGS = {"constant": "zeros", "reflect": "reflect", "edge": "replicate", "wra
 
 
 def pads_of(node: Node, rank: int) -> tuple[tuple[int, int], ...] | None:
-    """(low, high) for every axis of a Pad; None where it depends on the input."""
+    """Return (low, high) for every axis of a Pad; None if it depends on the input."""
     pads, axes = node.constants(1, "pads"), node.constants(3, "axes")
     if pads is None or (axes is None and node.optional(3) is not None):
         return None
@@ -158,18 +160,18 @@ def pads_of(node: Node, rank: int) -> tuple[tuple[int, int], ...] | None:
 
 @rule("Pad")
 def pad(node: Node) -> Made:
-    """Pad: nothing where there is nothing to pad.
+    """Read Pad; without any padding it does nothing.
 
-    a convolution behind it takes zeros on locations over.
+    A convolution after it absorbs zeros on locations.
     """
     pads = pads_of(node, node.value(0).rank)
     return node.value(0) if pads is not None and not any(k for pair in pads for k in pair) else None
 
 
 def image_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...], str] | None:
-    """Where ``x`` is padded on its location axes (from axis 2 on).
+    """Return the padding of ``x`` on its location axes (from axis 2 on).
 
-    The input, the padding, and the mode.
+    These are the input, the padding, and the mode.
     """
     node = x.maker
     if node is None or (node.domain, node.op) != ("", "Pad"):
@@ -188,7 +190,7 @@ def image_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...], str] | 
 
 @rule("Upsample", "Resize")
 def upsample(node: Node) -> Made:
-    """Nearest upsampling by whole factors on locations."""
+    """Read nearest upsampling by whole factors on locations."""
     x = node.value(0)
     sizes = _resized(node, x.shape)
     stretched = node.text("keep_aspect_ratio_policy", "stretch") == "stretch"
@@ -215,7 +217,10 @@ def upsample(node: Node) -> Made:
 
 
 def _interpolation(node: Node) -> str:
-    """The kind of Resize that a node is, "" where there is none."""
+    """Read DepthToSpace and SpaceToDepth.
+
+    Their order of channels does not matter to kernel maps.
+    """
     places = node.text("coordinate_transformation_mode", "half_pixel")
     linear = {"half_pixel": "linear", "pytorch_half_pixel": "linear", "align_corners": "corners"}
     if node.text("mode", "nearest") == "nearest":
@@ -226,7 +231,7 @@ def _interpolation(node: Node) -> str:
 
 @rule("DepthToSpace", "SpaceToDepth")
 def shuffle(node: Node) -> Made:
-    """DepthToSpace and SpaceToDepth, whose order of channels kernel maps do not see."""
+    """Read DepthToSpace and SpaceToDepth; kernel maps ignore their order of channels."""
     x, factor, back = node.value(0), node.whole("blocksize"), node.op == "SpaceToDepth"
     if x.rank != 4 or not factor or factor < 1:
         raise node.fail(f"blocks of {factor} of an array of shape {x.shape}")
@@ -242,9 +247,9 @@ def shuffle(node: Node) -> Made:
 
 
 def _resized(node: Node, shape: Shape) -> Shape | None:
-    """The shape after Upsample or Resize with constant scales or sizes for all axes.
+    """Return the shape after Upsample or Resize with constant scales or sizes for all axes.
 
-    None where a scale leaves part of a location over.
+    None if a scale leaves a fraction of a location.
     """
     if node.op == "Upsample" or node.opset < 11:
         scales, sizes = node.optional(1), None
@@ -271,7 +276,7 @@ def _resized(node: Node, shape: Shape) -> Shape | None:
 def _repeats(node: Node, size: int, larger: int) -> bool:
     """Whether a nearest Resize repeats input locations along an axis.
 
-    Output location i is then input location i // factor, all along the axis.
+    Then output location i is input location i // factor everywhere along the axis.
     """
     if node.opset < 11:
         return True
@@ -291,7 +296,7 @@ def _repeats(node: Node, size: int, larger: int) -> bool:
 
 @rule("Expand")
 def expand(node: Node) -> Made:
-    """Expand: nothing, or one location repeated over all."""
+    """Read Expand: nothing, or one location repeated over all."""
     x, wanted = node.value(0), node.constants(1, "shape")
     if wanted is None:
         return None
@@ -306,14 +311,13 @@ def expand(node: Node) -> Made:
 
 @rule("Tile")
 def tile(node: Node) -> Made:
-    """Tile along one axis: nothing, or the whole axis several times."""
+    """Read Tile along one axis: nothing, or the whole axis several times."""
     x, repeats = node.value(0), node.constants(1, "repeats")
     if repeats is None:
         return None
     if len(repeats) != x.rank or min(repeats, default=1) < 1:
         raise node.fail(
-            f"its repeats {repeats[:8]} do not belong to the {x.rank} axes of an array of shape "
-            f"{x.shape}"
+            f"its repeats {repeats[:8]} do not fit the {x.rank} axes of an array of shape {x.shape}"
         )
     wide = [axis for axis, count in enumerate(repeats) if count != 1]
     if len(wide) > 1 or wide == [0]:

@@ -1,6 +1,6 @@
 """Tensors of a file as NumPy arrays.
 
-Their declared sizes are compared with the bytes that are there before memory is allocated.
+Their declared sizes are compared with the available bytes before memory is allocated.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import numpy as np
 from ...foundation.errors import KcalcError
 
 Array = np.ndarray
-# element type of ONNX: (name, NumPy type of the bytes, field of the numbers where there are no
-# bytes)
+# element type of ONNX: (name, NumPy type of the bytes, field of the numbers if there are no bytes)
 TYPES: dict[int, tuple[str, str, str]] = {
     1: ("float32", "<f4", "float_data"),
     2: ("uint8", "<u1", "int32_data"),
@@ -49,20 +48,20 @@ EXTERNAL = 1
 
 
 def checked_count(dims: Any, what: str, rank: int = 16) -> int:
-    """The number of elements of declared dimensions.
+    """Return the number of elements of declared dimensions.
 
-    Raises: KcalcError for negative or absurdly many ones.
+    Raises: KcalcError for negative or absurdly large numbers.
     """
     dims = tuple(int(d) for d in dims)
     if len(dims) > rank or any(d < 0 for d in dims):
         raise KcalcError(
-            f"onnx: {what} declares the shape {str(list(dims))[:80]}, which no tensor has"
+            f"onnx: {what} declares the shape {str(list(dims))[:80]}, which no tensor can have"
         )
     return math.prod(dims)
 
 
 def tensor_bytes(tensor: Any) -> int:
-    """The number of bytes that the numbers of a tensor take, as it declares them."""
+    """Return the number of bytes of a tensor's numbers, as it declares them."""
     return (
         checked_count(tensor.dims, f"tensor {tensor.name[:80]!r}")
         * np.dtype(TYPES.get(tensor.data_type, ("", "<f8", ""))[1]).itemsize
@@ -70,18 +69,18 @@ def tensor_bytes(tensor: Any) -> int:
 
 
 def to_array(tensor: Any, folder: Path | None, limit: int) -> Array:
-    """The numbers of a tensor; bfloat16 becomes float32.
+    """Return the numbers of a tensor; bfloat16 becomes float32.
 
     ``folder``: that of the model file, which external data must not leave. ``limit``: the greatest
-    number of bytes of one tensor.
-    Raises: KcalcError where dims and bytes do not fit, or for an element type that no rule reads.
+    number of bytes of one tensor. Raises: KcalcError if dims and bytes do not fit, or for an
+    element type that no rule reads.
     """
     what = f"tensor {tensor.name[:80]!r}"
     if tensor.data_type not in TYPES:
         kind = UNREAD_TYPES.get(tensor.data_type, f"number {tensor.data_type}")
         raise KcalcError(
-            f"onnx: {what} holds elements of type {kind}, which kcalc does not read; convert the "
-            f"model to float32"
+            f"onnx: {what} contains elements of type {kind}, which kcalc does not read; convert "
+            "the model to float32"
         )
     _, dtype, field = TYPES[tensor.data_type]
     count = checked_count(tensor.dims, what)
@@ -93,7 +92,7 @@ def to_array(tensor: Any, folder: Path | None, limit: int) -> Array:
     elif tensor.HasField("raw_data"):
         raw = tensor.raw_data  # a copy, at every access
         if len(raw) != size:
-            raise KcalcError(f"onnx: {what} declares {size} bytes and holds {len(raw)}")
+            raise KcalcError(f"onnx: {what} declares {size} bytes and contains {len(raw)}")
         flat = np.frombuffer(raw, dtype=dtype)
     else:
         flat = _numbers(getattr(tensor, field), count, dtype, what)
@@ -105,25 +104,25 @@ def to_array(tensor: Any, folder: Path | None, limit: int) -> Array:
 
 def _numbers(values: Any, count: int, dtype: str, what: str) -> Array:
     if len(values) != count:
-        raise KcalcError(f"onnx: {what} declares {count} numbers and holds {len(values)}")
-    if dtype == "<f2":  # written as the integer of the same bits
+        raise KcalcError(f"onnx: {what} declares {count} numbers and contains {len(values)}")
+    if dtype == "<f2":  # written as the integer with the same bits
         return _numbers(values, count, "<u2", what).view("<f2")
     found = np.array(values)
     if found.dtype.kind in "iu" and (found.astype(dtype) != found).any():
-        raise KcalcError(f"onnx: {what} holds numbers that its element type cannot")
+        raise KcalcError(f"onnx: {what} contains numbers that its element type cannot represent")
     return found.astype(dtype)
 
 
 def _external(tensor: Any, folder: Path | None, size: int, what: str) -> Any:
-    """The bytes of a tensor kept in a file beside the model.
+    """Return the bytes of a tensor in a file next to the model.
 
     Files outside the model's folder are never read.
     """
     entries = {item.key: item.value for item in tensor.external_data}
     if folder is None:
         raise KcalcError(
-            f"onnx: {what} keeps its numbers in another file; give the path of the .onnx file, "
-            f"not the model object"
+            f"onnx: {what} stores its numbers in another file; give the path of the .onnx file, "
+            "not the model object"
         )
     location = entries.get("location", "")
     start, length = (
@@ -140,7 +139,7 @@ def _external(tensor: Any, folder: Path | None, size: int, what: str) -> Any:
                 raise KcalcError(f"onnx: the external data of {what} is not an ordinary file")
             if start + size > state.st_size:
                 raise KcalcError(
-                    f"onnx: {what} needs {start + size} bytes of {location!r}, which holds "
+                    f"onnx: {what} needs {start + size} bytes of {location!r}, which has "
                     f"{state.st_size}"
                 )
             return b"" if not size else np.memmap(stream, mode="r", offset=start, shape=(size,))
@@ -154,16 +153,16 @@ def _whole(entries: dict[str, str], key: str, default: int, what: str) -> int:
     text = entries.get(key, str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise KcalcError(
-            f"onnx: the external data of {what} has the {key} {text[:40]!r}, which is no whole "
-            f"number >= 0"
+            f"onnx: the external data of {what} has the {key} {text[:40]!r}, which is not a whole "
+            "number >= 0"
         )
     return int(text)
 
 
 def _confined(folder: Path, location: str, what: str) -> Path:
-    """The file that a location names.
+    """Return the file that a location names.
 
-    Raises: KcalcError where it is absolute, goes up, or leads out of the folder by a link.
+    Raises: KcalcError if it is absolute, goes up, or leads out of the folder through a link.
     """
     parts = location.replace("\\", "/").split("/")
     if (
@@ -175,8 +174,8 @@ def _confined(folder: Path, location: str, what: str) -> Path:
         or ".." in parts
     ):
         raise KcalcError(
-            f"onnx: {what} keeps its numbers at {location[:80]!r}; external data must lie in the "
-            f"folder of the model"
+            f"onnx: {what} stores its numbers at {location[:80]!r}; external data must be in the "
+            "folder of the model"
         )
     try:
         home, file = folder.resolve(), (folder / location).resolve()

@@ -1,6 +1,6 @@
-"""Shapes behind operators that no rule reads.
+"""Shapes after operators that no rule reads.
 
-Kept by the operator, declared in the file, or inferred by the onnx package.
+They are the same as before, declared in the file, or inferred by the onnx package.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PLAIN = (1, 2, 3, 6, 7, 8)  # types of attributes: numbers and texts
 
 
 def shapes_of(node: Node) -> list[Found]:
-    """(shape, kind) of every output. Raises: KcalcError where one cannot be told."""
+    """Return (shape, kind) of every output. Raises: KcalcError if one is unknown."""
     if (
         node.op in SAME
         and node.inputs
@@ -70,13 +70,13 @@ def shapes_of(node: Node) -> list[Found]:
         name for name, found in zip(node.outputs, out, strict=True) if found is None and name
     ]
     if missing:
-        text = f"no rule reads it, and the file does not say which shape {missing[0][:80]!r} has"
+        text = f"no rule reads it, and the file does not give the shape of {missing[0][:80]!r}"
         raise node.fail(f"{text}; run onnx.shape_inference on the model first")
     return [found or ((1,), FLOAT) for found in out]
 
 
 def _of_type(declared: Any) -> Found | None:
-    """The shape and kind of a declared type, None where sizes other than the batch are open."""
+    """Return shape and kind of a declared type; None if sizes other than the batch are open."""
     if (
         declared is None
         or not declared.HasField("tensor_type")
@@ -103,12 +103,12 @@ def _declared(reader: Context, name: str) -> Found | None:
 
 
 def _inferred(node: Node) -> list[Found | None]:
-    """Output shapes of this one node by the shape inference of the onnx package."""
+    """Infer the output shapes of this one node with the onnx package."""
     return [_of_type(found) for found in inferred_types(node)]
 
 
 def plain_node(node: Node) -> Any:
-    """A node as the onnx package takes it, with names of its own and no tensors or graphs."""
+    """Return a node for the onnx package, with new names and without tensors or graphs."""
     onnx = package()
     inputs = ["" if value is None else f"i{i}" for i, value in enumerate(node.inputs)]
     proto = onnx.helper.make_node(node.op, inputs, [f"o{i}" for i in range(len(node.outputs))])
@@ -120,7 +120,7 @@ def plain_node(node: Node) -> Any:
 
 
 def inferred_types(node: Node) -> list[Any]:
-    """The types of a node's outputs by the package's shape inference, None for unknown ones."""
+    """Infer the types of a node's outputs with the onnx package; None for unknown ones."""
     onnx = package()
     nothing: list[Any] = [None] * len(node.outputs)
     if node.domain or any(a.type in (5, 10) for a in node.attributes.values()):
@@ -141,7 +141,7 @@ def inferred_types(node: Node) -> list[Any]:
             None,
             opset_imports=[onnx.helper.make_opsetid("", node.opset)],
         )
-    except Exception:  # the package raises classes of its own from C++
+    except Exception:  # the package raises its own classes from C++
         return nothing
     return [found.get(f"o{i}") for i in range(len(node.outputs))]
 

@@ -1,9 +1,9 @@
-"""Several written-out operations as one.
+"""Combine several written-out operations into one.
 
-Parts of a layer, normalisation by hand, attention in heads, attention that is fixed.
+They are parts of a layer, hand-written normalisation, attention in heads, and fixed attention.
 
-Everything here is decided by the functions of the operations, never by names, and left alone where
-these are not known.
+All decisions depend on the functions of the operations, never on names. Operations with unknown
+functions stay unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .stops import loosened, tightened, with_stops_first
 
 
 def rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
-    """(the trace after all rewriting rules, {new operation: the older one it was made for})."""
+    """Return (the rewritten trace, {new operation: the older one it was made for})."""
     if any(isinstance(op, Stopped) for op in trace.ops):
         before = _pruned(trace, with_stops_first(trace))
         after, born = _rewritten(loosened(before))
@@ -55,7 +55,7 @@ def _rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
         ((Moment, Pooling), with_norms),
         ((Attend, Contract), with_mixing),
     ]
-    if attends:  # whose parts of layers are cut with their heads
+    if attends:  # parts of their layers are cut with their heads
         rules = [((Moment, Pooling), with_norms), ((Attend, Contract), with_heads), *rules]
     for kinds, rule in [
         ((Part,), with_columns),
@@ -70,7 +70,7 @@ def _rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
                 made = _pruned(trace, edit)
             except KcalcError:
                 raise
-            except Exception as error:  # the operations stay as they are, with their own reasons
+            except Exception as error:  # the operations stay unchanged, with their original reasons
                 told = internal_error(error, f"the rewriting rule {rule.__name__}")
                 trace = replace(trace, remarks=(*trace.remarks, told))
                 continue
@@ -80,10 +80,10 @@ def _rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
 
 
 def _with_readers_aside(trace: Trace) -> Trace:
-    """The trace whose layers say whether operations read them that are about to be left out."""
+    """Mark layers that are also read by operations about to be left out."""
     ops = {op.name: op for op in trace.ops}
     live = needed(ops, trace.outputs)
-    used: set[str] = set()  # what is left out but is more than a part that is never used
+    used: set[str] = set()  # left out, but more than an unused part
     for op in reversed(trace.ops):
         if op.name not in live and (op.name in used or not isinstance(op, MOVES)):
             used |= {op.name, *op.reads}
@@ -103,7 +103,7 @@ def _with_readers_aside(trace: Trace) -> Trace:
 
 
 def _pruned(trace: Trace, edit: TraceEditor) -> Trace:
-    """The trace without operations that no output depends on.
+    """Return the trace without operations that no output depends on.
 
     Their unread weights would otherwise count as shared.
     """

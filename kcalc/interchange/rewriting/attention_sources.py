@@ -1,6 +1,6 @@
-"""From which layers the queries, keys and values of an attention come.
+"""Find the layers that produce the queries, keys and values of an attention.
 
-Its two products, followed up to whole channels.
+The inputs of its two products are followed up to whole channels.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ FOLLOWED = (*MOVES, Pointwise, Join)
 OVER_QUERIES = "its softmax is over the queries, not over the keys"
 VARYING = (
     "its mask depends on the input; read the model with a mask that is the same for all inputs, "
-    "or with none"
+    "or without one"
 )
-UNFOLLOWED = "its {} are made of whole feature maps in a way that is not followed"
+UNFOLLOWED = "its {} are computed from whole feature maps in a way that kcalc does not follow"
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionCore:
     """An attention before its heads are joined.
 
-    With the axes by which each operand is (examples, heads, tokens, width). ``scores``: the axes by
-    which the scores are (examples, heads, queries, keys); () where they are in this order.
+    For each operand it stores the axes that make it (examples, heads, tokens, width). ``scores``:
+    the axes that make the scores (examples, heads, queries, keys); () if they are in this order.
     """
 
     op: Any
@@ -69,9 +69,9 @@ class AttentionCore:
 
 @dataclass(frozen=True, eq=False)
 class ChannelSource:
-    """Whole channels that queries, keys or values are made of.
+    """Whole channels from which queries, keys or values are made.
 
-    Some ``rows`` of the output of ``op``.
+    They are some ``rows`` of the output of ``op``.
     """
 
     op: Op
@@ -79,19 +79,21 @@ class ChannelSource:
     rows: Rows
     norm: Normalise | None
     above: (
-        str  # where the examples stand first: ``op`` itself, or what is rearranged into its input
+        # an operation with the examples on axis 0: ``op`` itself, or what is rearranged into its
+        # input
+        str
     )
-    # the place (example, token) of every place of ``op``, None where they agree
+    # the place (example, token) of every place of ``op``; None if they agree
     places: Array | None
 
     @property
     def own_rows(self) -> set[int]:
-        """The rows of the parameter of a layer that its channels come from."""
+        """Return the rows of a layer's parameter that its channels come from."""
         rows = self.op.rows if isinstance(self.op, Linear) else None
         return set(self.rows if rows is None else (rows[row] for row in self.rows))
 
     def shares(self, other: ChannelSource) -> bool:
-        """Whether it shares channels with another source, or weights that make them."""
+        """Whether it shares channels, or weights that produce them, with another source."""
         same = self.op is other.op
         if isinstance(self.op, Linear) and isinstance(other.op, Linear):
             same = self.op.parameter == other.op.parameter
@@ -101,7 +103,7 @@ class ChannelSource:
 class Followed:
     """Operations in order, with the axes of their channels and examples.
 
-    And which of them depend on the input.
+    It also records which of them depend on the input.
     """
 
     def __init__(self, trace: Trace, ops: Mapping[str, Op], count: int) -> None:
@@ -118,9 +120,9 @@ class Followed:
             self.products[name] = self._product(op)
 
     def cores(self, op: Any) -> Iterator[AttentionCore]:
-        """The readings of an operation as an attention.
+        """Yield the readings of an operation as an attention.
 
-        One for every axis that may be that of the queries' tokens.
+        There is one for every axis that may contain the queries' tokens.
         """
         if isinstance(op, Attend):
             plain = tuple(range(len(op.shape)))
@@ -146,9 +148,9 @@ class Followed:
         return (op if isinstance(op, Softmax) else None), rate
 
     def _product(self, op: Op) -> tuple[Contract, str] | str | None:
-        """The product of queries and keys behind scores, and its letters in the order of axes.
+        """Return the product of queries and keys in the scores, and its letters by axis.
 
-        Or a reason why it is none.
+        If there is none, return a reason.
         """
         if isinstance(op, Contract):
             return op, op.terms.split("->")[1]
@@ -169,7 +171,7 @@ class Followed:
     def _written_out(
         self, op: Contract, side: int, top: Softmax, scores: Contract, letters: str, rate: float
     ) -> Iterator[AttentionCore]:
-        """softmax(q k^T) v from the letters of its two products."""
+        """Read softmax(q k^T) v from the letters of its two products."""
         first, out = scores.terms.split("->")
         pair, alike = first.split(","), len(top.shape) == len(letters)
         if not alike and top.axis != len(top.shape) - 1:
@@ -177,7 +179,7 @@ class Followed:
         seen = letters[top.axis] if alike else letters[-1]
         key = next((n for n in (0, 1) if seen in pair[n] and seen not in pair[1 - n]), None)
         if key is None or len(set(pair[0]) & set(pair[1]) - set(out)) != 1:
-            raise NoAttentionError("its scores are no products of queries and keys")
+            raise NoAttentionError("its scores are not products of queries and keys")
         width = (set(pair[0]) & set(pair[1]) - set(out)).pop()
         names, last = op.terms.split("->")
         mine, data = names.split(",")[side], names.split(",")[1 - side]
@@ -191,7 +193,9 @@ class Followed:
             heads = "".join(letter for letter in letters if letter not in (query, seen))
             again = _alike(mine, letters, (*heads, query, seen))
             if again is None:
-                raise NoAttentionError("its weights multiply values in a way that is not followed")
+                raise NoAttentionError(
+                    "its weights multiply values in a way that kcalc does not follow"
+                )
             *many, row, column = again
             wide = set(data) - set(mine)
             if column in last and row in data:
@@ -203,7 +207,9 @@ class Followed:
                 or not wide < set(last)
                 or row in data
             ):
-                raise NoAttentionError("its weights multiply values in a way that is not followed")
+                raise NoAttentionError(
+                    "its weights multiply values in a way that kcalc does not follow"
+                )
             channel = wide.pop()
             orders = (
                 _order(pair[1 - key], heads, query, width),
@@ -227,7 +233,7 @@ class Followed:
     # -- where queries, keys and values come from --------------------------------------------------
 
     def source(self, name: str, what: str) -> ChannelSource:
-        """The whole channels that one operand is made of."""
+        """Return the whole channels from which one operand is made."""
         norm: Normalise | None = None
         path: list[Op] = []
         while True:
@@ -260,20 +266,20 @@ class Followed:
             raise NoAttentionError(UNFOLLOWED.format(what))
         rows = _rows(op, axis, path)
         if len(rows) < op.shape[axis] and not (isinstance(op, Linear) and op.groups == 1):
-            raise NoAttentionError(f"its {what} are a part of the channels of {name}")
+            raise NoAttentionError(f"its {what} are only some of the channels of {name}")
         above, places = self._examples_first(op, axis, what)
         return ChannelSource(op, axis, rows, norm, above, places)
 
     def _mixes(self, op: Op, moving: int) -> bool:
-        """Whether an operation may be one of those that turn queries and keys."""
-        fixed = isinstance(op, Contract) and moving == 1  # every pair times a matrix of its own
+        """Whether an operation may be part of rotating queries and keys."""
+        fixed = isinstance(op, Contract) and moving == 1  # every pair times a different matrix
         return isinstance(op, Pointwise | Join) or computed(op) or fixed
 
     def _channel_axis(self, op: Op) -> int | None:
         return op.out_axis if isinstance(op, Linear) else self.axes.get(op.name)
 
     def _of_heads(self, norm: Normalise) -> bool:
-        """Whether a norm is over a part of the channels that its array holds, those of a head."""
+        """Whether a norm covers only some of the channels of its array, those of a head."""
         path, op = list[Op](), self.ops[norm.reads[0]]
         while isinstance(op, MOVES):
             path.append(op)
@@ -282,7 +288,7 @@ class Followed:
         return axis is not None and len(_rows(op, axis, path)) > norm.shape[norm.axes[0]]
 
     def _meeting(self, name: str) -> str | None:
-        """The one array from which an operation with several inputs is computed, or None.
+        """Return the one array from which an operation with several inputs is computed, or None.
 
         Rotary embeddings, for example, are computed from one array by several operations.
         """
@@ -299,7 +305,7 @@ class Followed:
     def _homogeneous(self, op: Op) -> bool:
         """Whether an elementwise operation, or one without a rule, is odd and homogeneous.
 
-        Sums, multiples by fixed numbers.
+        It may be a sum or a multiple by a fixed number.
         """
         if isinstance(op, Join):
             return True
@@ -317,14 +323,14 @@ class Followed:
         )
 
     def _drawn(self, name: str, random: np.random.Generator) -> Array:
-        """Numbers drawn at random for the outcome of an operation."""
+        """Draw random numbers for the outcome of an operation."""
         op = self.ops[name]
         drawn = random.standard_normal(op.shape)
         imaginary = getattr(op, "is_complex", False)
         return drawn + 1j * random.standard_normal(op.shape) if imaginary else drawn
 
     def _examples_first(self, op: Op, axis: int, what: str) -> tuple[str, Array | None]:
-        """Where the examples stand first, and the places of an array that has them elsewhere."""
+        """Return the source with examples on axis 0; also places if an array has them elsewhere."""
         if self.examples[op.name] == 0:
             return op.name, None
         path: list[Op] = []
@@ -350,7 +356,7 @@ class Followed:
         return name, moved[:, 0] // shape[-1]
 
     def whole(self, source: ChannelSource, values: Array) -> Array:
-        """The channels of a source as (examples, tokens, channels)."""
+        """Return the channels of a source as (examples, tokens, channels)."""
         flat = np.moveaxis(values, source.axis, -1).reshape(-1, values.shape[source.axis])[
             :, list(source.rows)
         ]
@@ -364,21 +370,21 @@ def _followed(op: Op) -> bool:
 
 
 def _order(word: str, heads: Sequence[str], token: str, width: str) -> tuple[Any, ...]:
-    """The axes of an operand as (examples and heads, tokens, width).
+    """Return the axes of an operand as (examples and heads, tokens, width).
 
-    None for an axis that it lacks.
+    None for a missing axis.
     """
     if set(word) - {*heads, token, width} or token not in word or width not in word:
-        raise NoAttentionError("its scores are no products of queries and keys")
+        raise NoAttentionError("its scores are not products of queries and keys")
     return tuple(
         word.index(letter) if letter in word else None for letter in (*heads, token, width)
     )
 
 
 def _alike(word: str, letters: str, wanted: Sequence[str]) -> list[str] | None:
-    """The letters of ``word`` for axes that are those of ``letters``, in the order ``wanted``.
+    """Return the letters of ``word`` for the axes ``letters``, in the order ``wanted``.
 
-    None where they are not.
+    None if they differ.
     """
     if len(word) == len(letters):
         return [word[letters.index(letter)] for letter in wanted]
@@ -386,7 +392,7 @@ def _alike(word: str, letters: str, wanted: Sequence[str]) -> list[str] | None:
 
 
 def _rows(op: Op, axis: int, path: Sequence[Op]) -> Rows:
-    """The channels of an operation that stand behind the operations that rearrange them."""
+    """Return the channels of an operation after the operations that rearrange them."""
     channels = np.arange(op.shape[axis]).reshape(
         [-1 if i == axis else 1 for i in range(len(op.shape))]
     )

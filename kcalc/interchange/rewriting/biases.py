@@ -1,4 +1,4 @@
-"""A layer and the bias that is added to it as one operation."""
+"""Combine a layer and the bias that is added to it into one operation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .editing import TraceEditor
 
 
 def join_biases(edit: TraceEditor) -> None:
-    """Replace every ``Linear + array`` by one Linear where the array is a bias.
+    """Replace every ``Linear + array`` by one Linear if the array is a bias.
 
     The array must have one entry per output channel, and the Linear no other reader.
     """
@@ -36,9 +36,9 @@ def join_biases(edit: TraceEditor) -> None:
 
 
 def _without_zeros(edit: TraceEditor, op: Op) -> Op:
-    """A sum with an array of zeros as its other addend.
+    """Simplify a sum in which the other addend is an array of zeros.
 
-    Biases added where heads are apart already.
+    Biases added after the heads were split.
     """
     if not isinstance(op, Pointwise) or op.label != "add" or len(op.reads) != 2:
         return op
@@ -58,7 +58,7 @@ def _without_zeros(edit: TraceEditor, op: Op) -> Op:
 
 
 def bias_added(ops: Mapping[str, Op], op: Op) -> tuple[Linear, Held] | None:
-    """The layer and the array by its channels that an operation adds, None for others."""
+    """Return the layer and the array by channel that an operation adds; None for others."""
     if not isinstance(op, Pointwise) or op.label != "add" or len(op.reads) != 2:
         return None
     read = [ops[name] for name in op.reads]

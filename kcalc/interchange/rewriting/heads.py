@@ -1,8 +1,7 @@
-"""Multi-head attention as one operation, with queries, keys and values traced to whole channels.
+"""Multi-head attention as one operation; its queries, keys and values come from whole channels.
 
-The scores are measured on numbers drawn at random: their scale, masks, rotary angles and biases
-follow from the functions of the operations. Attention that is none of these stays as it is, with
-the reason.
+The scores are measured on random numbers: their scale, masks, rotary angles and biases follow from
+the functions of the operations. Attention that does not fit stays unchanged, with the reason.
 """
 
 from __future__ import annotations
@@ -41,36 +40,36 @@ from .scores import EmptyRowError, ModelScores, NoAttentionError, biases_of, mea
 Array = np.ndarray
 LAYOUTS = ((0, 1), (1, 0))  # channels as (head, width) or as (width, head)
 BY_HEAD = (
-    "every head of its queries and keys is normalised by itself; read as normalised over all "
-    "channels, the same for wide heads"
+    "every head of its queries and keys is normalised separately; read as normalised over all "
+    "channels, which is the same for wide heads"
 )
-SHARED = "its {} and {} are made by the same weights; kernel maps take those of each as their own"
-UNMADE = "its {} and {} are the same feature map, with no weights of their own"
+SHARED = "its {} and {} come from the same weights; kernel maps treat them as separate ones"
+UNMADE = "its {} and {} are the same feature map, without separate weights"
 LARGE = (
-    "the scores of all heads are more numbers than are followed; give fewer tokens or examples as "
-    "example inputs"
+    "the scores of all heads contain more numbers than kcalc follows; give fewer tokens or "
+    "examples as example inputs"
 )
 BY_EXAMPLE = (
-    "its scores are no products of queries and keys, example by example; examples stand on axis 0 "
-    "(in PyTorch: batch_first=True)"
+    "its scores are not products of queries and keys, example by example; the examples must be "
+    "on axis 0 (in PyTorch: batch_first=True)"
 )
-REORDERED = "its heads are joined in an order that is not followed"
+REORDERED = "its heads are joined in an order that kcalc does not follow"
 
 
 def with_heads(trace: Trace) -> TraceEditor:
-    """The operations with every multi-head attention replaced by one operation.
+    """Replace every multi-head attention by one operation.
 
-    It stands between the layers that make its queries, keys and values.
+    It comes after the layers that make its queries, keys and values.
     """
     edit = _Heads(trace)
     left = [op.name for op in edit.ops.values() if isinstance(op, Attend | Contract)]
     while left:
         read = edit.read
-        # what stands above an attention is as it was
+        # operations before an attention are unchanged
         left = [name for name in reversed(left) if edit.refused(name)][::-1]
         if edit.read == read:
             break
-        edit.refresh()  # the axes behind attention that is read by now may be known
+        edit.refresh()  # axes after an attention may be known once it has been read
     edit.settle()
     return edit
 
@@ -88,14 +87,14 @@ class _Heads(MixingPlacement):
         self.refresh()
 
     def refresh(self) -> None:
-        """Follow channels, examples and the input through the operations as they are now."""
+        """Follow channels, examples and the input through the current operations."""
         self.ops = self.ordered()
         self.followed = Followed(self.trace, dict(self.ops), self.count)
 
     def refused(self, name: str) -> bool:
         """Put one operation in place of an attention.
 
-        True where that is refused, and the reason of the operation says why.
+        Returns True if this fails; the reason of the operation then says why.
         """
         before, op, reasons = dict(self.ops), self.ops.get(name), list[str]()
         try:
@@ -122,7 +121,7 @@ class _Heads(MixingPlacement):
         return True
 
     def settle(self) -> None:
-        """Give new operations the names of those whose places they take."""
+        """Give new operations the names of those that they replace."""
         live = self.reached()
         for name in [n for n in self.ops if n not in live and not isinstance(self.ops[n], Entry)]:
             del self.ops[name]
@@ -134,7 +133,7 @@ class _Heads(MixingPlacement):
     # -- one attention -----------------------------------------------------------------------------
 
     def _replaced(self, core: AttentionCore) -> bool:
-        """Put one operation in the place of a core; whether it attends."""
+        """Put one operation in place of a core, and return whether it attends."""
         sources = [
             self.followed.source(name, what)
             for name, what in zip(core.reads, ("queries", "keys", "values"), strict=True)
@@ -143,7 +142,7 @@ class _Heads(MixingPlacement):
             isinstance(s.op, Linear) and not np.any(np.asarray(s.op.weight)[list(s.rows)])
             for s in sources[:2]
         ):
-            return False  # queries or keys of zero weights mix tokens by fixed numbers
+            return False  # queries or keys with zero weights mix tokens by fixed numbers
         for (one, a), (two, b) in combinations(
             zip(sources, ("queries", "keys", "values"), strict=True), 2
         ):
@@ -166,7 +165,9 @@ class _Heads(MixingPlacement):
         if made is None or not np.allclose(
             _arranged(made, core.out, heads.shape), heads, rtol=1e-5, atol=1e-6
         ):
-            raise NoAttentionError("its weights multiply values in a way that is not followed")
+            raise NoAttentionError(
+                "its weights multiply values in a way that kcalc does not follow"
+            )
         fields = {
             "heads": scores.heads,
             "key_heads": scores.key_heads,
@@ -187,7 +188,7 @@ class _Heads(MixingPlacement):
     def _drawn(
         self, core: AttentionCore, sources: Sequence[ChannelSource], seed: int
     ) -> tuple[ModelScores, Array, DoubleEvaluation]:
-        """Scores and values on numbers drawn at random at the sources."""
+        """Return scores and values on random numbers at the sources."""
         given = {
             name: self._random(seed, n, self.ops[name].shape)
             for n, name in enumerate(dict.fromkeys(s.op.name for s in sources))
@@ -197,7 +198,7 @@ class _Heads(MixingPlacement):
         known = [array for array in arrays if array is not None]
         if len(known) < 3:
             raise NoAttentionError(
-                "its queries, keys or values depend on arrays that are not followed"
+                "its queries, keys or values depend on arrays that kcalc does not follow"
             )
         split = [
             _ordered(array, order, self.count)
@@ -212,12 +213,12 @@ class _Heads(MixingPlacement):
             parts.append(turned(part, channels, source.norm, what))
         (queries, turn), (keys, other), (values, moved) = parts
         if moved is not None:
-            raise NoAttentionError("its values are turned by rotary embeddings, which has no rule")
+            raise NoAttentionError("rotary embeddings rotate its values, which has no rule")
         if (turn is None) != (other is None) or (
             turn is not None and other is not None and not turn.like(other)
         ):
             raise NoAttentionError(
-                "its queries and keys are turned by rotary embeddings in different ways"
+                "rotary embeddings rotate its queries and keys in different ways"
             )
         if keys.shape[1] != values.shape[1]:
             raise NoAttentionError(
@@ -238,7 +239,7 @@ class _Heads(MixingPlacement):
         )
 
     def _random(self, seed: int, number: int, shape: tuple[int, ...]) -> Array:
-        """Numbers drawn at random, the same for arrays of the same shape in every attention."""
+        """Draw random numbers, the same for arrays of the same shape in every attention."""
         key = (seed, number, shape)
         if key not in self.numbers:
             self.numbers[key] = np.random.default_rng((seed, number)).standard_normal(shape)
@@ -247,16 +248,16 @@ class _Heads(MixingPlacement):
     def _actual(
         self, core: AttentionCore, numbers: DoubleEvaluation, split: Sequence[Array], raw: Array
     ) -> Array:
-        """The scores of the model, before its softmax."""
+        """Return the scores of the model before its softmax."""
         if core.softmax is not None:
             found = numbers(core.softmax.reads[0])
             if found is None:
                 raise NoAttentionError(
-                    "its scores depend on arrays that are not followed, such as a mask that "
+                    "its scores depend on arrays that kcalc does not follow, such as a mask that "
                     "depends on the input"
                 )
             if found.size != raw.size:
-                raise NoAttentionError("its scores are not those of all tokens in every head")
+                raise NoAttentionError("its scores do not cover all tokens in every head")
             return (found.transpose(core.scores) if core.scores else found).reshape(raw.shape)
         mask = None
         if len(core.op.reads) > 3:
@@ -270,7 +271,7 @@ class _Heads(MixingPlacement):
         ).reshape(raw.shape)
 
     def _mask_given(self, core: AttentionCore) -> bool:
-        """Whether scores are masked by an array, which has as many tokens as the example."""
+        """Whether an array with as many tokens as the example masks the scores."""
         if core.softmax is None:
             return len(core.op.reads) > 3
         left = [core.softmax.reads[0]]
@@ -291,9 +292,9 @@ class _Heads(MixingPlacement):
         numbers: DoubleEvaluation,
         fields: dict[str, Any],
     ) -> None:
-        """Put the attention operation at the place where its heads are joined.
+        """Put the attention operation where its heads are joined.
 
-        Where tokens stand before examples there, the layer that follows may be replaced too.
+        If tokens come before examples there, the next layer may be replaced too.
         """
         count, _, tokens, _ = heads.shape
         wanted = [
@@ -366,8 +367,8 @@ class _Heads(MixingPlacement):
     def _behind(self, core: AttentionCore, layer: Linear, made: Attention, tokens: int) -> None:
         """Replace a layer that reads tokens before examples by one with examples first.
 
-        The operations that follow it are rearranged up to the array in which the original order of
-        axes is restored.
+        The operations after it are rearranged, up to the array that restores the original order of
+        axes.
         """
         shape = (self.count, tokens, layer.shape[-1])
         twin = replace(
@@ -386,7 +387,7 @@ class _Heads(MixingPlacement):
             there, name = through(there, [op]), op.name
 
     def _channels(self, source: ChannelSource, heads: int, core: AttentionCore) -> str:
-        """The name of an operation that emits only the channels of a source, examples first."""
+        """Return an operation that emits only the channels of a source, with examples first."""
         op = source.op
         key = (op.name, source.rows)
         if key not in self.made or self.made[key] not in self.ops:
@@ -436,7 +437,7 @@ class _Heads(MixingPlacement):
         return name
 
     def _normed(self, source: ChannelSource, name: str, heads: int) -> str:
-        """A norm of every head as one of all channels."""
+        """Return a norm of every head as one of all channels."""
         assert source.norm is not None
         key = (source.norm.name, source.rows)
         if key not in self.made or self.made[key] not in self.ops:
@@ -460,7 +461,7 @@ class _Heads(MixingPlacement):
 
 
 def _ordered(array: Array, order: Sequence[int | None], count: int) -> Array:
-    """An operand as (examples, heads, tokens, width), heads that it lacks as one."""
+    """Return an operand as (examples, heads, tokens, width), with missing heads as one."""
     there = array.transpose([axis for axis in order if axis is not None])
     if order[0] is None or there.shape[0] % count:
         raise NoAttentionError(BY_EXAMPLE)
@@ -469,7 +470,7 @@ def _ordered(array: Array, order: Sequence[int | None], count: int) -> Array:
 
 
 def _equal(array: Array, wanted: Array) -> bool:
-    """Whether the numbers of an array, in their order, are those of another one."""
+    """Whether two arrays contain the same numbers in the same order."""
     return np.allclose(array.reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-6)
 
 

@@ -1,7 +1,7 @@
-"""Ids as a model looks them up in tables, and inputs that a model cuts into parts.
+"""Ids that a model looks up in tables, and inputs that a model cuts into parts.
 
 Functions that keep every id of the table, as ``where(i < 0, i + V, i)``, are left out. A column of
-ids, and a part of the channels of an input, is an input of its own.
+ids, or a part of the channels of an input, becomes a separate input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ID = sp.Symbol("i", real=True)
 
 
 def with_ids(trace: Trace) -> TraceEditor:
-    """The operations, embeddings reading the ids themselves where nothing between changes them."""
+    """Let embeddings read the ids directly if nothing between changes them."""
     edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     for op in trace.ops:
         if isinstance(op, Lookup):
@@ -32,10 +32,10 @@ def with_ids(trace: Trace) -> TraceEditor:
 
 
 def with_columns(trace: Trace) -> TraceEditor:
-    """The operations, the parts that a model takes of an input (examples, channels) as inputs.
+    """Turn the parts that a model takes of an input (examples, channels) into inputs.
 
-    Ids may be read several times; other parts only where nothing else is read of the input and they
-    do not overlap.
+    Ids may be read several times. Other parts must not overlap, and nothing else may read the
+    input.
     """
     edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     ids, readers = id_arrays(trace), edit.readers()
@@ -67,18 +67,18 @@ def with_columns(trace: Trace) -> TraceEditor:
 
 
 def _casts(op: Op | None) -> bool:
-    """Whether an operation passes ids on: also where they come as real numbers."""
+    """Whether an operation passes ids on, even as real numbers."""
     return isinstance(op, Pass) or (isinstance(op, NotRead) and op.what == CAST)
 
 
 def _input(edit: TraceEditor, entry: Op, column: Sequence[int]) -> Entry:
-    """The input that some channels of an input are."""
+    """Return the input that consists of some channels of an input."""
     name = edit.names(f"{entry.name}[{span(tuple(column))}]")
     return entry.become(Entry, name=name, shape=(entry.shape[0], len(column)), part=True)
 
 
 def _ids(edit: TraceEditor, op: Lookup) -> str:
-    """The array of ids that an embedding looks up."""
+    """Return the array of ids that an embedding looks up."""
     name = op.reads[0]
     sources: set[str] = set()
     value = _expression(edit, name, sources)
@@ -92,9 +92,9 @@ def _ids(edit: TraceEditor, op: Lookup) -> str:
 
 
 def _expression(edit: TraceEditor, name: str, sources: set[str]) -> Any:
-    """An id as a function of that of the arrays ``sources`` above, which are added here.
+    """Return an id as a function of the ids in earlier arrays, which are added to ``sources``.
 
-    None where it is no elementwise function.
+    None if it is not an elementwise function.
     """
     op = edit.ops[name]
     if not isinstance(op, Pointwise | Reshape) and not _casts(op):
@@ -109,7 +109,7 @@ def _expression(edit: TraceEditor, name: str, sources: set[str]) -> Any:
         return parts[0]
     try:
         return op.function(*parts)
-    except Exception:  # a function that has no plain expression is not followed
+    except Exception:  # functions without a plain expression are not followed
         return None
 
 

@@ -1,10 +1,10 @@
-"""Rewriting of attention with input-independent weights as a fixed mixing of tokens.
+"""Rewrite attention with input-independent weights as a fixed mixing of tokens.
 
-The weights do not depend on the input where the weights of queries or keys are zero.
+The weights do not depend on the input if the weights of queries or keys are zero.
 
-The matrix is computed from the known values of queries, keys and masks. Where heads split the
-channels, one matrix for all heads, the reshapes around it are left out; the replacement is checked
-against the model on numbers drawn at random.
+The matrix is computed from the known values of queries, keys and masks. If heads split the channels
+and one matrix serves all heads, the reshapes around it are left out. The replacement is checked
+against the model on random numbers.
 """
 
 from __future__ import annotations
@@ -34,23 +34,25 @@ from .mixing_position import MixingPlacement
 from .numbers import TooLargeError, attention_weights, elementwise, masked_scores, softmax
 
 TEXT = (
-    "attention whose query or key weights are 0 as they stand, so that it mixes the tokens of "
-    "every input alike: exact for kernel maps at "
-    "initialisation; tangent kernels and gradients leave its query and key weights out"
+    "attention whose current query or key weights are 0, so it mixes the tokens of every input "
+    "in the same way: exact for kernel maps at initialisation; tangent kernels and gradients "
+    "leave its query and key weights out"
 )
 FIXED = "it mixes the locations by fixed numbers, the same for all heads"
 PER_HEAD = (
-    "its heads (or examples) mix tokens by matrices of their own, while one layer mixes all "
-    "channels alike"
+    "its heads (or examples) mix tokens by different matrices, while a layer mixes all channels "
+    "in the same way"
 )
-ATTENTION = "the weights of its sums are computed from the input in a way that is not followed"
+ATTENTION = (
+    "the weights of its sums are computed from the input in a way that kcalc does not follow"
+)
 CLOSE = 1e-9
-MASKED = 1e3  # scores so far below the greatest are masked: their weight is 0 in double precision
+MASKED = 1e3  # scores this far below the greatest are masked: their weight is 0 in double precision
 SHIFTS = (-31.7, -2.3, 0.6, 1.9, 47.1)
 
 
 def with_mixing(trace: Trace) -> TraceEditor:
-    """The operations with every attention that mixes all inputs alike as a Mixed."""
+    """Turn every attention that mixes all inputs in the same way into a Mixed."""
     edit = _Mixing(trace)
     for op in list(edit.ops.values()):
         if op.name in edit.ops and isinstance(op, Attend | Contract):
@@ -84,7 +86,7 @@ class _Mixing(MixingPlacement):
     # -- the matrix --------------------------------------------------------------------------------
 
     def attempt(self, op: Any) -> None:
-        """Replace an attention by a Mixed where one matrix mixes all heads and inputs."""
+        """Replace an attention by a Mixed if one matrix mixes all heads and inputs."""
         found = self._attended(op) if isinstance(op, Attend) else self._contracted(op)
         if found is None:
             self._named_attention(op)
@@ -180,9 +182,9 @@ class _Mixing(MixingPlacement):
         )
 
     def _contracted(self, op: Contract) -> FoundMixing | None:
-        """Known attention weights multiplied with an array that depends on the input.
+        """Read known attention weights multiplied by an array that depends on the input.
 
-        The weights come from a softmax or are fixed ones, by head.
+        The weights come from a softmax or are fixed, by head.
         """
         terms, out = op.terms.split("->")
         names = terms.split(",")
@@ -216,9 +218,9 @@ class _Mixing(MixingPlacement):
         )
 
     def _weights(self, name: str) -> np.ndarray | None:
-        """The values of operations that do not depend on the input.
+        """Return the values of operations that do not depend on the input.
 
-        a softmax's also where its scores are known up to a number per row.
+        For a softmax it suffices to know its scores up to a number per row.
         """
         array = self.facts(name)
         if array is not None:
@@ -239,9 +241,9 @@ class _Mixing(MixingPlacement):
             name = self.ops[name].reads[0]
 
     def _scores(self, name: str, axis: int) -> np.ndarray | None:
-        """Scores up to terms that are constant along ``axis``.
+        """Return scores up to terms that are constant along ``axis``.
 
-        Keys that are the same for every token give 0.
+        Keys that are equal for all tokens give 0.
         """
         op = self.ops[name]
         known = self.facts(name)
@@ -268,10 +270,10 @@ class _Mixing(MixingPlacement):
         return None
 
     def _affine(self, op: Pointwise, axis: int) -> np.ndarray | None:
-        """The values of a function of scores, known up to a shift of each row, or None.
+        """Return the values of a function of scores, known up to a shift of each row, or None.
 
-        The function must turn a shift of a whole row of scores into a shift of the whole row of
-        values; far negative entries are exempt.
+        If a whole row of scores is shifted, the function must shift the whole row of values;
+        strongly negative entries are exempt.
         """
         moving = [i for i, name in enumerate(op.reads) if self.facts(name) is None]
         if len(moving) != 1 or self.ops[op.reads[moving[0]]].shape != op.shape:

@@ -1,7 +1,7 @@
 """The position of a token mixing among a model's operations.
 
-It is moved outside the reshapes by which heads split the channels, and the result is checked on
-numbers drawn at random.
+It is moved outside the reshapes with which heads split the channels, and the result is checked on
+random numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MixingPlacement(TraceEditor):
         self.facts = DoubleEvaluation(self.ops, {}, lambda _: None)
 
     def _placed(self, core: Mixed) -> bool:
-        """Put a Mixed in where the channels are whole; whether there is such a place."""
+        """Put a Mixed where the channels are whole, and return whether there is such a place."""
         channels = self.axes.get(core.reads[0])
         self.ops[core.name] = core
         if (
@@ -52,7 +52,7 @@ class MixingPlacement(TraceEditor):
         return False
 
     def _upward(self, name: str) -> Iterator[tuple[str, Linear | None]]:
-        """Arrays from which the values are rearranged, or made by one layer and rearranged."""
+        """Yield arrays that are rearranged into the values, perhaps after one layer."""
         layer: Linear | None = None
         while True:
             if self.examples[name] == 0 and (layer is not None or self.axes.get(name) is not None):
@@ -65,7 +65,7 @@ class MixingPlacement(TraceEditor):
             name = op.reads[0]
 
     def _downward(self, name: str) -> Iterator[tuple[str, Linear | None]]:
-        """Arrays into which the outcome is rearranged, perhaps by way of one layer."""
+        """Yield arrays into which the outcome is rearranged, perhaps after one layer."""
         layer: Linear | None = None
         readers = self.readers()
         while True:
@@ -82,9 +82,9 @@ class MixingPlacement(TraceEditor):
     def _equal(
         self, core: Mixed, first: str, layer: Linear | None, last: str, second: Linear | None
     ) -> list[Op] | None:
-        """Operations from ``first`` to ``last`` without rearrangements, or None.
+        """Return operations from ``first`` to ``last`` without rearrangements, or None.
 
-        They are returned if they compute the same as the original ones.
+        They must compute the same as the original ones.
         """
         rank, size = len(self.ops[first].shape), core.matrix.shape[1]
         channels = rank - 1 if layer is not None or second is not None else self.axes[first]
@@ -118,7 +118,7 @@ class MixingPlacement(TraceEditor):
         return None
 
     def width(self, made: list[Op], name: str) -> int:
-        """The size of the last axis of an operation, old or new."""
+        """Return the size of the last axis of an operation, old or new."""
         return next((op for op in made if op.name == name), self.ops.get(name, made[0])).shape[-1]
 
     def _chain(
@@ -170,7 +170,7 @@ class MixingPlacement(TraceEditor):
         self.axes, self.examples = channel_axes(current), example_axes(self.ordered())
 
     def _renamed(self, pairs: list[tuple[str, str]]) -> None:
-        """Give new operations the names of those that nothing needs any more."""
+        """Give new operations the names of those that are no longer needed."""
         live = self.reached()
         self.ops = {
             name: op for name, op in self.ops.items() if name in live or isinstance(op, Entry)
@@ -186,9 +186,9 @@ class MixingPlacement(TraceEditor):
 
 
 def example_axes(ops: dict[str, Op]) -> dict[str, int | None]:
-    """{operation: the axis of its output that carries the examples}.
+    """Return {operation: the axis of its output that carries the examples}.
 
-    The axis is None where a reshape may have mixed the examples with other axes.
+    The axis is None if a reshape may have mixed the examples with other axes.
     """
     out: dict[str, int | None] = {}
     for name, op in ops.items():

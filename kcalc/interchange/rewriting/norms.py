@@ -1,8 +1,8 @@
-"""Normalisation written by hand: (x - mean x) / sqrt(var x + epsilon), in any order of steps.
+"""Hand-written normalisation: (x - mean x) / sqrt(var x + epsilon), in any order of steps.
 
 Or x / sqrt(mean x^2 + epsilon). An operation computes F(x, m, s) from a feature map x and its means
-m of x and s of x^2 over some axes. It normalises if it is linear in x, with a slope that depends
-on the variance (or on s alone) as factor / sqrt(variance + epsilon) does, and no shift at x = m.
+m of x and s of x^2 over some axes. It is a normalisation if it is linear in x, does not shift x =
+m, and its slope is factor / sqrt(variance + epsilon), or the same with s for the variance.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from .editing import TraceEditor
 X, Z = sp.Symbol("x", real=True), sp.Symbol("z", real=True)
 M1, M2 = sp.Symbol("m", real=True), sp.Symbol("s", positive=True)
 V = sp.Symbol("v", positive=True)
-DEPTH = 3  # elementwise steps between an array and the moment taken of it
+DEPTH = 3  # elementwise steps between an array and its moment
 STEPS = 60  # operations of one normalisation
 LARGEST = 300  # operations in one expression
-PLAIN = 1e-7  # by which a factor 1 may be rounded
-SMALL = 1e-2  # greatest epsilon that is taken for one
+PLAIN = 1e-7  # relative rounding of a factor 1
+SMALL = 1e-2  # greatest number that counts as an epsilon
 REFUSED = (KcalcError, TypeError, ValueError, ArithmeticError, AttributeError, sp.PolynomialError)
 
 
@@ -53,7 +53,7 @@ REFUSED = (KcalcError, TypeError, ValueError, ArithmeticError, AttributeError, s
 class FoundNorm:
     """A normalisation: its last operation.
 
-    ``gain`` and ``bias`` are expressions in the symbols of held arrays.
+    ``gain`` and ``bias`` are expressions in the symbols of constant arrays.
     """
 
     end: str
@@ -65,18 +65,18 @@ class FoundNorm:
 
 
 def with_norms(trace: Trace) -> TraceEditor:
-    """The operations with every normalisation by hand as one; its gains stay as they are.
+    """Combine every hand-written normalisation into one operation; its gains do not change.
 
-    The factor that an unbiased variance brings in stands behind it.
+    The factor of an unbiased variance comes after it.
     """
     return Norms({op.name: op for op in trace.ops}, trace.outputs).run()
 
 
 class Norms(TraceEditor):
-    """A copy of the operations in which normalisations by hand become a Normalise each.
+    """A copy of the operations in which each hand-written normalisation becomes a Normalise.
 
-    ``channel_axis``: where channels stand in an image. Gains and biases become those of the
-    normalisation, also behind one without any, and BatchNorm is recognised. None: neither.
+    ``channel_axis``: the axis of channels in images. Gains and biases become part of the
+    normalisation, even after one without any, and BatchNorm is recognised. None: neither happens.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Norms(TraceEditor):
         return self
 
     def _attempt(self, name: str) -> None:
-        """Replace the normalisation that an operation is, or begins."""
+        """Replace the normalisation that an operation is part of, if any."""
         op: Any = self.ops[name]
         if self._starts(op):
             any(self._replaced(base, op.axes) for base in self._bases(op.reads[0]))
@@ -108,12 +108,12 @@ class Norms(TraceEditor):
             self._replaced(name, op.axes)
 
     def _starts(self, op: Any) -> bool:
-        """Whether an operation is a moment over whole axes that a normalisation may begin with."""
+        """Whether an operation is a moment over whole axes that may begin a normalisation."""
         mean = isinstance(op, Pooling) and op.kind == "mean" and op.window is None
         return (mean or isinstance(op, Moment)) and (self.whole or 0 not in op.axes)
 
     def _bases(self, name: str) -> list[str]:
-        """The arrays of which the moment may be taken, the nearest first."""
+        """Return the arrays whose moment this may be, the nearest first."""
         found = level = [self._same(name)]
         shape = self.ops[name].shape
         for _ in range(DEPTH):
@@ -125,13 +125,13 @@ class Norms(TraceEditor):
         return found
 
     def _same(self, name: str) -> str:
-        """The array behind operations that only pass it on."""
+        """Return the array before operations that only pass it on."""
         while isinstance(op := self.ops[name], Pass):
             name = op.reads[0]
         return name
 
     def _cone(self, base: str) -> Iterable[Op]:
-        """The operations of a possible normalisation that depend on an array, in order."""
+        """Return the operations of a possible normalisation that depend on an array, in order."""
         seen, queue = set[str](), [base]
         while queue and len(seen) < STEPS:
             for name in self.behind.get(queue.pop(0), ()):
@@ -142,14 +142,14 @@ class Norms(TraceEditor):
         return [self.ops[name] for name in sorted(seen, key=self.places.__getitem__)]
 
     def _replaced(self, base: str, axes: tuple[int, ...]) -> bool:
-        """Write the longest normalisation of ``base`` that can be; whether there was any."""
+        """Write the longest possible normalisation of ``base``; return whether there was any."""
         found = self._followed(Steps(self, base, axes))
         return any(self._written(base, axes, form) for form in reversed(found))
 
     def _followed(self, steps: Steps) -> list[FoundNorm]:
-        """The normalisation of an array, and the same with gains; empty where there is none.
+        """Return the normalisation of an array, also with gains; empty if there is none.
 
-        Gains and biases are left out where other operations read the values before them.
+        Gains and biases are left out if other operations read the values before them.
         """
         found: list[FoundNorm] = []
         for op in self._cone(steps.base):
@@ -191,7 +191,7 @@ class Norms(TraceEditor):
     # -- writing -----------------------------------------------------------------------------------
 
     def _written(self, base: str, axes: tuple[int, ...], found: FoundNorm) -> bool:
-        """Put one operation in the place of a normalisation; whether its gains go by channel."""
+        """Replace a normalisation by one operation; return whether its gains differ by channel."""
         end, before = self.ops[found.end], self.ops[base]
         if not self.whole:
             self._alone(_norm(end, base, found.kind, axes, 1, found.epsilon), found.factor)
@@ -221,7 +221,7 @@ class Norms(TraceEditor):
         return fits
 
     def _alone(self, norm: Normalise, factor: float) -> None:
-        """Write a normalisation, and its factor behind it where it has one."""
+        """Write a normalisation and, after it, its factor if it has one."""
         if abs(factor - 1) < PLAIN:
             self.ops[norm.name] = norm
             return
@@ -233,7 +233,7 @@ class Norms(TraceEditor):
 
 
 class Steps:
-    """The expressions of operations behind ``base``, which is X, or Z where it is normalised."""
+    """The expressions of operations after ``base``, which is X, or Z if it is normalised."""
 
     def __init__(self, norms: Norms, base: str, axes: tuple[int, ...]) -> None:
         self.ops, self.held, self.base, self.axes = norms.ops, norms.whole, base, axes
@@ -241,12 +241,12 @@ class Steps:
         self.count = prod(self.shape[a] for a in axes)
         self.kept = tuple(1 if a in axes else size for a, size in enumerate(self.shape))
         self.reduced = tuple(size for a, size in enumerate(self.shape) if a not in axes)
-        leading = axes == tuple(range(len(axes)))  # so that their means broadcast as they are
+        leading = axes == tuple(range(len(axes)))  # keeps their means broadcastable
         self.beside = (self.kept, self.reduced) if leading else (self.kept,)
         self.known: dict[str, Any] = {base: Z if isinstance(norms.ops[base], Normalise) else X}
 
     def expression(self, op: Op) -> Any:
-        """The expression of an operation, None for others."""
+        """Return the expression of an operation; None for others."""
         inner = self.known.get(op.reads[0])
         try:
             if isinstance(op, Pass):
@@ -285,7 +285,7 @@ class Steps:
 
 
 def _moment(op: Pooling | Moment, inner: Any, count: int) -> Any:
-    """The moment of a polynomial in X, by the mean M1 of X and the mean M2 of its square."""
+    """Return the moment of a polynomial in X, given the means M1 of X and M2 of its square."""
     if isinstance(op, Pooling):
         return _mean(inner)
     if op.kind == "norm":
@@ -298,7 +298,7 @@ def _moment(op: Pooling | Moment, inner: Any, count: int) -> Any:
 
 
 def _mean(expr: Any) -> Any:
-    """The mean of a polynomial of degree at most 2, whose other numbers are means themselves."""
+    """Return the mean of a polynomial of degree at most 2 whose other numbers are means."""
     if not expandable(expr):
         raise ValueError
     poly = sp.Poly(sp.expand(expr), X)
@@ -309,7 +309,7 @@ def _mean(expr: Any) -> Any:
 
 
 def _without_floor(expr: Any) -> Any:
-    """Max(y, tiny) of means as y: it keeps a length or a variance from being 0."""
+    """Replace max(y, tiny) of means by y; the maximum keeps a length or a variance from being 0."""
     for top in expr.atoms(sp.Max):
         numbers = [a for a in top.args if a.is_number and 0 <= float(a) <= SMALL]
         rest = [a for a in top.args if a not in numbers]
@@ -320,10 +320,10 @@ def _without_floor(expr: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
-    """(kind, epsilon, factor, gain, bias) if the expression is a normalisation, else None.
+    """Return (kind, epsilon, factor, gain, bias) if the expression is a normalisation, else None.
 
     The form is factor gain (X - M1) / sqrt(M2 - M1^2 + epsilon) + bias, or that without the mean;
-    gain and bias are made of held arrays.
+    gain and bias depend only on constant arrays.
     """
     if not expandable(expr):
         return None
@@ -353,7 +353,7 @@ def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
 def kind_over(
     kind: str, shape: tuple[int, ...], axes: tuple[int, ...], channels: int
 ) -> tuple[str, tuple[int, ...], int] | None:
-    """(kind, axes, groups) of a normalisation over axes, None for one that has no name."""
+    """Return (kind, axes, groups) of a normalisation over axes; None if it has no name."""
     rank = len(shape)
     kept = [a for a in range(rank) if a not in axes]
     if 0 in axes:
@@ -371,9 +371,9 @@ def _norm(
 
 
 def _array(ops: dict[str, Op], expr: Any, rank: int, channels: Sequence[int]) -> Array | None:
-    """The values of an expression in held arrays, without axes of size 1.
+    """Return the values of an expression in constant arrays, without axes of size 1.
 
-    None where they differ along other axes than those of the channels.
+    None if they vary along axes other than the channels.
     """
     symbols = sorted(expr.free_symbols, key=str)
     held: list[Any] = [ops[str(symbol).removeprefix("held:")] for symbol in symbols]
@@ -385,7 +385,7 @@ def _array(ops: dict[str, Op], expr: Any, rank: int, channels: Sequence[int]) ->
 
 def _grouped(ops: dict[str, Op], base: str, axes: tuple[int, ...], found: FoundNorm,
              outputs: tuple[str, ...]) -> tuple[str, str, int, tuple[int, ...]] | None:  # fmt: skip
-    """Group normalisation: channels split in two axes before, joined again after.
+    """Read group normalisation: channels split into two axes before, joined again after.
 
     (last operation, source, groups, axes).
     """

@@ -1,6 +1,6 @@
-"""Values of operations in numbers.
+"""Numerical values of operations.
 
-Of those that do not depend on the input, or on inputs drawn at random.
+They are known if they do not depend on the input, or if inputs are drawn at random.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ LARGEST = 2**24
 
 
 class TooLargeError(Exception):
-    """An array with more numbers than are followed."""
+    """An array with more numbers than kcalc follows."""
 
 
 class DoubleEvaluation:
     """Evaluates operations one by one in double precision.
 
-    ``leaf`` gives the values at which it stops, None for unknown ones.
+    ``leaf`` returns the values at which it stops, None for unknown ones.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DoubleEvaluation:
         self.known: dict[str, Array | None] = dict(given)
 
     def __call__(self, name: str, depth: int = 0) -> Array | None:
-        """The array, None where it is not known."""
+        """Return the array; None if it is unknown."""
         if name not in self.known:
             op = self.ops[name]
             if int(np.prod(op.shape, dtype=np.int64)) > LARGEST:
@@ -83,9 +83,9 @@ class DoubleEvaluation:
         return self.leaf(op) if out is None else out
 
     def _partly(self, op: Op, arrays: list[Array | None]) -> Array | None:
-        """A product with zeros is 0 for every other factor.
+        """Evaluate a product with zeros, which is 0 for every other factor.
 
-        a concatenation may be known in part.
+        A concatenation may be known in part.
         """
         if isinstance(op, Contract) and any(
             array is not None and not array.any() for array in arrays
@@ -94,9 +94,9 @@ class DoubleEvaluation:
         return self.leaf(op)
 
     def _layer(self, op: Linear, depth: int) -> Array | None:
-        """Channels whose weights are all 0 are their bias.
+        """Evaluate channels whose weights are all 0: they equal their bias.
 
-        The others are known only if the layer's input is.
+        Other channels are known only if the layer's input is.
         """
         if (
             any(k != 1 for k in op.kernel)
@@ -122,20 +122,20 @@ def _along(values: Array, axis: int, rank: int) -> Array:
 def softmax(scores: Array, axis: int = -1) -> Array:
     """exp(x) / sum exp(x), of entries that may be -infinity."""
     top = scores.max(axis=axis, keepdims=True)
-    # a row of infinities comes out as nan, which no caller takes for weights
+    # a row of infinities gives nan, which no caller accepts as weights
     with np.errstate(invalid="ignore"):
         powers = np.exp(scores - top)
         return powers / powers.sum(axis=axis, keepdims=True)
 
 
 def attention_weights(op: Attend, queries: Array, keys: Array, mask: Array | None) -> Array:
-    """The matrix (..., T, S) of an Attend."""
+    """Return the matrix (..., T, S) of an Attend."""
     scores = op.scale * queries @ np.swapaxes(keys, -1, -2)
     return softmax(masked_scores(op, scores, mask))
 
 
 def masked_scores(op: Attend, scores: Array, mask: Array | None) -> Array:
-    """Scores with the masks of an Attend added."""
+    """Return scores with the masks of an Attend added."""
     if op.causal:
         scores = np.where(np.tril(np.ones(scores.shape[-2:], dtype=bool)), scores, -np.inf)
     return scores if mask is None else scores + mask
@@ -147,7 +147,7 @@ def _attend(op: Any, arrays: list[Any]) -> Array:
 
 
 def elementwise(op: Any, arrays: list[Any]) -> Array | None:
-    """The numbers of a Pointwise; None where it has no expression."""
+    """Return the numbers of a Pointwise; None if it has no expression."""
     symbols = sp.symbols(f"a:{len(arrays)}", real=True)
     try:
         expr = op.function(*symbols)
@@ -158,7 +158,7 @@ def elementwise(op: Any, arrays: list[Any]) -> Array | None:
                 np.asarray(lambdify(symbols, expr, ["scipy", "numpy"])(*arrays), dtype=np.float64),
                 op.shape,
             )
-    except Exception:  # a function that has no plain expression is not followed
+    except Exception:  # functions without a plain expression are not followed
         return None
 
 
@@ -182,14 +182,14 @@ def normed(op: Normalise, x: Array, axis: int) -> Array:
 
 
 def through(array: Array, path: Sequence[Op]) -> Array:
-    """An array behind operations that rearrange it, of which the last comes first."""
+    """Return an array after operations that rearrange it; the last one comes first."""
     for op in reversed(path):
         made = (
             array.take(op.order, op.axis)
             if isinstance(op, Reorder)
             else RULES[type(op)](op, [array])
         )
-        assert made is not None  # these rules move numbers alone
+        assert made is not None  # these rules only move numbers
         array = made
     return array
 
@@ -199,7 +199,7 @@ def _part(op: Any, arrays: list[Any]) -> Array:
 
 
 def subsamples(op: Op) -> bool:
-    """Whether a pooling takes single entries, every second one or so."""
+    """Whether a pooling only picks entries, such as every second one."""
     if not isinstance(op, Pooling) or op.window is None:
         return False
     return all(k == 1 for k in op.window) and not any(map(any, op.padding))
@@ -213,7 +213,7 @@ def _pooled(op: Any, arrays: list[Any]) -> Array | None:
 
 
 def mixed(op: Any, array: Array) -> Array:
-    """``matrix x`` along one axis."""
+    """Return ``matrix x`` along one axis."""
     return np.moveaxis(
         np.moveaxis(array, op.axis, -1) @ np.asarray(op.matrix, np.float64).T, -1, op.axis
     )
@@ -226,12 +226,12 @@ def _repeated(array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def run(op: Any, arrays: list[Any]) -> Array | None:
-    """The numbers of an operation without a rule, by the model's own operation."""
+    """Return the numbers of an operation without a rule, by running the model's operation."""
     if op.compute is None:
         return None
     try:
         made = np.asarray(op.compute(arrays))
-    except Exception:  # a library's own operation, which may not take such numbers
+    except Exception:  # a library's operation, which may not accept such numbers
         return None
     return made if made.shape == op.shape else None
 

@@ -1,4 +1,4 @@
-"""Channels that reshapes and transpositions put in another order, as a channel shuffle does."""
+"""Channels permuted by reshapes and transpositions, as in a channel shuffle."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ..layout import channel_axes
 from ..trace import Op, Pass, Reorder, Reshape, Trace, Transpose
 from .editing import TraceEditor
 
-LARGEST = 2**24  # numbers in an array whose places are followed one by one
+LARGEST = 2**24  # entries of an array whose places are followed one by one
 
 
 def with_orders(trace: Trace) -> TraceEditor:
-    """The operations with a reshape, a transposition and a reshape as one :class:`Reorder`.
+    """Turn a reshape, a transposition and a reshape into one :class:`Reorder`.
 
-    Where together they change nothing but the order of the channels.
+    This is done if together they only permute the channels.
     """
     edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
 
     def before(op: Op) -> Op:
-        """The operation that an operation reads, past those that change nothing."""
+        """Return the operation that an operation reads, skipping those that change nothing."""
         read = edit.ops[op.reads[0]]
         return before(read) if isinstance(read, Pass) and read.reads else read
 

@@ -1,7 +1,7 @@
-"""Inputs of one number per example, such as times, and the features that a model makes of them.
+"""Inputs with one number per example, such as times, and the features made from them.
 
-Sines and cosines of a time at fixed speeds are an input of as many channels; its first weights are
-the first layer of the network.
+Sines and cosines of a time at fixed frequencies are an input with as many channels; the first
+weights that read them are the first layer of the network.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from ..trace import Entry, Held, Join, Linear, Op, Pass, Pointwise, Reshape, Tra
 from .editing import TraceEditor
 
 FEATURES = (
-    "the {1} features that the model makes of the one number {0!r} per example are the input: its "
-    "q and c are meant for them (q = 1/2 for sines and cosines in pairs)"
+    "the {1} features that the model computes from the one number {0!r} per example are the "
+    "input: its q and c refer to them (q = 1/2 for sines and cosines in pairs)"
 )
-FUNCTION = "the input is a function of the one number {0!r} per example; its q is meant after that"
+FUNCTION = "the input is a function of the one number {0!r} per example; its q refers to the result"
 
 
 def with_scalars(trace: Trace) -> TraceEditor:
-    """The operations, features of one number per example as the input where weights read them."""
+    """Turn features of one number per example into inputs where weights read them."""
     edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     ids, readers = id_arrays(trace), edit.readers()
     for entry in [op for op in trace.ops if isinstance(op, Entry) and op.name not in ids]:
@@ -44,7 +44,7 @@ def with_scalars(trace: Trace) -> TraceEditor:
 
 
 def _features(trace: Trace, entry: Op, readers: dict[str, list[str]]) -> tuple[set[str], list[str]]:
-    """(operations on one input and constants alone, those of them that others read)."""
+    """Return (operations on only one input and constants, those of them that others read)."""
     made, fixed = {entry.name}, {op.name for op in trace.ops if isinstance(op, Held)}
     for op in trace.ops:
         alone = isinstance(op, Pointwise | Reshape | Pass | Join)

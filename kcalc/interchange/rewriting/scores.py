@@ -1,6 +1,6 @@
-"""Attention scores measured on numbers drawn at random.
+"""Attention scores measured on random numbers.
 
-Their scale, their masks, rotary angles and biases.
+This gives their scale, masks, rotary angles and biases.
 """
 
 from __future__ import annotations
@@ -19,28 +19,27 @@ from ..trace import Normalise
 from .numbers import normed
 
 Array = np.ndarray
-MASKED = 1e3  # scores so far below the greatest of their row have weight 0 in double precision
-NOTHING = -1e9  # rows whose scores all lie below it see no token
+MASKED = 1e3  # scores this far below the greatest of their row have weight 0 in double precision
+NOTHING = -1e9  # rows whose scores are all below this see no token
 CLOSE = 1e-5
-# channels that rotary embeddings do not turn are multiples of those before; the slowest turn by
-# 1e-6 from token to token
+# channels that rotary embeddings do not rotate are multiples of the original ones; the slowest
+# pairs rotate by 1e-6 per token
 STILL = 1e-9
-HALF = 4e-3  # sizes of pairs turned by tables in half precision
-UNLIKE = 0.02  # their speeds
+HALF = 4e-3  # sizes of pairs rotated by tables in half precision
+UNLIKE = 0.02  # their frequencies
 NONE_SEEN = (
-    "token {} sees no token at all, as every entry in its row of the mask is masked, and a softmax "
+    "token {} sees no token at all: every entry in its row of the mask is masked, and a softmax "
     "of nothing has no value; let it see a token, for instance itself"
 )
 OTHER_MASK = (
-    f"its mask is none of those that are known ({', '.join(MASKS)}): token {{}} sees {{}} of {{}} "
-    f"tokens"
+    f"its mask is none of the known ones ({', '.join(MASKS)}): token {{}} sees {{}} of {{}} tokens"
 )
-BIASES = "its scores have biases by head and place of tokens (root mean square {:.3g}); left out"
+BIASES = "its scores have biases by head and position of tokens (root mean square {:.3g}); left out"
 SLOPES = (
     "its scores have linear biases by head (ALiBi) with slopes from {:.4g} to {:.4g}, which are "
     "not the released ones for {} heads; left out"
 )
-UNLIKELY = 200  # random biases rise or fall with the distance in fewer than one case of so many
+UNLIKELY = 200  # random biases rise or fall with the distance in fewer than one of this many cases
 BUCKETS = (32, 16, 64, 128, 8, 256, 4, *range(6, 64, 2))  # those of T5 first
 FURTHEST = (128, *range(2, 1025))
 
@@ -55,10 +54,10 @@ class EmptyRowError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """Rotary embeddings: ``angles`` (tokens, pairs) by which pairs of channels are turned.
+    """Rotary embeddings: ``angles`` (tokens, pairs) by which pairs of channels are rotated.
 
-    ``pairs`` (2, pairs): the channels of the result that are turned together; ``width``: the number
-    of channels of a head; ``size``: by what they are multiplied besides.
+    ``pairs`` (2, pairs): the channels of the result that are rotated together; ``width``: the
+    number of channels of a head; ``size``: an additional factor.
     """
 
     angles: Array
@@ -68,20 +67,22 @@ class Turn:
 
     @property
     def channels(self) -> int:
-        """How many channels of a head are turned."""
+        """Return how many channels of a head are rotated."""
         return self.pairs.size
 
     def like(self, other: Turn) -> bool:
-        """Whether two turns are of the same channels by the same angles."""
+        """Whether two turns rotate the same channels by the same angles."""
         same = self.angles.shape == other.angles.shape and np.array_equal(self.pairs, other.pairs)
         return same and bool(
             np.abs(np.exp(1j * self.angles) - np.exp(1j * other.angles)).max() < 1e-4
         )
 
     def base(self) -> tuple[float, tuple[str, ...]]:
-        """The base of the angles ``t base^(-2 f / width)``, and how they differ from those."""
+        """Return the base of the angles ``t base^(-2 f / width)``, and how others differ."""
         if len(self.angles) < 2:
-            raise NoAttentionError("one token shows no angles of rotary embeddings; give several")
+            raise NoAttentionError(
+                "one token does not show the angles of rotary embeddings; give several"
+            )
         speeds = np.angle(np.exp(1j * (self.angles[1] - self.angles[0])))
         pairs = len(speeds)
         powers = -2.0 * np.arange(pairs) / self.channels
@@ -97,16 +98,16 @@ class Turn:
         texts = ()
         if self.channels < self.width:
             texts = (
-                f"its rotary embeddings turn {self.channels} of the {self.width} channels of a "
-                f"head; read as if they turned all",
+                f"its rotary embeddings rotate {self.channels} of the {self.width} channels of a "
+                "head; read as if they rotated all",
             )
-        # slow pairs hardly turn within a few tokens, but do over a whole sequence
+        # slow pairs hardly rotate within a few tokens, but do over a whole sequence
         mean = (places * np.unwrap(turned, axis=0)).sum(axis=0) / np.square(places).sum()
         slow = np.abs(np.abs(mean) / base**powers - 1)[turning].max(initial=0) > UNLIKE
         if slow or _apart(np.sign(speeds) * turned, places * base**powers) > 1e-2:
             base = float(np.exp(np.mean(ratio)))
             uneven = _apart(turned, places * speeds) > 1e-2
-            told = "no multiples of the place of a token" if uneven else "not those of one base"
+            told = "not multiples of a token's position" if uneven else "not those of one base"
             texts += (
                 f"the angles of its rotary embeddings are {told}; read as those of the base "
                 f"{base:.4g}",
@@ -115,7 +116,7 @@ class Turn:
 
 
 def _apart(angles: Array, others: Array) -> float:
-    """The greatest difference of the points on the circle at two sets of angles."""
+    """Return the greatest distance between points on the circle at two sets of angles."""
     return float(np.abs(np.exp(1j * angles) - np.exp(1j * others)).max())
 
 
@@ -145,14 +146,17 @@ class Measured:
 
     @property
     def scale(self) -> float:
-        """The mean scale of all heads; its last digits, which depend on the draws, are dropped."""
+        """Return the mean scale of all heads.
+
+        Its last digits, which depend on the draws, are dropped.
+        """
         return float(f"{np.abs(self.scales).mean():.9g}")
 
 
 def measured(draws: Sequence[ModelScores]) -> Measured:
-    """Scale, biases and mask of scores on two draws.
+    """Return scale, biases and mask of scores on two draws.
 
-    Raises: NoAttentionError for scores that are no multiples of q . k; EmptyRowError.
+    Raises: NoAttentionError for scores that are not multiples of q . k; EmptyRowError.
     """
     masks = []
     for draw in draws:
@@ -172,14 +176,14 @@ def measured(draws: Sequence[ModelScores]) -> Measured:
     ]
     size = 1 + np.abs(actual[0]).max()
     if any(np.abs(bias - biases[0][:1]).max() > CLOSE * size for bias in biases):
-        raise NoAttentionError("its scores are no multiples of the products of queries and keys")
+        raise NoAttentionError("its scores are not multiples of the products of queries and keys")
     if not scales.all():
         raise NoAttentionError("its scores do not depend on queries and keys")
     return Measured(scales, biases[0][0], mask, draws[0].turn)
 
 
 def masks_of(masked: Array) -> Masks:
-    """The masks of which some scores have weight 0, (heads, queries, keys).
+    """Return the masks that give some scores weight 0, (heads, queries, keys).
 
     Raises: NoAttentionError for masks that no Attend has.
     """
@@ -198,7 +202,7 @@ def masks_of(masked: Array) -> Masks:
 class Biases:
     """Differences from the scores of an Attend, as texts, and its fields.
 
-    False where there are no biases.
+    False if there are no biases.
     """
 
     texts: tuple[str, ...]
@@ -211,12 +215,12 @@ class Biases:
 
 
 def biases_of(found: Measured) -> Biases:
-    """The masks and the biases of measured scores."""
+    """Return the masks and the biases of measured scores."""
     rows, columns = found.masked.shape[1:]
     masks = masks_of(found.masked)
     texts: tuple[str, ...] = ()
     if not np.allclose(found.scales, found.scales[0], rtol=1e-4):
-        texts = ("every head has a scale of its own; read with their mean",)
+        texts = ("every head has a different scale; read with their mean",)
     seen = ~found.masked
     first = (
         found.bias[:, :, :1]
@@ -229,7 +233,7 @@ def biases_of(found: Measured) -> Biases:
     apart = np.arange(columns) - np.arange(rows)[:, None]
     if (slopes := _slopes(bias, seen, np.abs(apart))) is not None:
         released = alibi_slopes(len(slopes))
-        # heads are alike, so their order does not matter
+        # heads are exchangeable, so their order does not matter
         if np.allclose(np.sort(slopes), np.sort(released), rtol=1e-3, atol=1e-4):
             return Biases(texts, masks, True)
         text = SLOPES.format(slopes.min(), slopes.max(), len(slopes))
@@ -242,7 +246,7 @@ def biases_of(found: Measured) -> Biases:
 
 
 def _slopes(bias: Array, seen: Array, apart: Array) -> Array | None:
-    """The slopes, by head, of biases that are ``-slope apart``; None for other biases.
+    """Return the slopes, by head, of biases that are ``-slope apart``; None for other biases.
 
     ``apart``: a distance of tokens, (queries, keys).
     """
@@ -264,7 +268,10 @@ def _steady(bias: Array, seen: Array) -> bool:
 
 
 def _relative(found: Measured, seen: Array, sided: bool) -> tuple[float, int, int] | None:
-    """``relative`` of the Attend whose scores have the biases, those of T5; None for others."""
+    """Return ``relative`` of the Attend whose scores have these biases, as in T5.
+
+    None for others.
+    """
     rows, columns = seen.shape[1:]
     apart = np.arange(columns) - np.arange(rows)[:, None]
     places = seen.all(axis=0)
@@ -287,10 +294,10 @@ def _relative(found: Measured, seen: Array, sided: bool) -> tuple[float, int, in
 def _bucketed(
     distances: tuple[int, ...], groups: tuple[int, ...], sided: bool
 ) -> tuple[int, int] | None:
-    """The buckets and the furthest distance by which as many distances share biases.
+    """Return the buckets and the largest distance for which as many distances share biases.
 
-    ``groups``: the place of the first distance with the same bias; ``sided``: no token sees a
-    later one. The numbers of T5 come first.
+    ``groups``: the place of the first distance with the same bias; ``sided``: no token sees a later
+    one. The numbers of T5 are tried first.
     """
     apart = np.array(distances)
     for buckets, furthest in product(BUCKETS, FURTHEST):
@@ -304,24 +311,24 @@ def _bucketed(
 def turned(
     part: Array, channels: Array, norm: Normalise | None, what: str
 ) -> tuple[Array, Turn | None]:
-    """The heads of which an operand is a multiple, and their rotary embeddings.
+    """Return the heads of which an operand is a multiple, and their rotary embeddings.
 
     ``part``: the operand. The heads have shape (examples, heads, tokens, width); the second entry
     is None without rotary embeddings.
 
-    ``channels``: (examples, tokens, channels) of which it is made. Raises: NoAttentionError where
+    ``channels``: (examples, tokens, channels), from which it is made. Raises: NoAttentionError if
     it is made in another way.
     """
     width = part.shape[-1]
     examples, tokens, total = channels.shape
     if total % width or part.shape[1] % (total // width) or tokens != part.shape[2]:
         raise NoAttentionError(
-            f"its {what} have {part.shape[1]} heads of {width} channels, made of {total} channels"
+            f"its {what} have {part.shape[1]} heads of {width} channels, made from {total} channels"
         )
     heads = total // width
     plain = part.reshape(examples, heads, -1, tokens, width)
     if np.abs(plain - plain[:, :, :1]).max() > CLOSE:
-        raise NoAttentionError(f"its heads share {what} in an order that is not followed")
+        raise NoAttentionError(f"its heads share {what} in an order that kcalc does not follow")
     found = plain[:, :, 0]
     for split in (
         channels.reshape(examples, tokens, heads, width).transpose(0, 2, 1, 3),
@@ -334,12 +341,12 @@ def turned(
         if (turn := _turn(found, base)) is not None:
             return found / turn.size, turn
     raise NoAttentionError(
-        f"its {what} are made of whole feature maps in a way that is not followed"
+        f"its {what} are computed from whole feature maps in a way that kcalc does not follow"
     )
 
 
 def _turn(found: Array, base: Array) -> Turn | None:
-    """The rotation of pairs of channels that takes ``base`` to ``found``, by token."""
+    """Return the rotation of pairs of channels that turns ``base`` into ``found``, by token."""
     width = base.shape[-1]
     factor = float(np.sqrt((found**2).sum() / (base**2).sum()))
     along = (found * base).sum(axis=(0, 1, 2)) / (base**2).sum(axis=(0, 1, 2))
@@ -351,7 +358,7 @@ def _turn(found: Array, base: Array) -> Turn | None:
         return None
     half = len(channels) // 2
     pairs = (channels[:half], channels[half:]), (channels[::2], channels[1::2])
-    # DeepSeek: pairs that are neighbours before are the two halves after
+    # DeepSeek: adjacent pairs become two halves
     for (one, two), (first, second) in product(pairs, pairs):
         before = base[..., one] + 1j * base[..., two]
         after = found[..., first] + 1j * found[..., second]

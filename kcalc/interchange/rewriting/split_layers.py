@@ -1,4 +1,4 @@
-"""Parts of the outputs of a layer as layers of their own.
+"""Parts of the outputs of a layer as separate layers.
 
 Two halves of one weight matrix are two independent branches.
 """
@@ -36,23 +36,23 @@ from ..trace import (
 from .editing import Rows, TraceEditor, span
 from .numbers import through
 
-LARGEST = 2**24  # numbers in an array whose places are followed one by one
+LARGEST = 2**24  # entries of an array whose places are followed one by one
 MOVES = (Reshape, Transpose, Pass, Part, Reorder)
-PIECES = 32  # into which a layer is cut at most
+PIECES = 32  # greatest number of layers into which a layer is cut
 
 
 class NoPartError(Exception):
-    """The reason why a part of an array is not read as a layer of its own."""
+    """The reason why a part of an array is not read as a separate layer."""
 
 
 def with_parts(trace: Trace) -> TraceEditor:
-    """The operations with every part of a layer's outputs as a layer of its own.
+    """Turn every part of a layer's outputs into a separate layer.
 
     The parts must share no weights.
 
-    A part is followed up through reshapes, elementwise functions, dropout and depthwise
-    convolutions. Layers of which parts overlap, or that are read as a whole too, become the
-    concatenation of their smallest parts. It stays a part, with the reason, where it is a part of
+    A part is followed back through reshapes, elementwise functions, dropout and depthwise
+    convolutions. Layers with overlapping parts, or that are also read as a whole, become the
+    concatenation of their smallest parts. A part stays a part, with the reason, if it is a part of
     the locations or not of a layer.
     """
     banned: dict[str, str] = {}
@@ -65,7 +65,7 @@ def with_parts(trace: Trace) -> TraceEditor:
         if not blame:
             return edit
         for made, (cuts, why) in blame.items():
-            name, own = edit.layers.get(made, (made, ()))  # a part may be cut once more
+            name, own = edit.layers.get(made, (made, ()))  # a part may be cut again
             layer = edit.given[name]
             assert isinstance(layer, Linear)
             cuts = [tuple(own[row] for row in cut) if own else cut for cut in cuts]
@@ -100,7 +100,7 @@ class _Parts(TraceEditor):
             self.ops[op.name] = replace(op, reason=reason) if reason else op
 
     def divide(self, pieces: Mapping[str, Sequence[Rows]]) -> None:
-        """Make layers the concatenation of layers of some of their outputs each."""
+        """Turn layers into the concatenation of layers of some of their outputs."""
         for name, parts in pieces.items():
             layer = self.ops[name]
             reads = tuple(self._cut(layer, rows) for rows in parts)
@@ -108,7 +108,7 @@ class _Parts(TraceEditor):
         self.made = {}
 
     def blamed(self) -> dict[str, tuple[list[Rows], str]]:
-        """{layer whose parts share weights: (the parts, why)}."""
+        """Return {layer whose parts share weights: (the parts, why)}."""
         live = self.reached()
         cuts: dict[str, list[Rows]] = {}
         for (name, rows), made in self.made.items():
@@ -120,7 +120,7 @@ class _Parts(TraceEditor):
                 why = f"{name} is read as a whole too, and its parts would share their weights"
                 out[name] = parts, f"{why} with it"
             elif sum(map(len, parts)) > len(set().union(*parts)):
-                why = f"the parts of {name} overlap, so that they share weights"
+                why = f"the parts of {name} overlap, so they share weights"
                 out[name] = parts, why
         return out
 
@@ -140,7 +140,7 @@ class _Parts(TraceEditor):
             whole = (
                 "examples, and one of them acts on others"
                 if examples
-                else "locations, each of which has a kernel of its own"
+                else "locations, each of which has a different kernel"
             )
             raise NoPartError(f"it is a part of the {whole}")
         taken = places.take(rows, axis=axis)
@@ -161,8 +161,7 @@ class _Parts(TraceEditor):
     def _countable(self, op: Op) -> int:
         if prod(op.shape) > LARGEST:
             raise NoPartError(
-                "the array is too large to be followed number by number; give smaller example "
-                "inputs"
+                "the array is too large to follow number by number; give smaller example inputs"
             )
         return prod(op.shape)
 
@@ -177,7 +176,7 @@ class _Parts(TraceEditor):
         return axis
 
     def _cut(self, op: Op, rows: Rows) -> str:
-        """The name of an operation that computes some channels of ``op``."""
+        """Return the name of an operation that computes some channels of ``op``."""
         key = (op.name, rows)
         if key not in self.made:
             self.made[key] = made = self._made(op, rows)
@@ -221,9 +220,7 @@ class _Parts(TraceEditor):
             return read if order == tuple(range(len(order))) else self.add(made, op)
         if isinstance(op, Reshape | Transpose):
             return self._carried(op, rows, shape, name)
-        raise NoPartError(
-            "several channels together make it, so that the parts are not independent"
-        )
+        raise NoPartError("several channels together make it, so the parts are not independent")
 
     def _rank(self, op: Op) -> int:
         return len(self.ops[op.reads[0]].shape)
@@ -291,9 +288,9 @@ class _Parts(TraceEditor):
 
 
 def _channel_order(taken: np.ndarray, wanted: np.ndarray, axis: int) -> tuple[int, ...]:
-    """The order of the entries along an axis in which ``taken`` is ``wanted``.
+    """Return the order of the entries along an axis that turns ``taken`` into ``wanted``.
 
-    () where they differ by more, or not at all.
+    () if they differ in other ways, or not at all.
     """
     first, other = (
         np.moveaxis(a, axis, 0).reshape(a.shape[axis], -1)[:, 0] for a in (taken, wanted)
@@ -305,7 +302,7 @@ def _channel_order(taken: np.ndarray, wanted: np.ndarray, axis: int) -> tuple[in
 
 
 def _order(taken: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
-    """The order of axes in which ``taken`` holds the numbers as ``wanted`` does."""
+    """Return the order of axes that turns ``taken`` into ``wanted``."""
     if taken.size == wanted.size and taken.ndim <= 6:
         for order in permutations(range(taken.ndim)):
             if (taken.transpose(order).ravel() == wanted.ravel()).all():
@@ -316,7 +313,7 @@ def _order(taken: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
 
 
 def _runs(parts: Sequence[Rows], count: int) -> list[Rows]:
-    """The longest runs of ``count`` outputs that lie in the same parts."""
+    """Return the longest runs of ``count`` outputs that are in the same parts."""
     inside = [set(part) for part in parts]
     groups = groupby(range(count), lambda row: [row in part for part in inside])
     return [tuple(run) for _, run in groups]

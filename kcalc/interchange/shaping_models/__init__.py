@@ -1,1 +1,1 @@
-"""Models as things to be shaped: which parts are, and why others are left alone."""
+"""Which parts of a model are shaped, and why others are left alone."""

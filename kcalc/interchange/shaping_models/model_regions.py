@@ -1,4 +1,4 @@
-"""Which parts of a model are shaped, each by its own slopes, and why the rest is left alone."""
+"""Which parts of a model are shaped, each with separate slopes, and why others are left alone."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ from ..sharing import shared_parameters
 from .relied_on import RANDOM, RETURNED, heads, relied_on
 
 Node = Hashable
-LISTED = 6  # reasons that an error gives
+LISTED = 6  # reasons given by errors
 RESCALES = "it rescales a feature map that is left alone"
-EXTREME = "the larger or smaller of two feature maps, whose two sides are not independent"
+EXTREME = "the larger or smaller of two feature maps, which makes two dependent terms"
 TWICE = (
-    ". Read and shape the part that is used twice by itself, kc.shape(kc.read(model.part, x)), and "
-    "put it back, model.part = s.apply_to(model.part)"
+    ". Read and shape the part that is used twice separately, kc.shape(kc.read(model.part, x)), "
+    "and put it back, model.part = s.apply_to(model.part)"
 )
 JOINED = (
-    ". The regions end at activations and sums whose hypothesis fails; assume_independent=True "
+    ". The regions end at activations and sums whose assumption fails; assume_independent=True "
     "joins them, a heuristic"
 )
 WEIGHTLESS = "it has no weights that could be drawn anew"
-TAKES = "tokens are taken as the model takes them"
-NOISE = "it puts random numbers of the model in, as draws from a distribution do"
-MIXES = "weights over tokens are left as they are"
+TAKES = "tokens stay as they are in the model"
+NOISE = "it puts in random numbers of the model, as draws from a distribution do"
+MIXES = "weights over tokens do not change"
 NOTHING = "it has no activations"
-GATES = "gates"  # the target of a method that says what becomes of gates
-# where a region ends if a hypothesis fails
+GATES = "gates"  # the target of a method that says how to treat gates
+# where a region ends if an assumption fails
 CUT_AT = (L.Nonlinear, L.Sum, L.Product, L.Normalisation, L.TokenMix, L.Affine)
 NOT_WRITTEN = {
-    L.Attend: "attention is left as it is",
-    L.Positions: "added positional vectors are left as they are",
-    L.ClassToken: "class tokens are left as they are",
-    L.SurrogateGradient: "a function whose gradient is that of another one is left as it is",
+    L.Attend: "attention does not change",
+    L.Positions: "added positional vectors do not change",
+    L.ClassToken: "class tokens do not change",
+    L.SurrogateGradient: "a function with another function's gradient does not change",
 }
 
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """What is asked of every region: a method, as a function of a network and targets."""
+    """The request for every region: a method, as a function of a network and targets."""
 
     method: str
     function: Callable[..., Shaping]
@@ -71,10 +71,11 @@ class _Asked:
 def shape_reading(
     reading: Reading, function: Callable[..., Shaping], method: str, targets: Mapping[str, Any]
 ) -> Shaping | RegionalShaping:
-    """The shaping of a model that was read: of its network, or region by region.
+    """Shape a model that was read: the whole network, or region by region.
 
-    ``function``: the method, of one network and targets. What the model's code has no place for is
-    left alone. Methods that read attention shape the network as it is. Returns and raises: as
+    ``function``: the method, a function of one network and targets. Nodes without a place in the
+    model's code are left alone. Methods that read attention shape the whole network. Returns and
+    raises: as
     :func:`_shaped`.
     """
     if getattr(function, "attention", False):
@@ -91,7 +92,7 @@ def shape_reading(
 def _told(
     found: Shaping | RegionalShaping, not_run: Mapping[str, str]
 ) -> Shaping | RegionalShaping:
-    """A shaping that also says which code of the model it leaves alone, as it did not run."""
+    """Add to a shaping the code of the model that it leaves alone because it did not run."""
     if not not_run:
         return found
     left = {**found.left_alone, **not_run}
@@ -104,12 +105,12 @@ def _told(
 def _shaped(
     reading: Reading, asked: _Asked, unplaced: Mapping[Node, str]
 ) -> Shaping | RegionalShaping:
-    """The shaping without the nodes that have no place in the model's code.
+    """Shape the network without the nodes that have no place in the model's code.
 
-    BatchNorm is removed and sums are normalised first, where that is what the method needs. Gates
-    of products keep their range unless ``gates`` is given.
-    Returns: a Shaping where nothing but activations at outputs is left alone, else a
-    RegionalShaping. Raises: KcalcError with the reasons where no region can be shaped.
+    If the method needs it, BatchNorm is removed and sums are normalised first. Gates of products
+    keep their range unless ``gates`` is given. Returns: a Shaping if only activations at outputs
+    are left alone, else a RegionalShaping. Raises: KcalcError with the reasons if no region can be
+    shaped.
     """
     left = _left_alone(reading, asked, unplaced)
     last = heads(reading.network if not left else reading.unmerged, left)
@@ -132,12 +133,12 @@ def _shaped(
 
 
 def _whole(network: Network, last: Mapping[Node, str], asked: _Asked) -> Shaping:
-    """The shaping of a network that was read whole, without activations at its outputs."""
+    """Return the shaping of a fully read network, without activations at its outputs."""
     edits: list[str] = []
     network = _before(network, last) if last else network
     found = asked(_ready(network, asked.method, edits))
     notes = tuple(
-        Assumption(node, f"{node!r} is left as it is: {why}") for node, why in last.items()
+        Assumption(node, f"{node!r} does not change: {why}") for node, why in last.items()
     )
     changes, warnings = (*edits, *found.changes), (*found.warnings, *notes)
     return replace(found, changes=changes, warnings=warnings, left_alone=last)
@@ -145,9 +146,9 @@ def _whole(network: Network, last: Mapping[Node, str], asked: _Asked) -> Shaping
 
 @dataclass(frozen=True, eq=False)
 class _Outcome:
-    """What became of a part: a shaping with the edits before it, or nodes that are left alone.
+    """The outcome of a part: a shaping with the edits before it, or nodes that are left alone.
 
-    ``refusal``: why none of it was shaped.
+    ``refusal``: why no part of it was shaped.
     """
 
     shaping: Shaping | None = None
@@ -159,11 +160,11 @@ class _Outcome:
 def _regions(
     reading: Reading, left: dict[Node, str], asked: _Asked
 ) -> tuple[dict[Node, tuple[Shaping, tuple[str, ...]]], dict[Node, str], list[str]]:
-    """({first node: a region's shaping and edits before it}, all that is left alone, refusals).
+    """Return ({first node: a region's shaping and edits before it}, nodes left alone, refusals).
 
-    Where a part cannot be shaped for one of its nodes, that node is left alone, else the whole
-    part; then the rest is looked at again, since what is left alone may share weights with it or
-    need the range of its values.
+    If a part cannot be shaped because of one of its nodes, that node is left alone, otherwise the
+    whole part. Then the rest is examined again, since it may share weights with the nodes left
+    alone, or they may need its range of values.
     """
     known: dict[tuple[Node, ...], _Outcome] = {}
     refusals: dict[str, None] = {}
@@ -189,7 +190,7 @@ def _regions(
 
 
 def _outcome(part: Network, computed: Sequence[Node], asked: _Asked) -> _Outcome:
-    """What becomes of a part whose inputs ``computed`` are values of the model."""
+    """Return the outcome of a part whose inputs ``computed`` are values of the model."""
     made: list[str] = []
     refused: KcalcError
     try:
@@ -208,14 +209,14 @@ def _outcome(part: Network, computed: Sequence[Node], asked: _Asked) -> _Outcome
 
 
 def _own(part: Network) -> list[Node]:
-    """The nodes of a part besides its inputs."""
+    """Return the nodes of a part other than its inputs."""
     return [node for node, layer, _ in part.steps() if not isinstance(layer, L.Input)]
 
 
 def _local(part: Network, error: KcalcError) -> dict[Node, str]:
-    """{node: reason} of the node whose hypothesis fails, where others are left to be shaped.
+    """Return {node: reason} of the node whose assumption fails, if others remain to be shaped.
 
-    Empty for an error about the whole, such as one about a target.
+    Empty for an error about the whole network, such as an unreachable target.
     """
     node = error.node
     if node is None or node not in part or not isinstance(part.layer(node), CUT_AT):
@@ -226,7 +227,7 @@ def _local(part: Network, error: KcalcError) -> dict[Node, str]:
 def _stale(
     part: Network, computed: Sequence[Node], error: FreshnessError, asked: _Asked
 ) -> dict[Node, str]:
-    """{node: reason} of all nodes that read what is not fresh, or put together what is not."""
+    """Return {node: reason} of all nodes that read or combine values that are not fresh."""
     cut = _local(part, error)
     if not cut:
         return {}
@@ -249,7 +250,7 @@ def _stale(
 
 
 def _before(network: Network, last: Mapping[Node, str]) -> Network:
-    """The network without some activations at its outputs and without what reads them."""
+    """Return the network without some activations at its outputs and the nodes that read them."""
     taken = {*last}
     for node, _, parents in network.steps():
         if not taken.isdisjoint(parents):
@@ -262,7 +263,7 @@ def _before(network: Network, last: Mapping[Node, str]) -> Network:
 
 
 def _unable(part: Network, asked: _Asked) -> dict[Node, str]:
-    """{node: reason} of the activations that meet the targets in no network, if others do."""
+    """Return {node: reason} of activations that never meet the targets, if others do."""
     found: dict[Node, str] = {}
     nodes = part.nodes_of(L.Nonlinear)
     for activation in dict.fromkeys(part.layer(node).activation for node in nodes):
@@ -277,22 +278,22 @@ def _unable(part: Network, asked: _Asked) -> dict[Node, str]:
 
 
 def _region(part: Network, computed: Sequence[Node], asked: _Asked) -> Shaping:
-    """The shaping of a region; inputs ``computed`` by the model are taken as independent.
+    """Shape a region; inputs ``computed`` by the model are treated as independent.
 
-    Raises: KcalcError where the method refuses for any other reason.
+    Raises: KcalcError if the method fails for any other reason.
     """
     try:
         return asked(part)
     except FreshnessError:
         if not computed:
             raise
-    asked(_behind_weights(part, computed))  # refuses for other reasons
+    asked(_behind_weights(part, computed))  # fails for other reasons
     return asked(part, **{OPTION: True})
 
 
 def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
-    """A copy with a new Affine after each of these inputs, which makes them independent."""
-    renamed = {node: ("weights behind", node) for node in computed}
+    """Return a copy with a new Affine after each of these inputs, which makes them independent."""
+    renamed = {node: ("weights after", node) for node in computed}
     steps: list[Any] = []
     for node, layer, parents in part.steps():
         steps.append((node, layer, tuple(renamed.get(p, p) for p in parents)))
@@ -302,9 +303,9 @@ def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
 
 
 def _as_weights(part: Network, cut: Container[Node]) -> Network:
-    """The network with weights in the place of nodes that are left alone.
+    """Return the network with weights in place of nodes that are left alone.
 
-    What is behind them takes their values as independent of all else.
+    The nodes after them treat their values as independent of everything else.
     """
     steps: list[Any] = []
     unread: list[Node] = []
@@ -320,7 +321,7 @@ OWN_FORM = ("geometric", "nf", "residual_weights")  # methods that edit norms an
 
 
 def _ready(network: Network, method: str, edits: list[str]) -> Network:
-    """The network without BatchNorm and with normalised sums; ``edits`` grows by the changes."""
+    """Remove BatchNorm and normalise sums in the network; the changes are added to ``edits``."""
     if method in OWN_FORM:
         return network
     norms = network.nodes_of(L.BatchNorm)
@@ -339,7 +340,7 @@ def _ready(network: Network, method: str, edits: list[str]) -> Network:
 
 
 def _left_alone(reading: Reading, asked: _Asked, unplaced: Mapping[Node, str]) -> dict[Node, str]:
-    """{node: reason} of the nodes that a region cannot hold."""
+    """Return {node: reason} of the nodes that a region cannot contain."""
     network = reading.unmerged
     left: dict[Node, str] = {**unplaced}
     noisy: set[Node] = set()
@@ -366,9 +367,9 @@ def _left_alone(reading: Reading, asked: _Asked, unplaced: Mapping[Node, str]) -
 
 
 def _closed(reading: Reading, left: dict[Node, str], asked: _Asked) -> dict[Node, str]:
-    """The nodes left alone, with those that cannot be exchanged where these stay.
+    """Extend the nodes left alone by those that therefore cannot be changed.
 
-    They share weights with them, or are activations whose range the rest relies on.
+    These share weights with them, or are activations whose range the rest relies on.
     """
     while True:
         further = relied_on(reading, left, complements=GATES not in asked.targets)
@@ -384,7 +385,7 @@ def _in_order(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:
 
 
 def _entries(reading: Reading, regions: Mapping[Node, Shaping]) -> dict[Node, float | None]:
-    """{input of a region that is none of the model: q of the model there, or None}."""
+    """Return {input of a region but not of the model: q of the model there, or None}."""
     inside = [
         node
         for shaping in regions.values()
@@ -398,7 +399,7 @@ def _entries(reading: Reading, regions: Mapping[Node, Shaping]) -> dict[Node, fl
 
 
 def _nothing(network: Network, left: Mapping[Node, str], refusals: list[str]) -> KcalcError:
-    """The error where no region was shaped."""
+    """Return the error if no region was shaped."""
     told = [text for text in refusals if not text.endswith(NOTHING)][:LISTED]
     if told:
         shared = any("shared weights" in reason for reason in left.values())
@@ -409,7 +410,7 @@ def _nothing(network: Network, left: Mapping[Node, str], refusals: list[str]) ->
     first = [*(n for n in activations if n in left), *(n for n in left if n not in activations)]
     listed = ", ".join(f"{node!r} ({left[node]})" for node in first[:LISTED])
     return KcalcError(
-        f"no region of the model has activations, so there is nothing to shape; left alone: "
-        f"{listed}; write these operations by others, or shape the network that the model is meant "
-        f"to be, kc.shape(kc.chain(...))"
+        "no region of the model has activations, so there is nothing to shape; left alone: "
+        f"{listed}; replace these operations by others, or shape the network that the model is "
+        "meant to be, kc.shape(kc.chain(...))"
     )

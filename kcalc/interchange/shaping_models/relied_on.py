@@ -1,12 +1,12 @@
 """Activations whose range a model relies on, which shaping leaves alone.
 
-A shaped activation takes any real value. Where a model takes a logarithm, a root, a power, an
-exponential or a quotient of the values of an activation, multiplies by them as a positive scale, or
-returns them, other values would make it return nan or something else than it means. What needs a
-range is followed from the operations that need it back to the activations that give it, through
-all that keeps ranges (reshapes, slices, pooling, sums, products). Weights and norms end the search:
-they make values of any sign of all values. So do squares, absolute values and other activations,
-which have their range whatever they read.
+A shaped activation takes any real value. A model may apply a logarithm, a root, a power, an
+exponential or a quotient to the values of an activation, multiply by them as a positive scale, or
+return them. Other values could then give nan or a meaningless result. Needs for a range are
+followed from the operations that have them back to the activations that provide it, through
+everything that preserves ranges (reshapes, slices, pooling, sums, products). Weights and norms end
+the search, because they produce values of any sign. So do squares, absolute values and other
+activations, whose range does not depend on their input.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from .value_ranges import (
 
 Node = Hashable
 FEEDS = "its values feed {}, which relies on their range"
-POWER = "it is {} of values of the model, which relies on its own range"
+POWER = "it is {} of values of the model, and the model relies on its range"
 COMES_OF = "it is a function of the values of {!r}, which is left alone"
-HEAD = "it makes an output of the model, whose range it sets, and stands nowhere else"
+HEAD = "it produces an output of the model, sets its range, and occurs nowhere else"
 RETURNED = "its values are an output of the model, whose range it sets"
 COMPLEMENT = "its values and those of {!r} add up to one number, as weights of a mean do"
-ROTATION = "its squares and those of {!r} add up to one number, as those of a cosine and sine do"
+ROTATION = "its squares and those of {!r} add up to one number, as those of a cosine and a sine do"
 APPLIED = "it applies the values of {!r}, which keep their range, as a scale or as weights"
 FACTOR = "the product at {!r} as a positive factor"
 RANGE = "range"  # of any activation
-FACTORS, SCALES = "factors", "scales"  # of positive activations; of those that are no gates
+FACTORS, SCALES = "factors", "scales"  # of positive activations; of those that are not gates
 OWN_RANGE = ("softmax", "log_softmax", "softmin", "logsumexp", "argmax", "argmin", "a norm")
 RANDOM = "random n"  # noise, numbers
 LOSSES = "cross_entropy"
@@ -71,10 +71,10 @@ LOSSES = "cross_entropy"
 def relied_on(
     reading: Reading, left: Collection[Node], complements: bool = True
 ) -> dict[Node, str]:
-    """{activation: reason} of those whose range the model relies on.
+    """Return {activation: reason} of those whose range the model relies on.
 
-    ``left``: the nodes that are left alone. ``complements``: whether gates g and 1 - g, as of
-    highways and GRUs, are among them.
+    ``left``: the nodes that are left alone. ``complements``: whether to include gates g and 1 - g,
+    as in highway networks and GRUs.
     """
     network = reading.unmerged
     means = _complements(network) if complements else {}
@@ -86,12 +86,13 @@ def relied_on(
 
 
 def _complements(network: Network) -> dict[Node, str]:
-    """Factors of products, functions of one feature map, that add up to one number everywhere.
+    """Find factors of products, functions of one feature map, that always add up to one number.
 
-    Gates g and 1 - g, or the squares of factors, as of a rotation.
+    They are gates g and 1 - g, or factors whose squares add up, as in a rotation.
     """
     found: dict[Node, str] = {}
-    factors: dict[Node, dict[Node, None]] = {}  # of products, by what they are functions of
+    # of products, by the node that they are functions of
+    factors: dict[Node, dict[Node, None]] = {}
     for node in network.nodes_of(L.Product):
         for parent in map(partial(_origin, network), network.parents(node)):
             if isinstance(network.layer(parent), L.Nonlinear):
@@ -106,17 +107,17 @@ def _complements(network: Network) -> dict[Node, str]:
 
 
 def _origin(network: Network, node: Node) -> Node:
-    """The node that made the values, before operations that hand them on."""
+    """Return the node that made the values, before operations that pass them on."""
     while (layer := network.layer(node)).passes or isinstance(layer, L.Scale):
         (node,) = network.parents(node)
     return node
 
 
 def _applied(network: Network, factors: Collection[Node]) -> dict[Node, str]:
-    """The products with factors that keep their values, and the sums that read such products.
+    """Return the products with factors that keep their values, and the sums that read them.
 
-    They scale and shift values (of a flow, a draw) or take means; other weights of a sum would
-    change what the model knows of the result, such as its density.
+    They scale and shift values (of a flow, a draw) or compute means. Other weights of the sum would
+    invalidate what the model knows about the result, such as its density.
     """
     found: dict[Node, str] = {}
     factor = {node: node for node in factors}  # {node: the factor in its values}
@@ -134,9 +135,9 @@ def _applied(network: Network, factors: Collection[Node]) -> dict[Node, str]:
 
 
 class _Flow:
-    """What is needed of the values of every node, from the outputs back to the inputs.
+    """The needs for the values of every node, from the outputs back to the inputs.
 
-    ``needs``: {node: {kind of need: what needs it}}; ``gates``: those found for products alone.
+    ``needs``: {node: {kind of need: what needs it}}; ``gates``: those found only for products.
     """
 
     def __init__(self, reading: Reading, left: Collection[Node]) -> None:
@@ -147,7 +148,7 @@ class _Flow:
         self.gates: set[Node] = set()
 
     def found(self) -> dict[Node, str]:
-        """{activation: reason}."""
+        """Return {activation: reason}."""
         found: dict[Node, str] = {}
         for node, layer, parents in reversed([*self.network.steps()]):
             for parent, kind, why in self._needed(node, layer, parents):
@@ -177,7 +178,7 @@ class _Flow:
         return POWER.format(found) if computed and (found := power(phi)) else ""
 
     def _inside(self, node: Node, taken: Collection[Node]) -> Node | None:
-        """An activation that is left alone of whose values another one is made."""
+        """Return an activation that is left alone from whose values another one is computed."""
         ends = {*self.network.parents(node)}
         waiting, seen = [str(node)], {str(node)}
         while waiting:
@@ -197,7 +198,7 @@ class _Flow:
     def _needed(
         self, node: Node, layer: L.Layer, parents: tuple[Node, ...]
     ) -> Iterator[tuple[Node, str, str]]:
-        """(a node that it reads, the kind of need, what needs it)."""
+        """Yield (a node that it reads, the kind of need, what needs it)."""
         if isinstance(layer, L.Opaque):
             yield from self._of_opaque(node, parents)
             return
@@ -221,11 +222,14 @@ class _Flow:
                 yield from ((parent, kind, why) for parent in kept)
 
     def _of_factors(self, node: Node) -> str:
-        """The kind of need of the factors of a product: of gates, too, where it is left alone."""
+        """Return the kind of need of a product's factors.
+
+        Gates included if the product is left alone.
+        """
         return FACTORS if node in self.left else SCALES
 
     def _of_opaque(self, node: Node, parents: tuple[Node, ...]) -> Iterator[tuple[Node, str, str]]:
-        """The needs of an operation that was not read."""
+        """Yield the needs of an operation that was not read."""
         op = self.ops.get(str(node))
         what = getattr(op, "what", "") or getattr(self.network.layer(node), "name", "")
         needs = self.needs[node]
@@ -248,7 +252,7 @@ class _Flow:
     def _of_expression(
         self, node: Node, expr: Any, symbols: Mapping[Node, Any]
     ) -> Iterator[tuple[Node, str, str]]:
-        """The needs of an elementwise function of several feature maps, or of an unread one."""
+        """Yield the needs of an elementwise function of several feature maps, read or not."""
         needs = self.needs[node]
         found = {symbol: why for why, inside in sinks(expr) for symbol in inside}
         kept = shown(expr)
@@ -263,7 +267,7 @@ class _Flow:
                 yield from ((parent, kind, why) for kind, why in needs.items())
 
     def _expression(self, op: Op, parents: tuple[Node, ...]) -> tuple[Any, dict[Node, Any]] | None:
-        """(an elementwise function of the nodes that it reads, {node: its symbol})."""
+        """Return (an elementwise function of the nodes that it reads, {node: its symbol})."""
         symbols: dict[Node, Any] = {}
         others = iter(range(LARGEST))
 
@@ -292,7 +296,7 @@ KEEPING = (L.Sum, L.Product, L.Concat, L.Scale, L.Positions, L.ClassToken)
 
 
 def _held(value: Any, number: int) -> Any:
-    """An array that depends on no input, as a number or a symbol."""
+    """Return an array that depends on no input, as a number or a symbol."""
     if value.size and (value == value.flat[0]).all() and not np.iscomplexobj(value):
         return exact_number(value.flat[0].item(), value.dtype)
     return sp.Symbol(f"v{number}", real=True)
@@ -302,10 +306,11 @@ def _held(value: Any, number: int) -> Any:
 
 
 def heads(network: Network, left: Mapping[Node, str]) -> dict[Node, str]:
-    """{node: reason} of the activations that give outputs of the model their range.
+    """Return {node: reason} of the activations that give outputs of the model their range.
 
-    Those that stand nowhere else and have a range, or are unlike all others (the sigmoid of a
-    probability behind relu, the square in a loss); and positive ones that the model also returns.
+    These occur nowhere else and have a range or differ from all others, such as the sigmoid of a
+    probability after relu or the square in a loss. Positive activations that the model also returns
+    are included.
     """
     readers: dict[Node, list[Node]] = {node: [] for node in network}
     for node, _, parents in network.steps():
@@ -325,10 +330,10 @@ def heads(network: Network, left: Mapping[Node, str]) -> dict[Node, str]:
 def _before_outputs(
     network: Network, readers: Mapping[Node, Iterable[Node]], put_together: bool
 ) -> set[Node]:
-    """The nodes behind which no layer has weights or an activation.
+    """Return the nodes after which no layer has weights or an activation.
 
-    ``put_together``: also through all sums and products, as of a loss; else through sums of values
-    that have a range.
+    ``put_together``: also through all sums and products, as of a loss; otherwise through sums of
+    values that have a range.
     """
     ends: set[Node] = set()
     for node, layer, parents in reversed([*network.steps()]):
@@ -341,7 +346,7 @@ def _before_outputs(
 
 
 def _has_range(network: Network, node: Node) -> bool:
-    """Whether the values of a node are those of activations that have a range."""
+    """Whether the values of a node come from activations that have a range."""
     layer = network.layer(node)
     if layer.passes or isinstance(layer, L.Scale | L.Sum | L.Concat):
         return all(_has_range(network, parent) for parent in network.parents(node))
@@ -349,7 +354,7 @@ def _has_range(network: Network, node: Node) -> bool:
 
 
 def _returned(network: Network) -> set[Node]:
-    """The nodes whose values are outputs as they are, in another shape at most."""
+    """Return the nodes whose values are outputs unchanged, except perhaps for their shape."""
     found = set(network.outputs)
     for node, layer, parents in reversed([*network.steps()]):
         if node in found and (layer.passes or isinstance(layer, L.Concat)):

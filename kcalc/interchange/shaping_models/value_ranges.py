@@ -1,4 +1,4 @@
-"""The ranges of the values of elementwise functions, and what relies on the range of its input."""
+"""The ranges of values of elementwise functions, and functions that rely on their input's range."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ...fields.expressions import Fold
 NARROW = ("acos", "acosh", "asin", "atanh", "acoth", "erfinv", "loggamma", "polygamma")
 STRETCH = np.linspace(-30.0, 30.0, 241)
 FAR = (150.0, 300.0)
-NEARLY_CLOSED = 1e-6  # the least value of a gate, in parts of its largest
-STEEP = 1e6  # how much more than any power of use an exponential grows between these
+NEARLY_CLOSED = 1e-6  # the least value of a gate, as a fraction of its largest
+STEEP = 1e6  # how much more an exponential grows between these than any power in use
 
 
 # -- elementwise functions -------------------------------------------------------------------------
 
 
 class _Parts(Fold[None]):
-    """All parts of an expression, one after another; a part comes before its own parts."""
+    """All parts of an expression, one after another; a part comes before its subexpressions."""
 
     def number(self, expr: Any) -> None:
         return None
@@ -39,7 +39,7 @@ class _Parts(Fold[None]):
 
 
 class _Sinks(_Parts):
-    """Collects what relies on the range of its input, in ``found``."""
+    """Collects the functions that rely on the range of their input, in ``found``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,16 +64,16 @@ class _Sinks(_Parts):
 
 
 def sinks(expr: Any) -> list[tuple[str, set[Any]]]:
-    """(what it is, the symbols whose range it needs) of the parts of an expression."""
+    """Return (its name, the symbols whose range it needs) for each such part of an expression."""
     collected = _Sinks()
     collected(expr)
     return collected.found
 
 
 def _needed(expr: Any) -> set[Any]:
-    """The symbols whose range keeps an expression positive; none of one that always is.
+    """Return the symbols whose range keeps an expression positive; none if it always is.
 
-    An expression that cuts values off is a guard at the ends of their range, and no range itself.
+    An expression that clips values guards the ends of their range, and has no range that matters.
     """
     cut = expr.has(sp.Piecewise, sp.Max, sp.Min)
     always = not cut and (expr.is_positive or _positive_everywhere(expr))
@@ -81,7 +81,7 @@ def _needed(expr: Any) -> set[Any]:
 
 
 def _positive_everywhere(expr: Any) -> bool:
-    """Whether an expression in one symbol is positive at all points that are tried."""
+    """Whether an expression in one symbol is positive at all points tried."""
     if len(expr.free_symbols) != 1:
         return False
     (symbol,) = expr.free_symbols
@@ -92,15 +92,15 @@ def _positive_everywhere(expr: Any) -> bool:
 
 
 def shown(expr: Any) -> set[Any]:
-    """The symbols of whose range that of an expression is made.
+    """Return the symbols whose range determines that of an expression.
 
-    Squares and exponentials are positive whatever they are of.
+    Squares and exponentials are positive for all arguments.
     """
     return _Reached((*BOUNDED, sp.Abs, sp.exp, sp.cosh), squares=False)(expr)
 
 
 class _Reached(Fold[set[Any]]):
-    """The symbols outside of the functions ``closed``, and of squares unless these count."""
+    """Collects symbols outside the functions ``closed``, and outside squares unless these count."""
 
     def __init__(self, closed: tuple[type, ...], squares: bool = True) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ BOUNDED = (sp.tanh, sp.erf, sp.erfc, sp.sin, sp.cos, sp.atan, sp.sign)
 
 
 def explodes(expr: Any, symbol: Any) -> bool:
-    """Whether an expression grows as an exponential in one of its symbols."""
+    """Whether an expression grows exponentially in one of its symbols."""
     if not expr.has(sp.exp, sp.sinh, sp.cosh):
         return False
     others = dict.fromkeys(expr.free_symbols - {symbol}, sp.Float(1))
@@ -180,7 +180,7 @@ def values_of(phi: Activation) -> np.ndarray:
 
 @lru_cache(maxsize=1024)
 def explosive(phi: Activation) -> bool:
-    """Whether an activation grows as an exponential."""
+    """Whether an activation grows exponentially."""
     with np.errstate(all="ignore"):
         near, far = (np.abs(np.asarray(phi(np.array([x, -x])), dtype=float)) for x in FAR)
     return bool((~(far <= STEEP * np.maximum(near, 1.0)) & ~np.isnan(far)).any())
@@ -188,20 +188,20 @@ def explosive(phi: Activation) -> bool:
 
 @lru_cache(maxsize=1024)
 def power(phi: Activation) -> str:
-    """What an activation does that relies on the range of its input; "" for nearly all."""
+    """Name the function in an activation that relies on its input's range; "" for nearly all."""
     if explosive(phi):
         return "an exponential"
     return next((why for why, inside in sinks(phi.expr) if X in inside), "")
 
 
 def positive(phi: Activation) -> bool:
-    """Whether an activation has no values below 0, and is not 0 in the middle, as relu is."""
+    """Whether an activation has no negative values and, unlike relu, is not 0 around 0."""
     values = values_of(phi)
     return bool((values >= 0).all() and (values[np.abs(STRETCH) <= 1] > 0).all())
 
 
 def is_gate(phi: Activation) -> bool:
-    """Whether the values of an activation lie between 0 and a bound, as those of a sigmoid."""
+    """Whether the values of an activation are between 0 and a bound, as for a sigmoid."""
     values = values_of(phi)
     return positive(phi) and bounded(phi) and bool(values.min() < NEARLY_CLOSED * values.max())
 
@@ -215,15 +215,15 @@ def bounded(phi: Activation) -> bool:
 
 
 def ranged(phi: Activation) -> bool:
-    """Whether an activation gives outputs a range: it is positive, or has bounds on both sides.
+    """Whether an activation gives outputs a range: it is positive, or bounded on both sides.
 
-    relu and its kin, with a half line where they are 0, do not count: they are hidden layers.
+    relu and similar functions, which are 0 on a half line, do not count: they are hidden layers.
     """
     return positive(phi) or (bounded(phi) and bool(values_of(phi)[STRETCH < 0].any()))
 
 
 def hands_on(phi: Activation) -> bool:
-    """Whether an activation hands the values that it reads on, cut off at most."""
+    """Whether an activation returns its input, except perhaps for clipping."""
     values = values_of(phi)
     even = np.array_equal(values, values[::-1])
     return not even and all(

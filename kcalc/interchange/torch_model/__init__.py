@@ -30,7 +30,7 @@ __all__ = [
 
 
 def is_torch(model: Any) -> bool:
-    """Whether this is a PyTorch Module or an ExportedProgram."""
+    """Whether an object is a PyTorch Module or an ExportedProgram."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False
@@ -39,5 +39,5 @@ def is_torch(model: Any) -> bool:
 
 
 def trace_model(model: Any, inputs: Sequence[Any]) -> Trace | None:
-    """The trace of a PyTorch model, None for any other object."""
+    """Return the trace of a PyTorch model; None for any other object."""
     return trace_torch(model, *inputs) if is_torch(model) else None

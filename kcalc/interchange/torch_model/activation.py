@@ -21,7 +21,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 def _softplus(x: Tensor) -> Tensor:
-    """log(1 + e^x): PyTorch's own is the identity beyond 20, off by 2e-9."""
+    """Return log(1 + e^x); PyTorch's version is the identity beyond 20, with an error of 2e-9."""
     return torch.logaddexp(x, torch.zeros_like(x))
 
 
@@ -86,9 +86,10 @@ MODULES = [
 
 @lru_cache(maxsize=512)
 def torch_function(phi: Activation) -> Function:
-    """phi elementwise on tensors of floats, constants in double precision.
+    """Return phi as an elementwise function of float tensors, with constants in double precision.
 
-    Raises: KcalcError for activations that are callables, and functions that PyTorch does not have.
+    Raises: KcalcError for activations that are callables, and for functions that PyTorch does not
+    have.
     """
     change = phi.transformation
     if change is not None:
@@ -109,10 +110,9 @@ def _is_registered(phi: Activation) -> bool:
 
 
 def _pieces(phi: Activation) -> Function:
-    """The function of an activation, compiled from its expression piece by piece.
+    """Return the function of an activation, compiled from its expression piece by piece.
 
-    Each smooth piece is evaluated only at arguments of its own interval, so that it cannot overflow
-    outside the interval.
+    Each smooth piece is evaluated only at arguments in its interval, so it cannot overflow outside.
     """
     expr = phi.stable[0] if phi.stable else phi.expr
     points = sorted({*phi.kinks, *switch_points(expr)}, key=float)
@@ -139,13 +139,14 @@ def _compiled(phi: Activation, expr: Any) -> Function:
         for e in sp.preorder_traversal(expr)
         if isinstance(e, sp.Expr) and e.is_number and not (e.is_Integer or e.is_Float)
     )
-    # also sqrt(3), whose torch.sqrt takes no number
+    # also sqrt(3), because torch.sqrt takes no number
     rounded = expr.xreplace({n: sp.N(n, 17) for n in numbers})
     function = lambdify(X, rounded, MODULES, cse=True)
     try:
         function(torch.zeros(1, dtype=torch.float64))
     except (NameError, TypeError, AttributeError) as error:
         raise KcalcError(
-            f"activation {phi.name!r}: {str(expr)[:80]} has a function that PyTorch does not have"
+            f"activation {phi.name!r}: {str(expr)[:80]} contains a function that PyTorch does not "
+            "have"
         ) from error
     return function

@@ -22,7 +22,7 @@ from .pretrained import keep
 
 
 def torch_edits(target: Target, constants: Any) -> Edits:
-    """The edits of a model that was read; nodes without a place are in ``left_alone``.
+    """Return the edits of a model that was read; nodes without a place are in ``left_alone``.
 
     ``constants``: {node: its constants}.
     """
@@ -34,8 +34,8 @@ def torch_edits(target: Target, constants: Any) -> Edits:
         flow = flow_of(program)
     except Unplaced as error:
         raise KcalcError(
-            f"the model cannot be edited: {error}; give the torch.nn.Module itself, whose code is "
-            f"Python's"
+            f"the model cannot be edited: {error}; give the torch.nn.Module itself, with its "
+            "Python code"
         ) from None
     planner = Planner(target, flow, constants)
     planned = {(edit.node, edit.kind): (edit, calls) for edit, calls in planner.edits()}
@@ -58,7 +58,7 @@ def torch_edits(target: Target, constants: Any) -> Edits:
 
 
 def _used(program: TorchProgram) -> list[str]:
-    """The names of the parameters and buffers that the captured run reads."""
+    """Return the names of the parameters and buffers that the captured run reads."""
     return [name for node, (_, name) in program.captured.held.items() if name and node.users]
 
 
@@ -78,15 +78,15 @@ def is_editable(reading: Any) -> bool:
 
 
 def model_of(reading: Any) -> torch.nn.Module:
-    """The copy of a model that was read."""
+    """Return the copy of a model that was read."""
     calls = reading.trace.model.program.captured.calls
     return next(m.levels[0].module for m in calls.modules if not m.levels[0].path)
 
 
 def edited(model: Any, edits: Edits, law: str, generator: Any, inplace: bool) -> Any:
-    """A model, or a copy of it, with edits, which its ``kcalc_changes`` tells in words.
+    """Apply edits to a model or a copy of it; ``kcalc_changes`` of the result lists them.
 
-    Raises: KcalcError where they are of another model.
+    Raises: KcalcError if they are for another model.
     """
     require_module(model)
     if generator is not None and not isinstance(generator, torch.Generator):
@@ -101,12 +101,12 @@ def edited(model: Any, edits: Edits, law: str, generator: Any, inplace: bool) ->
 
 
 def scaled_edits(reading: Any, factors: Mapping[Any, float]) -> Edits:
-    """Edits that multiply the weights and biases of some layers.
+    """Return edits that multiply the weights and biases of some layers.
 
-    ``factors``: {node of the reading: factor}. Layers that are rows of one parameter, such as the
-    queries of a joint map of queries, keys and values, are multiplied in their rows only.
-    Raises: KcalcError for nodes that are no dense layers of the model, and for weights that are
-    shared with other layers.
+    ``factors``: {node of the reading: factor}. If a layer is some rows of one parameter, such as
+    the queries of a joint map of queries, keys and values, only its rows are multiplied. Raises:
+    KcalcError for nodes that are not dense layers of the model, and for weights that are shared
+    with other layers.
     """
     details = reading.trace.model
     weights = WeightEdits(Target(reading, (), {}), _stored(details, details.program))

@@ -1,6 +1,6 @@
-"""Operators of which attention and normalisation by hand are made.
+"""Operators used for attention and for hand-written normalisation.
 
-Contractions, softmax, masks, moments.
+These are contractions, softmax, masks and moments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INFINITE = "entries are set to infinity, as attention does before its softmax"
 def contraction(
     call: Call, left: Any, right: Any, terms: str | None, what: str, reason: str
 ) -> Any:
-    """A contraction of two arrays of which at least one depends on the input.
+    """Read a contraction of two arrays of which at least one depends on the input.
 
     ``terms`` None: a product of matrices.
     """
@@ -44,8 +44,8 @@ def contraction(
 
 @rule("baddbmm")
 def added_product(call: Call) -> Any:
-    """beta bias + alpha x y of matrices x and y of every head, as scores with a mask are."""
-    what, reason = "baddbmm", "a sum of a product of activations and another one"
+    """Read beta bias + alpha x y for matrices x and y of every head, as in scores with a mask."""
+    what, reason = "baddbmm", "a sum of a product of activations and another activation"
     if not isinstance(call["self"], Const):
         return call.unread(what, reason)
     beta, alpha = (1 if call[name] is None else call[name] for name in ("beta", "alpha"))
@@ -67,7 +67,7 @@ def _matrix_terms(left: tuple[int, ...], right: tuple[int, ...]) -> str | None:
 
 
 def _alike(call: Call, *arrays: TensorRef) -> list[TensorRef]:
-    """Arrays of matrices, heads that several share once for each."""
+    """Return arrays of matrices; heads that several share appear once for each."""
     made = list(arrays)
     for axis in range(1, len(arrays[0].shape) - 2):
         count = max(array.shape[axis] for array in made)
@@ -78,10 +78,10 @@ def _alike(call: Call, *arrays: TensorRef) -> list[TensorRef]:
 
 
 def copies(call: Call, source: TensorRef, axis: int, count: int) -> TensorRef:
-    """Every entry along an axis several times."""
+    """Read a repetition of every entry along an axis."""
     shape = tuple(n * count if i == axis else n for i, n in enumerate(source.shape))
     what = "repetition"
-    reason = "channels or examples are repeated, so that they are no longer independent"
+    reason = "channels or examples are repeated, so they are no longer independent"
     return call.emit(
         Copies,
         [source.name],
@@ -96,7 +96,7 @@ def copies(call: Call, source: TensorRef, axis: int, count: int) -> TensorRef:
 
 @rule("softmax", "_softmax", "_safe_softmax")
 def softmax(call: Call) -> Any:
-    """softmax along one axis."""
+    """Read softmax along one axis."""
     what, reason = REASONS[call.kind]
     source = call.operand
     if call["dim"] is None or not isinstance(source, TensorRef):
@@ -107,7 +107,7 @@ def softmax(call: Call) -> Any:
 
 @rule("scaled_dot_product_attention")
 def attend(call: Call) -> Any:
-    """scaled_dot_product_attention."""
+    """Read scaled_dot_product_attention."""
     operands = [call[name] for name in ("query", "key", "value")]
     mask = call["attn_mask"]
     if any(not isinstance(v, TensorRef) for v in operands):
@@ -138,9 +138,9 @@ def attend(call: Call) -> Any:
 
 
 def masked(call: Call) -> Any:
-    """masked_fill and where with a mask that does not depend on the input.
+    """Read masked_fill and where with a mask that does not depend on the input.
 
-    None where they are anything else.
+    None in other cases.
     """
     if call.kind.startswith("where"):
         mask, source, value = call["condition"], call["self"], call["other"]
@@ -172,7 +172,7 @@ def masked(call: Call) -> Any:
 
 @rule("var", "std", "linalg_vector_norm", "norm")
 def moment(call: Call) -> Any:
-    """Variances, standard deviations and lengths over axes that keep their place."""
+    """Read variances, standard deviations and lengths over axes that keep their place."""
     source = call.operand
     what, reason = REASONS[call.kind]
     dims = call["dim"]

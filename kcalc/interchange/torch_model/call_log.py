@@ -1,7 +1,7 @@
 """Every call that a model's Python code makes into PyTorch while it is captured.
 
-A call is known by its place: the module that makes it, and the functions of the user's code from
-that module's ``forward`` down to the call. Places are what an edit of the model is about.
+A call is identified by its place: the module that makes it, and the functions of the user's code
+from that module's ``forward`` down to the call. Edits of a model refer to places.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from ...foundation.process_state import cached_property
 
 TORCH = torch.__path__[0] + "/"
 HOME = str(Path(__file__).parent) + "/"
-# files of PyTorch whose functions are edited as a user's: their layers are made of others
+# files of PyTorch whose functions are edited like user code: their layers consist of others
 OPEN = (f"{TORCH}nn/modules/transformer.py", f"{TORCH}nn/modules/container.py")
 KEY = "kcalc_call"
-# functions of exporters in place of what is called: other modes, and the calls of modules
+# functions of exporters that replace the call: other modes, and the calls of modules
 EXPORTING = ("__torch_function__", "module_call_wrapper")
 
-Slot = tuple[Any, ...]  # (place of an argument, and inside of a list or tuple)
+Slot = tuple[Any, ...]  # (place of an argument, place inside a list or tuple)
 Made = tuple[int, int]  # (call, which of its results)
-Frame = tuple[CodeType, int]  # a function's code, and the instruction that it is at
+Frame = tuple[CodeType, int]  # a function's code, and its current instruction
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleLevel:
-    """A module on the way to a call.
+    """A module that encloses a call.
 
-    ``run``: which call of the module; ``frames``: those of the user's code between this module and
-    the next inner one, outermost first.
+    ``run``: the number of the call of the module; ``frames``: those of the user's code between this
+    module and the next inner one, outermost first.
     """
 
     path: str
@@ -53,13 +53,13 @@ class ModuleLevel:
 
     @property
     def kind(self) -> type:
-        """The module's class."""
+        """Return the module's class."""
         return type(self.module)
 
 
 @dataclass(frozen=True, eq=False)
 class Through:
-    """The function of PyTorch that the user's code called, and the logged call was made by.
+    """The PyTorch function that the user's code called and that made the logged call.
 
     ``places``: {place of an argument of the logged call: its place among the function's
     parameters, and their name}.
@@ -73,11 +73,11 @@ class Through:
 class LoggedCall:
     """A call of a function of PyTorch, or of a module of the model (``function`` None).
 
-    ``levels``: innermost module first; of a module's call the module itself is the first.
+    ``levels``: innermost module first; for a module's call, the module itself comes first.
     ``reads``: {place of an argument: what made it}; ``writes``: the argument that it writes into.
-    ``single``: whether it returns one array; ``shapes``: those of its results, None where the data
-    decide them. ``begin``, ``end``: the calls made inside. ``through``: what of PyTorch's Python
-    lies between the user's code and the call.
+    ``single``: whether it returns one array; ``shapes``: those of its results, None if the data
+    decide them. ``begin``, ``end``: the calls made inside. ``through``: the PyTorch function
+    between the user's code and the call.
     """
 
     function: Any
@@ -93,9 +93,9 @@ class LoggedCall:
 
 
 class CallLog(TorchFunctionMode):
-    """Lists calls while a model runs; several runs follow each other in the list.
+    """Records calls while a model runs; several runs follow each other in the list.
 
-    ``calls``: those of PyTorch's functions; ``modules``: those of modules.
+    ``calls``: calls of PyTorch functions; ``modules``: calls of modules.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -105,7 +105,7 @@ class CallLog(TorchFunctionMode):
         self.calls: list[LoggedCall] = []
         self.modules: list[LoggedCall] = []
         self.made: dict[int, Made] = {}  # identity of a tensor -> what made it last
-        self._alive: list[Any] = []  # identities stay those of one object
+        self._alive: list[Any] = []  # keeps identities unique
         self._runs: dict[int, int] = {}
         self._open: list[LoggedCall] = []
 
@@ -116,7 +116,7 @@ class CallLog(TorchFunctionMode):
         for module in self.model.modules():
             if isinstance(module, torch.jit.ScriptModule):
                 continue
-            # what goes into ``forward`` and comes out of it, between the user's own hooks
+            # what enters and leaves ``forward``, between the user's hooks
             handles += [
                 module.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True),
                 module.register_forward_pre_hook(self._given, with_kwargs=True),
@@ -132,7 +132,7 @@ class CallLog(TorchFunctionMode):
             self.made.clear()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note a call and mark the operators that it runs."""
+        """Record a call and mark the operators that it runs."""
         kwargs = kwargs or {}
         number = len(self.calls)
         levels, through = self._levels(0, args, kwargs)
@@ -192,7 +192,7 @@ class CallLog(TorchFunctionMode):
         self.modules.append(call)
 
     def _enter(self, args: Any, kwargs: Any) -> None:
-        """The inputs of the model, as made by no call: (-1, which)."""
+        """Record the inputs of the model, which no call made: (-1, which)."""
         self._open.clear()
         for place, (_, leaf) in enumerate(_tensors([args, kwargs])):
             self.made[id(leaf)] = (-1, place)
@@ -201,7 +201,7 @@ class CallLog(TorchFunctionMode):
     def _levels(
         self, own: int, args: Any, kwargs: Any
     ) -> tuple[tuple[ModuleLevel, ...], Through | None]:
-        """The modules around the present call, innermost first, and what it goes through.
+        """Return the modules around the current call, innermost first, and what it goes through.
 
         ``own``: how many of them are the call itself.
         """
@@ -235,8 +235,8 @@ class CallLog(TorchFunctionMode):
 class CallGraph:
     """The calls of one run of a model, and which of them made which node of the captured graph.
 
-    ``calls``: those of PyTorch's functions in their order; ``modules``: calls of modules, inner
-    ones first; ``numbers``: {node: its call}.
+    ``calls``: calls of PyTorch functions in order; ``modules``: calls of modules, inner ones first;
+    ``numbers``: {node: its call}.
     """
 
     calls: tuple[LoggedCall, ...]
@@ -244,7 +244,7 @@ class CallGraph:
     numbers: dict[Any, int]
 
     def made(self, node: Any) -> Made | None:
-        """The call whose result a node of the graph is; None for nodes inside of a call."""
+        """Return the call whose result a node of the graph is; None for nodes inside a call."""
         number = self.numbers.get(node)
         if number is None:
             return None
@@ -254,12 +254,12 @@ class CallGraph:
 
     @cached_property
     def last(self) -> frozenset[Any]:
-        """The last node of every call."""
+        """Return the last node of every call."""
         return frozenset({number: node for node, number in self.numbers.items()}.values())
 
     @cached_property
     def ending(self) -> dict[Made, list[int]]:
-        """{value: the modules that return it}, inner ones first."""
+        """Return {value: the modules that return it}, inner ones first."""
         found: dict[Made, list[int]] = {}
         for number, module in enumerate(self.modules):
             if 0 in module.results:
@@ -268,7 +268,10 @@ class CallGraph:
 
 
 def call_graph(log: CallLog, graph: Any) -> CallGraph | None:
-    """The calls of the run that a graph was captured in; None where nothing marks its nodes."""
+    """Return the calls of the run in which a graph was captured.
+
+    None if its nodes are not marked.
+    """
     numbers = {
         node: node.meta["custom"][KEY]
         for node in graph.nodes
@@ -276,7 +279,7 @@ def call_graph(log: CallLog, graph: Any) -> CallGraph | None:
     }
     if not numbers:
         return None
-    # the run in which the marked calls lie: an exporter runs the model several times
+    # the run with the marked calls: an exporter runs the model several times
     runs = [call for call in log.modules if not call.levels[0].path]
     first, last = min(numbers.values()), max(numbers.values())
     run = next((r for r in runs if r.begin <= first and last < r.end), None)
@@ -298,13 +301,13 @@ def call_graph(log: CallLog, graph: Any) -> CallGraph | None:
 
 
 def _shape(tensor: Any) -> tuple[int, ...] | None:
-    """The shape of an array; None where a size is not known, and must not be asked for."""
+    """Return the shape of an array; None if a size is unknown and must not be requested."""
     sizes = tuple(tensor.shape)
     return sizes if all(isinstance(size, int) for size in sizes) else None
 
 
 def _tensors(value: Any) -> Iterator[tuple[Slot, Any]]:
-    """(place, tensor) of the tensors in a value: itself, or those in lists and tuples."""
+    """Yield (place, tensor) of the tensors in a value: itself, or those in lists and tuples."""
     if isinstance(value, torch.Tensor):
         yield (), value
     elif isinstance(value, list | tuple):
@@ -320,7 +323,7 @@ def _tensors(value: Any) -> Iterator[tuple[Slot, Any]]:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> Slot | None:
-    """The argument that a call writes into and returns, None for the usual ones."""
+    """Return the argument that a call writes into and returns; None for most calls."""
     name = getattr(func, "__name__", "")
     inplace = name.endswith("_") and not name.endswith("__")
     augmented = name.startswith("__i") and name.endswith("__") and name != "__invert__"
@@ -333,13 +336,16 @@ def _written(func: Any, args: Any, kwargs: Any) -> Slot | None:
 
 
 def _annotated(number: int) -> Any:
-    """Mark the operators of a call; before PyTorch 2.9 they cannot be, and no call has a place."""
+    """Mark the operators of a call.
+
+    Before PyTorch 2.9 this is impossible, and no call has a place.
+    """
     annotate = getattr(traceback, "annotate", None)
     return nullcontext() if annotate is None else annotate({KEY: number})
 
 
 def _through(frame: Any, args: Any, kwargs: Any) -> Through:
-    """Which parameters of a running function are the arguments of a call that it makes."""
+    """Return which parameters of a running function are the arguments of a call that it makes."""
     code = frame.f_code
     given = {id(value): place for place, value in [*enumerate(args), *kwargs.items()]}
     places: dict[Any, tuple[int, str]] = {}
@@ -352,16 +358,16 @@ def _through(frame: Any, args: Any, kwargs: Any) -> Through:
 
 def is_user_code(file: str) -> bool:
     """Whether the functions of a file are the user's: of a model, not of PyTorch."""
-    own = file.startswith(HOME)  # an edited model's calls pass through here
+    own = file.startswith(HOME)  # calls of an edited model pass through here
     return file in OPEN or not (file.startswith(TORCH) or own)
 
 
 @functools.lru_cache(maxsize=1000)
 def _place_of_inplace(func: Any) -> int | None:
-    """The place of the argument ``inplace`` of a function of PyTorch."""
+    """Return the place of the argument ``inplace`` of a PyTorch function."""
     try:
         names = [*inspect.signature(func).parameters]
-    except (TypeError, ValueError):  # of functions written in C
+    except (TypeError, ValueError):  # functions written in C
         return None
     return names.index("inplace") if "inplace" in names else None
 

@@ -1,4 +1,4 @@
-"""A call of an ATen operator: its arguments by name and its place in the user's model."""
+"""A call of an ATen operator: its arguments by name, and its place in the user's model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMPOSITE = (
     "torch.nn.modules.rnn.",
     "MultiheadAttention",
 )
-WHOLE = ("MultiheadAttention",)  # modules that are reported as one
+WHOLE = ("MultiheadAttention",)  # modules that are reported as one operation
 SPOKEN = {
     "_native_batch_norm_legit": "batch_norm",
     "_native_batch_norm_legit_functional": "batch_norm",
@@ -46,7 +46,7 @@ SPOKEN = {
     "truediv": "div",
 }
 
-# may return their input, unsaid by the schema
+# may return their input, which the schema does not say
 UNTOLD = (
     "dropout",
     "feature_dropout",
@@ -60,7 +60,7 @@ UNTOLD = (
 class Call:
     """An operator's plain name ("conv2d"), its arguments by name, and the metadata of its node.
 
-    ``walker``: what reads it.
+    ``walker``: its reader.
     """
 
     walker: Walker
@@ -76,22 +76,22 @@ class Call:
 
     @property
     def spoken(self) -> str:
-        """The usual name of the operator."""
+        """Return the usual name of the operator."""
         return SPOKEN.get(self.kind, self.kind.strip("_"))
 
     @property
     def path(self) -> str:
-        """The module it belongs to."""
+        """Return the module it belongs to."""
         return self.stack[-1][0] if self.stack else ""
 
     def within(self, package: str) -> bool:
-        """Whether it belongs to a module of a class of a package."""
+        """Whether it belongs to a module whose class is in a package."""
         return any(kind.startswith(package) for _, kind in self.stack)
 
     def wish(self, parameter: str | None = None) -> str:
-        """The label that its operation should have.
+        """Return the preferred label of its operation.
 
-        The module's path where it is the module's only operation, else path and operator.
+        The module's path if it is the module's only operation, else path and operator.
         """
         path = self.path
         if path and parameter is not None and parameter.rpartition(".")[0] == path:
@@ -103,7 +103,7 @@ class Call:
 
     @property
     def source(self) -> str:
-        """The place in the user's model: module and line."""
+        """Return the place in the user's model: module and line."""
         kind = self.stack[-1][1].rpartition(".")[2] if self.stack else ""
         module = f"{self.path} ({kind})" if self.path else kind
         line = _line(self.node.meta.get("stack_trace"))
@@ -111,7 +111,7 @@ class Call:
 
     @property
     def operand(self) -> Any:
-        """Its first array."""
+        """Return its first array."""
         return self["input"] if self["self"] is None else self["self"]
 
     @property
@@ -121,7 +121,7 @@ class Call:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The axes that it names of its first array, in order."""
+        """Return the axes of its first array that it names, in order."""
         dims, rank = self["dim"], len(self.operand.shape)
         return tuple(
             sorted(int(d) % rank for d in (dims if isinstance(dims, list | tuple) else [dims]))
@@ -130,7 +130,7 @@ class Call:
     # -- writing the trace -------------------------------------------------------------------------
 
     def read(self, value: Any) -> str:
-        """The name under which it reads a value."""
+        """Return the name under which it reads a value."""
         return self.walker.read(value, self.path)
 
     def emit(
@@ -143,7 +143,7 @@ class Call:
     ) -> TensorRef:
         """Add an operation to the trace.
 
-        ``fields`` may hold ``wish`` (the label) and ``shape`` where they differ from the call's.
+        ``fields`` may contain ``wish`` (the label) and ``shape`` if they differ from the call's.
         """
         name = self.walker.names(fields.pop("wish", None) or self.wish(owner))
         shape = tuple(concrete(n) for n in fields.pop("shape", self.shape))
@@ -156,12 +156,12 @@ class Call:
         return TensorRef(name, shape, self.dtype)
 
     def unread(self, what: str, reason: str, *hidden: Any) -> Any:
-        """Report it as not read; one array, or as many as the operator returns.
+        """Report it as not read, as one array or as many as the operator returns.
 
-        ``hidden``: inputs beside its arguments.
+        ``hidden``: inputs besides its arguments.
         """
         arrays = sources([*leaves(self.args), *hidden])
-        # a mask is no feature map
+        # a mask is not a feature map
         features = [leaf for leaf in arrays if str(getattr(leaf, "dtype", "")) != "torch.bool"]
         told = dict.fromkeys(map(self.read, features or arrays))
         fields: dict[str, Any] = {"what": what, "reason": reason}
@@ -180,9 +180,9 @@ class Call:
 
 
 def computed_by(call: Call, reads: list[str]) -> Compute | None:
-    """The operator of a call as a function of the arrays that it reads, None for others.
+    """Return the operator of a call as a function of the arrays that it reads; None for others.
 
-    Not of operators that draw random numbers or write in place, nor of whole numbers.
+    Operators that draw random numbers or write in place are excluded, and so are whole numbers.
     """
     args = call.walker.resolved(call.node)
     traced = [leaf for leaf in leaves(list(args)) if is_traced(leaf)]
@@ -219,7 +219,7 @@ def computed_by(call: Call, reads: list[str]) -> Compute | None:
 
 
 def sources(values: Iterable[Any]) -> list[Any]:
-    """The arrays among some values, those of arrays without a known size in their place."""
+    """Return the arrays among some values; arrays of unknown size are replaced by their sources."""
     arrays = [
         leaf for leaf in values if isinstance(leaf, TensorRef | PaddedTensor | Stale | Ragged)
     ]
@@ -231,7 +231,7 @@ RULES: dict[str, Rule] = {}  # by operator
 
 
 def rule(*kinds: str) -> Callable[[Rule], Rule]:
-    """Registers the function that reads operators of these names."""
+    """Register the function that reads operators of these names."""
 
     def register(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(kinds, function))
@@ -241,7 +241,7 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The values in a nest of lists, tuples and dictionaries."""
+    """Return the values in a nest of lists, tuples and dictionaries."""
     if isinstance(tree, list | tuple):
         return [leaf for part in tree for leaf in leaves(part)]
     if isinstance(tree, Mapping):
@@ -250,7 +250,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def _line(trace: Any) -> str:
-    """The innermost line of the user's own code in a stack trace, "model.py:12"."""
+    """Return the innermost line of the user's code in a stack trace, "model.py:12"."""
     found = ""
     for file, number in re.findall(r'File "([^"]+)", line (\d+)', trace or ""):
         if not is_library(file):
@@ -259,7 +259,7 @@ def _line(trace: Any) -> str:
 
 
 def call_of(walker: Walker, node: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """The call of a node whose arguments are given as values."""
+    """Return the call of a node whose arguments are given as values."""
     target = node.target
     schema = getattr(target, "_schema", None)
     name = (
@@ -287,9 +287,9 @@ def call_of(walker: Walker, node: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def described(value: Any) -> tuple[tuple[int, ...], Any]:
-    """The shape and dtype of a node's value, or of the first of several.
+    """Return the shape and dtype of a node's value, or of the first of several.
 
-    () and None where the data decide the shape.
+    () and None if the data decide the shape.
     """
     if isinstance(value, list | tuple):
         return described(value[0]) if value else ((), None)
@@ -299,7 +299,7 @@ def described(value: Any) -> tuple[tuple[int, ...], Any]:
 
 
 def sized(value: Any) -> bool:
-    """Whether a node's value is a number or has a size that the data do not decide."""
+    """Whether a node's value is a number or has a size that does not depend on the data."""
     if isinstance(value, list | tuple):
         return all(map(sized, value))
     if hasattr(value, "shape"):
@@ -308,7 +308,7 @@ def sized(value: Any) -> bool:
 
 
 def concrete(size: Any) -> int:
-    """A size as an integer; of a symbolic one the value that it had for the example inputs."""
+    """Return a size as an integer; for a symbolic one, its value for the example inputs."""
     if isinstance(size, int):
         return size
     hint = getattr(getattr(size, "node", None), "hint", None)
@@ -325,11 +325,11 @@ def in_place(node: Any) -> bool:
 
 
 def hands_on(node: Any) -> bool:
-    """Whether the result of a call lies in the memory of its first argument.
+    """Whether the result of a call shares the memory of its first argument.
 
     Many operators (contiguous, to, reshape, flatten) return a view for some arguments and a copy
-    for others, so that the call is made once more on arrays without numbers; where that fails, the
-    operator's schema decides.
+    for others, so the call is repeated on arrays without numbers. If that fails, the operator's
+    schema decides.
     """
     schema = getattr(node.target, "_schema", None)
     if schema is None or not node.args or not hasattr(node.args[0], "meta"):
@@ -352,7 +352,7 @@ def hands_on(node: Any) -> bool:
         return first.untyped_storage()._cdata == args[0].untyped_storage()._cdata
     except (
         Exception
-    ):  # a graph without descriptions of its arrays, or an operator that does not run on such
+    ):  # a graph without descriptions of its arrays, or an operator that cannot run on such arrays
         return True
 
 

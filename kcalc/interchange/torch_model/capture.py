@@ -1,4 +1,4 @@
-"""A PyTorch model as a graph of ATen operations: by torch.export, or else by recording one run."""
+"""Capture a PyTorch model as a graph of ATen operations, by torch.export or by recording a run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from .own_gradients import OwnCall, listed, settled
 from .recording import record
 
 PATH_ONLY = (
-    "the model's Python code could not be exported ({reason}), so that it was run on the example "
-    "inputs and only the path taken was read: "
-    "anything that depends on the values of an input, in `if` or in numbers taken out of tensors, "
-    "may differ for other inputs"
+    "the model's Python code could not be exported ({reason}), so it was run on the example "
+    "inputs and only that path was read: anything that depends on the values of an input, such "
+    "as an `if` or numbers taken out of tensors, may differ for other inputs"
 )
 
 
 def capture(model: Any, arguments: Call, evaluating: bool = False) -> Captured:
-    """The graph of a Module, GraphModule or ScriptModule.
+    """Return the graph of a Module, GraphModule or ScriptModule.
 
-    ``evaluating``: in evaluation, also where the model is in training mode.
-    Raises: KcalcError for models that cannot be traced, with where and why.
+    ``evaluating``: in evaluation mode, even if the model is in training mode. Raises: KcalcError
+    for models that cannot be traced, with the place and the reason.
     """
     calls: list[OwnCall] = []
     with undisturbed():
@@ -38,7 +37,7 @@ def capture(model: Any, arguments: Call, evaluating: bool = False) -> Captured:
 
 
 def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall]) -> Captured:
-    """The graph with all marks of autograd functions, whose ``calls`` are added."""
+    """Return the graph with all marks of autograd functions, whose calls are added to ``calls``."""
     import torch
     from torch._dynamo.exc import TorchDynamoException
 
@@ -47,13 +46,13 @@ def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall
     own = copied(model, evaluating)
     if isinstance(model, torch.jit.ScriptModule):
         return _record(own, arguments, "it is a ScriptModule", calls)
-    # Reading wants no gradients, and under no_grad an exporter would wrap the graph.
+    # Reading needs no gradients, and under no_grad an exporter would wrap the graph.
     try:
         with torch.enable_grad(), listed(calls), CallLog(own).running() as log:
             program = torch.export.export(own, arguments[0], arguments[1] or None, strict=False)
     except KcalcError:
         raise
-    except TorchDynamoException:  # control flow, which nothing may watch
+    except TorchDynamoException:  # control flow, which must not be watched
         calls.clear()
         return _unwatched(model, arguments, evaluating, calls)
     except Exception as error:
@@ -63,7 +62,7 @@ def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall
 
 
 def _unwatched(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall]) -> Captured:
-    """The graph of a model whose calls are not followed, so that it cannot be edited."""
+    """Return the graph of a model whose calls are not followed, so it cannot be edited."""
     import torch
 
     own = copied(model, evaluating)
@@ -79,18 +78,18 @@ def _unwatched(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCal
 
 
 def _reason(error: Exception) -> str:
-    """Why an export failed, in a few words."""
+    """Say briefly why an export failed."""
     if "DataDependent" in type(error).__name__ or "data-dependent" in str(error)[:200]:
         return "a branch or a number depends on the values of an input"
     return first_line(error)[:160].rstrip(". ")
 
 
 def _left_out(model: Any, arguments: Call) -> str:
-    """The optional inputs of a model that were not given, as a further advice."""
+    """Name the optional inputs of a model that were not given, as additional advice."""
     try:
         behind = [*inspect.signature(model.forward).parameters][len(arguments[0]) :]
         named = [name for name in behind if name not in arguments[1]]
-    except (TypeError, ValueError):  # of a script, or of none of Python's functions
+    except (TypeError, ValueError):  # a script, or a function not written in Python
         named = []
     return f", or give it its optional inputs too: {', '.join(named)}" if named else ""
 
@@ -105,19 +104,18 @@ def _record(model: Any, arguments: Call, reason: str, calls: list[OwnCall]) -> C
         raise
     except Exception as error:
         advice = (
-            "a shape makes real numbers: if the input holds indices, such as token ids, give an "
-            "array of whole numbers"
+            "a shape stands for real numbers: if the input contains indices, such as token ids, "
+            "give an array of whole numbers"
             if "indices" in first_line(error)
-            else "check that it runs on the example inputs as they are"
-            + _left_out(model, arguments)
+            else "check that it runs on the example inputs" + _left_out(model, arguments)
         )
         raise KcalcError(
             f"the model could not be traced{place(error)}: {first_line(error)}; {advice}"
-        ) from None  # place and first line say it all; PyTorch's own frames are hundreds
+        ) from None  # place and first line are enough; there are hundreds of PyTorch's frames
 
 
 def exported(program: Any) -> Captured:
-    """The graph of an ExportedProgram."""
+    """Return the graph of an ExportedProgram."""
     from torch.export.graph_signature import InputKind, OutputKind
 
     tensors = {**program.state_dict, **program.constants}

@@ -18,9 +18,9 @@ class Captured:
     ``held``: {node: (tensor, name)} of parameters, buffers (their name in the model) and constants
     (name ""). ``entries``: the nodes that are inputs (``labels``: their names). ``outputs``: nodes.
     ``trainable``: the names of the parameters. ``module`` resolves attributes. ``copied``: whether
-    the named tensors are a copy that nobody else holds. ``calls``: those of the model's code.
-    ``own``: {number of a mark: the call of an autograd function whose backward pass is no
-    derivative of its values}.
+    the named tensors are a private copy. ``calls``: those of the model's code. ``own``: {number of
+    a mark: the call of an autograd function whose backward pass is not the derivative of its
+    values}.
     """
 
     module: Any
@@ -37,7 +37,7 @@ class Captured:
     own: dict[int, Any] = field(default_factory=dict)
 
     def moves(self, node: Any) -> bool:
-        """Whether training moves a tensor that the graph holds: frozen ones and buffers stay."""
+        """Whether training changes a tensor of the graph; frozen ones and buffers stay."""
         return bool(getattr(self.held[node][0], "requires_grad", False))
 
 
@@ -45,9 +45,9 @@ class Captured:
 class TorchProgram:
     """A captured model and the operations of the trace at its nodes.
 
-    ``names``: {node: the operation whose value it has}; ``arguments``: those it was captured with,
-    None where it cannot be captured again; ``given_arrays``: whether they are the user's, not drawn
-    for their shapes.
+    ``names``: {node: the operation with its value}; ``arguments``: those it was captured with, None
+    if it cannot be captured again; ``given_arrays``: whether they come from the user, rather than
+    drawn for given shapes.
     """
 
     captured: Captured
@@ -57,7 +57,7 @@ class TorchProgram:
 
 
 def nodes_in(values: Any) -> tuple[Any, ...]:
-    """The nodes in a nest of results, each once."""
+    """Return the nodes in a nest of results, each once."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -69,7 +69,7 @@ def nodes_in(values: Any) -> tuple[Any, ...]:
 
 
 def identity(tensor: Any) -> tuple[Any, ...]:
-    """A key, equal for tensors in the same memory."""
+    """Return a key, equal for tensors in the same memory."""
     try:
         pointer = tensor.untyped_storage().data_ptr()
     except Exception:
@@ -80,9 +80,9 @@ def identity(tensor: Any) -> tuple[Any, ...]:
 
 
 def shared_memory(model: Any) -> dict[str, str]:
-    """{parameter: the first parameter whose memory it overlaps}, for those that do.
+    """Return {parameter: the first parameter whose memory it overlaps}, if there is one.
 
-    Views, slices, transposes under names of their own.
+    Such are views, slices and transposes with separate names.
     """
     import torch
 
@@ -115,7 +115,7 @@ def shared_memory(model: Any) -> dict[str, str]:
 
 
 def first_names(tensors: dict[str, Any]) -> dict[tuple[Any, ...], str]:
-    """{identity: the first name of a tensor}."""
+    """Return {identity: the first name of a tensor}."""
     import torch
 
     names: dict[tuple[Any, ...], str] = {}

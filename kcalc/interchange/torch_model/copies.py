@@ -1,11 +1,11 @@
 """Copies of PyTorch models that run their own layers and weights.
 
-``copy.deepcopy`` takes functions, weak references and methods of built-in types as they are. A
-model that keeps a lambda over its layers would then be copied into one that runs the layers of the
-original. Here these references are led to the copy, wherever an object of the model holds them, and
-tensors that share memory with a parameter share it in the copy too.
+``copy.deepcopy`` does not copy functions, weak references and methods of built-in types. The copy
+of a model with a lambda over its layers would therefore run the layers of the original. Here these
+references are redirected to the copy, wherever an object of the model has them. Tensors that share
+memory with a parameter also share it in the copy.
 
-What belongs to a class or is read by its methods as a global name cannot be led there.
+References in a class, or in global names that its methods read, cannot be redirected.
 """
 
 from __future__ import annotations
@@ -18,23 +18,30 @@ import types
 import weakref
 from collections import deque
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...foundation.errors import KcalcError
 from .examples import first_line, is_library
 
-MOST = 50_000  # objects that are looked at behind one reference
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+Module = TypeVar("Module", bound="torch.nn.Module")
+
+MOST = 50_000  # objects that are examined after one reference
 PLAIN = (str, bytes, int, float, complex, type, types.ModuleType, type(None), weakref.ProxyType)
-HELD = {str, bytes, int, float, bool, type(None)}  # what most values are, and nothing leads on from
+# most values have these types, which contain no further references
+HELD = {str, bytes, int, float, bool, type(None)}
 SEQUENCES = (list, deque)
 
 
-def copied(model: Any, evaluating: bool = False, empty: bool = False) -> Any:
-    """A copy of the model to trace, its batch normalisation in evaluation: the mode is not read.
+def copied(model: Module, evaluating: bool = False, empty: bool = False) -> Module:
+    """Return a copy of the model for tracing, with batch normalisation in evaluation mode.
 
-    A model of transformers does not return the keys and values that it keeps for later tokens.
+    A transformers model does not return the keys and values that it keeps for later tokens.
 
-    ``evaluating``: all of it in evaluation; ``empty``: its parameters and buffers without numbers.
+    ``evaluating``: all of it in evaluation mode; ``empty``: parameters and buffers without numbers.
 
     Raises: KcalcError for a model that cannot be copied.
     """
@@ -51,17 +58,17 @@ def copied(model: Any, evaluating: bool = False, empty: bool = False) -> Any:
             module.training = False
         config = getattr(module, "config", None)
         if getattr(config, "use_cache", None) is True:  # transformers: keys and values for later
-            with contextlib.suppress(Exception):  # a frozen one stays as it is
+            with contextlib.suppress(Exception):  # frozen ones do not change
                 config.use_cache = False  # pyright: ignore[reportOptionalMemberAccess]
     return twin
 
 
-def duplicate(given: Any, memo: dict[int, Any] | None = None) -> Any:
-    """A copy of a model, or of a nest with one, that runs its own layers.
+def duplicate(given: T, memo: dict[int, Any] | None = None) -> T:
+    """Return a copy of a model, or of a nest with one, that runs its own layers.
 
-    ``memo``: as of ``copy.deepcopy``, {id of an object: what stands for it}; it is filled.
+    ``memo``: as in ``copy.deepcopy``, {id of an object: its replacement}; it is filled.
 
-    Raises: KcalcError where ``copy.deepcopy`` fails, or gives parameters of the original.
+    Raises: KcalcError if ``copy.deepcopy`` fails, or returns parameters of the original.
     """
     memo = {} if memo is None else memo
     _share_memory(given, memo)
@@ -69,7 +76,7 @@ def duplicate(given: Any, memo: dict[int, Any] | None = None) -> Any:
         twin = _Copy(memo).settled(copy.deepcopy(given, memo))
     except Exception as error:
         raise KcalcError(
-            f"the model cannot be copied, and kcalc works on a copy so as to leave yours alone: "
+            "the model cannot be copied, and kcalc works on a copy to leave yours unchanged: "
             f"{first_line(error)}"
         ) from error
     _check_apart(given, twin)
@@ -77,7 +84,7 @@ def duplicate(given: Any, memo: dict[int, Any] | None = None) -> Any:
 
 
 def memory(tensor: Any) -> int | None:
-    """The key of a tensor's memory, None for tensors without an own one."""
+    """Return the key of a tensor's memory; None for tensors without memory."""
     try:
         return tensor.untyped_storage()._cdata if tensor.numel() else None
     except (RuntimeError, NotImplementedError, AttributeError):  # sparse, quantised, subclasses
@@ -85,10 +92,10 @@ def memory(tensor: Any) -> int | None:
 
 
 class _Copy:
-    """References of a deep copy that lead to the original, led to the copy.
+    """Redirects references in a deep copy from the original to the copy.
 
-    ``memo``: {id of an original: its copy}; ``made``: {id of a function: (it, the one of the
-    copy)}; ``cells``: the same of cells of closures.
+    ``memo``: {id of an original: its copy}; ``made``: {id of a function: (it, its copy)};
+    ``cells``: the same for cells of closures.
     """
 
     def __init__(self, memo: dict[int, Any]) -> None:
@@ -100,13 +107,13 @@ class _Copy:
 
     @property
     def copies(self) -> set[int]:
-        """The ids of all copies: of what may be changed."""
+        """Return the ids of all copies, the objects that may be changed."""
         if self.known[0] != len(self.memo):
             self.known = (len(self.memo), {id(value) for value in self.memo.values()})
         return self.known[1]
 
     def settled(self, value: Any) -> Any:
-        """A copy whose references all lead to copies; changed in place where it can be."""
+        """Return a copy whose references all lead to copies, changed in place if possible."""
         holder = [value]
         stack: list[Any] = [holder]
         while stack:
@@ -122,7 +129,7 @@ class _Copy:
         return holder[0]
 
     def _counterpart(self, value: Any) -> Any:
-        """What stands in the copy for a value that the copy holds."""
+        """Return the replacement in the copy for a value that the copy refers to."""
         if type(value) in HELD:
             return value
         if id(value) in self.memo:
@@ -157,17 +164,17 @@ class _Copy:
         return types.MethodType(function, owner)
 
     def _closed_over(self, value: Any) -> Any:
-        """What stands in the copy for a value to which a reference of the original leads."""
+        """Return the replacement in the copy for a value that the original refers to."""
         new = self._counterpart(value)
         if new is not value or not self._reaches(value):
             return new
         try:
             return self.settled(copy.deepcopy(value, self.memo))
-        except Exception:  # it stays the original's, as all that no copy can be made of
+        except Exception:  # it stays the original's, like everything that cannot be copied
             return value
 
     def _function(self, function: Any) -> Any:
-        """A function with cells, defaults and global names of its own, where they lead here."""
+        """Return a function whose cells, defaults and globals lead to the copy."""
         if id(function) not in self.made and not self._reaches(function):
             self.made[id(function)] = (function, function)
         if id(function) in self.made:
@@ -194,15 +201,15 @@ class _Copy:
         return self.cells.setdefault(id(cell), (cell, types.CellType()))[1]
 
     def _fill(self, cell: Any) -> None:
-        """Give the cell of the copy its contents, once: later ones are the copy's own."""
+        """Give the cell of the copy its contents, once; later contents belong to the copy."""
         new = self._cell(cell)
         for value in _contents(cell):
             if not [*_contents(new)]:
-                new.cell_contents = value  # where the value leads back to its own cell
+                new.cell_contents = value  # if the value leads back to its own cell
                 new.cell_contents = self._closed_over(value)
 
     def _reaches(self, value: Any) -> bool:
-        """Whether a value leads to an object of the model, or to layers and weights besides."""
+        """Whether a value leads to an object of the model, or to other layers and weights."""
         stack, seen = [value], {}
         while stack and len(seen) < MOST:
             top = stack.pop()
@@ -223,7 +230,7 @@ def _is_layer(value: Any) -> bool:
 
 
 def _refill(container: Any, changed: Any) -> None:
-    """Exchange what a container holds, in place."""
+    """Replace the contents of a container in place."""
     if isinstance(container, dict):
         if any(changed(key) is not key for key in container):
             new = [(changed(key), value) for key, value in container.items()]
@@ -257,7 +264,7 @@ def _refill(container: Any, changed: Any) -> None:
 
 
 def _slots(value: Any) -> list[str]:
-    """The names of the slots of a value that hold something."""
+    """Return the names of the filled slots of a value."""
     return [name for name in _slot_names(type(value)) if hasattr(value, name)]
 
 
@@ -273,7 +280,7 @@ def _slot_names(kind: type) -> tuple[str, ...]:
 
 
 def _parts(value: Any) -> list[Any]:
-    """The objects to which a value leads in one step."""
+    """Return the objects to which a value leads in one step."""
     import torch
 
     if isinstance(value, types.FunctionType):
@@ -309,7 +316,7 @@ def _contents(cell: Any) -> tuple[Any, ...]:
 
 
 def _globals(function: Any) -> dict[str, Any]:
-    """The global names that a function of the user's own code may read, with what they are."""
+    """Return the global names that a function of the user's code may read, with their values."""
     if is_library(function.__code__.co_filename):
         return {}
     codes, names = [function.__code__], set()
@@ -324,7 +331,7 @@ def _globals(function: Any) -> dict[str, Any]:
 
 
 def _tensors(given: Any) -> list[Any]:
-    """The tensors that modules hold, also in lists and dictionaries, each once."""
+    """Return the tensors of modules, also those in lists and dictionaries, each once."""
     import torch
 
     found: dict[int, Any] = {}
@@ -347,10 +354,10 @@ def _tensors(given: Any) -> list[Any]:
 
 
 def _share_memory(given: Any, memo: dict[int, Any]) -> None:
-    """Enter copies of tensors that ``copy.deepcopy`` would take apart, or does not copy at all.
+    """Add copies of tensors that ``copy.deepcopy`` would separate, or does not copy at all.
 
-    Tensors in the memory of a parameter share that of its copy; a view that was differentiated is
-    one of the copy, and what else was computed is a number.
+    Tensors in the memory of a parameter share that of its copy. A view that was differentiated
+    becomes a view of the copy, and other computed tensors become constants.
     """
     import torch
 
@@ -377,7 +384,7 @@ def _share_memory(given: Any, memo: dict[int, Any]) -> None:
 
 
 def _placed(tensor: Any, storage: Any) -> Any:
-    """A leaf of the layout of another one in new memory."""
+    """Return a leaf with the layout of another one in new memory."""
     import torch
 
     new = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -389,7 +396,7 @@ def _placed(tensor: Any, storage: Any) -> Any:
 
 
 def _check_apart(given: Any, twin: Any) -> None:
-    """Raises: KcalcError where a copy holds parameters of the original."""
+    """Raises: KcalcError if a copy contains parameters of the original."""
     held = {memory(tensor) for tensor in _tensors(given) if tensor.requires_grad} - {None}
     for tensor in _tensors(twin):
         if tensor.requires_grad and tensor.device.type != "meta" and memory(tensor) in held:

@@ -1,4 +1,4 @@
-"""Numbers of examples: models on more of them, and a quick test that a model ignores how many."""
+"""Numbers of examples: run models on more of them, and test that the number does not matter."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .examples import called, first_line, undisturbed
 
 
 def batch_size(arguments: Call) -> int:
-    """The number of examples: the first axis of the first tensor that has one."""
+    """Return the number of examples: the first axis of the first tensor that has one."""
     leaves = pytree.tree_leaves(arguments)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim]
     return int(tensors[0].shape[0]) if tensors else 0
 
 
 def resized(arguments: Call, count: int) -> Call:
-    """The arguments with ``count`` examples, the last one repeated.
+    """Return the arguments with ``count`` examples; the last one is repeated.
 
-    Every tensor changes that has as many examples as the first.
+    This changes every tensor that has as many examples as the first.
     """
     size = batch_size(arguments)
 
@@ -40,8 +40,8 @@ def resized(arguments: Call, count: int) -> Call:
 def plainly_alike(model: Any, arguments: Call, count: int) -> bool:
     """Whether the same operators run with the same numbers on ``count`` examples and on one more.
 
-    Sizes of arrays may differ. The model runs on arrays without numbers, and on real ones where it
-    asks for numbers. Raises: KcalcError where it does not run on so many examples.
+    Sizes of arrays may differ. The model runs on arrays without numbers, or on real ones if it
+    needs their numbers. Raises: KcalcError if it does not run on this many examples.
     """
     given = [resized(arguments, k) for k in (count, count + 1)]
     with undisturbed():
@@ -53,7 +53,7 @@ def plainly_alike(model: Any, arguments: Call, count: int) -> bool:
 
 
 def _hollow(arguments: Call) -> Call:
-    """The arguments as arrays without numbers."""
+    """Return the arguments as arrays without numbers."""
 
     def moved(leaf: Any) -> Any:
         return leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf
@@ -70,7 +70,7 @@ def _run(model: Any, arguments: Call) -> list[Any]:
 
 
 def _numbers(model: Any, arguments: Call) -> list[Any]:
-    """The operators of one run in order, each with the numbers among its arguments."""
+    """Return the operators of one run in order, each with the numbers among its arguments."""
     own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     with torch.no_grad(), _Recorder(own) as recorder:
         called(model, arguments)
@@ -78,7 +78,7 @@ def _numbers(model: Any, arguments: Call) -> list[Any]:
 
 
 class _Recorder(TorchDispatchMode):
-    """Lists every operator that runs with its numbers, without sizes and the ``own`` arrays."""
+    """Records every operator that runs with its numbers, without sizes and the ``own`` arrays."""
 
     def __init__(self, own: set[int]) -> None:
         super().__init__()
@@ -95,9 +95,9 @@ class _Recorder(TorchDispatchMode):
 
 
 def _number(leaf: Any) -> Any:
-    """A number, also one in an array of its own; None for other arguments.
+    """Return a number, also one in an array that the run owns; None for other arguments.
 
-    nan, which equals nothing, stands for a number that is not known.
+    nan, which equals nothing, marks an unknown number.
     """
     if isinstance(leaf, torch.Tensor) and leaf.ndim == 0:
         return float("nan") if leaf.device.type == "meta" else leaf.item()

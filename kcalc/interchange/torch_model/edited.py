@@ -1,10 +1,10 @@
 """Modules of the user's own class whose calls are edited.
 
-An edited module gets a subclass of its class, of the same name. Where the module is edited as a
-whole, the subclass changes what goes in and out; where single calls of its code are, its
-``forward`` is the user's function with these calls redirected. What happens at which site belongs
-to the class, numbers to the module: they are arrays without axes that follow it to other devices
-and are not saved.
+An edited module gets a subclass of its class with the same name. If the module is edited as a
+whole, the subclass changes its input and output. If single calls of its code are edited, its
+``forward`` is the user's function with these calls redirected. The change at each site belongs to
+the class, and numbers belong to the module: they are zero-dimensional arrays that move to other
+devices with it and are not saved.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ ENTRY = "_kcalc_begin"
 Slot = tuple[Any, ...]
 
 
-# -- what happens at a site, as data without its numbers -------------------------------------------
+# -- the change at a site, as data without its numbers ---------------------------------------------
 
 
 @dataclass(frozen=True)
 class Change:
     """``scale * (f(a x + b) + shift)``.
 
-    Numbers are given by their places among the constants of the module, None where there is none.
-    ``inputs``: (slot, a, b). ``taken``: the slot whose argument takes the place of the result, of
-    which ``function`` is taken first. ``written``: the argument that the call writes into.
-    ``calls``: the name of what is called, empty where it is not known. ``copied``: a copy of an
-    argument that is taken as it is.
+    Numbers are given by their places among the constants of the module, None if there is none.
+    ``inputs``: (slot, a, b). ``taken``: the slot whose argument replaces the result, after
+    ``function`` is applied. ``written``: the argument that the call writes into. ``calls``: the
+    name of the function called, empty if unknown. ``copied``: copy an argument that is taken
+    unchanged.
     """
 
     inputs: tuple[tuple[Slot, int | None, int | None], ...] = ()
@@ -79,7 +79,7 @@ class Change:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """The places of all arguments that it needs."""
+        """Return the places of all arguments that it needs."""
         more = (self.taken, self.written)
         return (*(s for s, *_ in self.inputs), *(s for s in more if s is not None))
 
@@ -88,8 +88,8 @@ class Change:
 class FunctionPlan:
     """A function with edited sites.
 
-    ``sites``: (site, whether a method of an array is called there, what happens at each visit: one
-    for all, or one of each). Inner functions are plans themselves.
+    ``sites``: (site, whether a method of an array is called there, the change at each visit: one
+    for all, or one per visit). Inner functions are also plans.
     """
 
     module: str
@@ -106,7 +106,7 @@ class FunctionPlan:
 
     @property
     def methods(self) -> tuple[tuple[int, bool], ...]:
-        """(site, whether a method of an array is called there)."""
+        """Return (site, whether a method of an array is called there)."""
         return tuple((site, method) for site, method, _ in self.sites)
 
 
@@ -123,7 +123,7 @@ class OrderPlan:
 
 @dataclass(frozen=True)
 class ModulePlan:
-    """What is edited in a module: its result as a whole, or calls in its ``forward``.
+    """The edits of a module: of its result as a whole, or of calls in its ``forward``.
 
     ``dropped``: parameters and buffers that the module does without.
     """
@@ -138,18 +138,18 @@ class ModulePlan:
 
 
 class EditedRun:
-    """One run of an edited function: what redirected calls ask.
+    """One run of an edited function, which redirected calls ask for their changes.
 
-    ``sites``: {site: what happens at each visit}; ``way``: the sites from ``forward`` to here.
+    ``sites``: {site: the change at each visit}; ``way``: the sites from ``forward`` to here.
     """
 
     def __init__(self, owner: Any, sites: Any, visits: Any, way: tuple[int, ...] = ()) -> None:
         self.owner, self.sites, self.way = owner, sites, way
-        # {sites from forward on: [visits, visits that were planned]}, one for all inner functions
+        # {sites from forward on: [visits, planned visits]}, shared by all inner functions
         self.visits: dict[Any, list[int]] = visits
 
     def __call__(self, site: int, func: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """The result of a call, edited."""
+        """Return the result of a call, edited."""
         changes = self.sites[site]
         change = changes[0] if len(changes) == 1 else self._next(site, changes)
         if change is None:
@@ -166,7 +166,7 @@ class EditedRun:
         return changes[count[0] - 1]
 
     def done(self, value: Any) -> Any:
-        """The value that a function returns, after as many visits as were planned."""
+        """Return the value that a function returns, after checking the number of visits."""
         for count, planned in self.visits.values():
             if count < planned:
                 raise KcalcError(LENGTH.format(count, planned))
@@ -174,13 +174,13 @@ class EditedRun:
 
     @staticmethod
     def method(name: str) -> Callable[..., Any]:
-        """A method of an array as a function."""
+        """Return a method of an array as a function."""
         return lambda x, *args, **kwargs: getattr(x, name)(*args, **kwargs)
 
 
 LENGTH = (
-    "a loop of the edited model ran {} times, and its edits are for {}, each its own; run it as "
-    "often as when it was read, or shape the model for the new length"
+    "a loop of the edited model ran {} times, but it has separate edits for {} iterations; run "
+    "it as often as when it was read, or shape the model for the new length"
 )
 OTHER = (
     "the edited model calls {} where it called {} when it was shaped; run it as it was read, or "
@@ -199,11 +199,11 @@ for _key, _function_of in FUNCTIONS.items():
 
 
 class Act:
-    """A :class:`Change` to be made at a call.
+    """A :class:`Change` to make at a call.
 
-    ``names``: of the parameters of what is called, where they are known; ``operator``: whether it
-    is one, so that of ``2 * x`` what was seen is ``x * 2``; ``calls``: the name of what has to be
-    called there, empty for whatever is.
+    ``names``: of the parameters of the called function, if they are known; ``operator``: whether it
+    is an operator, in which case ``x * 2`` may have been recorded for ``2 * x``; ``calls``: the
+    name of the function that must be called there, empty for any.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Act:
         self.scale, self.shift = _name(change.scale), _name(change.shift)
         self.taken, self.written = change.taken, change.written
         self.function = _function(change.function) if change.function else None
-        # what the call writes into keeps its values until the result is written
+        # the argument that the call writes into keeps its values until the result is written
         own = change.written is not None and change.written != ("out",)
         moved = change.written in [slot for slot, *_ in change.inputs]
         plain = change.scale is None and change.shift is None
@@ -227,7 +227,7 @@ class Act:
         self.apart = change.copied
 
     def __call__(self, owner: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """The result in place of ``func(*args, **kwargs)``."""
+        """Return the result in place of ``func(*args, **kwargs)``."""
         if self.calls and name_of(func) not in ("", self.calls):
             raise KcalcError(OTHER.format(_called(func), self.calls))
         turned = self.operator and _turned(*args)
@@ -264,7 +264,7 @@ class Act:
         return written.copy_(found)
 
     def _place(self, args: Any, kwargs: Any, place: Any, func: Any) -> Any:
-        """Where an argument is in this call, which may name what another one gives by its place."""
+        """Return where an argument is in this call, which may pass by name or by position."""
         given = place in kwargs if isinstance(place, str) else place < len(args)
         if given:
             return place
@@ -289,7 +289,7 @@ class Act:
     def _changed(
         self, args: Any, kwargs: Any, slot: Slot, func: Any, change: Callable[[Any], Any]
     ) -> tuple[Any, Any]:
-        """The arguments with the one at a slot changed."""
+        """Return the arguments with the one at a slot changed."""
         place = self._place(args, kwargs, slot[0], func)
         if isinstance(place, str):
             return args, {**kwargs, place: _within(kwargs[place], slot[1:], change, func)}
@@ -298,24 +298,24 @@ class Act:
 
 
 class Enter:
-    """A function of Python with edited sites, to be entered at a call of it.
+    """A Python function with edited sites, entered when it is called.
 
-    ``original``: the function as it is reached from the one that calls it.
+    ``original``: the function as its caller refers to it.
     """
 
     def __init__(self, plan: FunctionPlan, original: Any, sites: Any) -> None:
         self.plan, self.original, self.sites = plan, original, sites
         self.function = rewritten(original, plan.methods, None, False)
-        # the same code with other closures, as of a lambda of a copied model
+        # the same code with another closure, such as a lambda of a copied model
         self.versions: Any = weakref.WeakKeyDictionary()
 
     def __call__(self, run: EditedRun, site: int, func: Any, args: Any, kwargs: Any) -> Any:
-        """The result of the edited function in place of ``func(*args, **kwargs)``."""
+        """Return the result of the edited function in place of ``func(*args, **kwargs)``."""
         inner = EditedRun(run.owner, self.sites, run.visits, (*run.way, site))
         found = self._version(func, inner)
         if found is not None:
             return found(*args, **kwargs)
-        # it is an argument of what is called: checkpoint(self.block, x)
+        # it is an argument of the call: checkpoint(self.block, x)
         placed = [self._version(arg, inner) for arg in args]
         named = {name: self._version(arg, inner) for name, arg in kwargs.items()}
         if not any(v is not None for v in (*placed, *named.values())):
@@ -324,7 +324,7 @@ class Enter:
         return func(*args, **{n: kwargs[n] if new is None else new for n, new in named.items()})
 
     def _version(self, func: Any, run: EditedRun) -> Any:
-        """The edited form of a function that is called; None where it is another one."""
+        """Return the edited form of a function that is called; None if it is another one."""
         if isinstance(func, functools.partial):
             found = self._version(func.func, run)
             return found and functools.partial(found, *func.args, **func.keywords)
@@ -400,7 +400,7 @@ def _function(document: str) -> Callable[[Any], Any]:
 
 
 def document_of(phi: Activation) -> str:
-    """An activation as the text that a :class:`Change` has of it."""
+    """Return an activation as the text in a :class:`Change`."""
     return json.dumps(activation_to_dict(phi), sort_keys=True)
 
 
@@ -414,9 +414,9 @@ Functions = tuple[Any, ...]  # those of a plan, outer ones first
 
 
 def functions_of(plan: FunctionPlan, function: Any, owner: Any) -> Iterator[Any]:
-    """The function of a plan and those of its inner plans, in order.
+    """Yield the function of a plan and those of its inner plans, in order.
 
-    Raises: KcalcError where one cannot be found, or its source has changed.
+    Raises: KcalcError if one cannot be found, or its source has changed.
     """
     yield function
     for _, _, changes in plan.sites:
@@ -426,7 +426,7 @@ def functions_of(plan: FunctionPlan, function: Any, owner: Any) -> Iterator[Any]
 
 
 def resolved(plan: FunctionPlan, caller: Any, owner: Any) -> Any:
-    """The function of a plan among those that another one names."""
+    """Return the function of a plan among those that another one names."""
     for function in reached(innermost(caller), owner):
         if _is_of(plan, function):
             return function
@@ -444,14 +444,17 @@ def _is_of(plan: FunctionPlan, function: Any) -> bool:
 
 
 def checked_forward(cls: Any, plan: FunctionPlan) -> Any:
-    """``forward`` of a class. Raises: KcalcError where it is not the function of a plan."""
+    """Return ``forward`` of a class. Raises: KcalcError if it is not the function of a plan."""
     if not _is_of(plan, cls.forward):
         raise KcalcError(CHANGED.format(f"{plan.module}.{plan.name}"))
     return cls.forward
 
 
 def _sites(plan: FunctionPlan, functions: Iterator[Any]) -> tuple[Any, dict[int, Any]]:
-    """The first of the functions, and {site: what happens at each visit}; the rest is inside."""
+    """Return the first of the functions, and {site: the change at each visit}.
+
+    The rest is inside.
+    """
     function = next(functions)
     found = definition(innermost(function).__code__)
     assert found is not None
@@ -472,7 +475,7 @@ def _made(change: Any, operator: bool, named: bool, functions: Iterator[Any]) ->
 
 
 def _check(plan: FunctionPlan, functions: Iterator[Any], owner: Any) -> None:
-    """Raises: KcalcError for calls without the arguments of a plan, and of something else."""
+    """Raises: KcalcError for calls without the arguments of a plan, and for other functions."""
     inner = innermost(next(functions))
     found = definition(inner.__code__)
     assert found is not None
@@ -505,15 +508,15 @@ def _may_be_method(node: Any) -> bool:
 
 # -- classes ---------------------------------------------------------------------------------------
 
-# {(class, plan, its functions): the subclass}, as long as something is of it
+# {(class, plan, its functions): the subclass}, as long as it is in use
 _KNOWN: weakref.WeakValueDictionary[Any, type] = weakref.WeakValueDictionary()
 
 
 def subclass(cls: Any, plan: ModulePlan, owner: Any = None) -> type:
-    """A subclass with edits.
+    """Return a subclass with edits.
 
-    ``owner``: a module of the class, some of whose attributes its code may call.
-    Raises: KcalcError where the source is not the one of the plan.
+    ``owner``: a module of the class, whose attributes its code may call. Raises: KcalcError if the
+    source is not the one of the plan.
     """
     functions: Functions = ()
     if plan.function is not None:
@@ -553,30 +556,30 @@ def _subclass(cls: Any, plan: ModulePlan, functions: Functions) -> type:
         forward = rewritten(functions[0], plan.function.methods, ENTRY, counted)
     else:
         forward = _around(cls, made, plan.whole, plan.order)
-    made.forward = forward  # after the class, whose metaclass may wrap what it is made with
+    made.forward = forward  # after the class, whose metaclass may wrap its attributes
     return made
 
 
 def _new_class(cls: Any, space: dict[str, Any]) -> type:
-    """A subclass, made without what its class does when it is subclassed, such as registering."""
+    """Make a subclass without side effects of subclassing, such as registration."""
     meta = type(cls)
     make = abc.ABCMeta.__new__ if issubclass(meta, abc.ABCMeta) else type.__new__
     try:
         made = make(meta, cls.__name__, (nn.Module,), space)  # type: ignore[arg-type]
         made.__bases__ = (cls,)
-    except TypeError:  # of another layout in memory
+    except TypeError:  # with another layout in memory
         made = make(meta, cls.__name__, (cls,), space)  # type: ignore[arg-type]
     return made
 
 
 def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None) -> Any:
-    """A ``forward`` that changes what goes in and out of the one of a class, or calls by order."""
+    """Return a ``forward`` that changes the input and output of another one, or calls by order."""
     signature: Any = None
     names: tuple[str, ...] = ()
     try:
         signature = inspect.signature(cls.forward)
         names = tuple(signature.parameters)[1:]
-    except (TypeError, ValueError):  # of functions written in C
+    except (TypeError, ValueError):  # functions written in C
         pass
     for slot in () if change is None else change.slots:
         if signature is not None and not _takes(signature, slot):
@@ -593,7 +596,7 @@ def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None)
         return act(self, before, args, kwargs)
 
     functools.update_wrapper(forward, cls.forward)
-    del forward.__wrapped__  # whose source is not what runs
+    del forward.__wrapped__  # whose source is not the running code
     if signature is not None:
         forward.__signature__ = signature  # type: ignore[attr-defined]
     return forward
@@ -624,7 +627,7 @@ class _ByOrder(TorchFunctionMode):
         return found
 
     def _own(self) -> bool:
-        """Whether the module itself makes the present call, not one inside of it."""
+        """Whether the module itself makes the current call, not one inside it."""
         frame: Any = sys._getframe(2)
         while frame is not None:
             code = frame.f_code
@@ -635,17 +638,17 @@ class _ByOrder(TorchFunctionMode):
 
 
 NOT_COMPILED = (
-    "{} has no source, so that its calls are edited by their order, which compilers cannot follow; "
+    "{} has no source, so its calls are edited by their order, which compilers cannot follow; "
     "give it a source file, or compile the modules around it"
 )
 OTHER_CALLS = (
-    "{} has no source, so that its calls are edited by their order, and this run makes others; run "
-    "it as it was read, or read and shape it again"
+    "{} has no source, so its calls are edited by their order, and this run makes other calls; "
+    "run it as it was read, or read and shape it again"
 )
 
 
 def _in_order(self: Any, digest: str, acts: Any, before: Any, args: Any, kwargs: Any) -> Any:
-    """The result of a module whose calls are edited by their order."""
+    """Return the result of a module whose calls are edited by their order."""
     if torch.compiler.is_dynamo_compiling():
         raise KcalcError(NOT_COMPILED.format(type(self).__name__))
     with _ByOrder(self, acts) as mode:
@@ -656,7 +659,7 @@ def _in_order(self: Any, digest: str, acts: Any, before: Any, args: Any, kwargs:
 
 
 def names_digest(names: Iterable[str]) -> str:
-    """A hash of the names of some calls, in their order."""
+    """Return a hash of the names of some calls, in their order."""
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
 
 
@@ -675,12 +678,12 @@ def _takes(signature: inspect.Signature, slot: Slot) -> bool:
 
 
 def edited_class(module: Any) -> Any:
-    """The subclass that has a module's edits, None for modules without."""
+    """Return the subclass that has a module's edits; None for modules without."""
     return next((kind for kind in type(module).__mro__ if "kcalc_plan" in vars(kind)), None)
 
 
 def _plain(module: Any) -> Any:
-    """The module as one of the user's own class; they share their attributes."""
+    """Return the module with the user's own class; both share their attributes."""
     cls = edited_class(module).kcalc_class
     twin = object.__new__(cls)
     object.__setattr__(twin, "__dict__", module.__dict__)
@@ -688,7 +691,7 @@ def _plain(module: Any) -> Any:
 
 
 def _reduced(self: Any, protocol: Any) -> Any:
-    """Pickled as its own class, its plan, and its state."""
+    """Pickle the module as its own class, its plan, and its state."""
     kind = edited_class(self)
     cls = kind.kcalc_class
     ways = ("__reduce_ex__", "__reduce__")
@@ -699,7 +702,7 @@ def _reduced(self: Any, protocol: Any) -> Any:
 
 
 def _again(cls: type, plan: ModulePlan) -> Any:
-    """An empty module of an edited class. Raises: KcalcError where its source has changed."""
+    """Return an empty module of an edited class. Raises: KcalcError if its source has changed."""
     try:
         made: Any = subclass(cls, plan)
     except KcalcError:  # some of its functions may be attributes of the module
@@ -723,7 +726,7 @@ def _edited_again(module: Any, plan: ModulePlan, numbers: tuple[float, ...]) -> 
 
 
 def _deepcopied(self: Any, memo: Any) -> Any:
-    """A copy by the class's own method, edited again where that builds modules anew."""
+    """Copy with the class's own method, and edit again if that builds modules anew."""
     made = copy.deepcopy(_plain(self), memo)
     memo[id(self)] = made
     copies = dict(made.named_modules(remove_duplicate=False))
@@ -735,7 +738,7 @@ def _deepcopied(self: Any, memo: Any) -> Any:
 
 
 def _applied(self: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """Moved to another device or type, the constants are exact again."""
+    """Move to another device or type, and make the constants exact again."""
     found = super(edited_class(self), self)._apply(fn, *args, **kwargs)
     if NUMBERS in self.__dict__:
         set_constants(self, self.__dict__[NUMBERS])
@@ -752,21 +755,22 @@ def _loaded(
     unexpected: Any,
     errors: Any,
 ) -> None:
-    """Weights of what was removed may be in a file of the original model, and are left out."""
+    """Ignore weights of removed modules, which a file of the original model may contain."""
     kind = edited_class(self)
     dropped = {f"{prefix}{name}" for name in kind.kcalc_plan.dropped}
     for name in dropped:
         state.pop(name, None)
     given = (state, prefix, local, strict, missing, unexpected, errors)
     super(kind, self)._load_from_state_dict(*given)
-    # a norm's own method puts the count of its batches into files that lack it
+    # a norm's own method adds the count of its batches to files that lack it
     unexpected[:] = [name for name in unexpected if name not in dropped]
 
 
 def _refuse_script(self: Any) -> Any:
     raise KcalcError(
-        f"the edited {type(self).__name__} cannot be scripted, whose compiler reads the source of "
-        f"the original; trace it, torch.jit.trace(model, x), or export it, torch.export.export"
+        f"the edited {type(self).__name__} cannot be scripted, because the compiler reads the "
+        "source of the original; trace it, torch.jit.trace(model, x), or export it, "
+        "torch.export.export"
     )
 
 
@@ -779,7 +783,7 @@ def _extra_repr(self: Any) -> str:
 
 
 def _described(plan: ModulePlan, numbers: tuple[float, ...]) -> str:
-    """What is edited, in a few words."""
+    """Describe briefly what is edited."""
     if plan.function is not None:
         count = sum(1 for _ in _changes(plan.function))
         return f"edited: {count} call{'s' if count != 1 else ''}"
@@ -817,7 +821,7 @@ def _affine_words(x: str, numbers: tuple[float, float] = (1.0, 0.0)) -> str:
 
 
 def set_constants(module: nn.Module, numbers: tuple[float, ...]) -> None:
-    """Give a module its numbers, exact in the type that they have."""
+    """Give a module its numbers, exact in their type."""
     module.__dict__[NUMBERS] = numbers
     for i, number in enumerate(numbers):
         name = CONSTANT.format(i)
@@ -849,10 +853,10 @@ def _device(module: nn.Module) -> torch.device:
 def edit(module: Any, plan: ModulePlan, numbers: tuple[float, ...], like: Any = None) -> None:
     """Give a module the subclass of a plan, and its numbers.
 
-    ``like``: a tensor whose type and device the constants have.
+    ``like``: a tensor with the type and device of the constants.
     """
     cls, made = type(module), subclass_for(module, plan)
-    if _is_parametrised(cls):  # the class that is made for one module stays outside
+    if _is_parametrised(cls):  # a class that is made for one module is not cached
         space = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
         made = type(cls.__name__, (made,), space)
     object.__setattr__(module, "__class__", made)  # whatever the class does with attributes
@@ -871,7 +875,10 @@ def edit(module: Any, plan: ModulePlan, numbers: tuple[float, ...], like: Any = 
 
 
 def subclass_for(module: Any, plan: ModulePlan) -> type:
-    """The subclass of a module's class with edits. Raises: KcalcError as :func:`subclass`."""
+    """Return the subclass of a module's class with edits.
+
+    Raises: KcalcError as :func:`subclass`.
+    """
     cls = type(module)
     return subclass(cls.__bases__[0] if _is_parametrised(cls) else cls, plan, module)
 

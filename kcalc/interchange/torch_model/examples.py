@@ -1,4 +1,4 @@
-"""Example inputs, the traced copy of a model, and the state that tracing must leave unchanged."""
+"""Example inputs, calls of a model, and the state that tracing must not change."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ from .padding import unpadded
 
 
 def example_arguments(model: Any, examples: Sequence[Any]) -> Call:
-    """Example inputs as the arguments of ``model``, by position and by name.
+    """Return example inputs as the arguments of ``model``, by position and by name.
 
-    Tensors as they are, arrays as tensors, shapes (batch included) as random tensors.
+    Tensors do not change, arrays become tensors, shapes (including the batch) random tensors.
 
-    Raises: KcalcError where there are none, for shapes that are none, and for a batch without
-    examples.
+    Raises: KcalcError if there are none, for invalid shapes, and for a batch without examples.
     """
     if not examples:
         raise KcalcError(
-            "a PyTorch model is read by running it: give example inputs or their shapes, "
+            "kcalc reads a PyTorch model by running it: give example inputs or their shapes, "
             "kc.read(model, (2, 3, 32, 32)) or kc.report(model, example_inputs=[(2, 3, 32, 32)])"
         )
     positional, named = by_name(model.forward, examples)
@@ -44,13 +43,13 @@ def example_arguments(model: Any, examples: Sequence[Any]) -> Call:
 
 
 def called(model: Any, arguments: Call) -> Any:
-    """What a model returns for arguments by position and by name."""
+    """Return the result of a model for arguments by position and by name."""
     positional, named = arguments
     return model(*positional, **named)
 
 
 def _check_count(model: Any, given: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Raises: KcalcError where the model takes another number of inputs, with the right call."""
+    """Raises: KcalcError if the model takes another number of inputs, with the right call."""
     signature = signature_of(model.forward)
     if signature is None or _binds(signature, given, named):
         return
@@ -58,7 +57,7 @@ def _check_count(model: Any, given: Sequence[Any], named: Mapping[str, Any]) -> 
     for name in (p.name for p in required if p.kind is p.KEYWORD_ONLY and p.name not in named):
         raise KcalcError(
             f"the model takes its input {name!r} by name only: give it by name, in a dictionary "
-            f"behind the others, kc.read(model, {{{name!r}: {name}}})"
+            f"after the others, kc.read(model, {{{name!r}: {name}}})"
         )
     names = [p.name for p in required if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     call = f"kc.read(model, {', '.join(names)})"
@@ -86,12 +85,14 @@ def _binds(signature: inspect.Signature, given: Sequence[Any], named: Mapping[st
     return True
 
 
-def argument(model: Any, example: Any, where: str) -> Any:
-    """One example input as an argument of ``model``; ``where``: its name in errors."""
+def argument(model: Any, example: Any, where: str) -> object:
+    """Return one example input as an argument of ``model``; ``where``: its name in errors."""
     try:
         return _argument(model, example, where)
     except RecursionError:
-        raise KcalcError("the example inputs are nested too deeply, or hold themselves") from None
+        raise KcalcError(
+            "the example inputs are nested too deeply, or contain themselves"
+        ) from None
 
 
 def _argument(model: Any, example: Any, where: str) -> Any:
@@ -121,13 +122,13 @@ def _argument(model: Any, example: Any, where: str) -> Any:
 def _checked(tensor: Any, where: str) -> Any:
     if tensor.ndim and tensor.shape[0] == 0:
         raise KcalcError(
-            f"{where} of shape {tuple(tensor.shape)} holds no example; axis 0 is the batch"
+            f"{where} of shape {tuple(tensor.shape)} contains no example; axis 0 is the batch"
         )
     return tensor
 
 
 def _habits(model: Any) -> tuple[Any, Any]:
-    """The dtype and device of the model's numbers."""
+    """Return the dtype and device of the model's numbers."""
     import torch
 
     numbers = (
@@ -150,7 +151,7 @@ def _tensor(model: Any, array: np.ndarray, where: str) -> Any:
     try:
         tensor = torch.from_numpy(np.ascontiguousarray(array).copy())
     except TypeError:
-        raise KcalcError(f"{where} must hold numbers, got an array of {array.dtype}") from None
+        raise KcalcError(f"{where} must contain numbers, got an array of {array.dtype}") from None
     return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
 
 
@@ -160,16 +161,16 @@ def _from_shape(model: Any, shape: tuple[int, ...], where: str) -> Any:
     dtype, device = _habits(model)
     try:
         drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    except RuntimeError:  # there is no memory for it
+    except RuntimeError:  # not enough memory
         raise too_large(shape, where) from None
     return drawn.to(device, dtype)
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Random states as before, no messages and no warnings, in one thread at a time.
+    """Restore random states, and suppress messages and warnings, in one thread at a time.
 
-    All of these are the process's.
+    All of these belong to the process.
     """
     import torch
 
@@ -189,7 +190,7 @@ def _quiet(torch: Any) -> Iterator[None]:
             contextlib.redirect_stdout(io.StringIO()),
         ):
             warnings.simplefilter("ignore")
-            # TorchScript as it is written: optimised code has other operators after its first run.
+            # unoptimised TorchScript: optimised code has other operators after its first run
             with contextlib.redirect_stderr(io.StringIO()), torch.jit.optimized_execution(False):
                 yield
     finally:
@@ -199,13 +200,13 @@ def _quiet(torch: Any) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The message of an error, in one line."""
+    """Return the message of an error in one line."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
 
 
 def place(error: BaseException) -> str:
-    """The last line of the user's own code that an error passed through.
+    """Return the last line of the user's code that an error passed through.
 
     Returns: " at file:line in function", or "" if there is none.
     """
@@ -222,7 +223,7 @@ def place(error: BaseException) -> str:
 
 
 def is_library(file: str) -> bool:
-    """Whether a source file is PyTorch's, Python's or kcalc's own."""
+    """Whether a source file belongs to PyTorch, Python or kcalc."""
     return (
         file.startswith("<frozen")
         or "site-packages" in file

@@ -1,4 +1,4 @@
-"""Values of a captured PyTorch graph's nodes while it is read."""
+"""Values of a captured PyTorch graph's nodes while kcalc reads it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TensorRef:
 class PaddedTensor:
     """``source`` with zeros, or by ``mode`` copies of itself, around it.
 
-    ``pads`` has one pair (low, high) per axis. A convolution takes the padding in.
+    ``pads`` has one pair (low, high) per axis. A convolution absorbs the padding.
     """
 
     source: TensorRef
@@ -37,9 +37,9 @@ class PaddedTensor:
 class Const:
     """A tensor that depends on no input. ``origins``: the parameters it was computed from.
 
-    ``parameter``: the one parameter whose numbers it is, ``transposed`` if it is that matrix
-    transposed. ``of_ids``: whether it is what a model makes of almost all token ids. ``trained``:
-    whether its numbers are, as of a :class:`kcalc.interchange.trace.Linear`.
+    ``parameter``: the one parameter with these numbers, ``transposed`` if they are its transpose.
+    ``of_ids``: whether the model computes it from almost any token ids. ``trained``: whether its
+    numbers are trained, as in a :class:`kcalc.interchange.trace.Linear`.
     """
 
     tensor: Any
@@ -51,12 +51,12 @@ class Const:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the tensor."""
+        """Return the shape of the tensor."""
         return tuple(self.tensor.shape)
 
     @property
     def dtype(self) -> Any:
-        """The type of the tensor's numbers."""
+        """Return the type of the tensor's numbers."""
         return self.tensor.dtype
 
 
@@ -64,7 +64,7 @@ class Const:
 class Stale:
     """An array that a write through another view of the same memory has changed.
 
-    Nothing may read it any more.
+    It must not be read any more.
     """
 
     source: TensorRef | PaddedTensor
@@ -73,9 +73,9 @@ class Stale:
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """A value whose size the data decide, or an array that could not be read at all.
+    """A value whose size depends on the data, or an array that could not be read at all.
 
-    ``sources``: the arrays it is made of; ``reason``: why it is not read.
+    ``sources``: the arrays from which it is made; ``reason``: why it is not read.
     """
 
     sources: tuple[TensorRef | PaddedTensor | Stale, ...]
@@ -88,9 +88,9 @@ def is_traced(value: Any) -> bool:
 
 
 def numbers_of(tensor: Any) -> Any:
-    """A tensor's numbers as a NumPy array; half precision becomes float32.
+    """Return a tensor's numbers as a NumPy array; half precision becomes float32.
 
-    Raises: KcalcError for tensors that hold no numbers.
+    Raises: KcalcError for tensors without numbers.
     """
     import torch
 

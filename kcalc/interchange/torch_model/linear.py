@@ -20,15 +20,15 @@ from .unsupported_ops import REASONS
 
 MANY = "weights of more or fewer than two axes have no rule; use Linear layers"
 MADE = (
-    "its weights are computed from the input (a hypernetwork or attention), so that they are not "
-    "Gaussian weights of its own"
+    "its weights are computed from the input (a hypernetwork or attention), so they are not "
+    "separate Gaussian weights"
 )
 
 
 def identity_of(weight: Const, array: np.ndarray) -> str:
-    """A key, equal for layers that share weights.
+    """Return a key, equal for layers that share weights.
 
-    The parameter, or the sources of computed weights and their values.
+    It is the parameter, or the sources of computed weights and their values.
     """
     if weight.parameter is not None:
         return weight.parameter
@@ -37,7 +37,7 @@ def identity_of(weight: Const, array: np.ndarray) -> str:
 
 
 def _owner(weight: Const) -> str | None:
-    """The parameter whose module the layer is named for."""
+    """Return the parameter whose module gives the layer its name."""
     return weight.parameter or next(iter(weight.origins), None)
 
 
@@ -52,7 +52,7 @@ def _bias(bias: Any) -> dict[str, Any]:
 
 
 def _known(call: Call, weight: Any, bias: Any) -> Any:
-    """None if weights and bias are constants, else the report."""
+    """Return None if weights and bias are constants, else the report."""
     if not isinstance(weight, Const):
         return call.unread("a product of two activations", MADE)
     return (
@@ -72,7 +72,7 @@ def dense(
     flip: bool = False,
     **fields: Any,
 ) -> Any:
-    """A dense layer on one axis; ``flip`` where the weights are (inputs, outputs)."""
+    """Add a dense layer on one axis; ``flip`` if the weights are (inputs, outputs)."""
     array = numbers_of(weight.tensor)
     array = array.T if flip else array
     call.walker.stored(weight, flip)
@@ -88,14 +88,14 @@ def _owned(
     array: np.ndarray,
     **fields: Any,
 ) -> TensorRef:
-    """An operation named for the module of its weights."""
+    """Add an operation named after the module of its weights."""
     parameter = identity_of(weight, array)
     told = {"weight": array, "parameter": parameter, "trained": weight.trained, **fields}
     return call.emit(kind, reads, _owner(weight), **told)
 
 
 def _located(call: Call, source: Any, array: np.ndarray, **fields: Any) -> TensorRef:
-    """A convolution with weights (outputs, inputs / groups, kernel...)."""
+    """Add a convolution with weights (outputs, inputs / groups, kernel...)."""
     weight = call["weight"]
     call.walker.stored(weight, False)
     groups = int(call["groups"] or 1)
@@ -106,7 +106,7 @@ def _located(call: Call, source: Any, array: np.ndarray, **fields: Any) -> Tenso
 
 @rule("linear")
 def linear(call: Call) -> Any:
-    """x W^T + b along the last axis."""
+    """Read x W^T + b along the last axis."""
     source, weight, bias = call["input"], call["weight"], call["bias"]
     if (
         isinstance(source, Const)
@@ -119,7 +119,7 @@ def linear(call: Call) -> Any:
 
 @rule("matmul", "mm", "bmm", "mv", "dot")
 def product(call: Call) -> Any:
-    """x W or W x with one matrix of weights."""
+    """Read x W or W x with one matrix of weights."""
     left = call.operand
     right = next(
         call[name] for name in ("other", "mat2", "vec2", "vec", "tensor") if call[name] is not None
@@ -144,7 +144,7 @@ def _matrices(call: Call, left: Any, right: Any, bias: Any) -> Any:
 
 @rule("addmm")
 def addmm(call: Call) -> Any:
-    """beta bias + alpha x W."""
+    """Read beta bias + alpha x W."""
     if (
         call["alpha"] not in (None, 1)
         or call["beta"] not in (None, 1)
@@ -158,7 +158,7 @@ def addmm(call: Call) -> Any:
 
 @rule("einsum")
 def einsum(call: Call) -> Any:
-    """A contraction of an activation with weights, or of two activations."""
+    """Read a contraction of an activation with weights, or of two activations."""
     equation, operands = str(call["equation"]).replace(" ", ""), list(call["tensors"])
     source, _, out = equation.partition("->")
     terms = source.split(",")
@@ -191,9 +191,9 @@ def einsum(call: Call) -> Any:
 
 
 def _matrix(weight: Const, order: tuple[int, ...], outputs: int) -> tuple[Const, bool]:
-    """An array of weights as a matrix, and whether that is (inputs, outputs).
+    """Return an array of weights as a matrix, and whether that is (inputs, outputs).
 
-    ``order``: that of its axes as those of (outputs, inputs).
+    ``order``: the order of its axes as (outputs, inputs).
     """
     tensor, plain = weight.tensor, tuple(range(len(order)))
     if order == plain:
@@ -206,7 +206,7 @@ def _matrix(weight: Const, order: tuple[int, ...], outputs: int) -> tuple[Const,
 
 @rule("conv1d", "conv2d", "conv3d", "convolution", "_convolution")
 def convolution(call: Call) -> Any:
-    """conv1d, conv2d, conv3d and the general convolution."""
+    """Read conv1d, conv2d, conv3d and the general convolution."""
     source, weight, bias = call["input"], call["weight"], call["bias"]
     report = _known(call, weight, bias)
     if report is not None:
@@ -222,24 +222,29 @@ def convolution(call: Call) -> Any:
         if any(low or high for low, high in source.pads[:-rank]) or any(
             low < 0 or high < 0 for low, high in inner
         ):
-            return call.unread("conv", "it reads an array padded along its channels or cut")
+            return call.unread(
+                "conv", "it reads an array that is cropped, or padded along its channels"
+            )
         if source.mode != "constant":
             mode = source.mode
             if any(low or high for low, high in pads):
-                reason = f"zeros are put around an image after {mode} padding; put all of one kind"
+                reason = (
+                    f"zeros are put around an image after {mode} padding; use only one kind of "
+                    "padding"
+                )
                 return call.unread("conv", reason)
         pads = tuple((a + c, b + d) for (a, b), (c, d) in zip(pads, inner, strict=True))
         source = source.source
     if len(source.shape) == rank + 1:
         return call.unread(
-            "a convolution of one example", "give example inputs with a batch axis in front"
+            "a convolution of one example", "give example inputs with a batch axis first"
         )
     told = {"stride": stride, "padding": pads, "mode": mode, "dilation": dilation}
     return _located(call, source, numbers_of(weight.tensor), **told)
 
 
 def spread(value: Any, rank: int, default: int) -> tuple[int, ...]:
-    """A number, or one per axis, as one per axis."""
+    """Return a number, or one per axis, as one per axis."""
     if value is None or (isinstance(value, list | tuple) and not value):
         return (default,) * rank
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
@@ -249,7 +254,7 @@ def spread(value: Any, rank: int, default: int) -> tuple[int, ...]:
 def _pads(
     padding: Any, kernel: Sequence[int], dilation: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """(low, high) per axis; PyTorch's "same" puts the larger half last."""
+    """Return (low, high) per axis; PyTorch's "same" puts the larger half last."""
     if padding == "valid":
         return ((0, 0),) * len(kernel)
     if padding == "same":
@@ -260,7 +265,7 @@ def _pads(
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def transposed(call: Call) -> Any:
-    """A transposed convolution: a convolution of the image with zeros between its locations."""
+    """Read a transposed convolution, as one of the image with zeros between its locations."""
     source, weight, bias = call["input"], call["weight"], call["bias"]
     report = _known(call, weight, bias)
     if report is not None:
@@ -269,7 +274,7 @@ def transposed(call: Call) -> Any:
     stride, dilation = spread(call["stride"], rank, 1), spread(call["dilation"], rank, 1)
     padding, more = spread(call["padding"], rank, 0), spread(call["output_padding"], rank, 0)
     if isinstance(source, PaddedTensor) or len(source.shape) == rank + 1:
-        reason = "pad inside of the layer, and give example inputs with a batch axis in front"
+        reason = "pad inside the layer, and give example inputs with a batch axis first"
         return call.unread("a transposed convolution of a padded array", reason)
     kernel = weight.tensor.shape[2:]
     reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
@@ -284,7 +289,7 @@ def transposed(call: Call) -> Any:
 
 @rule("embedding")
 def embedding(call: Call) -> Any:
-    """Rows of a table by ids that are an input."""
+    """Read rows of a table by ids that are an input."""
     weight, ids = call["weight"], call["indices"]
     if not isinstance(weight, Const) or not isinstance(ids, TensorRef):
         return call.unread(*REASONS["embedding"])
@@ -293,7 +298,7 @@ def embedding(call: Call) -> Any:
 
 @rule("embedding_bag", "_embedding_bag")
 def bag(call: Call) -> Any:
-    """The sum or mean of rows of a table: an EmbeddingBag of as many ids in every example."""
+    """Read the sum or mean of rows of a table: an EmbeddingBag with equally long bags."""
     weight, ids, offsets = call["weight"], call["indices"], call["offsets"]
     count = math.prod(ids.shape) // max(call.shape[0], 1)
     even = isinstance(offsets, Const) and offsets.tensor.tolist() == list(
@@ -302,8 +307,8 @@ def bag(call: Call) -> Any:
     plain = call["mode"] in (0, 1) and call["per_sample_weights"] is None
     if not isinstance(weight, Const) or not isinstance(ids, TensorRef) or not even or not plain:
         reason = (
-            "bags have a rule where every example has as many ids, their vectors are added or "
-            "averaged without weights, and the ids are an input (examples, ids)"
+            "bags have a rule only if every example has equally many ids, their vectors are "
+            "added or averaged without weights, and the ids are an input (examples, ids)"
         )
         return call.unread("an embedding of bags", reason)
     made = _table(call, bag=count, factor=1 / count if call["mode"] == 1 else 1.0)

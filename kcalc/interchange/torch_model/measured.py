@@ -1,4 +1,4 @@
-"""One run of a captured program, for the sizes of what its operations return."""
+"""One run of a captured program that measures the sizes of its operations' results."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .examples import undisturbed
 
 
 def mean_squares(program: TorchProgram, names: Sequence[str]) -> dict[str, float]:
-    """{operation: the mean square of its output} on the arrays that the model was read with.
+    """Return {operation: the mean square of its output} on the arrays of the reading.
 
-    Empty where it was read with shapes alone, or does not run again.
+    Empty if the model was read with only shapes, or does not run again.
     """
     if program.arguments is None or not program.given_arrays:
         return {}
@@ -30,7 +30,7 @@ def mean_squares(program: TorchProgram, names: Sequence[str]) -> dict[str, float
 
 
 def _inputs(program: TorchProgram) -> list[Any]:
-    """The values of the placeholders of the captured graph in their order."""
+    """Return the values of the placeholders of the captured graph in order."""
     captured = program.captured
     leaves = pytree.tree_leaves(program.arguments)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -41,14 +41,14 @@ def _inputs(program: TorchProgram) -> list[Any]:
 
 
 class _Noting(torch.fx.Interpreter):
-    """Runs a graph and notes mean squares at some nodes."""
+    """Runs a graph and records mean squares at some nodes."""
 
     def __init__(self, program: TorchProgram, wanted: dict[Any, str]) -> None:
         super().__init__(program.captured.module, graph=program.captured.graph)
         self.wanted, self.found = wanted, dict[str, float]()
 
     def run_node(self, n: Any) -> Any:
-        """The value of a node."""
+        """Return the value of a node."""
         value = super().run_node(n)
         if n in self.wanted and isinstance(value, torch.Tensor) and value.is_floating_point():
             self.found.setdefault(self.wanted[n], float(value.double().square().mean()))

@@ -1,4 +1,4 @@
-"""Normalisation layers, dropout."""
+"""Normalisation layers and dropout."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _made(
     "_native_batch_norm_legit_no_training",
 )
 def batch_norm(call: Call) -> Any:
-    """Over the examples and all locations, channel by channel (axis 1)."""
+    """Read a norm over the examples and all locations, channel by channel (axis 1)."""
     axes = tuple(axis for axis in range(len(call.shape)) if axis != 1)
     mean, variance = call["running_mean"], call["running_var"]
     known = isinstance(mean, Const) and isinstance(variance, Const)
@@ -62,20 +62,20 @@ def batch_norm(call: Call) -> Any:
 
 
 def _last(call: Call) -> tuple[int, ...]:
-    """The axes of a normalisation over the last ones."""
+    """Return the axes of a normalisation over the last ones."""
     rank = len(call.shape)
     return tuple(range(rank - len(call["normalized_shape"]), rank))
 
 
 @rule("layer_norm", "native_layer_norm")
 def layer_norm(call: Call) -> Any:
-    """Over the last axes."""
+    """Read a norm over the last axes."""
     return _made(call, "layer", _last(call))
 
 
 @rule("rms_norm", "_fused_rms_norm")
 def rms_norm(call: Call) -> Any:
-    """Over the last axes, without subtracting the mean."""
+    """Read a norm over the last axes, without subtracting the mean."""
     import torch
 
     own = torch.finfo(call.dtype).eps if call["eps"] is None else None
@@ -84,14 +84,14 @@ def rms_norm(call: Call) -> Any:
 
 @rule("group_norm", "native_group_norm", "instance_norm")
 def group_norm(call: Call) -> Any:
-    """Over the channels of a group and all locations; of one channel in an instance norm."""
+    """Read a norm over a group's channels and all locations; instance norms have one channel."""
     told = (call[name] for name in ("num_groups", "group") if call[name] is not None)
     return _made(call, "group", tuple(range(1, len(call.shape))), int(next(told, call.shape[1])))
 
 
 @rule("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 def dropout(call: Call) -> Any:
-    """Dropout of single numbers or of whole channels, in training and in evaluation."""
+    """Read dropout of single numbers or of whole channels, in training and in evaluation."""
     rate = float(call["p"] or 0.0)
     name = call.read(call.operand)
     if rate >= 1:

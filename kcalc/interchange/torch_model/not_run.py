@@ -1,6 +1,6 @@
-"""Activations, norms and sums of a model's code that did not run when the model was read.
+"""Activations, norms and sums in a model's code that did not run when the model was read.
 
-A branch on a shape, a setting or ``training`` may run them later, and they are not edited then.
+A branch on a shape, a setting or ``training`` may run them later, and then they are not edited.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from .splicing import (
 )
 from .training_code import in_training
 
-NOT_RUN = "not run at reading; give an example that runs it"
-TRAINING = "not run at reading, which is in evaluation"
-DEEPEST = 5  # functions that a call enters one inside of the other
+NOT_RUN = "did not run when the model was read; give an example that runs it"
+TRAINING = "did not run when the model was read, because reading uses evaluation mode"
+DEEPEST = 5  # functions that a call enters one inside the other
 NAMED = 3  # modules that are named
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 NO_ACTIVATIONS = (nn.MultiheadAttention, nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin)
@@ -57,11 +57,11 @@ FUNCTIONS = {
     *("hardshrink", "softshrink", "threshold", "logsigmoid", "sigmoid", "tanh", "glu", "erf"),
     *("layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm"),
 }
-DECIDED = ("is_scripting", "is_tracing", "is_exporting", "is_compiling")  # never in Python's code
+DECIDED = ("is_scripting", "is_tracing", "is_exporting", "is_compiling")  # never in Python code
 
 
 def not_run(graph: CallGraph, used: Iterable[str], edits: Iterable[Edit]) -> dict[str, str]:
-    """{what in words: why it is left alone}.
+    """Return {description: why it is left alone}.
 
     ``used``: the parameters that the reading saw; ``edits``: of the model.
     """
@@ -70,7 +70,7 @@ def not_run(graph: CallGraph, used: Iterable[str], edits: Iterable[Edit]) -> dic
 
 
 class _Unseen:
-    """What a run of a model left out, compared with its modules and their code."""
+    """Compares a run of a model with its modules and their code, to find what did not run."""
 
     def __init__(self, graph: CallGraph, used: frozenset[str], edits: tuple[Edit, ...]) -> None:
         self.used = used
@@ -85,10 +85,11 @@ class _Unseen:
         self.names = FUNCTIONS | {name for name in names if name and "." not in name}
         self.kinds = {name for name in names if "." in name}
         self.visited = _visited(graph)
-        self.known: dict[Any, bool] = {}  # {(code, module): whether it calls such}
+        # {(code, module): whether it calls an activation or a norm}
+        self.known: dict[Any, bool] = {}
 
     def told(self) -> dict[str, str]:
-        """{what in words: why it is left alone}."""
+        """Return {description: why it is left alone}."""
         found = {f"{path} ({type(module).__name__})": NOT_RUN for path, module in self._modules()}
         by_text: dict[tuple[str, str], list[str]] = {}
         by_path: dict[str, dict[types.CodeType, set[int]]] = {}
@@ -109,7 +110,7 @@ class _Unseen:
     # -- modules -----------------------------------------------------------------------------------
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """The outermost modules that did not run and are, or run, activations or norms."""
+        """Yield the outermost modules that did not run and are, or run, activations or norms."""
         told: list[str] = []
         for path, module in self.model.named_modules():
             if any(path.startswith(f"{outer}.") for outer in told):
@@ -134,7 +135,7 @@ class _Unseen:
     # -- code --------------------------------------------------------------------------------------
 
     def _in_function(self, function: Any, module: Any, seen: set[int]) -> Iterator[tuple[str, str]]:
-        """The calls and sums in a function of a module that did not run, in words, and why."""
+        """Describe the calls and sums in a function that did not run, and say why."""
         code: types.CodeType = function.__code__
         found = definition(code)
         assert found is not None
@@ -161,7 +162,7 @@ class _Unseen:
                 and path in self.edited
                 and path not in self.whole
                 and (self._counts(found))
-            )  # those that never ran are told as modules
+            )  # functions that never ran are reported as modules
         if found is None:
             name = site.func.attr.rstrip("_") if isinstance(site.func, ast.Attribute) else ""
             return name in self.names and hasattr(torch.Tensor, name)
@@ -178,7 +179,7 @@ class _Unseen:
             return False
         key = inner.__code__, id(module)
         if key not in self.known:
-            self.known[key] = False  # as long as it is looked at
+            self.known[key] = False  # while it is being examined
             found = definition(inner.__code__)
             calls = () if found is None else (s for s in sites(found[0]) if isinstance(s, ast.Call))
             self.known[key] = any(self._calls(site, inner, module, depth) for site in calls)
@@ -189,7 +190,7 @@ Seen = dict[tuple[str, types.CodeType], set[int]]
 
 
 def _visited(graph: CallGraph) -> Seen:
-    """{(module, a function that it ran): the numbers of the calls and operators that ran}."""
+    """Return {(module, a function that it ran): numbers of the calls and operators that ran}."""
     found: Seen = {}
     for call in graph.modules:  # also those whose code makes no call
         code = getattr(innermost(call.levels[0].kind.forward), "__code__", None)
@@ -208,7 +209,7 @@ def _visited(graph: CallGraph) -> Seen:
 
 @functools.lru_cache(maxsize=10_000)
 def _site(outer: types.CodeType, code: types.CodeType, instruction: int) -> int | None:
-    """The number of a site in a function; ``code``: its own, or that of a lambda inside."""
+    """Return the number of a site in a function; ``code``: its own, or that of a lambda inside."""
     found = definition(outer)
     return None if found is None else site_at(found[0], code, instruction)
 
@@ -219,7 +220,7 @@ def _is_own(function: Any) -> bool:
 
 
 def _functions(module: Any, ran: set[types.CodeType]) -> dict[types.CodeType, Any]:
-    """{code that a module ran: the function that it is of}, where one names it to another."""
+    """Return {code that a module ran: its function}, if one function names another."""
     found: dict[types.CodeType, Any] = {}
     waiting = [innermost(type(module).forward)]
     while waiting:
@@ -240,7 +241,7 @@ def _arguments(site: ast.Call) -> list[ast.expr]:
 
 
 def _decided(node: ast.AST) -> Iterator[ast.AST]:
-    """Branches that only compilers of scripts take."""
+    """Find branches that only script compilers take."""
     for part in ast.walk(node):
         if isinstance(part, ast.If | ast.IfExp) and any(
             name in ast.dump(part.test) for name in DECIDED
@@ -251,7 +252,7 @@ def _decided(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _open_sums(node: Definition, function: Any, module: Any, seen: set[int]) -> Iterator[ast.AST]:
-    """Sums of feature maps in branches that did not run, and that no fixed setting decides."""
+    """Find sums of feature maps in branches that did not run, and that no fixed setting decides."""
     ran = {id(site) for number, site in enumerate(sites(node)) if number in seen}
     arrays = {
         name.id
@@ -285,7 +286,7 @@ def _terms(node: Any) -> tuple[ast.expr, ast.expr]:
 
 
 def _is_map(term: ast.expr, arrays: set[str], function: Any, module: Any) -> bool:
-    """Whether a term is a value of the model's layers, as far as the code tells it."""
+    """Whether a term is a value of the model's layers, as far as the code shows."""
     if isinstance(term, ast.Call):
         return isinstance(looked_up(term.func, function, module), nn.Module)
     given = function.__code__.co_varnames[1 : function.__code__.co_argcount]
@@ -293,7 +294,7 @@ def _is_map(term: ast.expr, arrays: set[str], function: Any, module: Any) -> boo
 
 
 def _is_fixed(test: ast.expr, function: Any, module: Any) -> bool:
-    """Whether a test is of settings of the module only."""
+    """Whether a test depends only on settings of the module."""
     if "training" in ast.dump(test):
         return False
     names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)}

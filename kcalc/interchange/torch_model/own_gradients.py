@@ -1,9 +1,9 @@
-"""What exporters do not list: autograd functions, ``tensor.data`` and inference mode.
+"""Operations that exporters do not list: autograd functions, ``tensor.data`` and inference mode.
 
 An exporter lists the operations of a function's forward pass and drops its backward pass. Here the
 result of each is marked in the graph, by an addition of 0 whose ``alpha`` counts the calls. After
-the capture every function is differentiated and compared with differences of its values: where they
-agree the mark is taken out again.
+the capture, the derivative of every function is compared with differences of its values. If they
+agree, the mark is removed.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class NumberlessTensor:
 
 @contextmanager
 def listed(calls: list[OwnCall]) -> Iterator[None]:
-    """Inside, what exporters do not list runs as operations that they list.
+    """Enter a context in which operations that exporters do not list run as ones that they do.
 
-    ``calls``: those of autograd functions are added.
+    Calls of autograd functions are added to ``calls``.
     """
     import torch
     import torch.utils.checkpoint
@@ -70,7 +70,7 @@ def listed(calls: list[OwnCall]) -> Iterator[None]:
 
 
 def _kinds(kind: Any) -> Iterator[Any]:
-    """The user's subclasses of a class."""
+    """Yield the user's subclasses of a class."""
     for one in kind.__subclasses__():
         if not one.__module__.startswith("torch."):
             yield one
@@ -91,7 +91,7 @@ def _left(mode: Any, *_: Any) -> None:
 
 
 def _data_detached() -> Any:
-    """A context in which ``tensor.data`` is ``tensor.detach()``."""
+    """Enter a context in which ``tensor.data`` is ``tensor.detach()``."""
     import torch
 
     getter = torch.Tensor.data.__get__  # pyright: ignore[reportAttributeAccessIssue]
@@ -99,7 +99,7 @@ def _data_detached() -> Any:
 
 
 def _without_stops() -> Any:
-    """A context for a forward pass, whose own stops of gradients mean nothing."""
+    """Enter a context for a forward pass, whose own stops of gradients have no effect."""
     import torch
 
     getter = torch.Tensor.data.__get__  # pyright: ignore[reportAttributeAccessIssue]
@@ -108,7 +108,7 @@ def _without_stops() -> Any:
 
 
 def _replacing(others: Mapping[Any, Callable[..., Any]]) -> Any:
-    """A context in which functions of PyTorch are replaced."""
+    """Enter a context in which functions of PyTorch are replaced."""
     from torch.overrides import TorchFunctionMode
 
     class Replacing(TorchFunctionMode):
@@ -122,9 +122,9 @@ def _replacing(others: Mapping[Any, Callable[..., Any]]) -> Any:
 
 
 class _Plain:
-    """Checkpointing without its own backward pass, which only computes the function once more.
+    """Checkpointing without its backward pass, which only computes the function again.
 
-    As there, parameters inside have a gradient only if an argument has one.
+    As in the original, parameters inside have a gradient only if an argument has one.
     """
 
     @staticmethod
@@ -137,7 +137,7 @@ class _Plain:
 
 
 def _marked(kind: Any, forward: Any, calls: list[OwnCall]) -> Callable[..., Any]:
-    """A forward pass whose results are marked."""
+    """Return a forward pass whose results are marked."""
     import torch
 
     run = forward.__func__ if isinstance(forward, staticmethod) else forward
@@ -175,9 +175,11 @@ def _shaped(value: Any) -> Any:
 
 
 def _with_mark(out: Any, tensors: list[Any], number: int) -> Any:
-    """The results of a call with a mark; one that is an input itself, changed in place, has none.
+    """Return the results of a call with a mark.
 
-    A mark of one result of one tensor of its shape reads both.
+    A result that is an input changed in place has none.
+
+    The mark of a single result, if it has the shape of the single tensor argument, reads both.
     """
     import torch
 
@@ -195,7 +197,7 @@ def _with_mark(out: Any, tensors: list[Any], number: int) -> Any:
 
 
 def number_of(node: Any) -> int | None:
-    """Which call a node marks; None for other nodes."""
+    """Return the number of the call that a node marks; None for other nodes."""
     import torch
 
     if node.target is not torch.ops.aten.add.Scalar or len(node.args) < 3:
@@ -205,7 +207,7 @@ def number_of(node: Any) -> int | None:
 
 
 def settled(modules: list[Any], calls: list[OwnCall]) -> dict[int, OwnCall]:
-    """The calls whose backward pass differs; the marks of others are taken out of the graphs."""
+    """Return the calls with a different backward pass, and remove the marks of others."""
     kinds: dict[Any, bool] = {}
 
     def differs(call: OwnCall) -> bool:
@@ -230,13 +232,13 @@ def settled(modules: list[Any], calls: list[OwnCall]) -> dict[int, OwnCall]:
 
 
 def _differs(call: OwnCall) -> bool:
-    """Whether a backward pass is not the derivative of the values, as far as can be told."""
+    """Whether a backward pass visibly differs from the derivative of the values."""
     import torch
 
     for dtype, step, close in ((torch.float64, 1e-5, 1e-3), (torch.float32, 3e-3, 0.02)):
         try:
             return max(_apart(call, dtype, step, seed) for seed in range(DIRECTIONS)) > close
-        except Exception:  # a user's function may take other types only
+        except Exception:  # a user's function may only take other types
             continue
     return True
 
@@ -246,7 +248,7 @@ def _real(value: Any) -> bool:
 
 
 def _point(value: Any, dtype: Any, chance: Any) -> Any:
-    """An argument at which a function is compared with its derivative."""
+    """Return an argument at which a function is compared with its derivative."""
     import torch
 
     if _real(value):
@@ -257,7 +259,7 @@ def _point(value: Any, dtype: Any, chance: Any) -> Any:
 
 
 def _apart(call: OwnCall, dtype: Any, step: float, seed: int) -> float:
-    """The relative distance of a derivative along one direction from that of the values."""
+    """Return the relative distance of a derivative along one direction from that of the values."""
     import torch
 
     chance = torch.Generator().manual_seed(seed)
@@ -291,7 +293,7 @@ def _apart(call: OwnCall, dtype: Any, step: float, seed: int) -> float:
 
 
 def slope(call: OwnCall) -> Slope | None:
-    """The factor of gradients as a function of the one tensor of a call; None for others."""
+    """Return the factor of gradients as a function of a call's one tensor; None for others."""
     import torch
 
     tensors = [i for i, a in enumerate(call.arguments) if isinstance(a, NumberlessTensor)]
@@ -308,12 +310,12 @@ def slope(call: OwnCall) -> Slope | None:
 
     try:
         return slope_from(factors)
-    except Exception:  # a user's function may take other shapes only
+    except Exception:  # a user's function may only take other shapes
         return None
 
 
 def spoken(call: OwnCall) -> str:
-    """A call in words."""
+    """Describe a call."""
     name = call.kind.__name__
     try:
         file = inspect.getsourcefile(call.kind) or ""

@@ -1,17 +1,20 @@
-"""Token ids that a PyTorch model takes for padding, and example ids without them."""
+"""Token ids that a PyTorch model treats as padding, and example ids without them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PARTS = ("text_config", "encoder", "decoder", "generator")
 
 
 def padding_ids(model: Any) -> frozenset[int]:
-    """The ids for padding, of the configurations in a model and of its tables.
+    """Return the ids for padding, from the configurations of a model and its tables.
 
-    Numbers below 0, which stand for no id, are left out.
+    Negative numbers, which are not ids, are left out.
     """
     import torch
 
@@ -25,7 +28,7 @@ def padding_ids(model: Any) -> frozenset[int]:
 
 
 def _configurations(model: Any) -> Iterator[Any]:
-    """The configurations of a model and its modules, with those in them."""
+    """Yield the configurations of a model and its modules, including nested ones."""
     held = {id(c): c for m in model.modules() if (c := vars(m).get("config")) is not None}
     for config in held.values():
         yield config
@@ -38,8 +41,11 @@ def _field(config: Any, name: str) -> Any:
     return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
 
 
-def drawn_ids(model: Any, count: int, shape: tuple[int, ...], random: Any) -> Any:
-    """Random ids below ``count``, none of them for padding where at least two others are left."""
+def drawn_ids(model: Any, count: int, shape: tuple[int, ...], random: Any) -> Tensor:
+    """Return random ids below ``count``.
+
+    None of them is for padding if at least two others are left.
+    """
     import torch
 
     allowed = torch.tensor([i for i in range(count) if i not in padding_ids(model)])
@@ -48,10 +54,10 @@ def drawn_ids(model: Any, count: int, shape: tuple[int, ...], random: Any) -> An
     return allowed[torch.randint(len(allowed), shape, generator=random)]
 
 
-def unpadded(model: Any, ids: Any, others: Any = None) -> Any:
-    """Ids in which those for padding are exchanged for ids that the array, or ``others``, has.
+def unpadded(model: Any, ids: Tensor, others: Tensor | None = None) -> Tensor:
+    """Replace ids for padding by ids that the array, or ``others``, contains.
 
-    Where there are none, the ids as they are.
+    If there are none, return the ids unchanged.
     """
     import torch
 

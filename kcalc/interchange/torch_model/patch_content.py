@@ -52,10 +52,10 @@ def init(
 def literal(
     change: Change, numbers: Sequence[float], activations: dict[str, str], node: Any = None
 ) -> str:
-    """A change as Python.
+    """Return a change as Python code.
 
-    ``activations``: {activation as text: the name of its function}, to which those of it are added;
-    ``node``: the call or operator.
+    ``activations``: {activation as text: the name of its function}, which gains those of the
+    change; ``node``: the call or operator.
     """
 
     def value(place: int | None, nothing: float) -> float:
@@ -79,7 +79,7 @@ def literal(
         text = f"ArrayFirst({text})"
     if change.written is None:
         return text
-    # what the call writes into keeps its values until the result is written
+    # the argument that the call writes into keeps its values until the result is written
     copied = ", copied=True" if Act(change).copied else ""
     return f"Written({change.written!r}, {text}{copied})"
 
@@ -93,9 +93,9 @@ def _called(name: str, words: list[str], named: dict[str, float]) -> str:
 
 @dataclass
 class Data:
-    """What a new file says of a model.
+    """The data about a model in a new file.
 
-    ``calls``: {(class before the module's, changes): modules}; ``dropped``: parameters that go;
+    ``calls``: {(class before the module's, changes): modules}; ``dropped``: removed parameters;
     ``activations``: {activation as text: the name of its function}; ``operators``: {name: that in
     Python's module}; ``slow``: whether there are layers that run without their modules.
     """
@@ -108,7 +108,7 @@ class Data:
     slow: bool
 
     def parts(self) -> Iterator[tuple[str, str]]:
-        """(a definition, the lines of ``init`` that use it)."""
+        """Yield (a definition, the lines of ``init`` that use it)."""
         named = (f'"{name}": operator.{word}' for name, word in sorted(self.operators.items()))
         yield f"OPERATORS = {{{', '.join(named)}}}\n", ""
         calls = "".join(_entry(*key, paths) for key, paths in self.calls.items())
@@ -149,7 +149,7 @@ SET = """    with torch.no_grad():
 
 
 def dictionary(changes: Changes) -> str:
-    """Changes by number as Python."""
+    """Return changes by number as Python code."""
     return "{" + ", ".join(f"{number}: {text}" for number, text in changes) + "}"
 
 
@@ -187,7 +187,7 @@ def _weight(edit: WeightEdit) -> str:
 
 
 def new_file(title: str, data: Data, imports: list[str], copies: list[str]) -> str:
-    """The text of the new file. ``copies``: functions of libraries, and what they import."""
+    """Return the text of the new file. ``copies``: functions of libraries, and what they import."""
     functions = [_activation(document, name) for document, name in data.activations.items()]
     parts = [*data.parts()]
     made = [*functions, *copies, *(text for text, _ in parts if text)]
@@ -207,7 +207,7 @@ def _activation(document: str, name: str) -> str:
 
 
 def _assembled(title: str, made: list[str], main: str, imports: list[str]) -> str:
-    """The file: imports, the definitions that are used, data and ``init``."""
+    """Assemble the file: imports, the definitions that are used, data and ``init``."""
     chunks = {name: text for home in HOMES for name, text in _chunks(home)}
     wanted: set[str] = set()
     waiting = ["shaped", *_words("\n\n".join([*made, main]))]
@@ -232,7 +232,7 @@ def _assembled(title: str, made: list[str], main: str, imports: list[str]) -> st
 
 
 def _chunks(home: Any) -> Iterable[tuple[str, str]]:
-    """(name, text) of the functions and classes of a module."""
+    """Yield (name, text) of the functions and classes of a module."""
     text = inspect.getsource(home)
     lines = text.splitlines(keepends=True)
     for node in ast.parse(text).body:
@@ -251,5 +251,5 @@ RESERVED = {name for home in HOMES for name, _ in _chunks(home)} | {"init", "OPE
 
 
 def _words(code: str) -> set[str]:
-    """The names that a text uses, not those inside of texts."""
+    """Return the names that a text uses, except those inside strings."""
     return {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}

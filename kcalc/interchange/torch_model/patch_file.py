@@ -1,6 +1,6 @@
-"""The definitions that the file of a patch is put together from: PyTorch alone, without kcalc.
+"""The definitions from which the file of a patch is assembled: only PyTorch, without kcalc.
 
-Those that a patch needs are written into its file, and an ``init`` made for it.
+Those that a patch needs are written into its file, with an ``init``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OPERATORS: dict[str, Any] = {}
 
 
 def shaped(owner: Any, number: int, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """The result of a call: as in the shaped network, if ``init`` has seen the model."""
+    """Return the result of a call: as in the shaped network, if ``init`` has seen the model."""
     if isinstance(function, str):
         function = _named(function)
     change = (getattr(owner, "shaped_calls", None) or {}).get(number)
@@ -27,7 +27,7 @@ def shaped(owner: Any, number: int, function: Any, /, *args: Any, **kwargs: Any)
 
 
 def _named(name: str) -> Any:
-    """An operator, or a method of an array."""
+    """Return an operator, or a method of an array."""
     return OPERATORS.get(name) or (lambda x, *args, **kwargs: getattr(x, name)(*args, **kwargs))
 
 
@@ -89,7 +89,7 @@ class Written:
 
 @dataclass
 class ArrayFirst:
-    """A change of an operator whose first operand is the array, of ``2 * x`` as of ``x * 2``."""
+    """A change of an operator with the array first: ``2 * x`` counts as ``x * 2``."""
 
     change: Any
 
@@ -116,7 +116,7 @@ class Visits:
 
 @dataclass
 class Into:
-    """The changes inside of a function that is called, or is an argument of a call."""
+    """Changes inside a function that is called, or is an argument of a call."""
 
     shaped_calls: Any
     argument: Any = None
@@ -150,7 +150,7 @@ def _affine(x: Any, a: float, b: float) -> Any:
 
 
 class Part:
-    """Before the class of a module: its forward in the shaped network."""
+    """Comes before the class of a module: its forward in the shaped network."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         state = self.__getstate__() if hasattr(self, "__getstate__") else self.__dict__
@@ -158,7 +158,7 @@ class Part:
 
 
 class Whole(Part):
-    """Before the class of a module that changes as one call."""
+    """Comes before the class of a module that changes as one call."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return shaped(self, 0, super().forward, *args, **kwargs)  # pyright: ignore
@@ -228,7 +228,7 @@ def _add_bias(model: Any, name: str) -> None:
 
 
 def _slow(model: Any) -> None:
-    """Switch off what runs a layer without its modules."""
+    """Switch off fast paths that run a layer without its modules."""
     for layer in model.modules():
         if isinstance(layer, torch.nn.TransformerEncoderLayer):
             layer.activation_relu_or_gelu = 0
@@ -251,7 +251,7 @@ def _normal(
     part = slice(None) if rows is None else rows
     size = tensor[part].shape
     fresh = number * torch.randn(size, dtype=torch.float64, generator=generator)
-    if padding:  # rows of zeros stay so
+    if padding:  # rows of zeros stay zero
         fresh[(tensor[part] == 0).all(-1).cpu()] = 0.0
     tensor[part] = fresh.to(tensor.device, tensor.dtype)
 

@@ -1,9 +1,9 @@
-"""Edits as a patch of the user's source, and a file that needs PyTorch alone.
+"""Edits as a patch of the user's source, and a file that needs only PyTorch.
 
-The patch exchanges the text of the edited calls only, ``F.relu(x)`` for ``shaped(self, 1, F.relu,
-x)``. Its new file has ``shaped``, and ``init(model)`` which gives a model its constants and its
-initial weights. Code of libraries is not changed: modules that run it get copies of its functions,
-which stand in the new file.
+The patch changes only the text of the edited calls, such as ``F.relu(x)`` to ``shaped(self, 1,
+F.relu, x)``. Its new file contains ``shaped``, and ``init(model)``, which gives a model its
+constants and its initial weights. Library code does not change: modules that run it get copies of
+its functions, which are in the new file.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from .splicing_text import (
 
 
 def patch(model: Any, edits: Edits, root: Any = None) -> str:
-    """The text of a patch that makes the code of a model that of the shaped one.
+    """Return the text of a patch that turns the code of a model into that of the shaped one.
 
-    ``root``: the folder in which it is to be applied; the present one where the model's files lie
-    in it, else that from which they are imported.
-    Raises: KcalcError where the model is another one, and for code that no patch can change.
+    ``root``: the folder in which you will apply it; by default the current one if it contains the
+    model's files, else the one from which they are imported. Raises: KcalcError if the model is
+    another one, and for code that cannot be patched.
     """
     if not isinstance(model, nn.Module):
         raise KcalcError(f"model must be the torch.nn.Module, got {type(model).__name__}")
@@ -66,9 +66,9 @@ class _Function:
     """A function with edited calls.
 
     ``sites``: {site: whether a method of an array}; ``into``: {site: functions entered there};
-    ``given``: {site: the argument that such a function is, None where it is what is called};
+    ``given``: {site: the argument that is such a function, None if it is the function called};
     ``first``: the name of its first argument; ``roots``, ``helper``: whether modules run it as
-    their ``forward``, and whether edited calls enter it; ``home``: None in files of the user's, the
+    their ``forward``, and whether edited calls enter it; ``home``: None in the user's files, the
     class that it is copied for, or a module of a library.
     """
 
@@ -83,27 +83,27 @@ class _Function:
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """Return its name in messages."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     @property
     def file(self) -> str:
-        """The file that it is in."""
+        """Return its file."""
         return self.function.__code__.co_filename
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """Its calls and operators."""
+        """Return its calls and operators."""
         return sites(self.node)
 
     def number(self, site: int) -> int:
-        """The number of a site in the patch: those that are edited count, from 1, as they stand."""
+        """Return the number of a site in the patch: edited sites count from 1, in their order."""
         order = sorted(self.sites, key=lambda s: (self.nodes[s].lineno, self.nodes[s].col_offset))  # type: ignore[attr-defined]
         return order.index(site) + 1
 
     @property
     def owner(self) -> str:
-        """What has the changes of its calls, as its code says it."""
+        """Return the code of the object that has the changes of its calls."""
         if not self.root:
             return HERE
         first = (self.node.args.posonlyargs + self.node.args.args)[0].arg
@@ -111,7 +111,7 @@ class _Function:
 
 
 class _Patch:
-    """A patch, put together from the plans of a model's modules."""
+    """A patch, assembled from the plans of a model's modules."""
 
     def __init__(self, model: nn.Module, edits: Edits, root: Any) -> None:
         self.model, self.edits = model, edits
@@ -168,7 +168,7 @@ class _Patch:
     # -- where the new file is ---------------------------------------------------------------------
 
     def _place(self, beside: Path, package: str) -> None:
-        """Choose the new file, and the names by which the user's files have its functions."""
+        """Choose the new file, and the names under which the user's files import its functions."""
         title = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self.model).__name__).lower()
         folder = beside.parent
         base, count = f"shaped_{title}", 1
@@ -185,12 +185,12 @@ class _Patch:
         }
 
     def _asked(self, file: str) -> str:
-        """The name of ``shaped`` in a file."""
+        """Return the name of ``shaped`` in a file."""
         names = ("shaped", "shaped_call", "call_shaped", "kcalc_shaped")
         return next(name for name in names if name not in self.words.get(file, ()))
 
     def _check_names(self) -> None:
-        """Raises: KcalcError where one name of the new file would stand for two things."""
+        """Raises: KcalcError if a name in the new file would have two meanings."""
         known: dict[str, Any] = {}
         free = {f for f in self.copies if isinstance(f.home, types.ModuleType)}
         names = {self.copies[f] for f in free}
@@ -205,7 +205,7 @@ class _Patch:
     # -- text --------------------------------------------------------------------------------------
 
     def text(self) -> str:
-        """The patch."""
+        """Return the patch."""
         found = [self._changed(name) for name in sorted(self.sources)]
         new = new_file(self._title(), self._data(), *self._library())
         folder = f"the folder for {self._relative(str(self.file))}, which it makes"
@@ -228,7 +228,7 @@ class _Patch:
         return Path(file).resolve().relative_to(self.root).as_posix()
 
     def _changed(self, file: str) -> str:
-        """The difference of one file of the user's."""
+        """Return the difference of one of the user's files."""
         source, tree = self.sources[file]
         functions = [f for f in self.functions.values() if f.home is None and f.file == file]
         imports: dict[str, str] = {}
@@ -258,10 +258,10 @@ class _Patch:
     def _cuts(
         self, function: _Function, source: SourceText, file: str, imports: dict[str, str]
     ) -> Iterator[Cut]:
-        """What changes in the text of a function."""
+        """Yield the changes in the text of a function."""
         if function.helper and HERE in function.function.__code__.co_varnames:
             raise KcalcError(
-                f"{function.name} has a variable {HERE!r}, which the patch needs; name it otherwise"
+                f"{function.name} has a variable {HERE!r}, which the patch needs; rename it"
             )
         asked = self._asked(file) if function.home is None else "shaped"
         for site, method in function.sites.items():
@@ -272,7 +272,7 @@ class _Patch:
             yield argument(source, function.node)
 
     def _callee(self, function: _Function, site: int, imports: dict[str, str]) -> str:
-        """The name of the copy that is called in place of a function of a library."""
+        """Return the name of the copy that is called in place of a library function."""
         for entered in function.into.get(site, ()):
             node = function.nodes[site]
             if not isinstance(entered.home, types.ModuleType) or not isinstance(node, ast.Call):
@@ -286,7 +286,7 @@ class _Patch:
     # -- copies of functions of libraries ----------------------------------------------------------
 
     def _library(self) -> tuple[list[str], list[str]]:
-        """(the imports, the text) of the functions of libraries that are edited."""
+        """Return (the imports, the text) of the library functions that are edited."""
         imports: dict[str, None] = {}
         parts: list[str] = []
         by_home: dict[Any, list[_Function]] = {}
@@ -313,7 +313,7 @@ class _Patch:
         return f"Shaped{kind.__name__}{number + 1 if number else ''}"
 
     def _copied(self, function: _Function, imports: dict[str, None]) -> str:
-        """The text of a function, edited, at the margin."""
+        """Return the text of a function, edited, without indentation."""
         code, node = function.function.__code__, function.node
         closed = set(code.co_freevars) - {"__class__"}
         private = re.search(r"(?<!\w)__[A-Za-z]\w*(?<!__)\b", " ".join(code.co_names))
@@ -337,7 +337,7 @@ class _Patch:
     # -- data --------------------------------------------------------------------------------------
 
     def _data(self) -> Data:
-        """The data of the new file."""
+        """Return the data of the new file."""
         activations: dict[str, str] = {}
         groups: dict[tuple[str, Changes], list[str]] = {}
         dropped: list[str] = []
@@ -357,7 +357,7 @@ class _Patch:
     def _calls(
         self, path: str, plan: ModulePlan, numbers: Any, activations: dict[str, str]
     ) -> tuple[str, Changes]:
-        """The class that a module gets, and its changes."""
+        """Return the class that a module gets, and its changes."""
         if plan.whole is not None:
             return "Whole", ((0, literal(plan.whole, numbers, activations)),)
         assert plan.function is not None
@@ -369,7 +369,7 @@ class _Patch:
     def _inside(
         self, function: _Function, plan: FunctionPlan, numbers: Any, activations: dict[str, str]
     ) -> Changes:
-        """The changes of a function by the numbers of its calls."""
+        """Return the changes of a function by the numbers of its calls."""
         found: dict[int, str] = {}
         for site, _, changes in plan.sites:
             texts = []
@@ -392,18 +392,18 @@ class _Patch:
 
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 LIBRARY = (
-    "{} is code of a library, and so edited that no patch can be made of it; export s.edits "
+    "{} is library code that is edited in a way that no patch can express; export s.edits "
     "instead, and use kc.apply_edits"
 )
 NO_FILE = (
     "{} is not in a file that can be patched ({}); put the model's code into a file, or use "
     "kc.apply_edits"
 )
-OLD = "the file {} has changed since it was imported; start anew and shape the model again"
+OLD = "the file {} has changed since it was imported; restart Python and shape the model again"
 
 
 def _given_place(function: _Function, site: int, target: Any, module: nn.Module) -> Any:
-    """Where a function is an argument of a call, as in ``checkpoint(self.block, x)``."""
+    """Return where a function is an argument of a call, as in ``checkpoint(self.block, x)``."""
     node = function.nodes[site]
     assert isinstance(node, ast.Call)
 
@@ -434,7 +434,7 @@ def _reached(function: _Function, seen: set[Any] | None = None) -> Iterator[_Fun
 
 
 def _home(inner: Any, module: nn.Module) -> Any:
-    """None for functions of the user's; the class or the module that a library has one in."""
+    """Return None for the user's functions; else the class or module of a library."""
     if not is_library(inner.__code__.co_filename):
         return None
     found = inspect.getattr_static(type(module), inner.__name__, None)
@@ -458,20 +458,20 @@ def _is_of(node: ast.expr, function: Any, wanted: Any) -> bool:
 
 
 def _globals_of(function: _Function, copies: set[str]) -> dict[str, Any]:
-    """{name: value} of what a function that is copied uses of its module."""
+    """Return {name: value} of what a copied function uses of its module."""
     known = function.function.__globals__
     names = {node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)}
     return {name: known[name] for name in sorted(names - copies) if name in known}
 
 
 def _supers(node: ast.AST) -> list[ast.Call]:
-    """The calls ``super()`` in a definition."""
+    """Return the calls ``super()`` in a definition."""
     calls = (call for call in ast.walk(node) if isinstance(call, ast.Call) and not call.args)
     return [c for c in calls if isinstance(c.func, ast.Name) and c.func.id == "super"]
 
 
 def _parent_of(function: _Function) -> dict[str, Any]:
-    """{name: class} that ``super()`` in a function is about; empty where it has none."""
+    """Return {name: class} to which ``super()`` in a function refers; empty if it has none."""
     if not _supers(function.node):
         return {}
     name = function.function.__qualname__.rpartition(".")[0]
@@ -479,7 +479,7 @@ def _parent_of(function: _Function) -> dict[str, Any]:
 
 
 def _needed(function: _Function, copies: set[str]) -> Iterator[str]:
-    """The imports of a function that is copied."""
+    """Yield the imports of a copied function."""
     for name, value in _globals_of(function, copies).items():
         if isinstance(value, types.ModuleType):
             yield f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
@@ -500,7 +500,7 @@ def _read(file: str) -> str:
 
 
 def _source(function: _Function) -> tuple[SourceText, ast.Module]:
-    """The text of a function's file. Raises: KcalcError where there is none, or another one."""
+    """Return the text of a function's file. Raises: KcalcError if it is missing or has changed."""
     file = function.file
     if not Path(file).is_file():
         raise KcalcError(NO_FILE.format(function.name, file))
@@ -519,7 +519,7 @@ def _package(names: Mapping[str, Any]) -> str:
 
 
 def _class_places(kind: type) -> list[tuple[Path, str]]:
-    """The file and the package of a class; none for a library's."""
+    """Return the file and the package of a class; none for a library's."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     if module is None or file is None or is_library(file):
@@ -528,13 +528,13 @@ def _class_places(kind: type) -> list[tuple[Path, str]]:
 
 
 def _root_folder(places: list[tuple[Path, str]], given: Any) -> Path:
-    """The folder in which a patch is applied. ``places``: files, each with its package."""
+    """Return the folder in which a patch is applied. ``places``: files, each with its package."""
     root = (Path.cwd() if given is None else Path(given)).resolve()
     if all(path.is_relative_to(root) for path, _ in places):
         return root
     if given is not None:
         outside = next(path for path, _ in places if not path.is_relative_to(root))
-        raise KcalcError(f"root={str(given)!r} is no folder above {outside}")
+        raise KcalcError(f"root={str(given)!r} is not a folder above {outside}")
     folders = [path.parents[package.count(".") + bool(package)] for path, package in places]
     return Path(os.path.commonpath(folders))
 

@@ -1,4 +1,4 @@
-"""Edits of a PyTorch model performed on the model itself."""
+"""Apply edits of a PyTorch model to the model itself."""
 
 from __future__ import annotations
 
@@ -27,25 +27,24 @@ from .edited import (
 from .examples import first_line
 from .weights import drawn, standardised, turned
 
-ANOTHER = "these edits are of another model: {}; read and shape the model again"
-OTHER_CLASS = "these edits are of a model of the class {}, and this one is of the class {}"
+ANOTHER = "these edits are for another model: {}; read and shape the model again"
+OTHER_CLASS = "these edits are for a model of the class {}, and this one is of the class {}"
 EDITED = (
-    "the module {!r} is edited already; shape and edit a model that is as it was built, once with "
-    "all edits"
+    "the module {!r} is edited already; shape and edit a newly built model, once with all edits"
 )
 
 
 def require_module(model: Any) -> None:
-    """Raises: KcalcError for what is no PyTorch model."""
+    """Raises: KcalcError if this is not a PyTorch model."""
     if not isinstance(model, nn.Module):
         raise KcalcError(
-            f"these edits are of a PyTorch model, got {type(model).__name__}; give the "
-            f"torch.nn.Module that was read"
+            f"these edits are for a PyTorch model, got {type(model).__name__}; give the "
+            "torch.nn.Module that was read"
         )
 
 
 def perform(model: nn.Module, edits: Edits, law: str, generator: Any) -> None:
-    """Make every edit in a model. Raises: KcalcError, and then nothing has changed."""
+    """Apply every edit to a model. Raises: KcalcError, in which case nothing has changed."""
     modules = dict(model.named_modules(remove_duplicate=False))
     plans = plans_of(model, edits)
     every = [weight for item in edits for weight in item.weights]
@@ -78,7 +77,7 @@ Planned = tuple[ModulePlan, tuple[float, ...]]
 
 
 def plans_of(model: nn.Module, edits: Edits) -> dict[str, Planned]:
-    """{module: its plan and its numbers}. Raises: KcalcError where the model is another one."""
+    """Return {module: its plan and its numbers}. Raises: KcalcError if the model is another one."""
     kinds = {kind.__name__ for kind in type(model).__mro__ if kind not in (nn.Module, object)}
     other = OTHER_CLASS.format(edits.model, type(model).__name__)
     own = edits.model in kinds or not len(edits)
@@ -120,7 +119,7 @@ def _check_plain(modules: Mapping[str, nn.Module]) -> None:
 
 
 def _check_apart(modules: Mapping[str, nn.Module], plans: Mapping[str, Planned]) -> None:
-    """Raises: KcalcError where one module has edits under two names."""
+    """Raises: KcalcError if one module has edits under two names."""
     seen: dict[int, str] = {}
     for path in plans:
         other = seen.setdefault(id(modules[path]), path)
@@ -140,7 +139,7 @@ def _restore(before: list[Any], tables: list[Any]) -> None:
 
 
 def _keep_edits(modules: Mapping[str, nn.Module]) -> None:
-    """See to it that layers run what is edited inside of them, and that copies have it."""
+    """Make layers run the edited code inside them, and copies keep it."""
     for layer in modules.values():
         if not _holds_edits(layer):
             continue
@@ -153,7 +152,7 @@ def _keep_edits(modules: Mapping[str, nn.Module]) -> None:
 
 
 def _without_fast_path(layer: Any) -> None:
-    """Of an encoder's layer, whose fast path runs none of its modules."""
+    """Switch off an encoder layer's fast path, which skips its modules."""
     if isinstance(layer, nn.TransformerEncoderLayer):
         layer.activation_relu_or_gelu = 0
 
@@ -166,7 +165,7 @@ def _place(call: CallEdit) -> tuple[str, tuple[tuple[str, str, str, int, int], .
     good = len(call.place) == 2 and isinstance(call.place[0], str)
     steps = call.place[1] if good else None
     if not isinstance(steps, tuple) or not all(_is_step(step) for step in steps):
-        raise KcalcError(ANOTHER.format("a place is no module and way to a call"))
+        raise KcalcError(ANOTHER.format("a place must be a module and a way to a call"))
     return call.place[0], steps
 
 
@@ -184,7 +183,7 @@ def _is_step(step: Any) -> bool:
 
 
 class _Numbers:
-    """The constants of a module; equal numbers of several edits stay apart."""
+    """The constants of a module; equal numbers of several edits stay separate."""
 
     def __init__(self) -> None:
         self.found: list[float] = []
@@ -199,9 +198,9 @@ class _Numbers:
 def plan_of(
     modules: Mapping[str, nn.Module], path: str, calls: list[CallEdit]
 ) -> tuple[ModulePlan, tuple[float, ...]]:
-    """The plan of a module with all of its edits, and its numbers.
+    """Return the plan of a module with all its edits, and its numbers.
 
-    Raises: KcalcError where the module is another one, or the edits exclude each other.
+    Raises: KcalcError if the module is another one, or the edits exclude each other.
     """
     module = modules.get(path)
     if module is None:
@@ -238,12 +237,12 @@ def plan_of(
     else:
         flat = {steps: _by_visit(found, path) for steps, found in changes.items()}
         plan = ModulePlan(None, _function_plan(flat, path))
-    subclass_for(module, plan)  # raises where the source has changed
+    subclass_for(module, plan)  # raises if the source has changed
     return plan, tuple(numbers.found)
 
 
 def _order_plan(changes: Mapping[Any, Mapping[int, Any]], path: str) -> OrderPlan:
-    """The plan of calls that are edited by their order."""
+    """Return the plan of calls that are edited by their order."""
     digests = {steps[0][2] for steps in changes}
     ordered = all(len(steps) == 1 and steps[0][:2] == ("", "") for steps in changes)
     once = all(set(found) == {0} for found in changes.values())
@@ -254,14 +253,17 @@ def _order_plan(changes: Mapping[Any, Mapping[int, Any]], path: str) -> OrderPla
 
 
 def class_name(cls: Any) -> str:
-    """The full name of a module's class; of one with parametrisations, that below."""
+    """Return the full name of a module's class.
+
+    With parametrisations, that of the original class.
+    """
     if cls.__module__ == parametrize.__name__:
         cls = cls.__bases__[0]
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _merge(known: dict[int, Any], call: CallEdit, numbers: _Numbers, path: str) -> None:
-    """Two edits at one call, both of which scale: one after the other."""
+    """Merge two edits at one call, both of which scale: apply one after the other."""
     before = known[call.visit][0]
     if before == call:
         return
@@ -310,7 +312,7 @@ def _by_visit(found: Mapping[int, tuple[CallEdit, Change]], path: str) -> tuple[
 
 
 def _function_plan(changes: Mapping[Any, tuple[Any, ...]], path: str) -> FunctionPlan:
-    """The plan of the function that all ways begin with."""
+    """Return the plan of the function with which all ways begin."""
     firsts = {steps[0][:3] for steps in changes}
     if len(firsts) != 1:
         raise KcalcError(f"the calls of {path!r} begin in several functions")
@@ -319,18 +321,18 @@ def _function_plan(changes: Mapping[Any, tuple[Any, ...]], path: str) -> Functio
     for steps, visits in changes.items():
         by_site.setdefault(steps[0][3:], {})[steps[1:]] = visits
     if len({site for site, _ in by_site}) < len(by_site):
-        raise KcalcError(f"a call of {path!r} is one of a method, and none")
+        raise KcalcError(f"a call of {path!r} is both a method call and not")
     sites: list[tuple[int, bool, tuple[Any, ...]]] = []
     for (site, method), below in sorted(by_site.items()):
         if () in below and len(below) > 1:
-            raise KcalcError(f"a call of {path!r} is edited outside and inside")
+            raise KcalcError(f"a call of {path!r} is edited both outside and inside")
         inner = below[()] if () in below else (_function_plan(below, path),)
         sites.append((site, bool(method), inner))
     return FunctionPlan(module, name, known, tuple(sites))
 
 
 def _dropped(module: nn.Module, modules: Mapping[str, nn.Module]) -> tuple[str, ...]:
-    """The parameters and buffers of a module that goes, but for those that others have too."""
+    """Return the parameters and buffers of a removed module, except those that others share."""
     inside = set(map(id, module.modules()))
     kept = {
         id(tensor)
@@ -361,7 +363,7 @@ def _new_values(
     law: str,
     generator: Any,
 ) -> _Fresh:
-    """What the weights become, before any of them changes. Raises: KcalcError."""
+    """Compute new weights before any of them changes. Raises: KcalcError."""
     tensors = {
         **dict(model.named_parameters(remove_duplicate=False)),
         **dict(model.named_buffers()),
@@ -385,7 +387,7 @@ def _new_values(
             try:
                 _set(values[id(tensor)], weight, law, generator)
             except (RuntimeError, IndexError, ValueError, TypeError) as error:
-                where = f"{weight.parameter!r} is laid out in another way ({first_line(error)})"
+                where = f"{weight.parameter!r} has another layout ({first_line(error)})"
                 raise KcalcError(ANOTHER.format(where)) from None
     return fresh
 
@@ -451,7 +453,7 @@ def _check_layout(weight: WeightEdit) -> None:
     elif weight.rows:
         good = bool(weight.shape) and all(row < weight.shape[0] for row in weight.rows)
     if not good:
-        raise KcalcError(ANOTHER.format(f"{weight.parameter!r} is laid out in another way"))
+        raise KcalcError(ANOTHER.format(f"{weight.parameter!r} has another layout"))
 
 
 def can_add_bias(module: nn.Module) -> bool:
@@ -480,7 +482,7 @@ def _set(tensor: Any, weight: WeightEdit, law: str, generator: Any) -> None:
 
 
 def _set_layer(tensor: Any, weight: WeightEdit, layout: Layout, law: str, generator: Any) -> None:
-    """Draw the weights of a layer anew, or multiply them, where they lie in their parameter."""
+    """Draw the weights of a layer anew, or multiply them, at their place in the parameter."""
     wide = layout.wide
     fresh = None
     if weight.kind == "drawn":

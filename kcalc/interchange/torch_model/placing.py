@@ -1,4 +1,4 @@
-"""Where calls stand in a PyTorch model's code, as data that finds them again."""
+"""The places of calls in a PyTorch model's code, as data that finds them again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .splicing import (
 from .tensor_reads import tensor_reads
 from .training_code import unsteady
 
-# functions that hand numbers on in another layout or type
+# functions that pass numbers on in another layout or type
 CARRIES = {
     "view",
     "reshape",
@@ -70,7 +70,7 @@ CARRIES = {
     "reshape_as",
     "__get__",
 }
-# further functions whose results may lie in the memory of their argument
+# further functions whose results may share the memory of their argument
 VIEWS = {"__getitem__", "select", "narrow", "split", "chunk", "unbind", "expand", "expand_as"}
 # functions whose gradients read their arguments, not their results
 LINEAR = {
@@ -85,20 +85,20 @@ LINEAR = {
     "sub",
     "cat",
 } | {f"conv{turn}{axes}d" for turn in ("", "_transpose") for axes in (1, 2, 3)}
-INDIRECT = "it cannot be told which argument of `{}` is its input"
+INDIRECT = "it is unclear which argument of `{}` is its input"
 REPLACED = "the forward of {} was replaced on the module itself"
 OTHER = "{}.forward is not the function that runs there"
-NO_SITE = "it is no call or operator of {}"
+NO_SITE = "it is not a call or operator of {}"
 HIDDEN = "the function {} is called there under a name that only the running code knows"
-BUILT_IN = "{} calls it, many times for all that it knows"
+BUILT_IN = "{} calls it, possibly many times"
 SEVERAL = "its module {!r} runs several times, and the edits differ"
-TIMES = "its code runs several times in one module, and not alike in every run"
-MANY = "{} makes it out of several calls"
+TIMES = "its code runs several times in one module, with differences between runs"
+MANY = "{} makes it from several calls"
 IN_TRAINING = (
-    "{} runs other code in its place in training; keep only what differs in a branch on training"
+    "{} runs other code in its place in training; keep only the differences in a branch on training"
 )
-READ = "what goes with it is also read elsewhere: {}"
-ASKS = "{} asks whether it is compiled, and may then make other calls than otherwise"
+READ = "a value removed with it is also read elsewhere: {}"
+ASKS = "{} checks whether it is compiled, and may then make other calls"
 # a model is read while it is exported
 ASKING = {
     "is_compiling",
@@ -113,9 +113,9 @@ Item = tuple[str, int]  # ("call", i) or ("module", i)
 
 
 def flow_of(program: TorchProgram) -> Flow:
-    """The calls of a captured model.
+    """Return the calls of a captured model.
 
-    Raises: Unplaced where they were not logged; KcalcError for models with edits.
+    Raises: Unplaced if they were not logged; KcalcError for models with edits.
     """
     graph = program.captured.calls
     if graph is None:
@@ -146,7 +146,7 @@ def flow_of(program: TorchProgram) -> Flow:
 
 
 def _written(graph: CallGraph) -> dict[Made, frozenset[int]]:
-    """{value: the later calls that write into it, by another view of its memory too}."""
+    """Return {value: the later calls that write into it, also through other views}."""
     found: dict[Made, frozenset[int]] = {}
     for number in reversed(range(len(graph.calls))):
         call = graph.calls[number]
@@ -159,7 +159,7 @@ def _written(graph: CallGraph) -> dict[Made, frozenset[int]]:
         if any(later) and (name in CARRIES or name in VIEWS) and (0,) in call.reads:
             made = call.reads[0,]
             found[made] = found.get(made, frozenset()).union(*later)
-    for number, call in enumerate(graph.calls):  # a view of what is written into later
+    for number, call in enumerate(graph.calls):  # a view of an array that is written into later
         if _name(call) in CARRIES or _name(call) in VIEWS:
             later = {i for i in found.get(call.reads.get((0,), NOTHING), ()) if i > number}
             for made in ((number, i) for i in range(len(call.shapes))):
@@ -183,7 +183,7 @@ def _whole(graph: CallGraph, start: Made, end: Made) -> WholeModule | None:
 class Placing:
     """Turns actions at calls into edits at places.
 
-    ``left``: the owners of actions (nodes) for which there is none, with the reason.
+    ``left``: the owners of actions (nodes) that have no place, with the reason.
     """
 
     def __init__(self, graph: CallGraph) -> None:
@@ -208,7 +208,7 @@ class Placing:
 
     @cached_property
     def read_by(self) -> dict[int, str]:
-        """{identity of a module: code outside of it that reads its parameters by name}."""
+        """Return {identity of a module: code outside it that reads its parameters by name}."""
         root = self.graph.modules[-1].levels[0].module
         return {
             id(found): where
@@ -221,7 +221,7 @@ class Placing:
         }
 
     def _visits(self, path: str, steps: Place) -> dict[int, list[Item]]:
-        """{run of a module: the items that reached a place in its code, in order}."""
+        """Return {run of a module: the items that reached a place in its code, in order}."""
         if path not in self.visits:
             found: dict[Place, dict[int, list[Item]]] = {}
             for level, item in self.inside[path]:
@@ -234,10 +234,10 @@ class Placing:
         return self.visits[path][steps]
 
     def placed(self, wanted: Mapping[str, Calls]) -> dict[str, tuple[CallEdit, ...]]:
-        """{owner: its edits} of ``{owner: {call: action}}``, without those in ``left``.
+        """Return {owner: its edits} of ``{owner: {call: action}}``, without those in ``left``.
 
-        An owner without a place changes what happens at the places of others, so the rest is
-        placed anew.
+        An owner without a place changes what happens at the places of others, so the rest is placed
+        again.
         """
         while True:
             rest = {owner: calls for owner, calls in wanted.items() if owner not in self.left}
@@ -269,7 +269,7 @@ class Placing:
         return {owner: tuple(dict.fromkeys(calls)) for owner, calls in found.items()}
 
     def _check_plans(self, found: Mapping[str, list[CallEdit]]) -> None:
-        """Leave alone what cannot be performed together in one module."""
+        """Leave alone edits that cannot be applied together in one module."""
         by_path: dict[str, list[tuple[str, CallEdit]]] = {}
         for owner, calls in found.items():
             for call in calls:
@@ -283,7 +283,7 @@ class Placing:
             self.left.update(guilty or dict.fromkeys(alone, reason))
 
     def _conflict(self, path: str, calls: list[CallEdit]) -> str | None:
-        """Why some edits of a module cannot be performed, None where they can."""
+        """Say why some edits of a module cannot be applied; None if they can."""
         try:
             plan_of(self.modules, path, calls)
         except KcalcError as error:
@@ -313,7 +313,7 @@ class Placing:
         actions[item] = action.after(known), [*owners, owner]
 
     def _of_module(self, number: int, action: Action) -> tuple[Item, Action]:
-        """The action at a call that is all of a module of PyTorch's, at the module."""
+        """Turn the action at a call that makes up a PyTorch module into one at the module."""
         call = self.graph.calls[number]
         own = call.levels[0]
         for i in self.graph.ending.get((number, 0), ()):
@@ -360,7 +360,7 @@ class Placing:
         return CallEdit((level.path, steps), action, visit, len(mine), written, called)
 
     def _called(self, site: Site, items: Sequence[Item]) -> str:
-        """The name of what a call called under a name that only the running code knows."""
+        """Return the name of a function called under a name that only the running code knows."""
         if site.method or not isinstance(site.node, ast.Call):
             return ""
         names = {_callee(self._item(item)) for item in items}
@@ -369,7 +369,7 @@ class Placing:
     def _by_order(
         self, item: Item, level: ModuleLevel, action: Action, actions: Mapping[Item, Action]
     ) -> CallEdit:
-        """The edit of a call by its number among those that its module makes itself."""
+        """Return the edit of a call by its number among those that its module makes itself."""
         runs: dict[int, list[int]] = {}
         for i, call in enumerate(self.graph.calls):
             if call.levels and call.levels[0].path == level.path:
@@ -386,7 +386,7 @@ class Placing:
         return CallEdit(place, action, written=call.writes or (), calls=_name(call))
 
     def _written_by(self, number: int) -> Slot:
-        """The argument of a module that the call which makes its result writes into."""
+        """Return the argument of a module that the call which makes its result writes into."""
         module = self.graph.modules[number]
         end = module.results.get(0)
         if end is None or end[0] < 0:
@@ -415,7 +415,7 @@ class Placing:
 
 
 def _callee(call: LoggedCall) -> str:
-    """The name of the function that a module's code called, empty for modules."""
+    """Yield the name of the function that a module's code called; empty for modules."""
     if call.function is None or call.through is None:
         return "" if call.function is None else name_of(call.function)
     return "" if call.through.code is None else call.through.code.co_name
@@ -439,7 +439,7 @@ def _with_slots(action: Action, moved: Callable[[Slot], Slot]) -> Action:
 
 @dataclass(frozen=True, eq=False)
 class _Moved:
-    """Where a module has the argument of a call that is all of it."""
+    """Finds a call's argument in the module that consists of this call."""
 
     call: LoggedCall
     module: LoggedCall
@@ -457,7 +457,8 @@ class Site:
     """The last step of a way: a call or an operator in a function.
 
     ``method``: whether the array before a method's name is its first argument; ``bound``: how many
-    parameters of what is called have no argument there; ``calls``: the name of what is called.
+    parameters of the called function have no argument there; ``calls``: the name of the called
+    function.
     """
 
     node: ast.AST
@@ -467,7 +468,7 @@ class Site:
     calls: str
 
     def __call__(self, call: LoggedCall, slot: Slot) -> Slot:
-        """Where the argument at a slot of the logged call stands in this one."""
+        """Return where the argument at a slot of the logged call is in this one."""
         if not isinstance(self.node, ast.Call):
             return slot
         place: Any = slot[0]
@@ -496,7 +497,7 @@ Step = tuple[str, str, str, int, int]
 
 
 def _steps(level: ModuleLevel, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
-    """The functions from a module's ``forward`` to a call, each with the site of the next."""
+    """Return the functions from a module's ``forward`` to a call, with the next one's site."""
     module, frames = level.module, level.frames
     kind = type(module)
     if edited_class(module) is not None:
@@ -549,7 +550,7 @@ def _steps(level: ModuleLevel, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
 
 
 def _check_training(level: ModuleLevel) -> None:
-    """Raises: Unplaced where a module runs another one in training in place of the edited one."""
+    """Raises: Unplaced if a module runs another one in training in place of the edited one."""
     for code, instruction in level.frames:
         if _goes_in_training(code, instruction):
             raise Unplaced(IN_TRAINING.format(code.co_qualname))
@@ -557,7 +558,7 @@ def _check_training(level: ModuleLevel) -> None:
 
 @functools.lru_cache(maxsize=10_000)
 def _goes_in_training(code: types.CodeType, instruction: int) -> bool:
-    """Whether a call of a module is replaced in training by code that has not this module."""
+    """Whether training replaces a call of a module by code without this module."""
     found = definition(code)
     site = None if found is None else site_at(found[0], code, instruction)
     if found is None or site is None:
@@ -581,7 +582,7 @@ def _enters(node: Any, function: Any, inner: Any, module: nn.Module) -> bool:
 
 
 def _bound(node: Any, call: LoggedCall, inner: Any, module: nn.Module) -> int:
-    """How many parameters of what is called have no argument between the brackets of the call."""
+    """Return how many parameters of the called function have no argument in the parentheses."""
     code = None if call.through is None else call.through.code
     if not isinstance(node, ast.Call) or code is None or code.co_varnames[:1] != ("self",):
         return 0
@@ -594,7 +595,7 @@ def _index(codes: list[types.CodeType], function: Any) -> int | None:
 
 
 def _following(inner: Any, module: nn.Module, codes: list[types.CodeType]) -> Any:
-    """The function of Python that a call enters, None where it enters none that is named."""
+    """Return the Python function that a call enters; None if it enters none that is named."""
     if not codes:
         return None
     for function in reached(inner, module):
@@ -611,7 +612,7 @@ def _following(inner: Any, module: nn.Module, codes: list[types.CodeType]) -> An
 
 
 def _is_method(node: ast.AST, call: LoggedCall, inner: Any, module: nn.Module) -> bool:
-    """Whether a call is one of a method of an array, ``x.relu()``."""
+    """Whether a call is a method call of an array, ``x.relu()``."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
     if getattr(torch.Tensor, node.func.attr, None) is not call.function:
@@ -621,7 +622,7 @@ def _is_method(node: ast.AST, call: LoggedCall, inner: Any, module: nn.Module) -
 
 
 def _check_callee(node: ast.AST, call: LoggedCall, inner: Any, module: nn.Module) -> None:
-    """Raises: Unplaced where a call of something else, such as ``sum``, makes the logged one."""
+    """Raises: Unplaced if a call of another function, such as ``sum``, makes the logged one."""
     if not isinstance(node, ast.Call):
         return
     found = looked_up(node.func, inner, module)

@@ -29,9 +29,10 @@ from .graph_values import Const, PaddedTensor, TensorRef, numbers_of
 
 
 def _either(test: Any, yes: Any, no: Any) -> Any:
-    """yes where the test holds, else no.
+    """Return yes if the test holds, else no.
 
-    The piece below a threshold comes first, as in the catalogue (the threshold never counts).
+    The piece below a threshold comes first, as in the catalogue (the threshold itself does not
+    matter).
     """
     if isinstance(test, sp.Gt | sp.Ge):
         return sp.Piecewise((no, sp.Lt(test.lhs, test.rhs)), (yes, True))
@@ -65,7 +66,7 @@ def _div(x: Any, y: Any, mode: Any) -> Any:
 
 
 INVERSES = ("sin", "cos", "tan", "sinh", "cosh", "tanh")
-# {operator: (its array arguments, the arguments closed over, function of both)}
+# {operator: (its array arguments, its fixed arguments, function of both)}
 TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
     **{
         name: (("self",), (), function)
@@ -175,7 +176,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
     ),
     "logit": (("self",), ("eps",), lambda x, _: sp.log(x / (1 - x))),
 }
-# logical on truth values alone
+# logical only on truth values
 BITWISE = {
     "bitwise_and",
     "bitwise_or",
@@ -198,7 +199,7 @@ LOGICAL = {
 
 @rule(*TABLE)
 def pointwise(call: Call) -> Any:
-    """An operator of the table."""
+    """Read an operator of the table."""
     import torch
 
     kind = call.kind if call.kind in TABLE else call.kind.rstrip("_")
@@ -215,10 +216,10 @@ def pointwise(call: Call) -> Any:
         call["other"] is None or not isinstance(call["other"], TensorRef | Const | PaddedTensor)
     ):
         return extremes(call)
-    fixed = [call[name] for name in closed]  # plain numbers by the operators' schemas
+    fixed = [call[name] for name in closed]  # plain numbers according to the operators' schemas
     fixed = [numbers_of(v.tensor).item() if isinstance(v, Const) else v for v in fixed]
     operands = [call[name] for name in arrays]
-    if function is _clamp or kind.startswith("clamp"):  # a bound at infinity is none
+    if function is _clamp or kind.startswith("clamp"):  # a bound at infinity has no effect
         operands, fixed = (
             [None if _infinite(v) else v for v in values] for values in (operands, fixed)
         )
@@ -234,7 +235,7 @@ def pointwise(call: Call) -> Any:
 def applied(
     call: Call, operands: list[Any], function: Function, logical: bool = False
 ) -> TensorRef:
-    """A Pointwise of ``function`` on the operands, of which plain numbers are closed over."""
+    """Add a Pointwise of ``function`` on the operands; plain numbers become part of it."""
     if any(_infinite(value) for value in operands):
         return call.unread(
             "a mask of infinities",
@@ -272,7 +273,7 @@ def _infinite(value: Any) -> bool:
 
 @rule("prelu", "_prelu_kernel")
 def prelu(call: Call) -> Any:
-    """A leaky rectifier whose slopes are parameters, one per channel (axis 1) or one in all."""
+    """Read a leaky rectifier with trained slopes, one per channel (axis 1) or one in total."""
     weight = call["weight"]
     if not isinstance(weight, Const):
         return call.unread("prelu", "its slopes depend on the input")
@@ -288,7 +289,7 @@ def prelu(call: Call) -> Any:
 
 @rule("rrelu")
 def rrelu(call: Call) -> Any:
-    """A leaky rectifier with the mean slope, as in evaluation.
+    """Read a leaky rectifier with the mean slope, as in evaluation mode.
 
     In training it draws its slopes, which is noted.
     """
@@ -321,7 +322,7 @@ def rrelu(call: Call) -> Any:
     "bool",
 )
 def cast(call: Call) -> Any:
-    """A change of type: nothing for reals, a number for conditions."""
+    """Read a change of type: nothing for reals, a number for conditions."""
     import torch
 
     source = call.operand
@@ -338,13 +339,13 @@ def cast(call: Call) -> Any:
     ):
         return call.unread(
             CAST,
-            "it cuts activations off; use floor or round where that is meant",
+            "it truncates activations; use floor or round if you intend this",
         )
     return call.emit(Pass, [call.read(source)])
 
 
 def extremes(call: Call) -> Any:
-    """max and min of one array over an axis, or over everything."""
+    """Read max and min of one array over an axis, or over everything."""
     from .pooling import over_axes
 
     return over_axes(call)
@@ -352,7 +353,7 @@ def extremes(call: Call) -> Any:
 
 @rule("item", "_local_scalar_dense")
 def item(call: Call) -> Any:
-    """A number taken out of an array that depends on the input."""
+    """Read a number taken out of an array that depends on the input."""
     place = f" at {call.source}" if call.source else ""
     call.walker.remarks.append(
         f"a number is taken out of an array that depends on the input{place}; it was read as it "

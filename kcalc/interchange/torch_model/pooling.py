@@ -38,14 +38,16 @@ def _rank(call: Call) -> int:
     )
 )
 def windowed(call: Call) -> Any:
-    """max_pool and avg_pool of 1, 2 or 3 axes."""
+    """Read max_pool and avg_pool of 1, 2 or 3 axes."""
     rank, kind = _rank(call), "max" if "max" in call.kind else "mean"
     source = call.operand
     if (
         any(size != 1 for size in spread(call["dilation"], rank, 1))
         or call["divisor_override"] is not None
     ):
-        return call.unread(f"{kind} pooling", "dilated windows and changed divisors have no rule")
+        return call.unread(
+            f"{kind} pooling", "there is no rule for dilated windows and changed divisors"
+        )
     window = spread(call["kernel_size"], rank, 1)
     stride = spread(call["stride"], rank, 0) if call["stride"] not in (None, [], ()) else window
     padding = spread(call["padding"], rank, 0)
@@ -53,7 +55,7 @@ def windowed(call: Call) -> Any:
         return call.unread(f"{kind} pooling of a padded array", "give the padding to the pooling")
     if len(source.shape) != rank + 2:
         return call.unread(
-            f"{kind} pooling of one example", "give example inputs with a batch axis in front"
+            f"{kind} pooling of one example", "give example inputs with a batch axis first"
         )
     axes = tuple(range(len(source.shape) - rank, len(source.shape)))
     pads = []
@@ -76,14 +78,14 @@ def windowed(call: Call) -> Any:
     )
 )
 def adaptive(call: Call) -> Any:
-    """Pooling to a given size: everything, nothing, windows that divide the image, or others."""
+    """Read pooling to a given size: over everything, nothing, or equal or unequal windows."""
     kind, rank = ("max" if "max" in call.kind else "mean"), _rank(call)
     source = call.operand
     many = call.several
     axes = tuple(range(len(source.shape) - rank, len(source.shape)))
     before, after = [source.shape[a] for a in axes], [call.shape[a] for a in axes]
     reads = [call.read(source)]
-    if all(n == 1 for n in after):  # of one location too: at other sizes of image there are more
+    if all(n == 1 for n in after):  # even of one location: images of other sizes have more
         out = call.emit(Pooling, reads, kind=kind, axes=axes)
     elif before == after:
         out = call.emit(Pass, reads)
@@ -106,7 +108,7 @@ def adaptive(call: Call) -> Any:
 
 @rule("mean", "sum", "amax", "amin")
 def over_axes(call: Call) -> Any:
-    """mean, sum, max over whole axes."""
+    """Read mean, sum and max over whole axes."""
     source = call.operand
     dims = call["dim"]
     if dims is None or dims == [] or not isinstance(source, TensorRef):
@@ -115,7 +117,7 @@ def over_axes(call: Call) -> Any:
     if 0 in axes:
         return call.unread(f"{call.spoken} over the examples", "it mixes the examples of a batch")
     if call.kind in ("min", "amin"):
-        reason = "pooling has a maximum and a mean; negate, pool and negate"
+        reason = "only maximum and mean pooling have rules; negate, pool and negate"
         return call.unread(f"minimum over axes {axes}", reason)
     reads = [call.read(source)]
     if call.kind in ("mean", "sum"):
@@ -131,15 +133,15 @@ def over_axes(call: Call) -> Any:
 
 @rule(*(f"{mode}{n}d" for n in "123" for mode in RESIZED))
 def upsample(call: Call) -> Any:
-    """Nearest and linear resizing."""
+    """Read nearest and linear resizing."""
     source = call.operand
     sizes = list(zip(call.shape[2:], source.shape[2:], strict=True))
     what = call.kind.removeprefix("upsample_").strip("_").rstrip("123d") + " resizing"
     if "cubic" in call.kind or "_aa" in call.kind:
-        reason = "nearest and linear resizing have rules, without antialiasing"
+        reason = "only nearest and linear resizing have rules, without antialiasing"
         return call.unread(what, reason)
     if "exact" in call.kind and any(n % m for n, m in sizes):
-        reason = "its factors are no whole numbers; mode 'nearest' has a rule"
+        reason = "its factors are not whole numbers; mode 'nearest' has a rule"
         return call.unread(what, reason)
     kind = "nearest" if "nearest" in call.kind else "linear"
     kind = "corners" if call["align_corners"] else kind
@@ -148,7 +150,7 @@ def upsample(call: Call) -> Any:
 
 @rule("pixel_shuffle", "pixel_unshuffle")
 def shuffled(call: Call) -> Any:
-    """Pixel shuffle and its reverse."""
+    """Read pixel shuffle and its reverse."""
     back = "unshuffle" in call.kind
     source = call.operand
     factor = int(call["downscale_factor"] if back else call["upscale_factor"])
@@ -158,7 +160,7 @@ def shuffled(call: Call) -> Any:
 
 @rule("expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave", "tile")
 def expanded(call: Call) -> Any:
-    """Broadcasting, and repetition, of locations."""
+    """Read broadcasting, and repetition, of locations."""
     source: Any = call.operand
     before: Sequence[int] = (1,) * (len(call.shape) - len(source.shape)) + tuple(source.shape)
     changed = [axis for axis, (a, b) in enumerate(zip(before, call.shape, strict=True)) if a != b]
@@ -173,7 +175,7 @@ def expanded(call: Call) -> Any:
         and len(call.shape) > 2
     ):
         return call.emit(Repeat, reads)
-    reason = "channels or examples are repeated, so that they are no longer independent"
+    reason = "channels or examples are repeated, so they are no longer independent"
     if (
         len(before) == len(source.shape)
         and len(changed) == 1

@@ -1,6 +1,6 @@
-"""Edited models saved and loaded again: those of transformers in folders, others as state dicts.
+"""Save and load edited models: those of transformers in folders, others as state dicts.
 
-Weights do not say what is edited, so the edits are kept beside them.
+Weights do not show what is edited, so the edits are stored next to them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .examples import first_line
 from .performing import perform, require_module
 
 FILE = "edits.json"
-LONGEST = 300  # characters of what PyTorch says of weights that do not fit
+LONGEST = 300  # characters of PyTorch's message about weights that do not fit
 
 
 # -- saving ----------------------------------------------------------------------------------------
 
 
 def keep(model: nn.Module, edits: Edits) -> None:
-    """Make ``save_pretrained`` of a model, and of models inside of it, write the edits too."""
+    """Make ``save_pretrained`` of a model, and of models inside it, write the edits too."""
     for path, module in model.named_modules():
         own = within(edits, path, type(module).__name__)
         if own and _is_pretrained(type(module)):
-            # of the object: copies and pickles of it have their own
+            # of the object: copies and pickles have their own
             vars(module)["save_pretrained"] = functools.partial(_save, module, own)
             vars(module)["_get_files_timestamps"] = functools.partial(_timestamps, module)
 
@@ -45,7 +45,7 @@ def _is_pretrained(kind: type) -> bool:
 
 
 def within(edits: Edits, path: str, name: str) -> Edits:
-    """The edits of a module of the model, as those of a model of the class of a name."""
+    """Return the edits of a module of the model, as edits of a model with a given class name."""
     if not path:
         return edits
     head = f"{path}."
@@ -68,7 +68,7 @@ def within(edits: Edits, path: str, name: str) -> Edits:
 
 
 def _save(module: Any, edits: Edits, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
-    """``save_pretrained`` of a module, with its edits and the mark in the weights."""
+    """Run ``save_pretrained`` of a module, with its edits and the mark in the weights."""
     usual = type(module).save_pretrained
     given = inspect.signature(usual).bind(module, save_directory, *args, **kwargs)
     if given.arguments.get("is_main_process", True):
@@ -82,7 +82,7 @@ def _save(module: Any, edits: Edits, save_directory: Any, *args: Any, **kwargs: 
 
 
 def _timestamps(module: Any, folder: Any) -> Any:
-    """The files of a folder that are not uploaded again: the edits are."""
+    """Return the files of a folder that need no new upload; the edits do."""
     found = type(module)._get_files_timestamps(module, folder)
     return {name: time for name, time in found.items() if name != FILE}
 
@@ -91,27 +91,27 @@ def _timestamps(module: Any, folder: Any) -> Any:
 
 
 def loaded(model: Any, path: Any, edits: Any, options: dict[str, Any]) -> Any:
-    """An edited model with the weights of a folder or a file. Raises: KcalcError."""
+    """Return an edited model with the weights of a folder or a file. Raises: KcalcError."""
     if isinstance(model, type) and not isinstance(model, nn.Module):
         kind = _class(model, path, options)
         if _is_pretrained(kind) and (edits is None or Path(path).is_dir()):
             return _pretrained(kind, path, _edits_of(path, edits, options), options)
     if edits is None:
         raise KcalcError(
-            "give the edits too, kc.load_edited(model, 'weights.pt', 'edits.json'): weights do not "
-            "say what is edited"
+            "give the edits too, kc.load_edited(model, 'weights.pt', 'edits.json'): weights do "
+            "not show what is edited"
         )
     found = _edits_of(path, edits, options)
     if found.framework != "torch":
         raise KcalcError(
-            f"load_edited is for PyTorch models, and these edits are of {found.framework}: edit a "
-            f"new model, kc.apply_edits(model, edits), and load its parameters as you usually do"
+            f"load_edited is for PyTorch models, and these edits are for {found.framework}: edit "
+            "a new model, kc.apply_edits(model, edits), and load its parameters as you usually do"
         )
     return _with_weights(model, path, found, options)
 
 
 def _class(kind: type, path: Any, options: dict[str, Any]) -> type:
-    """The class of the model that a class of transformers such as ``AutoModel`` stands for."""
+    """Return the class of the model for a transformers class such as ``AutoModel``."""
     mapping = getattr(kind, "_model_mapping", None)
     if mapping is None or issubclass(kind, nn.Module):
         return kind
@@ -127,7 +127,7 @@ def _from_hub(function: Any, path: Any, *args: Any, **options: Any) -> Any:
         return function(path, *args, **options)
     except OSError as error:
         raise KcalcError(
-            f"{path} is no folder of an edited model, here or on the hub: {first_line(error)}"
+            f"{path} is not a folder of an edited model, here or on the hub: {first_line(error)}"
         ) from None
 
 
@@ -152,7 +152,7 @@ def _edits_of(path: Any, edits: Any, options: Mapping[str, Any]) -> Edits:
 
 
 def structure(edits: Edits) -> Edits:
-    """The edits without draws and factors of weights, which saved weights have already."""
+    """Return the edits without draws and factors of weights, which saved weights include."""
     items = (replace(edit, weights=tuple(w for w in edit.weights if w.added)) for edit in edits)
     return replace(edits, items=tuple(items))
 
@@ -162,7 +162,7 @@ def _pretrained(cls: Any, path: Any, edits: Edits, options: dict[str, Any]) -> A
         cls.__init__(self, *args, **kwargs)
         self.__class__ = cls
         perform(self, structure(edits), "keep", None)
-        for module in self.modules():  # those without parameters cannot be initialised
+        for module in self.modules():  # modules without parameters cannot be initialised
             plan = getattr(type(module), "kcalc_plan", None)
             for part in module.modules() if plan and plan.dropped else ():
                 part._is_hf_initialized = True
@@ -173,7 +173,7 @@ def _pretrained(cls: Any, path: Any, edits: Edits, options: dict[str, Any]) -> A
     names |= {"__init__": begin, "_keys_to_ignore_on_load_unexpected": [*ignored, MARK]}
     found = type(cls)(cls.__name__, (cls,), names).from_pretrained(path, **options)
     model = found[0] if isinstance(found, tuple) else found
-    for module in model.modules():  # what was built without numbers gets its constants
+    for module in model.modules():  # a model built without numbers gets its constants
         if NUMBERS in vars(module):
             set_constants(module, vars(module)[NUMBERS])
     keep(model, edits)
@@ -183,7 +183,9 @@ def _pretrained(cls: Any, path: Any, edits: Edits, options: dict[str, Any]) -> A
 def _with_weights(model: Any, path: Any, edits: Edits, options: dict[str, Any]) -> nn.Module:
     fresh = not isinstance(model, nn.Module)
     if fresh and not callable(model):
-        raise KcalcError(f"model must be a torch.nn.Module or what builds it, got {glimpse(model)}")
+        raise KcalcError(
+            f"model must be a torch.nn.Module or a callable that builds it, got {glimpse(model)}"
+        )
     built = _built(model, options) if fresh else model
     if not fresh and options:
         raise KcalcError(f"unknown option {next(iter(options))!r} of kc.load_edited")
@@ -196,7 +198,9 @@ def _with_weights(model: Any, path: Any, edits: Edits, options: dict[str, Any]) 
     except RuntimeError as error:
         text = " ".join(str(error).split())
         text = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
-        raise KcalcError(f"{path} does not hold the weights of the edited model: {text}") from None
+        raise KcalcError(
+            f"{path} does not contain the weights of the edited model: {text}"
+        ) from None
     keep(made, edits)
     return made
 
@@ -205,11 +209,11 @@ def _built(model: Any, options: dict[str, Any]) -> Any:
     try:
         return model(**options)
     except Exception as error:
-        raise KcalcError(f"{glimpse(model)} builds no model: {first_line(error)}") from error
+        raise KcalcError(f"{glimpse(model)} does not build a model: {first_line(error)}") from error
 
 
 def _state(path: Any) -> Mapping[str, torch.Tensor]:
-    """The state dict in a file."""
+    """Return the state dict in a file."""
     try:
         if str(path).endswith(".safetensors"):
             from safetensors.torch import load_file  # pyright: ignore[reportMissingImports]
@@ -221,5 +225,5 @@ def _state(path: Any) -> Mapping[str, torch.Tensor]:
         raise KcalcError(f"{path} cannot be read as weights: {error}") from None
     good = isinstance(found, Mapping) and all(isinstance(t, torch.Tensor) for t in found.values())
     if not good:
-        raise KcalcError(f"{path} must be what torch.save(model.state_dict(), path) writes")
+        raise KcalcError(f"{path} must be a file written by torch.save(model.state_dict(), path)")
     return {name: tensor for name, tensor in found.items() if name != MARK}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 from ..batches import FIXED, of_batches
 from ..example_shapes import is_shape
 from ..named_inputs import Call, as_one
@@ -28,10 +27,10 @@ DROPOUTS = "torch.nn.modules.dropout."
 
 @dataclass(frozen=True, eq=False)
 class TorchModel:
-    """What is known of a model beside its trace, in whose ``model`` it stands.
+    """Information about a model besides its trace, stored in the trace's ``model``.
 
     ``stored``: {parameter: (shape, whether its matrix is transposed)}; ``program``: the model's
-    operations, where the places of edits are found.
+    operations, used to find the places of edits.
     """
 
     stored: dict[str, tuple[tuple[int, ...], bool]]
@@ -39,22 +38,15 @@ class TorchModel:
 
 
 def trace_torch(model: Any, *examples: Any) -> Trace:
-    """A Module, GraphModule, ScriptModule or ExportedProgram as a trace.
+    """Return a Module, GraphModule, ScriptModule or ExportedProgram as a trace.
 
-    The model is left as it is.
+    The model does not change.
 
-    ``examples``: one tensor, array or shape (batch included) per argument of ``forward``, the last
-    ones also by name, in a dictionary; none for an ExportedProgram.
-    Raises: KcalcError where the model cannot be traced, with place and reason.
+    ``examples``: one tensor, array or shape (including the batch) per argument of ``forward``, the
+    last ones also by name, in a dictionary; none for an ExportedProgram. Raises: KcalcError if the
+    model cannot be traced, with place and reason.
     """
-    try:
-        importlib.import_module("torch")
-    except ImportError as error:
-        raise KcalcError(
-            "reading PyTorch models needs PyTorch: pip install 'kcalc[torch]'"
-        ) from error
-
-    torch = sys.modules["torch"]
+    torch = imported("torch")
     if isinstance(model, torch.export.ExportedProgram):
         trace = _traced(model, replace(exported(model), copied=False), None)
         count = next(op.shape[0] for op in trace.ops if isinstance(op, Entry))
@@ -81,9 +73,9 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
 
 
 def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool = False) -> Trace:
-    """The trace of a captured model.
+    """Return the trace of a captured model.
 
-    ``arguments`` None: it cannot be captured again; ``arrays``: whether they are the user's own.
+    ``arguments`` None: it cannot be captured again; ``arrays``: whether they come from the user.
     """
     walker = Walker(captured)
     outputs = walker.walk()
@@ -98,7 +90,7 @@ def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool
     cut = _put_together(walker, outputs)
     outputs, renamed = _as_one(walker, outputs)
     ops, unused = _leading_to(walker.ops, outputs)
-    tied = shared_memory(model)  # a copy of the model has memory of its own for each
+    tied = shared_memory(model)  # a copy of the model has separate memory for each
     ops = tuple(
         replace(op, parameter=tied.get(op.parameter, op.parameter))
         if isinstance(op, Linear)
@@ -110,8 +102,8 @@ def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool
     remarks = [
         *walker.remarks,
         *(
-            f"the input {name!r} is no part of the network; a mask of padding is read as that of "
-            f"sequences without padding"
+            f"the input {name!r} is not part of the network; a padding mask is read as that of "
+            "sequences without padding"
             for name in unused
             if name not in cut
         ),
@@ -132,7 +124,7 @@ def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool
 
 
 def _check_ids(walker: Walker, arguments: Call) -> None:
-    """Raises: KcalcError where an example holds an id that the table of an embedding lacks."""
+    """Raises: KcalcError if an example contains an id that the table of an embedding lacks."""
     from torch.utils import _pytree as pytree
 
     tensors = [leaf for leaf in pytree.tree_leaves(arguments) if hasattr(leaf, "is_floating_point")]
@@ -145,16 +137,17 @@ def _check_ids(walker: Walker, arguments: Call) -> None:
         rows, least, most = len(op.weight), int(ids.min()), int(ids.max())
         if least < 0 or most >= rows:
             raise KcalcError(
-                f"the example input {op.reads[0]!r} holds the id {most if most >= rows else least},"
-                f" and the table of {op.name!r} has the ids 0 to {rows - 1}; give ids of the table"
+                f"the example input {op.reads[0]!r} contains the id "
+                f"{most if most >= rows else least}, and the table of {op.name!r} has the ids 0 "
+                f"to {rows - 1}; give ids of the table"
             )
 
 
 def _mark_dropout(model: Any, walker: Walker, arguments: Call | None) -> None:
-    """Mark the dropout that is on in evaluation, too.
+    """Mark the dropout that stays active in evaluation mode, too.
 
-    ``nn.Dropout`` follows the mode of the model; other dropout of a model in training is looked up,
-    by the place of its call, in a run in evaluation.
+    ``nn.Dropout`` follows the mode of the model; other dropout of a model in training mode is
+    looked up, by the place of its call, in a run in evaluation mode.
     """
     dropping = walker.dropping
     if arguments is not None and model.training:
@@ -166,16 +159,16 @@ def _mark_dropout(model: Any, walker: Walker, arguments: Call | None) -> None:
 
 
 def _on_in_evaluation(model: Any, arguments: Call) -> set[str]:
-    """The places of the calls of dropout that drop in evaluation."""
+    """Return the places of dropout calls that drop entries in evaluation mode."""
     walker = Walker(capture(model, arguments, evaluating=True))
     walker.walk()
     return {call.source for call in walker.dropping.values()}
 
 
 def _put_together(walker: Walker, outputs: tuple[str, ...]) -> set[str]:
-    """Rewrite the operations of a walker and update its modules reported as one.
+    """Rewrite the operations of a walker and update its modules that are reported as one.
 
-    Returns: the inputs of which others are made, columns of ids.
+    Returns: the inputs from which others, columns of ids, are made.
 
     Modules that are understood after the rewriting are no longer reported as one.
     """
@@ -195,7 +188,7 @@ def _put_together(walker: Walker, outputs: tuple[str, ...]) -> set[str]:
 
 
 def _names_of_nodes(walker: Walker, raw: dict[str, Op], renamed: dict[str, str]) -> dict[Any, str]:
-    """{node of the captured graph: the operation of the trace whose value it has}."""
+    """Return {node of the captured graph: the operation of the trace with its value}."""
     out = {}
     for node, value in (walker.values | walker.made).items():
         if isinstance(value, TensorRef) and _unmoved(
@@ -206,7 +199,7 @@ def _names_of_nodes(walker: Walker, raw: dict[str, Op], renamed: dict[str, str])
 
 
 def _unmoved(before: Op | None, after: Op | None) -> bool:
-    """Whether an operation of a name returned the same array before the rewriting."""
+    """Whether an operation of this name returned the same array before the rewriting."""
     if before is None or after is None or isinstance(before, Entry):
         return True
     if isinstance(before, Linear) and isinstance(after, Linear):
@@ -219,7 +212,7 @@ def _unmoved(before: Op | None, after: Op | None) -> bool:
 def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Replace the operations of a module that is reported as one (attention) by one.
 
-    Returns: (the outputs under their new names, {operation: the one in its place}).
+    Returns: (the outputs under their new names, {operation: its replacement}).
     """
     last: dict[str, str] = {}
     outside = {
@@ -256,7 +249,7 @@ def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[tuple[str, ...], 
 
 
 def _leading_to(ops: dict[str, Op], outputs: tuple[str, ...]) -> tuple[tuple[Op, ...], list[str]]:
-    """The operations that the outputs depend on, and the inputs that they do not."""
+    """Return the operations that the outputs depend on, and the inputs that they do not."""
     found = needed(ops, outputs)
     return tuple(op for name, op in ops.items() if name in found), [
         n for n, op in ops.items() if n not in found and isinstance(op, Entry)

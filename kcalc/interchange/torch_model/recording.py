@@ -1,4 +1,4 @@
-"""One run of a model as a graph of ATen operations: for models that torch.export refuses."""
+"""Record one run of a model as a graph of ATen operations, if torch.export rejects the model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .examples import called
 MOST = 30_000  # calls of PyTorch's functions in one run
 ENDLESS = (
     "the model calls more than {} functions of PyTorch on the example inputs, as in a `while` "
-    "whose end depends on the data; use a loop of a fixed number of turns (it is unrolled), or "
-    "read the part of the model before or behind it"
+    "whose end depends on the data; use a loop with a fixed number of iterations (it is "
+    "unrolled), or read the part of the model before or after it"
 )
 
 
 def record(model: Any, arguments: Call, remark: str) -> Captured:
-    """Run ``model`` (a copy) on the arguments and list what happens, module by module.
+    """Run ``model`` (a copy) on the arguments and list its operations, module by module.
 
     ``remark``: why it was not exported.
     """
@@ -80,7 +80,7 @@ def record(model: Any, arguments: Call, remark: str) -> Captured:
 
 
 def _limited() -> Any:
-    """A context in which PyTorch's functions are called at most so often. Raises: KcalcError."""
+    """Enter a context that limits the number of calls of PyTorch functions. Raises: KcalcError."""
     from torch.overrides import TorchFunctionMode
 
     class Limited(TorchFunctionMode):
@@ -98,7 +98,7 @@ def _limited() -> Any:
 
 
 def _check_outputs(leaves: Sequence[Any]) -> None:
-    """Refuse objects among the outputs, in which tensors cannot be followed. Raises: KcalcError."""
+    """Raises: KcalcError for objects among the outputs in which tensors cannot be followed."""
     import torch
 
     known = (
@@ -118,18 +118,17 @@ def _check_outputs(leaves: Sequence[Any]) -> None:
     if foreign is not None:
         raise KcalcError(
             f"the model runs, but returns an object of class {type(foreign).__name__}, and kcalc "
-            f"reads tensors (alone, or in tuples, lists "
-            "and dictionaries): wrap it in a torch.nn.Module whose forward returns its tensors "
-            "only, or tell it to return such (models of "
-            "transformers: config.use_cache = False, config.return_dict = False)"
+            "reads only tensors (single ones, or in tuples, lists and dictionaries): wrap it in "
+            "a torch.nn.Module whose forward returns only its tensors, or make it return these "
+            "(transformers models: config.use_cache = False, config.return_dict = False)"
         )
 
 
 def _watched(model: Any) -> tuple[list[tuple[str | None, str, str]], list[Any]]:
     """Install hooks that record the begin and end of every module.
 
-    A hook notes (the last node so far, path, class) where the module begins and (node, "", "")
-    where it ends. Returns: (events, handles of the hooks).
+    A hook records (the last node so far, path, class) when the module begins and (node, "", "")
+    when it ends. Returns: (events, handles of the hooks).
     """
     import torch
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
@@ -162,7 +161,7 @@ def _watched(model: Any) -> tuple[list[tuple[str | None, str, str]], list[Any]]:
 
 
 def _placed(graph: Any, events: list[tuple[str | None, str, str]]) -> None:
-    """Write into every node the stack of modules in which it arose."""
+    """Write into every node the stack of modules that created it."""
     after: dict[str | None, list[tuple[str, str]]] = {}
     for node, path, kind in events:
         after.setdefault(node, []).append((path, kind))
@@ -182,7 +181,7 @@ def _placed(graph: Any, events: list[tuple[str | None, str, str]]) -> None:
 
 
 def _entry_names(model: Any, arguments: Call, entries: int) -> list[str]:
-    """The names of the inputs in the signature of ``forward``, where each is one tensor."""
+    """Return the names of the inputs in the signature of ``forward``, if each is one tensor."""
     positional, named = arguments
     signature = signature_of(model.forward)
     names = [] if signature is None else [name for name in signature.parameters if name != "self"]

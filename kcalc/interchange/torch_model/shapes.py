@@ -27,7 +27,7 @@ from .stops import NO_GRAD, stopped, trained
     "view_as_real_copy",
 )
 def passed(call: Call) -> Any:
-    """The same array."""
+    """Return the same array."""
     return call.emit(Pass, [call.read(call.operand)])
 
 
@@ -45,7 +45,7 @@ def passed(call: Call) -> Any:
     "view_copy",
 )
 def reshaped(call: Call) -> Any:
-    """The same numbers in another shape."""
+    """Return the same numbers in another shape."""
     source = call.operand
     kind = Pass if tuple(source.shape) == call.shape else Reshape
     return call.emit(kind, [call.read(source)])
@@ -66,7 +66,7 @@ def reshaped(call: Call) -> Any:
     "matrix_H",
 )
 def permuted(call: Call) -> Any:
-    """Axes in another order."""
+    """Return the array with axes in another order."""
     source = call.operand
     order = list(range(len(source.shape)))
     if call.kind == "permute":
@@ -99,7 +99,7 @@ def _moved(rank: int, source: Any, destination: Any) -> list[int]:
 
 @rule("cat", "concat", "concatenate")
 def joined(call: Call) -> Any:
-    """Concatenation."""
+    """Read concatenation."""
     parts = list(call["tensors"])
     axis = int(call["dim"] or 0) % len(call.shape)
     parts = [p for p in parts if not (isinstance(p, Const) and p.tensor.numel() == 0)]
@@ -112,11 +112,9 @@ def joined(call: Call) -> Any:
 
 
 def prefixed(call: Call, parts: list[Any], axis: int) -> Any:
-    """Concatenation with arrays that depend on no input, such as class tokens."""
+    """Read concatenation with arrays that depend on no input, such as class tokens."""
     what = "a concatenation with a constant"
-    reason = (
-        "an array that depends on no input has no kernel of its own (class tokens, coordinates)"
-    )
+    reason = "an array that depends on no input has no kernel (class tokens, coordinates)"
     refs = [p for p in parts if isinstance(p, TensorRef)]
     if len(refs) != 1 or len(parts) != len([p for p in parts if isinstance(p, Const)]) + 1:
         return call.unread(what, reason)
@@ -145,7 +143,7 @@ def prefixed(call: Call, parts: list[Any], axis: int) -> Any:
     *(f"{m}_pad{n}d" for m in ("reflection", "replication") for n in "123"),
 )
 def padded(call: Call) -> Any:
-    """Padding, to be taken in by the convolution behind it."""
+    """Read padding, which the convolution after it absorbs."""
     source, mode, value = call.operand, str(call["mode"] or "constant"), call["value"]
     if call.kind.startswith(("reflection", "replication")):
         mode = "reflect" if call.kind.startswith("reflection") else "replicate"
@@ -175,7 +173,7 @@ def padded(call: Call) -> Any:
 
 @rule("copy", "copy_")
 def copy(call: Call) -> Any:
-    """Writing one array over another."""
+    """Read writing one array over another."""
     source = call["src"]
     if not isinstance(source, TensorRef):
         return call.unread("a write in place", "a constant is written over activations")
@@ -193,7 +191,7 @@ def copy(call: Call) -> Any:
     "new_empty",
 )
 def filled(call: Call) -> Any:
-    """A constant in the shape of an array (zeros_like, new_full, ...)."""
+    """Read a constant in the shape of an array (zeros_like, new_full, ...)."""
     import torch
 
     known = call["fill_value"]
@@ -204,7 +202,7 @@ def filled(call: Call) -> Any:
 
 @rule("sym_size", "size")
 def size(call: Call) -> Any:
-    """The size of an axis, as it is for the example inputs."""
+    """Read the size of an axis, as for the example inputs."""
     return int(call.operand.shape[int(call["dim"])])
 
 
@@ -216,7 +214,7 @@ def size(call: Call) -> Any:
     "invoke_subgraph",
 )
 def wrapped(call: Call) -> Any:
-    """Graphs within the graph: without gradients, in mixed precision, under checkpointing."""
+    """Read graphs within the graph: without gradients, in mixed precision, under checkpointing."""
     values = [
         call.args[key]
         for key in sorted(call.args, key=lambda k: (not k.isdigit(), int(k) if k.isdigit() else 0))
@@ -231,7 +229,7 @@ def wrapped(call: Call) -> Any:
 
 @rule("cond")
 def branched(call: Call) -> Any:
-    """torch.cond: one branch where the test is known, else not read."""
+    """Read torch.cond: one branch if the test is known, else not read."""
     test, yes, no, operands = (call.args[str(i)] for i in range(4))
     if isinstance(test, Const | bool | int):
         truth = bool(test.tensor.item()) if isinstance(test, Const) else bool(test)
@@ -244,9 +242,9 @@ def branched(call: Call) -> Any:
 
 @rule("while_loop", "scan", "map_impl", "associative_scan")
 def looped(call: Call) -> Any:
-    """torch's own loops."""
+    """Read torch's own loops."""
     return call.unread(
         "a loop",
-        "loops of torch's own (while_loop, scan, map) have no rule; write a Python loop, which is "
+        "torch's own loops (while_loop, scan, map) have no rule; write a Python loop, which is "
         "unrolled",
     )

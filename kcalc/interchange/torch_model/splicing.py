@@ -1,8 +1,8 @@
-"""The user's functions with single calls redirected: their own source, compiled once more.
+"""The user's functions with single calls redirected: their own source, compiled again.
 
-A site is a call or an operator in a function's definition, known by its number in the syntax tree,
-so comments and line breaks do not matter. The copy of a function shares the globals, the defaults
-and the closure of the original; decorators stay around it.
+A site is a call or an operator in a function's definition, identified by its number in the syntax
+tree, so comments and line breaks do not matter. The copy of a function shares the globals, the
+defaults and the closure of the original; decorators stay around it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ...foundation.errors import KcalcError
 
 Definition = ast.FunctionDef | ast.Lambda
 FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
-WIDE = 10**8  # more than a line has letters
+WIDE = 10**8  # more letters than a line has
 SITES = (ast.Call, ast.BinOp, ast.AugAssign, ast.UnaryOp)
-TABLE = 1000  # functions that a table may hold
-RUN = "_kcalc_run"  # the name of the argument or variable that redirected calls go to
+TABLE = 1000  # functions that a table may contain
+RUN = "_kcalc_run"  # the name of the argument or variable that receives redirected calls
 OPERATORS = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow",
     ast.MatMult: "matmul", ast.FloorDiv: "floordiv", ast.Mod: "mod", ast.USub: "neg",
@@ -64,15 +64,15 @@ def _tree(code: types.CodeType) -> ast.Module | None:
 
 @functools.lru_cache(maxsize=4000)
 def definition(code: types.CodeType) -> tuple[Definition, str | None] | None:
-    """A function's definition and the name of its class; None where its source cannot be had.
+    """Return a function's definition and the name of its class; None if its source is unavailable.
 
-    The source is compiled and compared: a file may have changed since it was imported.
+    The source is compiled and compared, because a file may have changed since it was imported.
     """
     tree = _tree(code)
     if tree is None:
         return None
     found = [pair for pair in _definitions(tree) if _may_be(pair[0], code)]
-    # of lambdas in one line, the inner one lies within the outer one
+    # with lambdas in one line, the inner one is within the outer one
     found.sort(key=lambda pair: _span(pair[0])[1] - _span(pair[0])[0])
     if not found or not (_is_compiled(code) or _rewritten_by_pytest(found[0][0], code)):
         return None
@@ -100,18 +100,18 @@ def _may_be(node: Definition, code: types.CodeType) -> bool:
 
 
 def _holds(node: ast.Lambda, code: types.CodeType) -> bool:
-    """Whether all of some code stands in the body of a lambda."""
+    """Whether the body of a lambda contains all of some code."""
     low, high = _span(node.body)
     places = [
         line * WIDE + column
         for line, _, column, end in code.co_positions()
-        if line and column is not None and column != end  # else of no text
+        if line and column is not None and column != end  # otherwise of no text
     ]
     return node.lineno == code.co_firstlineno and all(low <= at < high for at in places)
 
 
 def _span(node: ast.AST) -> tuple[int, int]:
-    """The places where a node begins and ends."""
+    """Return the places where a node begins and ends."""
     at: Any = node
     return at.lineno * WIDE + at.col_offset, at.end_lineno * WIDE + at.end_col_offset
 
@@ -126,9 +126,9 @@ def _is_compiled(code: types.CodeType) -> bool:
 def _compiled_codes(
     file: str, text: str, flags: int, by_statement: bool
 ) -> frozenset[types.CodeType]:
-    """The code of all functions of a file, compiled whole or, as notebooks do, by statement.
+    """Return the code of all functions of a file, compiled whole or, as in notebooks, by statement.
 
-    Calls of what the same unit imports have other instructions.
+    Calls of names that the same unit imports have other instructions.
     """
     parts: list[Any] = [text]
     if by_statement:
@@ -141,20 +141,20 @@ def _compiled_codes(
 
 
 def _rewritten_by_pytest(node: ast.AST, code: types.CodeType) -> bool:
-    """Whether a function's assertions were rewritten, so that its code is another one."""
+    """Whether a function's assertions were rewritten, which changes its code."""
     holds = any(isinstance(inner, ast.Assert) for inner in ast.walk(node))
     return holds and any(name.startswith("@pytest") for name in code.co_names)
 
 
 def sites(node: Definition) -> list[ast.AST]:
-    """The calls and operators in a definition, in a fixed order."""
+    """Return the calls and operators in a definition, in a fixed order."""
     return [inner for inner in ast.walk(node) if isinstance(inner, SITES)]
 
 
 def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None = None) -> bool:
-    """Whether a site stands in one branch on ``training``, and calls or operators in the other.
+    """Whether a site is in one branch on ``training``, and calls or operators are in the other.
 
-    ``but``: an expression, such as a module, that the other branch has too.
+    ``but``: an expression, such as a module, that the other branch also contains.
     """
     same = None if but is None else ast.dump(but)
     for one, two in branches_on_training(definition):
@@ -170,7 +170,7 @@ def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None
 
 
 def branches_on_training(definition: ast.AST) -> Iterator[tuple[list[ast.AST], list[ast.AST]]]:
-    """The two sides of every branch on ``training``, as statements or an expression."""
+    """Yield the two sides of every branch on ``training``, as statements or an expression."""
     for node in ast.walk(definition):
         if isinstance(node, ast.IfExp) and asks_on_training(node.test):
             yield [node.body], [node.orelse]
@@ -183,7 +183,7 @@ def branches_on_training(definition: ast.AST) -> Iterator[tuple[list[ast.AST], l
 
 
 def asks_on_training(test: ast.AST) -> bool:
-    """Whether a test is of ``training``."""
+    """Whether a test is about ``training``."""
     names = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(test)}
     return "training" in names
 
@@ -206,18 +206,18 @@ def has_argument(node: Any, method: bool, slot: tuple[Any, ...]) -> bool:
 
 
 def name_of(called: Any) -> str:
-    """The name of a function that is called, empty where it has none."""
+    """Return the name of a function that is called; empty if it has none."""
     called = called.func if isinstance(called, functools.partial) else called
     return "" if isinstance(called, type) else str(getattr(called, "__name__", ""))
 
 
 def digest(node: Definition) -> str:
-    """A hash of what a definition says, whatever its layout and comments, and the version."""
+    """Return a hash of a definition's meaning, independent of layout and comments."""
     return hashlib.sha256(_told(node).encode()).hexdigest()[:32]
 
 
 def _told(value: Any) -> str:
-    """A syntax tree in words: as ``ast.dump``, which has other words in every version of Python."""
+    """Return a syntax tree as text, like ``ast.dump``, which differs between versions of Python."""
     if isinstance(value, ast.AST):
         parts = [
             f"{name}={_told(part)}"
@@ -229,7 +229,7 @@ def _told(value: Any) -> str:
 
 
 def site_at(node: Definition, code: types.CodeType, instruction: int) -> int | None:
-    """The number of the call or operator that an instruction belongs to."""
+    """Return the number of the call or operator that an instruction belongs to."""
     line, last, column, end = [*code.co_positions()][instruction // 2]
     if line is None or column is None:
         return None
@@ -237,7 +237,7 @@ def site_at(node: Definition, code: types.CodeType, instruction: int) -> int | N
         if (inner.end_lineno, inner.end_col_offset) != (last, end):  # type: ignore[attr-defined]
             continue
         start = inner.lineno, inner.col_offset  # type: ignore[attr-defined]
-        # of a call over several lines, the place is that of the method's name
+        # for a call over several lines, the place is that of the method's name
         chained = (
             isinstance(inner, ast.Call) and inner.func.end_lineno == line and inner.lineno != line
         )
@@ -250,16 +250,16 @@ def site_at(node: Definition, code: types.CodeType, instruction: int) -> int | N
 
 
 def innermost(function: Any) -> Any:
-    """The function inside of decorators."""
+    """Return the function inside decorators."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     return function
 
 
 def reached(function: types.FunctionType, owner: Any) -> Iterator[types.FunctionType]:
-    """The functions of Python that a function's code names, of ``owner`` (``self``) or its globals.
+    """Yield the Python functions that a function's code names, of ``owner`` (``self``) or globals.
 
-    Decorated ones as they are.
+    Decorated ones are not unwrapped.
     """
     names = {name for code in codes_in(function.__code__) for name in code.co_names}
     homes: list[Any] = [type(owner), owner] if not isinstance(owner, type) else [owner, owner]
@@ -293,7 +293,7 @@ def reached(function: types.FunctionType, owner: Any) -> Iterator[types.Function
         if isinstance(value := vars(home).get(name), types.ModuleType | type)
     ]
     for home in homes:
-        # super().f: also what a class overrides
+        # super().f: also methods that a class overrides
         kinds = home.__mro__ if isinstance(home, type) else (home,)
         for name in names:
             for kind in kinds:
@@ -304,9 +304,9 @@ def reached(function: types.FunctionType, owner: Any) -> Iterator[types.Function
 
 
 def named_in(function: types.FunctionType, owner: Any) -> Iterator[types.FunctionType]:
-    """The functions that calls in a function name by a chain of attributes or fixed keys.
+    """Yield the functions that calls in a function name by attributes or fixed keys.
 
-    ``self.layer.forward``, ``ACTIVATIONS["swish"]``; also as arguments of calls.
+    Such as ``self.layer.forward``, ``ACTIVATIONS["swish"]``; also as arguments of calls.
     """
     found = definition(function.__code__)
     for node in sites(found[0]) if found is not None else ():
@@ -319,7 +319,7 @@ def named_in(function: types.FunctionType, owner: Any) -> Iterator[types.Functio
 
 
 def plain_function(value: Any) -> Any:
-    """The function of Python inside of a method, or of a partial; None where there is none."""
+    """Return the Python function inside a method or a partial; None if there is none."""
     value = value.func if isinstance(value, functools.partial) else value
     value = getattr(value, "__func__", value)
     good = isinstance(value, types.FunctionType) and isinstance(
@@ -329,9 +329,9 @@ def plain_function(value: Any) -> Any:
 
 
 def looked_up(node: Any, inner: Any, owner: Any) -> Any:
-    """What an expression in a function is, None where only the running code knows.
+    """Return the value of an expression in a function; None if only the running code knows it.
 
-    ``owner``: its first argument, None where it is none of a module.
+    ``owner``: its first argument, None if it is not a module.
     """
     if isinstance(node, ast.Name):
         return _name_of(node.id, inner, owner)
@@ -373,12 +373,12 @@ def _attribute_of(home: Any, name: str, inner: Any) -> Any:
         return None
     try:
         return getattr(home, name, None)
-    except Exception:  # an attribute of the user's own making
+    except Exception:  # an attribute that the user defined
         return None
 
 
 def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Some code, and that of the functions inside of it."""
+    """Yield some code, and that of the functions inside it."""
     yield code
     for part in code.co_consts:
         if isinstance(part, types.CodeType):
@@ -386,7 +386,7 @@ def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def inside(code: types.CodeType, outer: types.CodeType) -> bool:
-    """Whether a comprehension, lambda or function stands in the definition of another."""
+    """Whether the definition of another function contains a comprehension, lambda or function."""
     return any(code is part for part in codes_in(outer) if part is not outer)
 
 
@@ -397,20 +397,20 @@ NO_SOURCE = (
     "the source of {} cannot be read, so its calls cannot be edited; define it in a file or a "
     "notebook"
 )
-FIXED = "the decorator of {} has no place for what its calls are redirected to"
-SEALED = "a decorator of {} keeps the function where it cannot be exchanged"
+FIXED = "the decorator of {} has no place for the redirected calls"
+SEALED = "a decorator of {} keeps the function where it cannot be replaced"
 NO_SELF = "the arguments of {} do not begin with the module"
 
 
 def rewritten(
     function: Any, methods: tuple[tuple[int, bool], ...], entry: str | None, counted: bool
 ) -> Any:
-    """A copy of a function in which some sites ask the run first.
+    """Return a copy of a function in which some sites ask the run first.
 
-    ``methods``: (site, whether it is a call of a method of an array). ``entry``: how the run is had
-    from the first argument (the name of its method); None: the run is a new first argument.
-    ``counted``: the run is told when the function returns.
-    Raises: KcalcError for functions without source, and decorators that cannot be rebuilt.
+    ``methods``: (site, whether it is a method call of an array). ``entry``: how to get the run from
+    the first argument (the name of its method); None: the run is a new first argument. ``counted``:
+    the run is notified when the function returns. Raises: KcalcError for functions without source,
+    and for decorators that cannot be rebuilt.
     """
     inner = innermost(function)
     code = _redirected(inner.__code__, methods, entry, counted)
@@ -449,7 +449,7 @@ def _redirected(
 
 
 def is_redirectable(node: Any) -> bool:
-    """Whether a site is a call, or an operator that :data:`OPERATORS` has."""
+    """Whether a site is a call, or an operator in :data:`OPERATORS`."""
     return isinstance(node, ast.Call) or type(node.op) in OPERATORS
 
 
@@ -503,7 +503,7 @@ def _operator(op: ast.operator | ast.unaryop, prefix: str = "") -> ast.Attribute
 
 
 def _settled(target: Any) -> tuple[list[ast.stmt], Any]:
-    """The target of an augmented assignment, its parts evaluated once, and what does that."""
+    """Return the target of an augmented assignment, and the code that evaluates its parts once."""
     before: list[ast.stmt] = []
 
     def once(part: ast.expr, name: str) -> ast.expr:
@@ -517,7 +517,7 @@ def _settled(target: Any) -> tuple[list[ast.stmt], Any]:
     if isinstance(target, ast.Attribute | ast.Subscript):
         target.value = once(target.value, f"{RUN}_home")
     if isinstance(target, ast.Subscript):
-        if isinstance(target.slice, ast.Slice):  # x[a:b] has no value of its own before 3.12
+        if isinstance(target.slice, ast.Slice):  # x[a:b] has no value before 3.12
             bounds = [part or ast.Constant(None) for part in _bounds(target.slice)]
             target.slice = ast.copy_location(
                 ast.Call(ast.Name("slice", ast.Load()), bounds, []), target.slice
@@ -537,7 +537,7 @@ def _with_context(target: Any, context: ast.expr_context) -> Any:
 
 
 def _bare(node: Definition) -> Definition:
-    """A definition without decorators, defaults and annotations: the function has its own."""
+    """Return a definition without decorators, defaults and annotations, which the function has."""
     node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]
     node.args.kw_defaults = [d and ast.Constant(None) for d in node.args.kw_defaults]
     if isinstance(node, ast.Lambda):
@@ -554,7 +554,7 @@ def _bare(node: Definition) -> Definition:
 
 
 def _with_run(node: Definition, entry: str | None, counted: bool) -> Definition:
-    """The definition with its run."""
+    """Return the definition with its run."""
     if entry is None:
         node.args.posonlyargs.insert(0, ast.arg(RUN))
     node = _bare(node)
@@ -570,7 +570,7 @@ def _with_run(node: Definition, entry: str | None, counted: bool) -> Definition:
 
 
 class _Returns(ast.NodeTransformer):
-    """``return x`` becomes ``return run.done(x)``, not in inner functions."""
+    """``return x`` becomes ``return run.done(x)``, except in inner functions."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -591,7 +591,7 @@ class _Returns(ast.NodeTransformer):
 
 
 def _compiled(node: Definition, owner: str | None, old: types.CodeType) -> types.CodeType:
-    """The code of a definition, in a class of the old name and with the old free variables."""
+    """Return the code of a definition, with the old class name and free variables."""
     name = node.name if isinstance(node, ast.FunctionDef) else "<lambda>"
     stand: ast.stmt = node if isinstance(node, ast.FunctionDef) else ast.Expr(node)
     if owner is not None:
@@ -600,7 +600,7 @@ def _compiled(node: Definition, owner: str | None, old: types.CodeType) -> types
     outer = ast.parse(f"def _outer({free}): pass")
     outer.body[0].body = [stand]  # type: ignore[attr-defined]
     ast.fix_missing_locations(outer)
-    flags = old.co_flags & 0x1000000  # annotations stay texts where they were
+    flags = old.co_flags & 0x1000000  # annotations that were texts stay texts
     code = compile(outer, old.co_filename, "exec", dont_inherit=True, flags=flags)
     for step in ("_outer", *((owner,) if owner is not None else ()), name):
         code = next(
@@ -612,9 +612,9 @@ def _compiled(node: Definition, owner: str | None, old: types.CodeType) -> types
 
 
 def _decorated(function: Any, inner: Any, made: Any, widened: bool) -> Any:
-    """The decorators of a function around another one: their code, with it in their cells.
+    """Apply the decorators of a function to another one: their code, with it in their cells.
 
-    ``widened``: whether the other one has a further first argument.
+    ``widened``: whether the other one has an additional first argument.
     """
     if function is inner:
         return made

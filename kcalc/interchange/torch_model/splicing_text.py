@@ -1,4 +1,4 @@
-"""The text of a user's functions with single calls redirected: all else stays as it is written."""
+"""The text of a user's functions with single calls redirected, and everything else unchanged."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from ...foundation.errors import KcalcError
 from .splicing import OPERATORS, Definition
 
-HERE = "here"  # the argument of a function by which it knows the call that entered it
+HERE = "here"  # the argument by which a function knows the call that entered it
 TAIL, HEAD, CUT = range(3)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What takes the place of some bytes; ``rank`` orders those at one place."""
+    """A replacement for some bytes; ``rank`` orders those at one place."""
 
     start: int
     end: int
@@ -28,7 +28,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Token:
-    """A token that is no comment and no line break, and its bytes."""
+    """A token other than comments and line breaks, and its bytes."""
 
     text: str
     start: int
@@ -37,9 +37,9 @@ class Token:
 
 
 class SourceText:
-    """A text of Python, and places in it in bytes.
+    """Python source text, and places in it as byte offsets.
 
-    Raises: KcalcError where it is no Python.
+    Raises: KcalcError if it is not Python.
     """
 
     def __init__(self, text: str, name: str) -> None:
@@ -64,28 +64,28 @@ class SourceText:
         return self.starts[line - 1] + len(text[:column].encode())
 
     def at(self, line: int | None, column: int | None) -> int:
-        """The byte of a place as syntax trees have it."""
+        """Return the byte of a place given as in syntax trees."""
         assert line is not None and column is not None
         return self.starts[line - 1] + column
 
     def span(self, node: ast.AST) -> tuple[int, int]:
-        """The bytes of a node."""
+        """Return the bytes of a node."""
         start = self.at(node.lineno, node.col_offset)  # type: ignore[attr-defined]
         return start, self.at(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
 
     def part(self, start: int, end: int) -> str:
-        """The text between two bytes."""
+        """Return the text between two bytes."""
         return self.text.encode()[start:end].decode()
 
     def after(self, place: int, text: str) -> int:
-        """The number of the first token from a place on that has a text."""
+        """Return the number of the first token from a place on that has a text."""
         number = bisect_left(self._places, place)
         while self.tokens[number].text != text:
             number += 1
         return number
 
     def with_cuts(self, cuts: Iterable[Cut]) -> str:
-        """The text with some bytes exchanged."""
+        """Return the text with some bytes replaced."""
         old, new, place = self.text.encode(), [], 0
         for cut in sorted(set(cuts), key=lambda cut: (cut.start, cut.rank)):
             if cut.start < place:
@@ -96,7 +96,7 @@ class SourceText:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text with their ends; only line feeds end them."""
+    """Return the lines of a text with their ends; only line feeds end them."""
     parts = text.split("\n")
     return (
         [*(f"{line}\n" for line in parts[:-1]), *parts[-1:]]
@@ -107,10 +107,10 @@ def lines_of(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Redirected:
-    """How the text of a call or operator becomes ``asked(owner, number, function, ...)``.
+    """Rewrites the text of a call or operator as ``asked(owner, number, function, ...)``.
 
-    An operator or a method of an array is given by its name. ``callee``: what is called in place of
-    the function that is written there.
+    An operator or a method of an array is given by its name. ``callee``: the function to call in
+    place of the one written there.
     """
 
     asked: str
@@ -120,7 +120,7 @@ class Redirected:
     callee: str = ""
 
     def cuts(self, source: SourceText, node: ast.AST) -> list[Cut]:
-        """What changes at one node."""
+        """Return the changes at one node."""
         start, end = source.span(node)
         size = end - start
         head = f"{self.asked}({self.owner}, {self.number}, "
@@ -174,14 +174,14 @@ class Redirected:
 
 
 def _tight(source: SourceText, number: int, text: str) -> Cut:
-    """A text in place of a token and the blanks before it."""
+    """Return a replacement for a token and the blanks before it."""
     token, before = source.tokens[number], source.tokens[number - 1]
     blank = not source.part(before.end, token.start).strip(" ")
     return Cut(before.end if blank else token.start, token.end, text)
 
 
 def operator_name(node: ast.AST) -> str:
-    """How a patch names an operator: "+", "+=", "unary -"."""
+    """Return how a patch names an operator: "+", "+=", "unary -"."""
     sign = _sign(node.op)  # type: ignore[attr-defined]
     if isinstance(node, ast.UnaryOp):
         return f"unary {sign}"
@@ -189,7 +189,7 @@ def operator_name(node: ast.AST) -> str:
 
 
 def operator_function(node: ast.AST) -> str:
-    """The name of an operator in Python's module of them."""
+    """Return the name of an operator in Python's ``operator`` module."""
     name = OPERATORS[type(node.op)]  # type: ignore[attr-defined]
     return f"i{name.strip('_')}" if isinstance(node, ast.AugAssign) else name
 
@@ -203,7 +203,7 @@ def _sign(op: ast.operator | ast.unaryop) -> str:
 
 
 def argument(source: SourceText, node: Definition) -> Cut:
-    """The argument ``here`` at the end of those of a function."""
+    """Add the argument ``here`` after the others of a function."""
     number = source.after(source.span(node)[0], "lambda" if isinstance(node, ast.Lambda) else "def")
     named = isinstance(node, ast.FunctionDef)
     number = source.after(source.tokens[number].end, "(") if named else number
@@ -222,14 +222,14 @@ def argument(source: SourceText, node: Definition) -> Cut:
 
 
 def parent(source: SourceText, node: ast.Call, class_name: str, first: str) -> Cut:
-    """``super()`` as a function outside of its class has it."""
+    """Write ``super()`` as a function outside its class needs it."""
     number = source.after(source.span(node.func)[1], "(")
     place = source.tokens[number].end
     return Cut(place, place, f"{class_name}, {first}")
 
 
 def import_place(tree: ast.Module) -> int:
-    """The line after which an import is written: the last of those at the top."""
+    """Return the line after which to write an import: the last of those at the top."""
     last = 0
     for place, node in enumerate(tree.body):
         if isinstance(node, ast.Import | ast.ImportFrom):

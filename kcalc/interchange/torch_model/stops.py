@@ -1,4 +1,4 @@
-"""What gradients see of a captured PyTorch graph: stops, frozen parameters, own backward passes."""
+"""The gradients of a captured PyTorch graph: stops, frozen parameters, custom backward passes."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ STOPS = ("detach", "detach_", "detach_copy")
 
 
 def trained(kind: str, constants: Iterable[Const], views: set[str]) -> bool | str:
-    """Whether the numbers that an operator makes of constants are trained.
+    """Whether the results of an operator applied to constants are trained.
 
-    "indirectly" where they are no linear function of trained parameters, with which derivatives in
-    the parameters are no longer those in the numbers. ``views``: operators that only move numbers.
+    "indirectly" if they are not a linear function of trained parameters; then derivatives in the
+    parameters differ from those in the numbers. ``views``: operators that only move numbers.
     """
     given = list(constants)
     moved = [constant for constant in given if constant.trained is not False]
@@ -58,7 +58,7 @@ def trained(kind: str, constants: Iterable[Const], views: set[str]) -> bool | st
 
 
 def stopped(walker: Walker, value: Any, name: str, unknown: str = "", source: str = "") -> Any:
-    """A value of which gradients see nothing, ``name`` the wish for its operation."""
+    """Return a value without a gradient; ``name``: the preferred name of its operation."""
     if isinstance(value, list | tuple):
         return type(value)(stopped(walker, part, name, unknown, source) for part in value)
     if isinstance(value, Const):
@@ -80,15 +80,16 @@ def _has_gradient(dtype: Any) -> bool:
 
 @rule(*STOPS)
 def detached(call: Call) -> Any:
-    """The same array without a gradient."""
+    """Return the same array without a gradient."""
     wish = f"{call.path}.detach" if call.path else "detach"
     return stopped(call.walker, call.operand, wish, source=call.source)
 
 
 def own_gradient(call: Call, made: OwnCall) -> Any:
-    """The result of an autograd function whose backward pass is no derivative of its values.
+    """Read an autograd function whose backward pass is not the derivative of its values.
 
-    Gradients pass as they would through a function of the argument, where one is known.
+    If a function of the argument with the same gradient is known, gradients pass as through that
+    function.
     """
     source, name = call.operand, f"{call.path}.{made.kind.__name__}".lstrip(".")
     pair = next((u for u in call.node.users if str(u.target) == "aten.expand_as.default"), None)

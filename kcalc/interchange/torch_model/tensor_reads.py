@@ -1,4 +1,4 @@
-"""Where the code of a class reads the parameters of another module."""
+"""Code of a class that reads the parameters of another module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked
 
 @functools.lru_cache(maxsize=1000)
 def tensor_reads(kind: type) -> tuple[tuple[Any, ast.Attribute], ...]:
-    """(function, expression) where the code of a class reads a tensor of another module."""
+    """Return (function, expression) if the code of a class reads a tensor of another module."""
     found: list[tuple[Any, ast.Attribute]] = []
     for value in (value for base in kind.__mro__ for value in vars(base).values()):
         function = plain_function(value.fget if isinstance(value, property) else value)

@@ -1,6 +1,6 @@
-"""Arrays of integers made of token ids that are the same for almost all ids.
+"""Integer arrays computed from token ids that are the same for almost all ids.
 
-Positions and masks of sequences without padding.
+These are positions, and masks of sequences without padding.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from .captured import Captured
 from .graph_values import Const
 
 DRAWS = 6
-AGREE = 5  # of these: one draw may hold the very id that the model compares with
+AGREE = 5  # draws of ids: one draw may contain the very id that the model compares with
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "isin", "not_equal")
 REARRANGED = ("view", "reshape", "flatten", "unsqueeze", "squeeze", "contiguous", "to", "clone")
 REMARK = (
@@ -43,9 +43,9 @@ class TokenIds:
                 )
 
     def fixed(self, node: Any, values: dict[Any, Any]) -> Any:
-        """The tensor that a node makes of almost all ids.
+        """Return the tensor that a node computes from almost all ids.
 
-        None where it depends on them, and for arrays of other numbers.
+        None if it depends on them, and for arrays of other numbers.
         """
         import torch
 
@@ -63,14 +63,14 @@ class TokenIds:
 
 
 def _whole(value: Any) -> bool:
-    """Whether an array holds integers or truth values."""
+    """Whether an array contains integers or truth values."""
     return (
         hasattr(value, "dtype") and not value.dtype.is_floating_point and not value.dtype.is_complex
     )
 
 
 def _rows(node: Any, entries: list[Any], captured: Captured) -> int | None:
-    """The number of rows of a table in which a node looks up an input."""
+    """Return the number of rows of a table in which a node looks up an input."""
     if (
         "embedding" not in str(node.target)
         or len(node.args) < 2
@@ -82,14 +82,14 @@ def _rows(node: Any, entries: list[Any], captured: Captured) -> int | None:
 
 
 def _origin(node: Any) -> Any:
-    """The array whose entries another one rearranges, itself where it is none."""
+    """Return the array whose entries another one rearranges, or the array itself."""
     while getattr(getattr(node, "target", None), "_opname", None) in REARRANGED:
         node = node.args[0]
     return node
 
 
 def _run(node: Any, known: dict[Any, Any], values: dict[Any, Any]) -> Any:
-    """The tensor that a call makes of arrays of integers; None where it reads any other."""
+    """Return the tensor that a call computes from integer arrays; None if it reads any other."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -117,6 +117,6 @@ def _run(node: Any, known: dict[Any, Any], values: dict[Any, Any]) -> Any:
         made = node.target(*args, **kwargs)
     except (
         Exception
-    ):  # an array that is not known here, or an operator that does not run on these ids
+    ):  # an array that is unknown here, or an operator that does not run on these ids
         return None
     return made if isinstance(made, torch.Tensor) else None

@@ -1,4 +1,4 @@
-"""What a model's code reads that training computes otherwise than evaluation."""
+"""Values in a model's code that training computes differently from evaluation."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .splicing import (
     sites,
 )
 
-# norms whose statistics training takes of the batch, as their edits say
+# norms that use statistics of the batch in training, as their edits say
 NORMS = ("batch_norm", "instance_norm", "native_batch_norm")
-OTHERWISE = "{} computes `{}` otherwise in training, and it is read there"
+OTHERWISE = "{} computes `{}` differently in training, and it is read there"
 
 
 def unsteady(call: LoggedCall, slots: frozenset[Slot]) -> str:
-    """Why a call reads other numbers in training beside its data, "" where it does not."""
+    """Say why a call reads numbers besides its data that differ in training; "" if it does not."""
     if getattr(call.function, "__name__", "") in NORMS:
         return ""
     frames = call.levels[0].frames if call.levels else ()
@@ -46,7 +46,7 @@ def unsteady(call: LoggedCall, slots: frozenset[Slot]) -> str:
 
 
 def _otherwise(node: ast.AST, level: ModuleLevel) -> frozenset[str]:
-    """The methods of a module that some code calls and that ask whether they are in training."""
+    """Return the methods of a module that some code calls and that check for training mode."""
     found: set[str] = set()
     for site in ast.walk(node):
         if not (isinstance(site, ast.Call) and isinstance(site.func, ast.Attribute)):
@@ -60,9 +60,9 @@ def _otherwise(node: ast.AST, level: ModuleLevel) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=2000)
 def made_in_training(definition: ast.AST, methods: frozenset[str] = frozenset()) -> frozenset[str]:
-    """The names that a branch on ``training`` gives other values, and what is made of them.
+    """Return the names that a branch on ``training`` changes, and the names computed from them.
 
-    A batch norm written by hand has its mean and variance so. ``methods``: those whose results
+    In a hand-written batch norm these are its mean and variance. ``methods``: those whose results
     differ in training, such as ``self.statistics``.
     """
     steps = [node for node in ast.walk(definition) if isinstance(node, ast.Assign)]
@@ -86,7 +86,7 @@ def made_in_training(definition: ast.AST, methods: frozenset[str] = frozenset())
 
 
 def asks_training(definition: ast.AST) -> bool:
-    """Whether a branch in a definition is on ``training``."""
+    """Whether a definition has a branch on ``training``."""
     branches = (n for n in ast.walk(definition) if isinstance(n, ast.If | ast.IfExp))
     return any(asks_on_training(node.test) for node in branches)
 
@@ -97,13 +97,13 @@ def _stored(step: ast.Assign) -> set[str]:
 
 
 def _read(node: ast.AST) -> set[str]:
-    """The names that are read, also those of attributes."""
+    """Return the names that are read, including those of attributes."""
     parts = (part for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute))
     return {ast.unparse(part) for part in parts}
 
 
 def read_in_training(definition: ast.AST, given: Iterable[ast.AST], methods: frozenset[str]) -> str:
-    """What expressions read that training computes otherwise, "" where there is nothing.
+    """Return what expressions read that training computes differently; "" if there is nothing.
 
     ``methods``: as in :func:`made_in_training`.
     """
@@ -118,7 +118,7 @@ def read_in_training(definition: ast.AST, given: Iterable[ast.AST], methods: fro
 
 
 def beside(node: Any, method: bool, slots: Iterable[Any]) -> list[ast.AST]:
-    """The arguments of a call or operator, but for those at some slots."""
+    """Return the arguments of a call or operator, except those at some slots."""
     if isinstance(node, ast.Call):
         first = [node.func.value] if method and isinstance(node.func, ast.Attribute) else []
         given: dict[Any, ast.AST] = dict(enumerate([*first, *node.args]))
@@ -134,6 +134,6 @@ def beside(node: Any, method: bool, slots: Iterable[Any]) -> list[ast.AST]:
 
 
 def in_training(definition: ast.AST, site: ast.AST) -> bool:
-    """Whether a site stands in a branch on ``training``."""
+    """Whether a site is in a branch on ``training``."""
     branches = (part for pair in branches_on_training(definition) for part in pair)
     return any(inner is site for part in branches for step in part for inner in ast.walk(step))

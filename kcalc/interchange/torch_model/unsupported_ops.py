@@ -1,4 +1,4 @@
-"""Operators that no rule exists for, with the reason in words that help."""
+"""Operators without a rule, each with a helpful reason."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ..rewriting.mixing import ATTENTION as SUMS
 from .calls import Call, rule
 
 SOFTMAX = (
-    "it couples all entries of an axis; kernel maps are about elementwise functions and linear maps"
+    "it couples all entries of an axis; kernel maps need elementwise functions and linear maps"
 )
 LOOKUP = (
-    "rows of a table are looked up, which is no map of real feature maps; start the network "
-    "behind it"
+    "rows of a table are looked up, which is not a map of real feature maps; start the network "
+    "after it"
 )
 RECURRENT = (
     "a recurrent layer reuses its weights at every step, which correlates them; kernel maps need "
@@ -20,12 +20,13 @@ RECURRENT = (
 )
 ORDER = "it depends on the order of the numbers along an axis"
 BY_HAND = (
-    "normalisation by hand that is not recognised; use nn.LayerNorm, nn.GroupNorm or nn.RMSNorm"
+    "hand-written normalisation that was not recognised; use nn.LayerNorm, nn.GroupNorm or "
+    "nn.RMSNorm"
 )
 LENGTH = "a length over an axis; use nn.RMSNorm for normalisation by length"
-FUSED = "the layer is fused, so that its attention is not seen: use model.train()"
+FUSED = "the layer is fused, which hides its attention: use model.train()"
 
-# {operator: (what it is, reason)}
+# {operator: (its name, reason)}
 REASONS: dict[str, tuple[str, str]] = {
     **{
         name: (what, reason)
@@ -105,10 +106,10 @@ REASONS: dict[str, tuple[str, str]] = {
         for name, what in entries.items()
     },
     "_transformer_encoder_layer_fwd": ("a Transformer layer", FUSED),
-    "cumsum": ("a running sum", "every location reads all before it with equal weights"),
+    "cumsum": ("a running sum", "every location reads all earlier ones with equal weights"),
     "channel_shuffle": (
         "channel_shuffle",
-        "channels change places between groups, which the reader cannot follow",
+        "channels move between groups, which the reader cannot follow",
     ),
     "im2col": (
         "unfold",
@@ -125,7 +126,7 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "stack": (
         "a stack",
-        "arrays are put side by side along a new axis; concatenate the channels instead",
+        "arrays are stacked along a new axis; concatenate the channels instead",
     ),
     "grid_sampler": ("grid sampling", "the locations that are read depend on the input"),
     "cdist": ("distances", "distances between activations"),
@@ -133,14 +134,14 @@ REASONS: dict[str, tuple[str, str]] = {
     "bilinear": ("a bilinear layer", "it multiplies two feature maps through weights"),
     "bernoulli": (
         "random noise",
-        "random numbers are drawn; read the model in evaluation (model.eval())",
+        "random numbers are drawn; read the model in evaluation mode (model.eval())",
     ),
 }
 
 
 @rule("roll", "flip")
 def moved(call: Call) -> Any:
-    """roll and flip: the axes decide whether channels or locations change places."""
+    """Read roll and flip: the axes decide whether channels or locations move."""
     source = call.operand
     rank, dims = len(source.shape), call["dims"]
     axes = {
@@ -148,7 +149,7 @@ def moved(call: Call) -> Any:
         for d in (dims if isinstance(dims, list | tuple) else [dims] if dims is not None else [])
     }
     if not axes:
-        # torch.roll without dims: of the array read as one row
+        # torch.roll without dims: of the flattened array
         what = "entries" if rank > 1 else "channels"
     elif 0 in axes and rank > 1:
         what = "examples"
@@ -159,4 +160,4 @@ def moved(call: Call) -> Any:
             else f"channels or locations (axis {', '.join(map(str, sorted(axes)))} of {rank})"
         )
     around = ", around the edge" if call.kind == "roll" else ""
-    return call.unread(call.kind, f"{what} change places{around}, which kernel maps do not follow")
+    return call.unread(call.kind, f"{what} are moved{around}, which kernel maps do not follow")

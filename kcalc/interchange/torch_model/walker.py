@@ -1,6 +1,6 @@
 """The walk over a captured graph.
 
-Calls that depend on no input are computed, every other call goes to the table of its operator.
+Calls that depend on no input are computed; every other call is read by the rule of its operator.
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ RANDOM_LAYERS = {
     "native_multi_head_attention",
 }
 RANDOM = (
-    "it draws random numbers at every run; read the model in evaluation (model.eval()) if "
+    "it draws random numbers in every run; read the model in evaluation mode (model.eval()) if "
     "they are drawn only in training"
 )
 UNSIZED = (
     "how many entries it takes depends on the data (experts that tokens are sent to, boolean "
-    "masks); kernel maps are about arrays of one size"
+    "masks); kernel maps need arrays of fixed size"
 )
 SWITCH = "_set_grad_enabled"
 NOTHING = ("_assert", "sym_constrain", "_functional_sym_constrain")
@@ -121,19 +121,19 @@ class Walker:
         self.made: dict[Any, Any] = {}  # node -> its value before later writes into its memory
         self._memory: dict[
             Any, Any
-        ] = {}  # node -> the node in whose memory it lies, as far as it was asked for
+        ] = {}  # node -> the node whose memory it shares, as far as this was needed
         self._constants: dict[Any, str] = {}
         self._tainted: dict[int, Any] = {}  # memory of constants -> the activations written into it
         self._kept: dict[tuple[Any, ...], Any] = {}
         self.places: dict[str, tuple[tuple[int, ...], bool]] = {}
-        self.dropping: dict[str, Call] = {}  # dropout that is on in this run
+        self.dropping: dict[str, Call] = {}  # dropout that is active in this run
         self.whole: dict[str, str] = {}  # operation -> the module that is reported as one
         self.token_ids = TokenIds(captured)
 
     # -- walking -----------------------------------------------------------------------------------
 
     def walk(self) -> tuple[str, ...]:
-        """Read the whole graph; the names of the outputs."""
+        """Read the whole graph, and return the names of the outputs."""
         for node in self.captured.entries:
             shape, dtype = described(node.meta.get("val"))
             name = self.names(self.captured.labels.get(node, str(node.name)))
@@ -153,7 +153,7 @@ class Walker:
         )
 
     def _run(self, graph: Any) -> Any:
-        """Read the nodes of one graph; the values of its output."""
+        """Read the nodes of one graph, and return the values of its output."""
         *calls, output = graph.nodes
         without: set[Any] | None = None  # the nodes since gradients were switched off
         for node in calls:
@@ -168,7 +168,7 @@ class Walker:
         return self._resolved(output.args[0])
 
     def _stop(self, nodes: Collection[Any]) -> None:
-        """Stop gradients at the values that others read of nodes computed without gradients."""
+        """Stop gradients at values computed without gradients that other nodes read."""
         for node in nodes:
             if node.op == "call_function" and any(user not in nodes for user in node.users):
                 self.values[node] = stopped(self, self.values[node], NO_GRAD)
@@ -188,7 +188,7 @@ class Walker:
             self.captured = before
 
     def _value(self, node: Any) -> Any:
-        """The value of a node, not read where anything goes wrong."""
+        """Return the value of a node; on any error it is not read."""
         made = len(self.ops)
         try:
             return self._read(node)
@@ -218,7 +218,7 @@ class Walker:
             (w for leaf in leaves([args, kwargs]) if (w := self._taint(leaf)) is not None), None
         )
         if written is not None:
-            reason = "activations are written into its memory in place, which is not followed"
+            reason = "activations are written into its memory in place, which kcalc does not follow"
             return call.unread("an array written piece by piece", reason, written)
         if not traced and not is_random(node) and "higher_order" not in str(node.target):
             return self._computed(call, args, kwargs)
@@ -238,7 +238,7 @@ class Walker:
         return value
 
     def _unsized(self, call: Call, reason: str) -> Any:
-        """A call that is not read: one operation where its size is known, else without a size."""
+        """Return a call that is not read, as one operation if its size is known."""
         value = call.node.meta.get("val")
         if value is not None and sized(value) and described(value)[1] is not None:
             return call.unread(call.spoken, reason)
@@ -247,7 +247,7 @@ class Walker:
     def _handled(self, call: Call) -> Any:
         function = RULES.get(call.kind) or RULES.get(call.kind.removesuffix("_"))
         if any(map(_is_complex, leaves(call.args))):
-            return call.unread("complex numbers", "kernel calculus is about real feature maps")
+            return call.unread("complex numbers", "kernel calculus needs real feature maps")
         fresh = {name: self._fresh(value, call.path) for name, value in call.args.items()}
         call = replace(call, args=fresh)
         if function is None:
@@ -260,14 +260,14 @@ class Walker:
             raise
         except (
             Exception
-        ) as error:  # one operator called in an unusual way must not keep the rest from being read
+        ) as error:  # an operator called in an unusual way must not keep the rest from being read
             for name in list(self.ops)[len(made) :]:
                 del self.ops[name]
             where = f"the rule for {call.kind}: its arguments are not understood"
             return call.unread(call.spoken, internal_error(error, where))
 
     def _fresh(self, value: Any, where: str) -> Any:
-        """A value, an array that was written into in parts as one operation that is not read."""
+        """Return a value; an array that was written in parts becomes one unread operation."""
         if isinstance(value, list | tuple):
             return type(value)(self._fresh(part, where) for part in value)
         if not isinstance(value, Stale):
@@ -278,7 +278,7 @@ class Walker:
         if node in self.captured.held:
             tensor, name = self.captured.held[node]
             place = identity(tensor)
-            if place not in self._kept:  # in memory of its own: the user's model may change later
+            if place not in self._kept:  # in separate memory: the user's model may change later
                 own = bool(name) and self.captured.copied
                 self._kept[place] = tensor.detach() if own else tensor.detach().clone()
             tensor = self._kept[place]
@@ -293,7 +293,7 @@ class Walker:
         return Const(value.detach()) if hasattr(value, "detach") else value
 
     def resolved(self, node: Any) -> tuple[Any, Any]:
-        """The arguments of a call as values: those by place, and those by name."""
+        """Return the arguments of a call as values: positional ones, and those by name."""
         return self._resolved(node.args), self._resolved(node.kwargs)
 
     def _resolved(self, tree: Any) -> Any:
@@ -306,7 +306,7 @@ class Walker:
     # -- values that depend on no input ------------------------------------------------------------
 
     def _computed(self, call: Call, args: Any, kwargs: Any) -> Any:
-        """The value of a call that reads no input."""
+        """Return the value of a call that reads no input."""
         import torch
         from torch.fx.node import map_aggregate
 
@@ -335,7 +335,7 @@ class Walker:
         return made
 
     def _taint(self, leaf: Any) -> Any:
-        """The values written into the memory of a constant, None for others."""
+        """Return the values written into the memory of a constant; None for others."""
         if not self._tainted or not isinstance(leaf, Const):
             return None
         return self._tainted.get(leaf.tensor.untyped_storage().data_ptr())
@@ -343,7 +343,7 @@ class Walker:
     # -- writes in place ---------------------------------------------------------------------------
 
     def _root(self, node: Any) -> Any:
-        """The node in whose memory the value of a node lies."""
+        """Return the node whose memory the value of a node shares."""
         way = [node]
         while (last := way[-1]) not in self._memory and (
             last.target is operator.getitem or in_place(last) or hands_on(last)
@@ -363,7 +363,7 @@ class Walker:
         before = self.values.get(target)
         reason = (
             f"it is changed in place by {node.target} through another view of its memory, which "
-            f"is not followed"
+            "kcalc does not follow"
         )
         if isinstance(before, Const):
             self._tainted[before.tensor.untyped_storage().data_ptr()] = value
@@ -400,9 +400,9 @@ class Walker:
     # -- writing the trace -------------------------------------------------------------------------
 
     def stored(self, weight: Const, flip: bool) -> None:
-        """Note how the parameter of a Linear is kept in the model.
+        """Record how the parameter of a Linear is stored in the model.
 
-        Its shape, and whether as a transposed matrix.
+        This is its shape, and whether it is a transposed matrix.
         """
         if weight.parameter is not None:
             known = next(
@@ -411,7 +411,7 @@ class Walker:
             self.places[weight.parameter] = (tuple(known.shape), flip != weight.transposed)
 
     def read(self, value: Any, where: str = "") -> str:
-        """The name under which an operation reads a value; constants become Held."""
+        """Return the name under which an operation reads a value; constants become Held."""
         if isinstance(value, TensorRef):
             return value.name
         if isinstance(value, Const):
@@ -441,7 +441,7 @@ class Walker:
         raise KcalcError(f"torch: {where}: expected an array, got {type(value).__name__}")
 
     def held(self, const: Const, array: np.ndarray | None = None) -> str:
-        """The name of the Held operation of a constant.
+        """Return the name of the Held operation of a constant.
 
         ``array`` replaces its numbers (in another shape).
         """
@@ -474,9 +474,9 @@ def _is_complex(leaf: Any) -> bool:
 
 
 def _constant(result: Any, origins: tuple[str, ...], own: Const | None, kind: str) -> Any:
-    """A computed constant, with the parameter whose numbers it contains.
+    """Return a computed constant, with the parameter whose numbers it contains.
 
-    The numbers of one parameter in their order keep its name; a transposed matrix keeps it too.
+    The numbers of one parameter in their order keep its name, and so does a transposed matrix.
     """
     if isinstance(result, list | tuple):
         return tuple(_constant(part, origins, None, kind) for part in result)

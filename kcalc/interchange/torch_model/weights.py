@@ -19,15 +19,14 @@ def drawn(
     dtype: torch.dtype,
     spread: tuple[int, ...] = (),
 ) -> torch.Tensor:
-    """Random weights (outputs, inputs / groups, kernel...) with Var W = sigma_w^2 / inputs.
+    """Return random weights (outputs, inputs / groups, kernel...) with Var W = sigma_w^2 / inputs.
 
-    All weights lie on one tap of the kernel; those of a transposed convolution of stride
-    ``spread`` on as many taps as the stride is long, where they are the same, so that every output
-    location reads one input location.
+    Only one tap of the kernel has weights. A transposed convolution of stride ``spread`` has
+    ``spread`` such taps with equal weights, so every output location reads one input location.
 
-    They are drawn in double precision for double weights, else in single, on the CPU.
+    They are drawn on the CPU, in double precision for double weights and else in single.
 
-    orthogonal_delta: Haar distributed orthonormal rows or columns times max(sqrt(outputs / inputs),
+    orthogonal_delta: Haar-distributed orthonormal rows or columns times max(sqrt(outputs / inputs),
     1), group by group. [DKS sec. 4.1]
     """
     outputs, inputs = shape[0] // groups, shape[1]
@@ -46,7 +45,7 @@ def drawn(
 
 
 def standardised(weight: torch.Tensor) -> torch.Tensor:
-    """Weights whose mean over the inputs is 0 at every tap, the rows as long as they were."""
+    """Return weights with mean 0 over the inputs at every tap, and rows of unchanged length."""
     length = weight.flatten(1).norm(dim=1)
     centred = weight - weight.mean(dim=1, keepdim=True)
     factor = length / centred.flatten(1).norm(dim=1)
@@ -61,7 +60,7 @@ def _orthogonal(noise: torch.Tensor) -> torch.Tensor:
 
 
 def turned(weight: torch.Tensor, groups: int) -> torch.Tensor:
-    """The weights of a convolution of spread images as a transposed convolution keeps them."""
+    """Convert weights from a convolution of spread images to a transposed convolution."""
     outputs, inputs, *kernel = weight.shape
     parts = weight.reshape(groups, outputs // groups, inputs, *kernel).transpose(1, 2)
     flipped = parts.reshape(groups * inputs, outputs // groups, *kernel)

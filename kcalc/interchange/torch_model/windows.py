@@ -1,7 +1,7 @@
-"""Windows of attention in models of transformers that the example is too short to show.
+"""Attention windows in transformers models that are longer than the example.
 
-A trace of fewer tokens than a window holds is that of attention over all tokens. The module of the
-attention, or the configuration of the model, tells of the window.
+If a window contains more tokens than the example, the trace is that of attention over all tokens.
+The module of the attention, or the configuration of the model, gives the window.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ UNKNOWN = (
 
 
 def with_window(op: Attention, model: Any) -> Attention:
-    """The attention with the window that its module in the model has.
+    """Return the attention with the window that its module in the model has.
 
-    Where the configuration tells of windows, but not of which layers, a text says so. Masks of
-    models of transformers are known at any length.
+    If the configuration mentions windows but not the layers that have them, a text says so. Masks
+    of transformers models are known at any length.
     """
     tokens = op.shape[3 - op.axis]
     modules = list(_around(model, op.source.partition(" (")[0]))
@@ -38,22 +38,22 @@ def with_window(op: Attention, model: Any) -> Attention:
         named = [n for n in ("sliding_window", "attention_chunk_size") if _size(config, n)]
         text = UNKNOWN.format(f"{named[0]} = {getattr(config, named[0])}", tokens) if named else ""
         return replace(op, texts=(*op.texts, text)) if text else op
-    # a window that holds all tokens is none of those that the trace would show
+    # a window with all tokens is not one that the trace would show
     return op if any(mask.hides(tokens) for mask in found) else replace(op, masks=op.masks + found)
 
 
 def _around(model: Any, path: str) -> Iterator[Any]:
-    """The module at a path and those that it is a part of, the innermost first."""
+    """Yield the module at a path and those that it is a part of, the innermost first."""
     names = path.split(".") if path else []
     for count in range(len(names), -1, -1):
         try:
             yield model.get_submodule(".".join(names[:count]))
-        except AttributeError:  # an ExportedProgram, or the name of a class where there is no path
+        except AttributeError:  # an ExportedProgram, or the name of a class if there is no path
             continue
 
 
 def _told(modules: list[Any], config: Any, masks: Masks) -> Masks | None:
-    """The windows that modules and a configuration tell of; None where they leave it open.
+    """Return the windows that modules and a configuration give; None if they leave it open.
 
     ``masks``: those that the trace shows.
     """
@@ -65,7 +65,7 @@ def _told(modules: list[Any], config: Any, masks: Masks) -> Masks | None:
     if kind == SLIDING and own is not None and _size(own, "sliding_window"):
         return (Window(own.sliding_window),)
     size = _size(config, "sliding_window")
-    if kind == SLIDING and size:  # both neighbours at this distance are seen without causal masks
+    if kind == SLIDING and size:  # without causal masks, both neighbours at this distance are seen
         return (Window(size + (not one_sided(masks))),)
     if kind == CHUNKED and (size := _size(config, "attention_chunk_size")):
         return (Chunk(size),)
@@ -73,7 +73,7 @@ def _told(modules: list[Any], config: Any, masks: Masks) -> Masks | None:
 
 
 def _kind(modules: list[Any], config: Any) -> str | None:
-    """The kind of a layer; "" where a configuration has none but attention over all tokens."""
+    """Return the kind of a layer; "" if a configuration has only attention over all tokens."""
     kinds = getattr(config, "layer_types", None)
     if isinstance(kinds, list | tuple) and kinds:
         indices = (getattr(m, name, None) for m in modules for name in ("layer_idx", "layer_id"))
@@ -84,6 +84,6 @@ def _kind(modules: list[Any], config: Any) -> str | None:
 
 
 def _size(holder: Any, name: str) -> int:
-    """A number of tokens, 0 where there is none."""
+    """Return a number of tokens; 0 if there is none."""
     size = getattr(holder, name, None)
     return size if type(size) is int and size > 0 else 0

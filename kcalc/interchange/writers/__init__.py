@@ -1,6 +1,6 @@
-"""Writers: a shaping as code or data of another framework.
+"""Writers export a shaping as code or data of another framework.
 
-A writer is a function from :class:`Content` to text, in a file of its own, and one entry of
+A writer is a function from :class:`Content` to text, in a separate file, with one entry of
 ``WRITERS``.
 """
 
@@ -31,8 +31,8 @@ from .torch_writer import write_torch
 class Writer:
     """The functions that write one format.
 
-    ``text`` makes the text; ``data``, where the format is binary, the bytes written to a file
-    instead.
+    ``text`` returns the text; ``data`` returns the bytes to write to a file, if the format is
+    binary.
     """
 
     text: Callable[[Content], str]
@@ -60,7 +60,7 @@ ALIASES = {
 
 
 def writer(target: Any) -> Writer:
-    """The writer of a name.  Raises: KcalcError naming the nearest ones."""
+    """Return the writer of a name. Raises: KcalcError that lists the most similar names."""
     name = ALIASES.get(target.lower(), target.lower()) if isinstance(target, str) else target
     if not isinstance(name, str) or name not in WRITERS:
         raise unknown("export target", target, WRITERS)
@@ -68,14 +68,13 @@ def writer(target: Any) -> Writer:
 
 
 def export(shaping: Any, target: str, path: str | os.PathLike[str] | None = None) -> str:
-    """A shaping as text of a target, written to ``path`` too if one is given.
+    """Return a shaping as text of a target, and write it to ``path`` if one is given.
 
-    The file appears whole or not at all.
+    The file is written completely or not at all.
 
-    Parameters: ``shaping`` has method, options, network, constants, targets, values and residuals
-    as :class:`kcalc.shaping.Shaping`.
-    Raises: KcalcError for unknown targets, folders that are missing, and shapings that the target
-    cannot express.
+    Parameters: ``shaping`` has method, options, network, constants, targets, values and residuals,
+    like :class:`kcalc.shaping.Shaping`. Raises: KcalcError for unknown targets, missing folders,
+    and shapings that the target cannot express.
     """
     chosen = writer(target)
     if path is not None and not isinstance(path, str | os.PathLike):
@@ -88,17 +87,17 @@ def export(shaping: Any, target: str, path: str | os.PathLike[str] | None = None
 
 
 def export_regions(shaping: Any, target: str, path: str | os.PathLike[str] | None = None) -> str:
-    """The shaped regions of a model as a document, ``target="json"``.
+    """Return the shaped regions of a model as a document, ``target="json"``.
 
-    Parameters: ``shaping`` has left_alone and to_dict as :class:`kcalc.RegionalShaping`.
-    Raises: KcalcError for other targets, naming an operation that was left alone.
+    Parameters: ``shaping`` has left_alone and to_dict, like :class:`kcalc.RegionalShaping`. Raises:
+    KcalcError for other targets, naming an operation that was left alone.
     """
     writer(target)
     if target != "json" and shaping.left_alone:
         node, reason = next(iter(shaping.left_alone.items()))
         raise KcalcError(
-            f"node {node!r} was left alone ({reason}), so that the whole is not written for "
-            f"{target!r}; use .apply_to(model) and export that copy with its own framework, "
+            f"node {node!r} was left alone ({reason}), so the whole network cannot be written for "
+            f"{target!r}; use .apply_to(model) and export that copy with its framework, "
             f".regions[name].export({target!r}) for one region, or target='json'"
         )
     if target != "json":

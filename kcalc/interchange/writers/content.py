@@ -1,4 +1,4 @@
-"""The content of a shaping for another framework, apart from how it is written there."""
+"""The content of a shaping for another framework, independent of how it is written there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class TransformedActivation:
-    """A distinct transformed activation, the name of its function, and the nodes that have it."""
+    """A distinct transformed activation, the name of its function, and the nodes that use it."""
 
     name: str
     activation: Activation
@@ -48,13 +48,13 @@ class WeightedSum:
 
 @dataclass(frozen=True)
 class Content:
-    """A shaping as a writer reads it.
+    """A shaping in the form that writers read.
 
     conditions: (name, target or None, value, residual or None). sigmas: {(sigma_w, sigma_b):
-    nodes}; {(1, 0): all} where nothing is said. scales: {factor: nodes} of fixed multiplications.
-    vectors: {standard deviation of the entries: nodes} of embeddings and of vectors of positions.
-    delta: whether convolutions start with their centre tap alone. standardised: nodes whose weights
-    have mean 0 and length sigma_w over the fan-in at every step.
+    nodes}; {(1, 0): all} by default. scales: {factor: nodes} of fixed multiplications. vectors:
+    {standard deviation of the entries: nodes} of embeddings and of vectors of positions. delta:
+    whether only the centre tap of convolutions is nonzero at the start. standardised: nodes whose
+    weights have mean 0 and length sigma_w over the fan-in at every step.
     """
 
     method: str
@@ -74,12 +74,12 @@ class Content:
 
     @cached_property
     def plain(self) -> bool:
-        """Whether all weights have sigma_w = 1, sigma_b = 0."""
+        """Whether all weights have sigma_w = 1 and sigma_b = 0."""
         return set(self.sigmas) <= {(1.0, 0.0)}
 
     @property
     def settings(self) -> str:
-        """The method and its options in words."""
+        """Describe the method and its options."""
         words = ", ".join(
             f"{name} = {value:.10g}" if isinstance(value, float) else f"{name} = {value}"
             for name, value in self.options
@@ -88,7 +88,7 @@ class Content:
 
 
 def content_of(shaping: Any, version: str) -> Content:
-    """The content of a shaping.  Raises: KcalcError for symbols where numbers are needed."""
+    """Return the content of a shaping. Raises: KcalcError for symbols where numbers are needed."""
     network: Network = shaping.network
     targets = {**shaping.targets, **shaping.global_targets}
     values = shaping.values
@@ -131,8 +131,8 @@ def _grouped(
                 found.setdefault(key(layer, parents), []).append(node)
             except TypeError:
                 raise KcalcError(
-                    f"node {node!r}: {layer} has symbols, which code cannot hold; substitute "
-                    f"numbers with net.subs"
+                    f"node {node!r}: {layer} contains symbols, which code cannot; substitute "
+                    "numbers with net.subs"
                 ) from None
     return {value: tuple(nodes) for value, nodes in found.items()}
 
@@ -148,7 +148,7 @@ def _activations(network: Network, method: str) -> tuple[TransformedActivation, 
 def _name(phi: Activation, method: str, taken: set[str]) -> str:
     """``tanh_dks``: the activation's name without its parameters, and the method.
 
-    Numbered where it is taken.
+    A number is added if the name is taken.
     """
     plain = re.sub(r"\[[^\]]*\]|\([-\d./,]*\)", "", phi.base.name)
     words = (

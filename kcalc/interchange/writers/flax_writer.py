@@ -61,5 +61,5 @@ FLAX = replace(
 
 
 def write_flax(content: Content) -> str:
-    """The Flax module."""
+    """Write the Flax module."""
     return module_text(content, FLAX)

@@ -67,7 +67,7 @@ def gaussian(
 
 
 def to_jax(source: str) -> str:
-    """Code for NumPy as code for JAX."""
+    """Translate code for NumPy into code for JAX."""
     return source.replace("np.ndarray", "jax.Array").replace("np.", "jnp.")
 
 
@@ -87,5 +87,5 @@ FRAMEWORK = Framework(
 
 
 def write_jax(content: Content) -> str:
-    """The JAX module."""
+    """Write the JAX module."""
     return module_text(content, FRAMEWORK)

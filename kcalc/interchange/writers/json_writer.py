@@ -13,15 +13,15 @@ from .content import Content, Node
 
 
 def write_json_text(content: Content) -> str:
-    """The document as text.
+    """Return the document as text.
 
-    The network reads back with ``kcalc.interchange.network_from_dict(document["network"])``.
+    To read the network, call ``kcalc.interchange.network_from_dict(document["network"])``.
     """
     return json.dumps(shaping_document(content), indent=1, allow_nan=False, default=str) + "\n"
 
 
 def shaping_document(content: Content) -> dict[str, Any]:
-    """``Shaping.to_dict()`` with the version, the constants node by node, and the network."""
+    """Return ``Shaping.to_dict()`` with the version, the constants by node, and the network."""
     table: dict[Any, list[Node]] = {}
     for node, constants in content.source.constants.by_node.items():
         table.setdefault(constants, []).append(node)
@@ -48,7 +48,7 @@ def _label(node: Node) -> str | int:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy and SymPy numbers as floats, in nested lists and dictionaries."""
+    """Convert NumPy and SymPy numbers to floats, in nested lists and dictionaries."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -24,7 +24,7 @@ NARROWING = (
     "arctanh",
     "logaddexp",
 )
-"""What keras.ops computes in float32 even for float64, on most backends."""
+"""Functions that keras.ops computes in float32 even for float64, on most backends."""
 DIALECT = Dialect.of_module(
     "ops",
     "ops.where({}, {}, {})",
@@ -198,5 +198,5 @@ FRAMEWORK = Framework(
 
 
 def write_keras(content: Content) -> str:
-    """The Keras module."""
+    """Write the Keras module."""
     return module_text(content, FRAMEWORK)

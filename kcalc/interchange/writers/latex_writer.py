@@ -1,4 +1,4 @@
-r"""LaTeX: a booktabs table of the constants, one of the conditions, one of the weights of sums.
+r"""LaTeX: booktabs tables of the constants, of the conditions, and of the weights of sums.
 
 Needs ``\usepackage{booktabs}``.
 """
@@ -55,12 +55,12 @@ FORMULA = r"$\hat\phi(x) = \gamma\,(\phi(\alpha x + \beta) + \delta)$"
 
 
 def escape(text: Any) -> str:
-    """Text for LaTeX; characters that pdflatex cannot set become question marks."""
+    """Escape text for LaTeX; characters that pdflatex cannot set become question marks."""
     return "".join(SPECIAL.get(c, c if " " <= c <= "~" else "?") for c in str(text))
 
 
 def number(value: float | None) -> str:
-    """A number in ten digits; powers of ten as LaTeX writes them."""
+    """Write a number with ten digits, and powers of ten in LaTeX notation."""
     if value is None:
         return "--"
     mantissa, _, exponent = f"{value:.10g}".partition("e")
@@ -68,7 +68,7 @@ def number(value: float | None) -> str:
 
 
 def write_latex(content: Content) -> str:
-    """The tables as LaTeX source."""
+    """Return the tables as LaTeX source."""
     lines = [
         f"% kcalc {content.version}, method {escape(content.settings)}; needs "
         f"\\usepackage{{booktabs}}"

@@ -1,10 +1,10 @@
-"""The walk over a stable expression that all writers share.
+"""The traversal of a stable expression that all writers share.
 
-Sums, products, powers, functions, and choices with their guards.
+It covers sums, products, powers, functions, and choices with their guards.
 
-A writer says how each of these is written (:class:`LanguageTarget`); where values come from an interval of
-x only, the walk makes sure that the unused side neither overflows nor spoils a gradient: it sees
-another x there.
+A writer says how each of these is written (:class:`LanguageTarget`). If a value is used only on an
+interval of x, the traversal passes another x to the unused side, which keeps it from overflowing or
+spoiling a gradient.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STEEP = 1e6
 
 
 class LanguageTarget(Generic[V]):
-    """How a writer's language writes the parts of an expression.
+    """The syntax of a writer's language for the parts of an expression.
 
     ``V`` is the type of a value there.
     """
@@ -56,44 +56,44 @@ class LanguageTarget(Generic[V]):
         raise NotImplementedError
 
     def add(self, terms: list[tuple[int, V]]) -> V:
-        """The sum of (sign, value)."""
+        """Write the sum of (sign, value)."""
         raise NotImplementedError
 
     def multiply(self, coefficient: sp.Expr, upper: list[V], lower: list[V]) -> V:
-        """coefficient * upper / lower."""
+        """Write coefficient * upper / lower."""
         raise NotImplementedError
 
     def power(self, base: V, exponent: float) -> V:
         raise NotImplementedError
 
     def exponential(self, base: float, exponent: V) -> V:
-        """A number to a power that is a value."""
+        """Write a number raised to a value."""
         raise NotImplementedError
 
     def call(self, function: str, *arguments: V) -> V:
-        """A function by its key: those of ``FUNCTIONS``, and relu."""
+        """Call a function by its key: one of ``FUNCTIONS``, or relu."""
         raise NotImplementedError
 
     def least(self, value: V, level: float) -> V:
-        """The smaller of a value and a number."""
+        """Write the smaller of a value and a number."""
         raise NotImplementedError
 
     def compare(self, sign: str, left: V, right: V) -> V:
         raise NotImplementedError
 
     def combine(self, word: str, parts: list[V]) -> V:
-        """Conditions joined by "and" or "or"."""
+        """Join conditions by "and" or "or"."""
         raise NotImplementedError
 
     def where(self, condition: V, yes: V, no: V) -> V:
         raise NotImplementedError
 
     def keep(self, value: V) -> V:
-        """The value under a name, to be used several times."""
+        """Store the value under a name, for repeated use."""
         raise NotImplementedError
 
     def value(self, value: V) -> float | None:
-        """The number that a value is, None for one that depends on x."""
+        """Return the number that a value equals; None if it depends on x."""
         raise NotImplementedError
 
 
@@ -105,7 +105,7 @@ class Walk(Fold[V]):
         self.target, self.x = target, x
 
     def __call__(self, expr: Any) -> V:
-        """The value of an expression, written anew each time: x is another behind a guard."""
+        """Write an expression, anew each time, because x changes after a guard."""
         return self.visit(expr)
 
     def is_number(self, expr: Any) -> bool:
@@ -169,9 +169,9 @@ class Walk(Fold[V]):
         return self._pick(below, to.number(-1.0 if kind is sp.sign else 0.0), to.number(1.0))
 
     def _extreme(self, most: bool, arguments: Sequence[Any]) -> V:
-        """Max or Min by comparison.
+        """Write Max or Min by comparison.
 
-        The gradient at a tie is that of one side, not the mean of both sides.
+        The gradient at a tie is that of one side, not the mean of both.
         """
         to = self.target
         parts = sorted(arguments, key=lambda part: (part.is_number, sp.default_sort_key(part)))
@@ -184,10 +184,9 @@ class Walk(Fold[V]):
         return out
 
     def _pick(self, condition: V, yes: V, no: V) -> V:
-        """``where`` for a condition and two values.
+        """Write ``where`` for a condition and two values.
 
-        Two plain numbers would lose the precision of x, so one of them is made a value with the
-        precision of x.
+        Two plain numbers would lose the precision of x, so one of them is converted to it.
         """
         to = self.target
         if to.value(yes) is not None and to.value(no) is not None:
@@ -216,13 +215,13 @@ class Walk(Fold[V]):
             )
         sign, (left, right) = SIGNS[kind], arguments
         rising = slope(left - right)
-        # at the kink itself the value is that of the right side
+        # at the kink, the value of the right side
         if rising and sign not in ("==", "!="):
             sign = sign[0] if (sign[0] == "<") == (rising > 0) else sign[0] + "="
         return self.target.compare(sign, self(left), self(right))
 
     def _guarded(self, rows: list[Any], index: int, conditions: list[V]) -> V:
-        """The value of a row, which sees a harmless x where the row does not hold."""
+        """Write the value of a row, which gets a harmless x where the row does not apply."""
         to, value, own = self.target, rows[index][0], self.x
         if not needs_guard(value):
             return self(value)
@@ -242,14 +241,14 @@ class Walk(Fold[V]):
 
 
 def ordered(expr: Any) -> list[Any]:
-    """The terms of a sum as one writes them, a positive one first."""
+    """Return the terms of a sum in the usual order, a positive one first."""
     terms = expr.as_ordered_terms()
     first = next((i for i, term in enumerate(terms) if not numeric_part(term)[0].is_negative), 0)
     return [terms[first], *terms[:first], *terms[first + 1 :]]
 
 
 def numeric_part(expr: Any) -> tuple[Any, Any]:
-    """(number, rest) with expr = number * rest."""
+    """Return (number, rest) with expr = number * rest."""
     factors = sp.Mul.make_args(expr)
     return sp.Mul(*(f for f in factors if f.is_number)), sp.Mul(
         *(f for f in factors if not f.is_number)
@@ -257,13 +256,13 @@ def numeric_part(expr: Any) -> tuple[Any, Any]:
 
 
 def slope(expr: Any) -> int:
-    """The sign of the slope of a linear expression in X, 0 for others."""
+    """Return the sign of the slope of a linear expression in X, 0 for others."""
     rate = sp.diff(expr, X) if expr.is_polynomial(X) else X
     return 0 if rate.has(X) or rate == 0 else 1 if rate > 0 else -1
 
 
 def upper_end(condition: Any) -> float | None:
-    """k of ``x < k``, else None."""
+    """Return k for ``x < k``, else None."""
     if not isinstance(condition, sp.StrictLessThan | sp.LessThan):
         return None
     left: Any = condition.lhs

@@ -132,5 +132,5 @@ FRAMEWORK = Framework(
 
 
 def write_numpy(content: Content) -> str:
-    """The NumPy module."""
+    """Write the NumPy module."""
     return module_text(content, FRAMEWORK)

@@ -1,7 +1,7 @@
 """Expressions as ONNX nodes: a :class:`LanguageTarget` whose values are names of tensors.
 
-Constants are stored in float64 and cast like the function's input, so that one function serves
-every precision.
+Constants are stored in float64 and cast like the function's input, so one function serves every
+precision.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STANDARD = {
     name: name.capitalize()
     for name in ["tan", "sinh", "cosh", "asinh", "acosh", "atanh", "atan", "asin", "acos", "erf"]
 }
-"""Operators of the standard for which runtimes often have no float64 kernel."""
+"""Standard operators that often lack a float64 kernel in runtimes."""
 NODES, STEP = 24, 0.5
 SPLIT, FURTHEST = 2.0, 6.0
 HALVINGS, TERMS = 3, 12
@@ -31,8 +31,7 @@ HALVINGS, TERMS = 3, 12
 class OnnxTarget(LanguageTarget[str]):
     """A target that collects ONNX nodes.
 
-    ``basic``: the functions in ``STANDARD`` are written by arithmetic, exp, log, sqrt, sin and cos
-    alone.
+    ``basic``: the functions in ``STANDARD`` use only arithmetic, exp, log, sqrt, sin and cos.
     """
 
     def __init__(self, like: str, basic: bool = False) -> None:
@@ -48,14 +47,14 @@ class OnnxTarget(LanguageTarget[str]):
     def node(
         self, operator: str, *inputs: str, output: str | None = None, **attributes: Any
     ) -> str:
-        """A node with one output; returns its name."""
+        """Add a node with one output, and return its name."""
         self.count += 1
         name = output or f"t{self.count}"
         self.nodes.append(self.helper.make_node(operator, list(inputs), [name], **attributes))
         return name
 
     def constant(self, values: Any) -> str:
-        """A constant in the precision of the input; whole numbers stay whole."""
+        """Add a constant in the precision of the input; whole numbers stay whole."""
         array = np.asarray(values)
         name = self.node("Constant", value=self.numpy_helper.from_array(array))
         return name if array.dtype == np.int64 else self.node("CastLike", name, self.like)
@@ -137,9 +136,9 @@ class OnnxTarget(LanguageTarget[str]):
         return self.node("Mul", value, self.number(number))
 
     def _logistic(self, u: str) -> str:
-        """Not Sigmoid, which runtimes approximate to 1e-7 of the whole.
+        """Avoid Sigmoid, which runtimes approximate with an absolute error of 1e-7.
 
-        x Sigmoid(x) would lose its digits far out.
+        For large negative x, x Sigmoid(x) would lose its digits.
         """
         return self.node("Reciprocal", self._plus(self.node("Exp", self.node("Neg", u)), 1.0))
 
@@ -153,7 +152,7 @@ class OnnxTarget(LanguageTarget[str]):
         return self.node("Add", v, self._softplus(self.node("Sub", u, v)))
 
     def _expm1(self, u: str) -> str:
-        """tanh(u/2) (exp(u) + 1), which does not cancel."""
+        """Write tanh(u/2) (exp(u) + 1), which avoids cancellation."""
         return self.node(
             "Mul", self.node("Tanh", self._times(u, 0.5)), self._plus(self.node("Exp", u), 1.0)
         )
@@ -175,7 +174,7 @@ class OnnxTarget(LanguageTarget[str]):
         )
 
     def _root(self, u: str, sign: float, offset: float) -> str:
-        """sqrt(sign u^2 + offset)."""
+        """Write sqrt(sign u^2 + offset)."""
         return self.node("Sqrt", self._plus(self._times(self.node("Mul", u, u), sign), offset))
 
     def _asinh(self, u: str) -> str:
@@ -197,11 +196,11 @@ class OnnxTarget(LanguageTarget[str]):
         )
 
     def _halved(self, u: str) -> str:
-        """tan(a/2) for u = tan a."""
+        """Write tan(a/2) for u = tan a."""
         return self.node("Div", u, self._plus(self._root(u, 1.0, 1.0), 1.0))
 
     def _atan(self, u: str) -> str:
-        """Half angles until |u| < 0.2, then the power series."""
+        """Halve angles until |u| < 0.2, then use the power series."""
         for _ in range(HALVINGS):
             u = self._halved(u)
         square = self.node("Mul", u, u)
@@ -219,7 +218,7 @@ class OnnxTarget(LanguageTarget[str]):
         return self.node("Sub", self.number(math.pi / 2), self._asin(u))
 
     def _erf(self, u: str) -> str:
-        """By a Gauss-Legendre rule for |u| < 2, else by 1 - erfc |u|.
+        """Use a Gauss-Legendre rule for |u| < 2, else 1 - erfc |u|.
 
         Both keep all digits of float64.
         """
@@ -233,13 +232,13 @@ class OnnxTarget(LanguageTarget[str]):
         )
 
     def _near(self, u: str) -> str:
-        """2/sqrt(pi) u times the mean of exp(-u^2 t^2) over 0 < t < 1."""
+        """Return 2/sqrt(pi) u times the mean of exp(-u^2 t^2) over 0 < t < 1."""
         ((points,), (weights,)) = panel_nodes(np.array([0.0, 1.0]), NODES)
         heights = self.node("Exp", self.node("Mul", self._spread(u), self.constant(-(points**2))))
         return self.node("Mul", u, self._total(heights, 2 / math.sqrt(math.pi) * weights))
 
     def _far(self, u: str) -> str:
-        """1 - erfc(u), the trapezoid rule of step h with its correction  [Chiarella, Reichel 1968].
+        """Return 1 - erfc(u) by a corrected trapezoid rule of step h [Chiarella, Reichel 1968].
 
         erfc u = h u e^(-u^2)/pi sum_n e^(-n^2 h^2)/(n^2 h^2 + u^2) - 2/(e^(2 pi u/h) - 1), n over
         all whole numbers.
@@ -262,12 +261,12 @@ class OnnxTarget(LanguageTarget[str]):
         return self.node("Add", self.node("Sub", self.number(1.0), tail), correction)
 
     def _spread(self, u: str) -> str:
-        """u^2 with a further axis of length 1."""
+        """Return u^2 with a further axis of length 1."""
         return self.node(
             "Unsqueeze", self.node("Mul", u, u), self.constant(np.array([-1], np.int64))
         )
 
     def _total(self, terms: str, weights: Any) -> str:
-        """The weighted sum over the last axis."""
+        """Return the weighted sum over the last axis."""
         product = self.node("MatMul", terms, self.constant(weights[:, None]))
         return self.node("Squeeze", product, self.constant(np.array([-1], np.int64)))

@@ -3,7 +3,7 @@
 The functions are the activations, the sums and the normalisation of inputs.
 
 The model's graph calls every function once on its input x. Initial weights are data in ONNX, so
-that there is no initialiser.
+there is no initialiser.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...activations import Activation
-from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 from .content import Content, TransformedActivation, WeightedSum
 from .lowering import Walk
 from .onnx_target import OnnxTarget
@@ -28,29 +28,25 @@ LOCATIONS = "normalise_locations"
 
 
 def write_onnx(content: Content) -> str:
-    """The model as text."""
+    """Return the model as text."""
     from_onnx = _onnx()
     return from_onnx.printer.to_text(onnx_model(content)) + "\n"
 
 
 def onnx_bytes(content: Content) -> bytes:
-    """The model as the bytes of a file."""
+    """Return the model as the bytes of a file."""
     return onnx_model(content).SerializeToString(deterministic=True)
 
 
 def _onnx() -> Any:
-    try:
-        import onnx
-        import onnx.printer
-    except ImportError:
-        raise KcalcError("writing ONNX needs onnx: pip install 'kcalc[onnx]'") from None
-    return onnx
+    imported("onnx.printer")
+    return imported("onnx")
 
 
 def onnx_model(content: Content) -> Any:
-    """The ``onnx.ModelProto``.
+    """Return the ``onnx.ModelProto``.
 
-    Raises: KcalcError where onnx is missing, and for activations that have no exported form.
+    Raises: KcalcError if onnx is not installed, and for activations that have no exported form.
     """
     onnx = _onnx()
     refuse_unwritten(content, "ONNX")
@@ -93,7 +89,7 @@ def _opsets(helper: Any) -> list[Any]:
 
 
 def properties(content: Content) -> dict[str, str]:
-    """The model's metadata as JSON.
+    """Return the model's metadata as JSON.
 
     They are the settings, the conditions, and tables from nodes to functions and numbers.
     """
@@ -131,9 +127,9 @@ def _function(name: str, inputs: list[str], target: OnnxTarget, doc: str) -> Any
 
 
 def activation_functions(shaped: TransformedActivation) -> list[Any]:
-    """The function of an activation.
+    """Return the function of an activation.
 
-    a second one of basic operators where the standard ones often lack float64 kernels.
+    Add a second one of basic operators if the standard ones often lack float64 kernels.
     """
     doc = f"{formula(shaped)} {where_used(shaped.nodes)}"
     target = OnnxTarget("x")
@@ -144,7 +140,10 @@ def activation_functions(shaped: TransformedActivation) -> list[Any]:
         _activation(target, shaped.activation)
         functions.append(
             _function(
-                shaped.name + FLOAT64, ["x"], target, f"{doc} Of basic operators, for float64."
+                shaped.name + FLOAT64,
+                ["x"],
+                target,
+                f"{doc} Uses only basic operators, for float64.",
             )
         )
     return functions
@@ -161,7 +160,7 @@ def _activation(target: OnnxTarget, phi: Activation) -> None:
 
 
 def sum_function(mixed: WeightedSum) -> Any:
-    """The function of a weighted sum."""
+    """Return the function of a weighted sum."""
     target = OnnxTarget("x1")
     names = [f"x{index}" for index in range(1, len(mixed.weights) + 1)]
     terms = [
@@ -175,9 +174,9 @@ def sum_function(mixed: WeightedSum) -> Any:
 
 
 def locations_function() -> Any:
-    """The ONNX function for per-location normalisation of (batch, channels, *locations).
+    """Return the ONNX function for per-location normalisation of (batch, channels, *locations).
 
-    The root mean square of the example is added as a further channel.
+    The root mean square of the example becomes an additional channel.
     """
     target = OnnxTarget("x")
     node, whole = target.node, lambda *values: target.constant(np.array(values, np.int64))
@@ -203,7 +202,7 @@ def locations_function() -> Any:
         output="y",
     )
     doc = (
-        "Per-location normalisation of inputs (batch, channels, ...): a channel is added, every "
-        "location has mean square 1."
+        "Per-location normalisation of inputs (batch, channels, ...): adds a channel and gives "
+        "every location mean square 1."
     )
     return _function(LOCATIONS, ["x"], target, doc)

@@ -1,4 +1,4 @@
-"""A Python module of a shaping: header, functions, tables.
+"""A Python module for a shaping: header, functions, tables.
 
 Shared by the writers for torch, JAX, Flax, Keras and NumPy.
 """
@@ -25,12 +25,12 @@ LETTERS = string.ascii_lowercase[:6]
 
 @dataclass(frozen=True)
 class Framework:
-    """The parts particular to one framework's module.
+    """The parts of a module that are specific to one framework.
 
-    imports: {word: import line}, of which those are written whose word occurs in the code. tensor:
-    its type in annotations. decorate: decorator lines of every function. helpers: {name: source} of
-    small functions, written where they are used. extra: source behind each activation, with {name}
-    and {title}. locations: source of per-location normalisation. initialisers: source by law;
+    imports: {word: import line}; a line is written if its word occurs in the code. tensor: its type
+    in annotations. decorate: decorator lines of every function. helpers: {name: source} of small
+    functions, written if they are used. extra: source after each activation, with {name} and
+    {title}. locations: source of per-location normalisation. initialisers: source by law;
     standardised: source of weight standardisation.
     """
 
@@ -48,7 +48,7 @@ class Framework:
 
 
 def module_text(content: Content, framework: Framework) -> str:
-    """The source text, ready to import.
+    """Return the source text, ready to import.
 
     Raises: KcalcError for activations that have no exported form.
     """
@@ -69,24 +69,25 @@ def module_text(content: Content, framework: Framework) -> str:
 
 
 def refuse_unwritten(content: Content, where: str) -> None:
-    """Raises: KcalcError for shapings that no table of constants describes.
+    """Raises: KcalcError for shapings that tables of constants cannot describe.
 
-    With mirrored weights (looks linear) or attention.
+    These have mirrored weights (looks linear) or attention.
     """
     instead = 'use kc.to_jax(shaping), or export("json")'
     if content.method == "looks_linear":
         what = "a looks_linear shaping has mirrored weights and pairs of activations"
-        raise KcalcError(f"{what}, which the {where} writer does not write; {instead}")
+        raise KcalcError(f"{what}, which the {where} writer does not support; {instead}")
     for node in content.network.nodes_of(Attend):
         raise KcalcError(
-            f"node {node!r} attends over tokens, which the {where} writer does not write; {instead}"
+            f"node {node!r} attends over tokens, which the {where} writer does not support; "
+            f"{instead}"
         )
 
 
 def _imports(code: str, imports: dict[str, str]) -> str:
-    """The import lines whose word the code uses.
+    """Return the import lines whose word the code uses.
 
-    Standard library, blank line, the rest, each sorted as isort does.
+    The standard library comes first, then a blank line and the rest, sorted as isort does.
     """
     used = [line for word, line in imports.items() if re.search(rf"(?<![\w.]){word}\.", code)]
     standard = [
@@ -100,16 +101,16 @@ def _imports(code: str, imports: dict[str, str]) -> str:
 
 
 def clean(text: Any) -> str:
-    """Text that may stand in a docstring.
+    """Make text safe for a docstring.
 
-    One line, no quotes in threes, no backslashes, nothing unprintable.
+    The result is one line, without triple quotes, backslashes and unprintable characters.
     """
     plain = "".join(c if c.isprintable() else " " for c in str(text))
     return plain.replace("\\", "/").replace('"""', "'''").encode("utf-8", "replace").decode("utf-8")
 
 
 def literal(value: Any) -> str:
-    """A node label as a Python literal."""
+    """Return a node label as a Python literal."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         value = str(value)
     text = repr(value)
@@ -117,7 +118,7 @@ def literal(value: Any) -> str:
 
 
 def wrapped(words: Iterable[str], indent: int) -> str:
-    """Words, each with a comma, in lines of limited width."""
+    """Write words, each with a comma, in lines of limited width."""
     lines, line = [], ""
     for word in words:
         if line and len(line) + len(word) + 2 > WIDTH - indent:
@@ -128,7 +129,7 @@ def wrapped(words: Iterable[str], indent: int) -> str:
 
 
 def header(content: Content, framework: Framework) -> str:
-    """The module's docstring: method, options, conditions with targets and residuals."""
+    """Return the module's docstring: method, options, conditions with targets and residuals."""
     rows = [("condition", "target", "value", "residual")]
     for name, target, value, residual in content.conditions:
         aim = (
@@ -152,7 +153,7 @@ def header(content: Content, framework: Framework) -> str:
         f"normalisation.",
         "",
         *textwrap.wrap(
-            f"Written by kcalc {content.version}; it needs {framework.title} alone. Method: "
+            f"Written by kcalc {content.version}; it needs only {framework.title}. Method: "
             f"{clean(content.settings)}.",
             WIDTH,
         ),
@@ -166,10 +167,10 @@ def header(content: Content, framework: Framework) -> str:
 
 
 def formula(shaped: TransformedActivation) -> str:
-    """The transformed activation in words, for a docstring."""
+    """Describe the transformed activation for a docstring."""
     name = clean(shaped.activation.base.name)[:60]
     if shaped.activation.transformation is None:
-        return f"The activation {name}, as it is."
+        return f"The activation {name}, unchanged."
     a, b, scale, shift = constants(shaped.activation)
     inside = f"{a:.6g} x" if a != 1 else "x"
     inside += f" {'-' if b < 0 else '+'} {abs(b):.6g}" if b else ""
@@ -179,7 +180,7 @@ def formula(shaped: TransformedActivation) -> str:
 
 
 def where_used(nodes: Sequence[Node]) -> str:
-    """The nodes in words, the first few of many."""
+    """List the nodes, only the first few if there are many."""
     names = [clean(node)[:40] for node in nodes]
     if len(names) <= LISTED:
         return f"Node{'s' * (len(names) > 1)}: {', '.join(names)}."
@@ -189,7 +190,7 @@ def where_used(nodes: Sequence[Node]) -> str:
 def function(
     name: str, arguments: str, doc: Sequence[str], lines: Sequence[str], framework: Framework
 ) -> str:
-    """The source of a function."""
+    """Return the source of a function."""
     text = [
         f"    {line}".rstrip()
         for paragraph in doc
@@ -209,7 +210,7 @@ def function(
 
 
 def activation(shaped: TransformedActivation, framework: Framework) -> str:
-    """The function of an activation, and the framework's lines behind it."""
+    """Return the function of an activation, followed by the framework's lines."""
     doc = [formula(shaped), "", where_used(shaped.nodes)]
     lines = body(shaped.activation, framework.dialect)
     source = function(
@@ -220,9 +221,9 @@ def activation(shaped: TransformedActivation, framework: Framework) -> str:
 
 
 def mixture(mixed: WeightedSum, framework: Framework) -> str:
-    """The function of a weighted sum, its inputs in the order of the network's slots."""
+    """Return the function of a weighted sum, with inputs in the order of the network's slots."""
     doc = [
-        "A sum with fixed weights, its inputs in the order of the network.",
+        "A sum with fixed weights; inputs are in the order of the network.",
         "",
         where_used(mixed.nodes),
     ]
@@ -250,7 +251,7 @@ def mixture(mixed: WeightedSum, framework: Framework) -> str:
 
 
 def table(name: str, groups: Sequence[tuple[str, Sequence[Node]]], comment: str) -> str:
-    """A dictionary {node: value}, nodes of one value together."""
+    """Return a dictionary {node: value}, with nodes grouped by value."""
     pieces = []
     for value, nodes in groups:
         line = (
@@ -266,7 +267,7 @@ def table(name: str, groups: Sequence[tuple[str, Sequence[Node]]], comment: str)
 
 
 def tables(content: Content) -> list[str]:
-    """The tables from nodes to functions and numbers."""
+    """Return the tables from nodes to functions and numbers."""
     sigmas = [(f"({digits(w)}, {digits(b)})", nodes) for (w, b), nodes in content.sigmas.items()]
     rows = {
         "ACTIVATIONS": (
@@ -275,7 +276,7 @@ def tables(content: Content) -> list[str]:
         ),
         "SUMS": (
             [(s.name, s.nodes) for s in content.sums],
-            "The weighted sum of every node where branches meet.",
+            "The weighted sum at every node where branches meet.",
         ),
         "SIGMAS": (
             [] if content.plain else sigmas,
@@ -284,7 +285,7 @@ def tables(content: Content) -> list[str]:
         ),
         "SCALES": (
             [(digits(f), nodes) for f, nodes in content.scales.items()],
-            "What fixed multiplications multiply by.",
+            "The factors of fixed multiplications.",
         ),
         "VECTORS": (
             [(digits(size), nodes) for size, nodes in content.vectors.items()],

@@ -1,6 +1,6 @@
 """Expressions as Python source.
 
-a :class:`LanguageTarget` that writes lines, with the function names of one framework.
+A :class:`LanguageTarget` that writes lines, with the function names of one framework.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True)
 class Dialect:
-    """The names of one framework: ``functions`` are templates by key.
+    """The names of one framework: ``functions`` contains templates by key.
 
     ``where`` and ``least`` take values as text.
     """
@@ -52,7 +52,7 @@ class Dialect:
 
     @classmethod
     def of_module(cls, module: str, where: str, least: str, **functions: str) -> Dialect:
-        """NumPy's names in a module, with some of them replaced."""
+        """Use NumPy's names in a module, with some of them replaced."""
         table = {name.replace("arc", "a"): f"{module}.{name}({{}})" for name in SAME}
         table |= {"modulus": f"{module}.abs({{}})", "logaddexp": f"{module}.logaddexp({{}}, {{}})"}
         table["erfc"] = "1 - " + functions.get("erf", "")
@@ -61,19 +61,19 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Text:
-    """Source text and how tightly it binds."""
+    """Source text and its operator precedence."""
 
     text: str
     level: int = ATOM
     literal: bool = False
 
     def at(self, level: int) -> str:
-        """The text as an operand of that level."""
+        """Return the text as an operand of the given precedence."""
         return self.text if self.level >= level else f"({self.text})"
 
 
 def digits(value: float) -> str:
-    """A number as a Python literal: as short as it is, or with 17 significant digits."""
+    """Write a number as a Python literal: the shortest exact form, or 17 significant digits."""
     short = repr(float(value))
     if value == int(value) and abs(value) < 1e15:
         return str(int(value))
@@ -81,7 +81,7 @@ def digits(value: float) -> str:
 
 
 def floating(value: float) -> str:
-    """A number as a literal that is a float."""
+    """Write a number as a literal that is a float."""
     text = digits(value)
     return text if any(mark in text for mark in ".en") else f"{text}.0"
 
@@ -93,12 +93,12 @@ class PythonTarget(LanguageTarget[Text]):
         self.dialect, self.lines, self.count = dialect, [], 0
 
     def assign(self, name: str, text: str) -> Text:
-        """A statement; returns its name."""
+        """Add a statement, and return its name."""
         self.lines.append(f"{name} = {text}")
         return Text(name)
 
     def short(self, value: Text) -> Text:
-        """The value, under a name of its own if its text is long."""
+        """Return the value, under a name if its text is long."""
         return self.keep(value) if len(value.text) > PART else value
 
     def keep(self, value: Text) -> Text:
@@ -207,7 +207,7 @@ class PythonTarget(LanguageTarget[Text]):
 
 
 def fraction(coefficient: sp.Expr) -> tuple[float, float]:
-    """A coefficient as (numerator, denominator).
+    """Return a coefficient as (numerator, denominator).
 
     1/3 as (1, 3), but 1/2 as (.5, 1) and sqrt(2) as (1.4142135623730951, 1).
     """
@@ -223,9 +223,9 @@ def fraction(coefficient: sp.Expr) -> tuple[float, float]:
 
 
 def body(phi: Activation, dialect: Dialect) -> list[str]:
-    """The statements of the function phi(x).
+    """Return the statements of the function phi(x).
 
-    The transformation's constants with 17 digits, the base activation in its stable form.
+    The transformation's constants have 17 digits; the base activation is in its stable form.
     """
     target = PythonTarget(dialect)
     x = Text("x")

@@ -1,9 +1,9 @@
-"""Rewriting of scalar expressions so that they are stable in plain floating point.
+"""Rewrite scalar expressions to be stable in plain floating point.
 
 A stable expression neither overflows nor loses its gradient.
 
-The result uses SymPy's functions and the few below, for which every framework has, or is given, a
-form without overflow.
+The result uses SymPy's functions and the few below. Every framework has a form of these without
+overflow, or is given one.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ class Log1p(sp.Function):
 class Modulus(sp.Function):
     """|u| inside an expression that is smooth at u = 0.
 
-    Because the expression is smooth, the gradient of |u| at u = 0 does not matter.
+    Because of this, the gradient of |u| at u = 0 does not matter.
     """
 
 
 FUNCTIONS: dict[Any, str] = {
     kind: kind.__name__.lower() for kind in (Logistic, Softplus, LogAddExp, Expm1, Log1p, Modulus)
 } | {getattr(sp, name): name for name in ELEMENTARY}
-"""The functions that every writer prints, with the key of each in a writer's table."""
+"""The functions that every writer prints, each with its key in a writer's table."""
 
 
 def stable_form(phi: Activation) -> sp.Expr:
-    """An expression in ``X`` for ``phi`` that does not overflow.
+    """Return an expression in ``X`` for ``phi`` that does not overflow.
 
-    It has the values of ``phi`` in double precision for |x| <= 30, and is finite where phi is up to
+    It equals ``phi`` in double precision for |x| <= 30, and is finite wherever phi is for |x| up to
     1e4.
 
-    Raises: KcalcError for callables, for functions that frameworks do not have, and where no form
+    Raises: KcalcError for callables, for functions that frameworks do not have, and if no form
     without overflow was found.
     """
     phi.refuse_numeric_only("exported code")
@@ -86,7 +86,7 @@ def stable_form(phi: Activation) -> sp.Expr:
 
 
 def constants(phi: Activation) -> tuple[float, float, float, float]:
-    """(input scale, input shift, output scale, output shift) that lead from ``phi.base`` to phi."""
+    """Return (input scale, input shift, output scale, output shift) from ``phi.base`` to phi."""
     t = phi.transformation
     if t is None:
         return 1.0, 0.0, 1.0, 0.0
@@ -116,14 +116,14 @@ def check_functions(expr: sp.Expr, name: str) -> None:
             )
             raise KcalcError(
                 f"activation {name!r}: {str(part)[:60]} cannot be exported; the functions that "
-                f"can are {names}"
+                f"can be are {names}"
             )
 
 
 def _softened(phi: Activation, expr: sp.Expr) -> sp.Expr:
-    """Abs as the plain modulus where phi is continuously differentiable.
+    """Replace Abs by the plain modulus if phi is continuously differentiable.
 
-    Then no gradient depends on its value at 0.
+    Then no gradient depends on the derivative of Abs at 0.
     """
     if not expr.has(sp.Abs) or any(phi.jump_sizes(0)) or any(phi.jump_sizes(1)):
         return expr
@@ -134,9 +134,9 @@ def _softened(phi: Activation, expr: sp.Expr) -> sp.Expr:
 
 
 def stable(expr: Any) -> Any:
-    """The expression with its sums of exponentials written by the functions above.
+    """Rewrite the sums of exponentials in an expression by the functions above.
 
-    Rewritten are sums of exponentials inside logarithms, quotients and differences.
+    These are sums inside logarithms, quotients and differences.
     """
     return _Stable()(expr)
 
@@ -156,9 +156,9 @@ class _Stable(Rewriting):
 
 
 def _exponentials(expr: Any) -> list[tuple[Any, Any]] | None:
-    """[(c, w)] of a sum of c exp(w) with numbers c > 0, a number having w = 0.
+    """Return [(c, w)] of a sum of c exp(w) with numbers c > 0; a plain number has w = 0.
 
-    None for another expression.
+    None for other expressions.
     """
     out: list[tuple[Any, Any]] = []
     for term in sp.Add.make_args(expr):
@@ -190,7 +190,7 @@ def _log(argument: Any) -> Any:
 
 
 def _logistic_argument(base: Any) -> tuple[Any, Any] | None:
-    """(c, w) if the base is c (1 + exp(w))."""
+    """Return (c, w) if the base is c (1 + exp(w))."""
     terms = _exponentials(base)
     if terms is None or len(terms) != 2 or all(w != 0 for _, w in terms):
         return None
@@ -211,9 +211,9 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 def _product(factors: list[Any]) -> Any:
-    """exp(k w) / (1 + exp(w))^n as powers of logistic functions, sinh/cosh as tanh.
+    """Write exp(k w) / (1 + exp(w))^n as powers of logistic functions, and sinh/cosh as tanh.
 
-    Else factor by factor.
+    Other products are rewritten factor by factor.
     """
     for power in factors:
         base, exponent = power.as_base_exp()
@@ -241,13 +241,13 @@ def _product(factors: list[Any]) -> Any:
 
 
 def _exponent(factor: Any, w: Any) -> int:
-    """k if the factor is exp(k w), else 0."""
+    """Return k if the factor is exp(k w), else 0."""
     ratio = sp.cancel(inside(factor) / w) if isinstance(factor, sp.exp) else sp.S.Zero
     return int(ratio) if ratio.is_Integer else 0
 
 
 def _sum(terms: list[Any]) -> Any:
-    """A polynomial by Horner's rule, c exp(w) - c as c expm1(w); else term by term."""
+    """Write a polynomial by Horner's rule, c exp(w) - c as c expm1(w), other sums term by term."""
     expr: Any = sp.Add(*terms)
     if expr.is_polynomial(X) and sp.Poly(expr, X).degree() > 2:
         return sp.horner(expr, X)
@@ -268,9 +268,9 @@ def _sum(terms: list[Any]) -> Any:
 
 
 def _agrees(form: sp.Expr, phi: Activation) -> bool:
-    """Whether the form has the values of phi.
+    """Whether the form agrees with phi.
 
-    Near the origin to 1e-13, and is finite where phi is.
+    It must agree to 1e-13 near the origin, and be finite wherever phi is.
     """
     x = np.concatenate(
         [np.linspace(-REACH, REACH, 1201) + 1e-4, [s * far for far in FAR for s in (1, -1)]]
@@ -290,7 +290,7 @@ def _agrees(form: sp.Expr, phi: Activation) -> bool:
 
 
 def compiled(form: sp.Expr) -> Any:
-    """A stable form as a NumPy function."""
+    """Return a stable form as a NumPy function."""
     special = {
         "Logistic": lambda u: np.exp(-np.logaddexp(0, -u)),
         "Softplus": lambda u: np.logaddexp(0, u),

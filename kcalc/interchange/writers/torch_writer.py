@@ -182,5 +182,5 @@ FRAMEWORK = Framework(
 
 
 def write_torch(content: Content) -> str:
-    """The PyTorch module."""
+    """Write the PyTorch module."""
     return module_text(content, FRAMEWORK)

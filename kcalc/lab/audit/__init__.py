@@ -1,4 +1,4 @@
-"""Audits of models of PyTorch: how they were initialised, what is wrong with that, and where."""
+"""Audits of PyTorch models: how they were initialised, and what is wrong with it."""
 
 from __future__ import annotations
 

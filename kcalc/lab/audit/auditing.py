@@ -1,4 +1,4 @@
-"""One call on a model: what its initialisation does, and what is wrong with it."""
+"""Audit a model in one call: the effects of its initialisation, and its faults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 from ...foundation.plain_arguments import truth
 from . import (  # noqa: F401  (they enter criteria)
     depth,
@@ -30,7 +30,7 @@ from .result import Audit
 from .subject import Subject
 from .tables import block_rows, parameter_rows, totals
 
-PATCH = 0.02  # the sigma given, for the run alone, to parameters that nobody initialised
+PATCH = 0.02  # the sigma given to uninitialised parameters, only for the run
 
 
 def audit(
@@ -41,34 +41,44 @@ def audit(
     also: tuple[str, ...] = (),
     predict: bool = True,
 ) -> Audit:
-    """What the initialisation of a PyTorch model does, and what is wrong with it.
+    """Report the effects and the faults of a PyTorch model's initialisation.
 
-    builder_or_model: a function without arguments that returns a ``torch.nn.Module``, whose run is
-    recorded: the law of every parameter, the line that drew it, what it overwrote; or a module,
-    whose laws are estimated, with standard errors.
+    builder_or_model: a function without arguments that returns a ``torch.nn.Module``, or a module.
+    A builder's run is recorded: the law of every parameter, the line that drew it, and what it
+    overwrote. The laws of a module are estimated, with standard errors.
 
-    example_inputs: a shape (token ids where the model has an ``nn.Embedding``), a tensor, a tuple
-    of these, or a dictionary of them by argument name. None for models of transformers, whose
-    configuration says it.
+    example_inputs: a shape (token ids if the model has an ``nn.Embedding``), a tensor, a tuple of
+    these, or a dictionary of them by argument name. None for transformers models, whose
+    configuration gives it.
 
     recipe: "gpt2", "megatron", "olmo", "deepnorm", "fixup", "t-fixup", "nf-net"; ("mup", the
     builder or the model of a base width); or {pattern of parameter names: a sigma, or "zeros",
-    "lecun", "he", "xavier", "torch"}, where the number of a gain or gate that is constant
-    (LayerScale, ReZero) is its value.
+    "lecun", "he", "xavier", "torch"}. For a gain or gate that is constant (LayerScale, ReZero) the
+    number is its value.
 
-    optimizer: an optimizer of the model, a list of them, or a function that takes the model and
-    returns one or a list.
+    optimizer: an optimizer of the model, a list of them, or a function from the model to one or a
+    list.
 
-    also: codes of criteria that are off by default, "INIT-TRUNC".
+    also: codes of criteria that are off by default, such as "INIT-TRUNC".
 
-    predict: whether the model is also read with :func:`kcalc.read`, and the sizes of stream and
-    logits are predicted by the kernel calculus where it has rules for every layer.
+    predict: whether to read the model with :func:`kcalc.read`, too, and to predict the sizes of
+    stream and logits by the kernel calculus if it has rules for every layer.
 
     Returns: an :class:`kcalc.Audit` with ``.findings``, ``.parameters`` and ``.blocks``. The model
-    is not changed.
+    does not change.
 
     Raises: KcalcError for builders that raise, models that do not run on the examples, meta
     tensors, quantised weights, and models on several devices.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import kcalc as kc
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    >>> found = kc.audit(model, (4, 8))
+    >>> [finding.code for finding in found.findings]
+    []
+
     """
     _import_needed()
     from ...interchange.torch_model import undisturbed
@@ -97,13 +107,10 @@ def audit(
 
 
 def _import_needed() -> None:
-    """Import what every audit needs. Raises: KcalcError where it is missing."""
+    """Import what every audit needs. Raises: KcalcError if it is missing."""
     from ... import interchange  # noqa: F401
 
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise KcalcError("an audit needs PyTorch: pip install 'kcalc[torch]'") from None
+    imported("torch")
 
 
 def _subject(given: Any, example_inputs: Any) -> Subject:
@@ -129,7 +136,7 @@ def _subject(given: Any, example_inputs: Any) -> Subject:
 
 
 def _again(builder: Callable[[], Any]) -> Any:
-    """Another draw of a builder's model, from a seed that the builder cannot set."""
+    """Return another draw of a builder's model, from a seed that the builder cannot set."""
     import torch
 
     torch.manual_seed(SEED + 1)
@@ -141,7 +148,7 @@ def _again(builder: Callable[[], Any]) -> Any:
 
 
 def _patched(model: Any, laws: dict[str, Law]) -> None:
-    """Draw the parameters that nobody initialised, so that the model can be run."""
+    """Draw the uninitialised parameters, which allows running the model."""
     import torch
 
     with torch.no_grad():
@@ -155,21 +162,21 @@ def _gaps(law: Law) -> bool:
 
 
 def _remarks(subject: Subject) -> tuple[str, ...]:
-    """What was not looked at."""
+    """List what was not examined."""
     measured = subject.measured
     program = measured.structure.program
     cut = {name for one in measured.cuts for name in one.names}
     without = [n for n, g in measured.gradients.items() if g is None and n not in cut]
     unread = [n for n in without if not reached(program, n)]
     texts = {
-        "do not reach the result on these inputs": unread,
+        "do not affect the result on these inputs": unread,
         "do not enter the loss of this audit": [n for n in without if n not in unread],
         "are detached copies of others (teachers, target networks)": [
             name for one in measured.cuts if one.kind == "taught" for name in one.names
         ],
-        "get no example (a choice among experts, or attention to one key)": measured.unreached,
+        "receive no example (a choice among experts, or attention to one key)": measured.unreached,
     }
     remarks = [f"{len(n)} parameters {text}: {named(tuple(n))}" for text, n in texts.items() if n]
     if measured.objective.kind == "linear":
-        remarks.append("LOSS-START is not applied: the result is not read as logits")
+        remarks.append("LOSS-START is not applied: the result is not interpreted as logits")
     return tuple(remarks)

@@ -1,4 +1,4 @@
-"""The model that a builder returns, and what keeps a model from being audited."""
+"""The model that a builder returns, and obstacles to auditing it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .held import held
 
 
 def built(builder: Callable[[], Any]) -> Any:
-    """What a builder returns. Raises: KcalcError where it raises, or returns no module."""
+    """Return the result of a builder. Raises: KcalcError if it raises, or returns no module."""
     import torch
 
     try:
@@ -34,21 +34,23 @@ def built(builder: Callable[[], Any]) -> Any:
 
 
 def usable(model: Any) -> Any:
-    """A model that can be run here. Raises: KcalcError naming the obstacle and the remedy."""
+    """Return a model that can run here. Raises: KcalcError naming the obstacle and the remedy."""
     import torch
 
     if isinstance(model, torch.jit.ScriptModule):
-        raise KcalcError("a ScriptModule hides its operations: give the module as it was scripted")
+        raise KcalcError(
+            "a ScriptModule hides its operations: give the module from which it was scripted"
+        )
     for name, module in model.named_modules():
         if ".quantized." in f"{type(module).__module__}.":
             raise KcalcError(
-                f"{name or 'the model'} holds quantised weights ({type(module).__name__}): audit "
-                f"the model before it is quantised"
+                f"{name or 'the model'} contains quantised weights ({type(module).__name__}): "
+                "audit the model before it is quantised"
             )
     tensors = dict(model.named_parameters())
     if not tensors:
         others = [path for path, tensor in held(model).items() if tensor.requires_grad]
-        hint = "; register {}, by nn.ModuleList or nn.Parameter".format(", ".join(others[:3]))
+        hint = "; register {} with nn.ModuleList or nn.Parameter".format(", ".join(others[:3]))
         raise KcalcError(
             f"a {type(model).__name__} has no parameters to audit{hint if others else ''}"
         )
@@ -62,13 +64,13 @@ def usable(model: Any) -> Any:
             )
         if tensor.is_quantized or not (tensor.is_floating_point() or tensor.is_complex()):
             raise KcalcError(
-                f"{name} holds quantised weights ({tensor.dtype}): audit the model before it is "
-                f"quantised"
+                f"{name} contains quantised weights ({tensor.dtype}): audit the model before it "
+                "is quantised"
             )
     devices = {str(t.device) for t in tensors.values()}
     if len(devices) > 1:
         raise KcalcError(
-            f"the parameters are on {', '.join(sorted(devices))}: bring them to one device, "
-            f"model.to('cpu')"
+            f"the parameters are on {', '.join(sorted(devices))}: move them to one device, "
+            "model.to('cpu')"
         )
     return model

@@ -1,4 +1,4 @@
-"""The contractions of data with weights in a run, and the parameters that they read."""
+"""The contractions of data with weights in a run, and their parameters."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .roots import contraction_weight
 class Contraction:
     """A product of data and a weight.
 
-    ``value``: the result; ``data``: the operand; ``parameters``: the names of the parameters that
-    the weight is made of; ``fan_in``: the number of terms in each sum; ``fan_out``: the number of
-    sums that each entry of the data takes part in (without strides); ``axes``: {parameter: the
-    axes that are contracted}, where the weight is a view of it; ``entries``: those of the weight,
-    of one matrix where several are stacked; ``groups``: of a convolution.
+    ``value``: the result; ``data``: the operand; ``parameters``: the names of the parameters in the
+    weight; ``fan_in``: the number of terms in each sum; ``fan_out``: the number of sums that each
+    entry of the data is part of (ignoring strides); ``axes``: {parameter: the axes that are
+    contracted}, if the weight is a view of it; ``entries``: those of the weight, of one matrix if
+    several are stacked; ``groups``: of a convolution.
     """
 
     value: Value
@@ -33,7 +33,7 @@ class Contraction:
 
 
 def contractions(program: Program, parameters: dict[str, Any]) -> list[Contraction]:
-    """All of a run, in their order."""
+    """Return all contractions of a run, in order."""
     found = []
     for value in program.values:
         weight = contraction_weight(value)
@@ -72,15 +72,15 @@ def _contraction(value: Value, weight: Value, parameters: dict[str, Any]) -> Con
 
 
 def _gain(sizes: tuple[int, ...], weight: tuple[int, ...], dims: tuple[int, ...]) -> bool:
-    """Whether a parameter multiplies whole rows of a weight, as standardised weights have it."""
+    """Whether a parameter multiplies whole rows of a weight, as with standardised weights."""
     one = len(sizes) == len(weight) and all(sizes[d] == 1 for d in dims)
     return one and any(weight[d] > 1 for d in dims)
 
 
 def _axes(weight: Any, dims: tuple[int, ...], parameter: Any) -> tuple[int, ...] | None:
-    """The axes of a parameter that a weight's ``dims`` are, by strides where it is a view.
+    """Return the axes of a parameter that correspond to a weight's ``dims``, by strides for views.
 
-    Else by sizes where those are unambiguous; None where they are not.
+    Otherwise by sizes if those are unambiguous; None if they are not.
     """
     if weight.untyped_storage()._cdata == parameter.untyped_storage()._cdata:
         marks = [(weight.stride(d), weight.shape[d]) for d in dims]

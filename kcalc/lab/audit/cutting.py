@@ -1,7 +1,7 @@
-"""Parameters that a run reads and that get no gradient: what cuts them off, and where.
+"""Parameters that a run reads but that get no gradient: what cuts them off, and where.
 
-A parameter is cut off if the graph of gradients of the result, and of what the model keeps in
-attributes (an auxiliary loss), lacks it. Those that the run never reads are not cut off.
+A parameter is cut off if it is missing from the gradient graph of the result and of what the model
+keeps in attributes (an auxiliary loss). Parameters that the run never reads are not cut off.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .reaching import leaf_of, leaves_of_gradients, numeric
 from .roots import contraction_weight
 from .structure import Structure
 
-ALIKE = 0.5  # cosine of a teacher's weights and its student's
+ALIKE = 0.5  # cosine of a teacher's and its student's weights
 SOME = 2**14  # entries that are compared
 SHAPES = DATALESS - {"argmax", "argsort", "floor", "bernoulli", "_local_scalar_dense"}
-"""Operations that read nothing of an array but its shape."""
+"""Operations that read only the shape of an array."""
 
-DEEP, DEEPER = 2, 3  # contractions behind a value that is no head's, and no pooler's, input
+DEEP, DEEPER = 2, 3  # contractions after a value that is not the input of a head or a pooler
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ def cuts(
     gradients: dict[str, Any],
     training: Callable[[], Any],
 ) -> list[Cut]:
-    """What cuts off which parameters.
+    """Find what cuts off which parameters.
 
-    ``gradients``: {parameter: gradient of the objective, or None}, as scripted modules hide their
-    leaves; ``training``: gives the program of a run in training mode, None where that raises.
+    ``gradients``: {parameter: gradient of the objective, or None}, because scripted modules hide
+    their leaves; ``training``: returns the program of a run in training mode, None if that raises.
     """
     program = structure.program
     linked = leaves_of_gradients(program)
@@ -94,7 +94,7 @@ def _balances(structure: Structure, name: str, trainable: dict[str, Any]) -> boo
 
 @dataclass(frozen=True)
 class _Ends:
-    """Indices of results, and {index: line} of what became numbers of Python."""
+    """Indices of results, and {index: line} of values that became Python numbers."""
 
     results: frozenset[int]
     numbers: dict[int, str]
@@ -106,7 +106,10 @@ def _ends(program: Program) -> _Ends:
 
 
 def _cut(program: Program, leaf: Value, ends: _Ends) -> tuple[str, str] | None:
-    """(kind, line) of what stands between a parameter and the result, None where nothing does."""
+    """Return (kind, line) of the obstacle between a parameter and the result.
+
+    None if there is none.
+    """
     before = _behind(program, leaf, numeric)
     found = _first(before, ends.results)
     if found is not None:
@@ -125,7 +128,7 @@ def _cut(program: Program, leaf: Value, ends: _Ends) -> tuple[str, str] | None:
 def _behind(
     program: Program, leaf: Value, passes: Callable[[Value], bool]
 ) -> dict[int, tuple[Value, int]]:
-    """{index of a value made of a leaf: (it, the index of the value before it)}."""
+    """Return {index of a value made from a leaf: (it, the index of the value before it)}."""
     before: dict[int, tuple[Value, int]] = {leaf.index: (leaf, -1)}
     queue = [leaf]
     for value in queue:
@@ -141,7 +144,7 @@ def _first(before: dict[int, Any], ends: Iterable[int]) -> int | None:
 
 
 def _path(before: dict[int, tuple[Value, int]], end: int) -> list[Value]:
-    """The values from a leaf, which is left out, to an end."""
+    """Return the values from a leaf (excluded) to an end."""
     found = []
     while end >= 0:
         value, end = before[end]
@@ -152,10 +155,10 @@ def _path(before: dict[int, tuple[Value, int]], end: int) -> list[Value]:
 def _taught(
     cut: dict[str, Any], trainable: dict[str, Any], linked: dict[int, Any]
 ) -> tuple[str, ...]:
-    """The detached parameters of teachers and target networks: copies of what gets a gradient.
+    """Return the detached parameters of teachers and target networks: copies of trained ones.
 
-    A matrix is a copy if its cosine with one of equal shape and last name is above one half. The
-    other parameters of its module and of modules around it go with it, where the original has them.
+    A matrix is a copy if its cosine with one of the same shape and last name is above one half. So
+    are the other parameters of its module and of the modules around it, if the original has them.
     """
     pairs: set[tuple[str, str]] = set()
     for name, tensor in cut.items():
@@ -186,7 +189,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _prefixes(one: str, other: str) -> list[tuple[str, str]]:
-    """The prefixes, with their dots, of two names with the same ending."""
+    """Return the prefixes, with their dots, of two names with the same ending."""
     first, second = one.split("."), other.split(".")
     found = []
     while first and second and first[-1] == second[-1]:
@@ -199,12 +202,13 @@ def _prefixes(one: str, other: str) -> list[tuple[str, str]]:
 def _dropped(
     structure: Structure, leaves: dict[str, Value], trainable: dict[str, Any]
 ) -> dict[str, str]:
-    """{parameter: line} of layers whose result is thrown away in the middle of a network.
+    """Return {parameter: line} of layers whose result is discarded in the middle of a network.
 
-    The layers of a sum with what they read, which is thrown away, and of several blocks, whose
-    data need two more contractions to the result: fewer would make them heads. Single layers
-    need data before three more, as poolers stand beside heads of two, and are no norms. Left out
-    is the last layer of several whose others are used (the update of edges behind the last block).
+    A discarded sum takes its layers and the layers that they read with it. It must read several
+    blocks, and its data must be followed by at least two more contractions; with fewer, the layers
+    would be heads. Single layers that are not norms need data followed by three more, because
+    poolers exist next to heads of two. The last of several layers is exempt if the others are used
+    (the update of edges after the last block).
     """
     program = structure.program
     if not leaves:
@@ -244,7 +248,7 @@ def _dropped(
 
 
 def _depths(program: Program) -> dict[int, int]:
-    """{index: the largest number of contractions with weights from a value to the result}."""
+    """Return {index: the most contractions with weights from a value to the result}."""
     depths = {value.index: 0 for value in (*program.outputs, *program.kept)}
     for value in reversed(program.values):
         if value.index not in depths:
@@ -257,10 +261,10 @@ def _depths(program: Program) -> dict[int, int]:
 
 
 def _stays(again: Program | None, name: str, kind: str) -> bool:
-    """Whether a parameter is cut off in training mode too.
+    """Whether a parameter is cut off in training mode, too.
 
-    Where that is not known, choices and what is thrown away may be those of a model that finds
-    objects, or has auxiliary heads.
+    If that is unknown, choices and discarded values may belong to an object detector or to
+    auxiliary heads.
     """
     if kind == "taught":
         return True

@@ -1,4 +1,4 @@
-"""INIT-DEPTH-PLACE: the factor for depth stands at weights that read the stream."""
+"""INIT-DEPTH-PLACE: weights that read the stream have the factor for depth."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .subject import Stack, Subject
 
 SHALLOWEST = 4
 RULE = (
-    "L >= 4 blocks; the sigma of a family over the usual one is (2L)^-1/2, L^-1/2 or, in block l, "
-    "(2(l+1))^-1/2 within max(1 %, 4 standard errors); the usual one is that of which most "
-    "families, readout and tables are, scaled or not; no law by fans gives that ratio, no norm "
-    "stands behind the writers, and the family is not of queries or keys alone. "
-    "Error if a family that reads is scaled and one that writes is not, warning if both are scaled"
+    "L >= 4 blocks; the sigma of a family relative to the usual one is (2L)^-1/2, L^-1/2 or, in "
+    "block l, (2(l+1))^-1/2 within max(1 %, 4 standard errors); the usual sigma is that of most "
+    "families, readout and tables, scaled or not; no law by fans gives that ratio, no norm "
+    "follows the writers, and the family does not consist of queries or keys only. Error if a "
+    "family that reads is scaled and one that writes is not, warning if both are scaled"
 )
 
 
 @criterion("INIT-DEPTH-PLACE", "error or warning", RULE)
 def depth_place(subject: Subject) -> Iterator[Finding]:
-    """Readers of a residual stream that are scaled as its writers should be."""
+    """Yield readers of a residual stream that are scaled as its writers should be."""
     for stack in subject.stacks:
         if stack.depth < SHALLOWEST or any(stack.written.values()):
             continue
@@ -54,10 +54,10 @@ def _finding(
         fix = f"scale {named(plain)} by {factor} and leave {named(readers)} at the common sigma"
     else:
         message = (
-            f"{named(readers)} {_verb(readers, 'is', 'are')} scaled by {factor} for depth as the "
-            f"writers of the residual stream are, but {_verb(readers, 'reads', 'read')} the stream"
+            f"{named(readers)} {_verb(readers, 'is', 'are')} scaled by {factor} for depth like "
+            f"the writers of the residual stream, but {_verb(readers, 'reads', 'read')} the stream"
         )
-        fix = f"leave {named(readers)} at the common sigma: the factor for depth is the writers'"
+        fix = f"leave {named(readers)} at the common sigma: only writers need the factor for depth"
     severity = "error" if plain else "warning"
     return Finding("INIT-DEPTH-PLACE", severity, names, message, fix, subject.place(names))
 
@@ -67,21 +67,21 @@ def _verb(families: list[str], one: str, several: str) -> str:
 
 
 def _scores_only(stack: Stack, family: str) -> bool:
-    """Whether a family makes queries or keys and nothing else: T5 scales those by head size."""
+    """Whether a family makes only queries or keys, which T5 scales by head size."""
     roles = set(stack.subject.roles.get(stack.families[family][0], ())) - {"reads"}
     return bool(roles) and roles <= {"query", "key"}
 
 
 def laws_of(stack: Stack, family: str) -> list[Law]:
-    """The laws of a family, block by block."""
+    """Return the laws of a family, block by block."""
     return [stack.subject.laws[name] for name in stack.families[family]]
 
 
 def common_parameter(stack: Stack) -> str | None:
-    """A parameter of the usual sigma: what most weights have, as it is or with a factor for depth.
+    """Return a parameter with the usual sigma, that of most weights with any depth factor.
 
-    The sigma is that of several families, of all writers, or of most of the readers. Of two that
-    as many have, it is the larger one.
+    The sigma is that of several families, of all writers, or of most readers. If two are equally
+    frequent, it is the larger one.
     """
     counts: dict[str, tuple[int, float]] = {}
     laws, writers = stack.subject.laws, [f for f in stack.families if stack.writes(f)]
@@ -108,7 +108,7 @@ def _agree(law: Law, other: Law) -> bool:
 
 
 def _most_readers(stack: Stack) -> str | None:
-    """A parameter of the sigma that most of the readers have, the larger of two as frequent."""
+    """Return a parameter with the sigma of most readers, the larger one in case of a tie."""
     laws = stack.subject.laws
     readers = [names[0] for f, names in stack.families.items() if not stack.writes(f)]
     counts = {
@@ -133,7 +133,7 @@ def _multiples(stack: Stack, family: str, common: str, factors: list[float]) -> 
 
 
 def _depth_factor(stack: Stack, family: str, common: str) -> str | None:
-    """The factor for depth of a family, in words, None where there is none."""
+    """Describe the depth factor of a family; None if it has none."""
     count, depth = len(stack.families[family]), stack.depth
     if count < SHALLOWEST or _by_fans(stack, family, common):
         return None
@@ -149,7 +149,7 @@ def _depth_factor(stack: Stack, family: str, common: str) -> str | None:
 def _by_fans(stack: Stack, family: str, common: str) -> bool:
     """Whether one law by fans gives the sigmas of all blocks of a family, and the common one.
 
-    A table has no fans: there, whether the family's is the table's over the root of a fan.
+    A table has no fans: compare the family's sigma with the table's divided by the root of a fan.
     """
     subject = stack.subject
     names = stack.families[family]

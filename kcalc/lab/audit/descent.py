@@ -1,4 +1,4 @@
-"""Parameters that gradient descent does not move: some steps, each in a fresh copy."""
+"""Parameters that gradient descent does not change: a few steps, each in a fresh copy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .objective import objective
 from .program import unchecked
 
 STEPS = 4
-STEP = 0.01  # size of an update over the size of the parameters
-SMALL = 1e-5  # a gradient over the largest one, below which it may be rounding
-ROUNDING = 1e-3  # of a gradient in 32 bits, what is left of it in 64 bits
+STEP = 0.01  # size of an update relative to the parameters
+SMALL = 1e-5  # size of a gradient relative to the largest one, below which it may be rounding
+ROUNDING = 1e-3  # fraction of a 32-bit gradient that remains in 64 bits
 
 Gradients = dict[str, Any]
 
@@ -22,7 +22,7 @@ Gradients = dict[str, Any]
 def differentiated(
     model: Any, call: Any, classes: bool, seed: int, names: list[str], before: Any = None
 ) -> Gradients:
-    """{parameter: gradient} of one run, None where the loss does not depend on it.
+    """Return {parameter: gradient} of one run; None if the loss does not depend on it.
 
     ``before``: {parameter: the values with which the model runs}.
     """
@@ -41,9 +41,9 @@ def differentiated(
 
 
 def gradients_of(loss: Any, wanted: list[Any]) -> tuple[Any, ...]:
-    """The gradients of a loss, None where it does not depend on a tensor.
+    """Return the gradients of a loss; None if it does not depend on a tensor.
 
-    Raises: KcalcError where the model's own backward pass raises an error.
+    Raises: KcalcError if the model's own backward pass raises an error.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -55,25 +55,26 @@ def gradients_of(loss: Any, wanted: list[Any]) -> tuple[Any, ...]:
         from ...interchange.torch_model import first_line, place
 
         raise KcalcError(
-            f"the gradient of the model's result could not be taken{place(error)}: "
-            f"{first_line(error).rstrip('. ')}; see that its backward pass runs in evaluation mode"
+            f"the gradient of the model's result could not be computed{place(error)}: "
+            f"{first_line(error).rstrip('. ')}; make sure that its backward pass runs in "
+            "evaluation mode"
         ) from error
 
 
 def dense(gradient: Any) -> Any:
-    """A gradient as a dense tensor: tables may have sparse ones."""
+    """Return a gradient as a dense tensor; tables may have sparse ones."""
     return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
 
 
 def dead(
     fresh: Callable[[], Any], call: Any, gradients: Gradients, classes: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Parameters whose gradient is zero now and in the following steps.
+    """Return parameters whose gradient is zero now and in the following steps.
 
-    ``fresh``: makes a copy of the model, which is run once, as models may keep results.
+    ``fresh``: returns a copy of the model, which is run only once, because models may keep results.
 
-    Returns: (those whose gradient is exactly zero, matrices whose gradient is rounding alone:
-    in 64 bits it is less than a thousandth of that in 32 bits).
+    Returns: (those whose gradient is exactly zero, matrices whose gradient is only rounding: in 64
+    bits it is less than a thousandth of that in 32 bits).
     """
     names = [name for name, g in gradients.items() if g is not None and g.numel()]
     zero = {name for name in names if not bool(gradients[name].any())}
@@ -87,7 +88,7 @@ def dead(
             _descend(values, gradients)
             try:
                 call, gradients = _further(fresh, call, classes, step, names, values)
-            except Exception:  # of models that run once, or on some weights alone
+            except Exception:  # models that run only once, or only with some weights
                 return (), ()
             zero = {n for n in zero if gradients[n] is None or not bool(gradients[n].any())}
         known = {name: gradients[name] for name in rounded}
@@ -100,11 +101,14 @@ def dead(
 def _further(
     fresh: Callable[[], Any], call: Any, classes: bool, seed: int, names: list[str], values: Any
 ) -> tuple[Any, Gradients]:
-    """(other inputs, the gradients there); the same inputs where the model takes no others."""
+    """Return (other inputs, the gradients there).
+
+    The same inputs if the model accepts no others.
+    """
     anew = redrawn(call, seed)
     try:
         return anew, differentiated(fresh(), anew, classes, seed, names, values)
-    except Exception:  # of models that take positive numbers alone, or sorted ones
+    except Exception:  # models that accept only positive or sorted numbers
         return call, differentiated(fresh(), call, classes, seed, names, values)
 
 
@@ -113,7 +117,7 @@ def _size(gradient: Any) -> float:
 
 
 def _suspects(gradients: Gradients) -> set[str]:
-    """Matrices in 32 bits whose gradient is far below the largest."""
+    """Return 32-bit matrices whose gradient is far below the largest."""
     import torch
 
     sizes = {n: _size(g) for n, g in gradients.items() if g is not None and g.numel()}
@@ -133,7 +137,7 @@ def _rounded(
     seed: int,
     values: Gradients,
 ) -> set[str]:
-    """The parameters of some gradients, in 32 bits, that all but vanish in 64 bits."""
+    """Return the parameters of some 32-bit gradients that almost vanish in 64 bits."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -149,13 +153,13 @@ def _rounded(
         found = differentiated(
             fresh().double(), pytree.tree_map(wide, call), classes, seed, list(gradients), values
         )
-    except Exception:  # of models that work in one precision alone
+    except Exception:  # models that work only in one precision
         return set()
     return {n for n in gradients if _size(found[n]) < ROUNDING * _size(gradients[n])}
 
 
 def _descend(values: Gradients, gradients: Gradients) -> None:
-    """One step of gradient descent, of a size relative to that of the parameters."""
+    """Take a step of gradient descent whose size is relative to that of the parameters."""
     moved = {n: g for n, g in gradients.items() if g is not None}
     size = math.sqrt(sum(float(values[n].float().square().sum()) for n in moved))
     slope = math.sqrt(sum(float(g.float().square().sum()) for g in moved.values()))

@@ -1,4 +1,4 @@
-"""INIT-MISSED: one block's weight that the function which draws all weights has missed."""
+"""INIT-MISSED: one block's weight that the function which draws all weights missed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from .findings import Finding, criterion, named
 from .laws import Law, differ
 from .subject import Subject, families
 
-FAR = 1.1  # a law whose sigma is nearer than this ratio to those of the others does no harm
-FEWEST = 2  # members of a family of a finished model that agree
-NEAR = 0.9  # of the bound of a uniform law, what the largest of many entries is above
+FAR = 1.1  # a sigma closer than this ratio to those of the others does no harm
+FEWEST = 2  # members of a family in a finished model that must agree
+NEAR = 0.9  # fraction of a uniform law's bound that the largest of many entries exceeds
 
 
 @criterion(
     "INIT-MISSED",
     "warning",
     "of the weights of one name, role and shape in all blocks, fewer than half have the law that "
-    "their layer drew, also by reset_parameters, of another sigma (10 %) than the others, which "
-    "one line drew anew; of a finished model: one has PyTorch's uniform law, and at least two "
-    "others one other sigma",
+    "their layer drew, also by reset_parameters, with another sigma (10 %) than the others, "
+    "which one line drew anew; in a finished model: one has PyTorch's uniform law, and at least "
+    "two others share another sigma",
 )
 def missed(subject: Subject) -> Iterator[Finding]:
-    """Weights that escaped ``apply(init)``."""
+    """Yield weights that escaped ``apply(init)``."""
     found: list[str] = []
     for names in families(subject.contracted).values():
         alike: dict[Any, list[str]] = {}
@@ -43,11 +43,11 @@ def missed(subject: Subject) -> Iterator[Finding]:
         "INIT-MISSED",
         "warning",
         tuple(found),
-        f"{named(found)} {'keeps' if len(found) == 1 else 'keep'} the law that the layer drew, of "
-        f"sigma {subject.laws[found[0]].sigma:.3g}, and {named(others)} of the other blocks were "
-        f"drawn anew, with sigma {subject.laws[others[0]].sigma:.3g}",
-        "apply the function that draws all weights after the last layer is made, and see that it "
-        "knows the layer's class and name",
+        f"{named(found)} {'keeps' if len(found) == 1 else 'keep'} the law that the layer drew, "
+        f"with sigma {subject.laws[found[0]].sigma:.3g}, but {named(others)} of the other blocks "
+        f"were drawn anew, with sigma {subject.laws[others[0]].sigma:.3g}",
+        "apply the function that draws all weights after the last layer is made, and check that "
+        "it knows the layer's class and name",
         subject.place(found),
     )
 
@@ -57,7 +57,7 @@ def _peers(subject: Subject, name: str) -> tuple[str, ...]:
 
 
 def _left(subject: Subject, names: list[str]) -> list[str]:
-    """The members of a family that have escaped, none where that is not clear."""
+    """Return the members of a family that have escaped; none if that is unclear."""
     laws = {name: subject.laws[name] for name in names}
     if subject.again is None:
         return _left_by_size(subject, laws)
@@ -74,7 +74,7 @@ def _left(subject: Subject, names: list[str]) -> list[str]:
 
 
 def _left_by_size(subject: Subject, laws: dict[str, Law]) -> list[str]:
-    """Of a finished model: the one member that has PyTorch's law where the others agree."""
+    """Return, for a finished model, the one member with PyTorch's law if the others agree."""
     odd = [name for name in laws if _by_default(subject, name)]
     others = [law for name, law in laws.items() if name not in odd]
     if len(odd) != 1 or len(others) < FEWEST:

@@ -1,4 +1,4 @@
-"""Example inputs of a model: as given, from shapes, or from the model's own configuration."""
+"""Example inputs of a model: as given, from shapes, or from the model's configuration."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ADVICE = (
 
 
 def arguments(model: Any, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and the keyword arguments of one call.
+    """Return the positional and the keyword arguments of one call.
 
-    Shapes become token ids where the model looks them up in a table, else normal numbers.
+    Shapes become token ids if the model looks them up in a table, else normal random numbers.
 
-    Raises: KcalcError where there are no examples and the model has no configuration that says.
+    Raises: KcalcError if there are no examples and no configuration that gives them.
     """
     from ...interchange import by_name, listed
 
@@ -48,10 +48,10 @@ def _tensor(model: Any, value: Any, where: Any) -> Any:
 
 
 def _vocabulary(model: Any) -> int | None:
-    """The rows of the table in which a model looks up its input, None where it has no table.
+    """Return the number of rows of the table that looks up the input; None if there is no table.
 
-    They are ``vocab_size`` of a configuration, or those of the first ``nn.Embedding``. Models whose
-    configuration names other inputs than ids have none.
+    This is ``vocab_size`` of a configuration, or belongs to the first ``nn.Embedding``. Models
+    whose configuration names inputs other than ids have no table.
     """
     import torch
 
@@ -67,7 +67,7 @@ def _vocabulary(model: Any) -> int | None:
 
 
 def _configured(model: Any) -> dict[str, Any]:
-    """Inputs that the configuration of a model of transformers asks for."""
+    """Return inputs from the configuration of a transformers model."""
     import torch
 
     from ...interchange.torch_model import drawn_ids
@@ -79,7 +79,7 @@ def _configured(model: Any) -> dict[str, Any]:
     count = getattr(text, "vocab_size", None)
     if main == "input_ids" and isinstance(count, int):
         longest = int(getattr(text, "max_position_embeddings", None) or 2 * TOKENS)
-        longest = longest if longest > 0 else 2 * TOKENS  # XLNet says -1: there is no longest
+        longest = longest if longest > 0 else 2 * TOKENS  # XLNet has -1: there is no maximum
         padding = getattr(text, "pad_token_id", None)
         if isinstance(padding, int) and 0 <= padding < longest - 2:
             longest -= padding + 1  # RoBERTa counts positions from there
@@ -95,7 +95,7 @@ def _configured(model: Any) -> dict[str, Any]:
     size = getattr(config, "image_size", None)
     if main == "pixel_values" and size:
         return {"pixel_values": _pixels(config, size, random)}
-    raise KcalcError(f"a {type(model).__name__} does not say what its inputs are: {ADVICE}")
+    raise KcalcError(f"the inputs of a {type(model).__name__} are unknown: {ADVICE}")
 
 
 def _pixels(config: Any, size: Any, random: Any) -> Any:
@@ -107,9 +107,9 @@ def _pixels(config: Any, size: Any, random: Any) -> Any:
 
 
 def redrawn(inputs: Any, seed: int) -> Any:
-    """The inputs with the rows of every tensor permuted and its numbers drawn anew.
+    """Return the inputs with the rows of every tensor permuted and its numbers drawn anew.
 
-    Token ids are permuted among all places; other whole numbers stay.
+    Token ids are permuted among all places; other whole numbers do not change.
     """
     import torch
     from torch.utils import _pytree as pytree

@@ -1,4 +1,4 @@
-"""Findings, and the table of criteria that give them."""
+"""Findings, and the table of criteria that produce them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .subject import Subject, families
 
 SEVERITIES = ("note", "warning", "error")
 CHANGED = "LOCK-CHANGED"
-"""The code of differences from a lock file, which no criterion gives."""
+"""The code of differences from a lock file, which no criterion produces."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong with a model's initialisation.
+    """A fault in a model's initialisation.
 
-    ``code``: of the table of criteria; ``severity``: "error", "warning" or "note"; ``parameters``:
-    the names of the parameters that it is about; ``message``: what was found; ``fix``: what to do;
-    ``place``: file and line where the parameters were last written, as in "model.py:12"; "" where
-    it is not known.
+    ``code``: from the table of criteria; ``severity``: "error", "warning" or "note";
+    ``parameters``: the names of the affected parameters; ``message``: the fault; ``fix``: the
+    remedy; ``place``: file and line where the parameters were last written, such as "model.py:12";
+    "" if unknown.
     """
 
     code: str
@@ -36,7 +36,7 @@ class Finding:
         return f"{self.severity} {self.code}: {self.message}{where}; {self.fix}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding as plain data."""
+        """Return the finding as plain data."""
         return {
             "code": self.code,
             "severity": self.severity,
@@ -62,9 +62,10 @@ CRITERIA: dict[str, Criterion] = {}
 
 
 def criterion(code: str, severity: str, rule: str, standard: bool = True) -> Callable[..., Any]:
-    """Enter a function into the table under a code.
+    """Add a function to the table under a code.
 
-    ``severity``: in words, for the table; ``standard``: False for one that is applied on request.
+    ``severity``: in words, for the table; ``standard``: False for criteria that are applied on
+    request.
     """
 
     def enter(function: Callable[[Subject], Iterator[Finding]]) -> Any:
@@ -75,7 +76,10 @@ def criterion(code: str, severity: str, rule: str, standard: bool = True) -> Cal
 
 
 def findings_of(subject: Subject, also: tuple[str, ...] = ()) -> tuple[Finding, ...]:
-    """What all criteria find, the worst first; ``also``: codes that are off by default."""
+    """Return the findings of all criteria, the worst first.
+
+    ``also``: codes that are off by default.
+    """
     found = [
         finding
         for entry in CRITERIA.values()
@@ -86,7 +90,7 @@ def findings_of(subject: Subject, also: tuple[str, ...] = ()) -> tuple[Finding, 
 
 
 def known_codes(codes: Any, what: str) -> tuple[str, ...]:
-    """Codes, one or several. Raises: KcalcError for one that is not in the table."""
+    """Return codes, one or several. Raises: KcalcError for one that is not in the table."""
     known = [*CRITERIA, CHANGED]
     if not isinstance(codes, str | list | tuple | set | frozenset):
         raise KcalcError(f"{what} must be codes of findings, got {glimpse(codes)}")
@@ -98,18 +102,18 @@ def known_codes(codes: Any, what: str) -> tuple[str, ...]:
 
 
 def named(names: tuple[str, ...] | list[str], most: int = 3) -> str:
-    """Parameters in a message: the first families by their forms, and how many more there are."""
+    """Name parameters in a message: the first families by form, and the number of others."""
     texts = forms(names)
     more = sum(len(members) for members in list(families(names).values())[most:])
     return ", ".join(texts[:most]) + (f" and {more} more" if more else "")
 
 
 def forms(names: tuple[str, ...] | list[str]) -> list[str]:
-    """Each family by its form and size, or by the name of its one member."""
+    """Return each family by its form and size, or by the name of its one member."""
     found = families(names).items()
     return [f"{form} ({len(n)})" if len(n) > 1 else next(iter(n)) for form, n in found]
 
 
 def part(form: str, names: tuple[str, ...]) -> str:
-    """A part of a model in a message: a parameter by its name, modules with their size."""
+    """Name a part of a model in a message: a parameter by its name, modules with their size."""
     return names[0] if len(names) == 1 else f"{form} ({len(names)} parameters)"

@@ -1,4 +1,4 @@
-"""Sigmas that follow from a fan which ignores groups, though no initialiser was given the fan."""
+"""Sigmas from a fan that ignores groups, although no initialiser was given the fan."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .subject import Subject
 USUAL = (1 / 3, 1.0, 2.0, 25 / 9, 9 / 16, *(2 / (1 + slope**2) for slope in (0.01, 0.1, 0.2)))
 """Variances times fan: PyTorch's law, the gains of linear, ReLU, tanh, SELU and leaky layers."""
 
-EXACT = 1e-5  # relative: of sigmas that are computed
+EXACT = 1e-5  # relative, for computed sigmas
 BY_HAND = ("normal", "uniform", "trunc_normal")
 
 
 def ignored_groups(subject: Subject, name: str) -> tuple[str, float, float] | None:
-    """(the fan's name, the fan that was used, the true one) of a grouped weight drawn by hand.
+    """Return (the fan's name, the fan used, the true one) of a grouped weight drawn by hand.
 
-    The variance c / fan is that of a fan which counts all groups, and c is a usual one or that of
-    two other weights drawn by the same line, of different fans. None where the true fan fits
-    too, with any usual c.
+    The variance c / fan uses a fan that counts all groups. c is a usual value or that of two other
+    weights with different fans drawn by the same line. None if the true fan also fits with some
+    usual c.
     """
     law, groups = subject.laws[name], _groups(subject, name)
     if groups < 2 or law.place == "" or law.name not in BY_HAND or not law.sigma > 0:
@@ -38,7 +38,7 @@ def ignored_groups(subject: Subject, name: str) -> tuple[str, float, float] | No
 
 
 def _groups(subject: Subject, name: str) -> int:
-    """The groups of a convolution, or the matrices of a stack."""
+    """Return the groups of a convolution, or the matrices of a stack."""
     used, parameter = subject.contracted[name], subject.parameters[name]
     if used.value.op == "convolution":
         return used.groups

@@ -1,4 +1,4 @@
-"""Tensors that a model holds in plain attributes, which PyTorch does not register."""
+"""Tensors in plain attributes of a model, which PyTorch does not register."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ DEEPEST = 5  # containers within containers
 
 
 def held(model: Any) -> dict[str, Any]:
-    """{path: tensor} of what a model holds in plain attributes: lists, dictionaries, objects.
+    """Return {path: tensor} of a model's plain attributes: lists, dictionaries, objects.
 
-    These are the tensors that are neither parameters nor buffers.
+    These tensors are neither parameters nor buffers.
     """
     import torch
 
@@ -29,9 +29,9 @@ def held(model: Any) -> dict[str, Any]:
 
 
 def returned(result: Any) -> list[Any]:
-    """The tensors of a model's result: of nests, distributions, data classes; of one object.
+    """Return the tensors in a model's result: in nests, distributions, data classes, or one object.
 
-    Other objects within a nest may keep what is no result (keys and values for later tokens).
+    Other objects within a nest may contain more than results (keys and values for later tokens).
     """
     import torch
     from torch.utils import _pytree as pytree
@@ -52,7 +52,7 @@ def returned(result: Any) -> list[Any]:
 
 
 def _carries(value: Any) -> bool:
-    """Whether an object is made to carry results."""
+    """Whether an object is meant to carry results."""
     import torch
 
     kinds = torch.distributions.Distribution | torch.distributions.Transform
@@ -60,7 +60,7 @@ def _carries(value: Any) -> bool:
 
 
 def _hold(value: Any, path: str, seen: set[int], found: dict[str, Any], left: int) -> None:
-    """Enter the tensors that a value holds."""
+    """Add the tensors in a value."""
     import torch
 
     if left == 0 or id(value) in seen or isinstance(value, str | bytes | int | float | type):
@@ -74,7 +74,7 @@ def _hold(value: Any, path: str, seen: set[int], found: dict[str, Any], left: in
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """(what follows in the path, item) for the items of a container."""
+    """Yield (the next part of the path, item) for the items of a container."""
     import torch
 
     if isinstance(value, torch.nn.Module):

@@ -1,4 +1,4 @@
-"""PARAM-HIDDEN: weights that take part in a run, and that ``parameters()`` does not list."""
+"""PARAM-HIDDEN: weights that take part in a run but are missing from ``parameters()``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .subject import Subject
 
 TEXTS = {
     "held": (
-        "the result depends on {}, which parameters() does not list: no optimizer moves it, and no "
-        "checkpoint keeps it",
+        "the result depends on {}, which parameters() does not list: no optimizer trains it, and "
+        "no checkpoint saves it",
         "register it: nn.Parameter for a tensor, nn.ModuleList or nn.ModuleDict for layers in a "
-        "list or a dictionary; where it is meant, set requires_grad=False",
+        "list or a dictionary; if this is intended, set requires_grad=False",
     ),
     "made": (
         "forward() makes {} anew in every run, and parameters() does not list it: no optimizer "
-        "moves it",
+        "trains it",
         "make it in __init__, as an attribute of the module",
     ),
     "late": (
@@ -29,17 +29,17 @@ TEXTS = {
         "make it in __init__, or run the model once before its optimizer and its audit",
     ),
 }
-"""What to say of weights that are held, or made by a run, and what to do."""
+"""Messages and fixes for weights in attributes, or made by a run."""
 
 
 @criterion(
     "PARAM-HIDDEN",
     "error or warning",
-    "a tensor that requires a gradient gets one from the result, is no input and not made of one, "
-    "and parameters() does not list it; warning: a module that the first run makes",
+    "a tensor that requires a gradient gets one from the result, is not an input or computed "
+    "from one, and parameters() does not list it; warning: a module that the first run makes",
 )
 def hidden(subject: Subject) -> Iterator[Finding]:
-    """Weights that no optimizer will see."""
+    """Yield weights that no optimizer will see."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, kind, place in _unlisted(subject):
         groups.setdefault((kind, place), []).append(name)
@@ -51,7 +51,7 @@ def hidden(subject: Subject) -> Iterator[Finding]:
 
 
 def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
-    """(name, kind, place) of the weights that ``parameters()`` does not list."""
+    """Yield (name, kind, place) of the weights that ``parameters()`` does not list."""
     program = subject.measured.structure.program
     listed = {id(p) for p in subject.parameters.values()}
     after = {id(p): name for name, p in subject.model.named_parameters()}
@@ -75,9 +75,9 @@ def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
 
 
 def _made_before(subject: Subject) -> Iterator[tuple[str, str, str]]:
-    """Tensors that the builder has computed of weights which nobody lists: ``Parameter(w) * 0.1``.
+    """Yield tensors that the builder computed from unlisted weights: ``Parameter(w) * 0.1``.
 
-    The copy that runs holds them without their history.
+    The copy that runs contains them without their history.
     """
     program, original = subject.measured.structure.program, subject.original
     listed = {id(p) for p in original.parameters()}
@@ -94,7 +94,7 @@ def _made_before(subject: Subject) -> Iterator[tuple[str, str, str]]:
 
 
 def _kind(value: Value, tensor: Any, program: Program, late: bool) -> str:
-    """ "held", "made" or "late"; "" for what is made of inputs or of parameters, and for noise."""
+    """Return "held", "made" or "late"; "" for noise and for values of inputs or parameters."""
     import torch
 
     if value.op in ("constant", "buffer"):
@@ -109,7 +109,7 @@ def _kind(value: Value, tensor: Any, program: Program, late: bool) -> str:
 
 
 def _weighs(value: Value, program: Program) -> bool:
-    """Whether a value, or a view of it, is multiplied with data by a contraction."""
+    """Whether a contraction multiplies a value, or a view of it, with data."""
     stack = [value]
     while stack:
         for reader in program.readers.get(stack.pop().index, ()):

@@ -19,7 +19,7 @@ DEEP_CUT = 8.0  # standard deviations
 
 @criterion("INIT-NEVER", "error", "NaN is left where uninitialised memory was filled with it")
 def never(subject: Subject) -> Iterator[Finding]:
-    """Parameters that no code wrote, or not wholly."""
+    """Yield parameters that no code wrote completely."""
     names = tuple(
         name
         for name, law in subject.laws.items()
@@ -33,14 +33,15 @@ def never(subject: Subject) -> Iterator[Finding]:
                 "INIT-NEVER",
                 "error",
                 members,
-                f"nothing initialises {text}{named(members)}: what stood in the memory is kept",
+                f"nothing initialises {text}{named(members)}: the previous contents of the memory "
+                "stay",
                 "initialise it where it is made, or in the model's function that draws all weights",
                 subject.laws[members[0]].made or subject.place(members),
             )
 
 
 def _gap(subject: Subject, names: tuple[str, ...]) -> str:
-    """In words how many entries of some parameters are unwritten."""
+    """Say how many entries of some parameters are unwritten."""
     if not names:
         return ""
     tensors = [subject.original.get_parameter(name) for name in names]
@@ -52,11 +53,11 @@ def _gap(subject: Subject, names: tuple[str, ...]) -> str:
     "INIT-COPY",
     "warning",
     "trainable matrices, or the matrices of a stack, are equal bit for bit within a draw and "
-    "differ between two seeds (torch.manual_seed is without effect in the second draw); of a "
-    "finished model: are equal, and their entries are not correlated with their neighbours",
+    "differ between two seeds (torch.manual_seed has no effect in the second draw); in a "
+    "finished model: they are equal, and their entries are not correlated with their neighbours",
 )
 def copies(subject: Subject) -> Iterator[Finding]:
-    """Layers that start as copies of one another."""
+    """Yield layers that start as copies of one another."""
     groups, stacked = _equal_groups(subject), _equal_slices(subject)
     if (groups or stacked) and subject.again is not None:
         other = dict(subject.again().named_parameters())
@@ -91,7 +92,7 @@ def copies(subject: Subject) -> Iterator[Finding]:
 
 
 def _equal_slices(subject: Subject) -> list[str]:
-    """The trainable stacks of matrices, read by a product, whose matrices are equal."""
+    """Return the trainable stacks of matrices, read by a product, whose matrices are equal."""
     return [
         name
         for name, contraction in subject.contracted.items()
@@ -107,7 +108,7 @@ def _equal_slices(subject: Subject) -> list[str]:
 
 
 def _equal_groups(subject: Subject) -> list[tuple[str, ...]]:
-    """The trainable random matrices that are equal, group by group."""
+    """Return the trainable random matrices that are equal, group by group."""
     marks: dict[Any, list[str]] = {}
     memory: set[int] = set()
     taught = {n for cut in subject.measured.cuts if cut.kind == "taught" for n in cut.names}
@@ -142,7 +143,7 @@ def _equal(one: Any, other: Any) -> bool:
 def _looks_drawn(tensor: Any) -> bool:
     """Whether neighbours in a matrix are uncorrelated within five standard errors.
 
-    A matrix of which most entries are one number (an identity) is not drawn.
+    A matrix with most entries equal (an identity) is not random.
     """
     matrix = tensor.detach().double().flatten(1)
     if float((matrix == matrix.median()).double().mean()) > 0.5:
@@ -162,7 +163,7 @@ def _looks_drawn(tensor: Any) -> bool:
     "are equal and not zero",
 )
 def rows_alike(subject: Subject) -> Iterator[Finding]:
-    """Units that start equal and stay so."""
+    """Yield units that start equal and stay equal."""
     alike = []
     for name, contraction in subject.contracted.items():
         weight, axes = subject.parameters[name], contraction.axes.get(name)
@@ -195,13 +196,13 @@ def _same_rows(tensor: Any, axes: tuple[int, ...], tolerance: float) -> bool:
 @criterion(
     "INIT-FAN",
     "warning or note",
-    "builder alone: the fan that the initialiser used, over that of the contraction in the run, is "
-    "outside 2/3 ... 3/2 (fan_in: fan_in; fan_out: either, as PyTorch's fan_out is the "
-    "contraction's fan_in for x @ w; Xavier: their sum); of a grouped weight drawn by hand: sigma "
-    "follows from a fan that counts all groups; note: a norm behind it hides the scale",
+    "builder only: the fan that the initialiser used, divided by that of the contraction in the "
+    "run, is outside 2/3 ... 3/2 (fan_in: fan_in; fan_out: either, as PyTorch's fan_out is the "
+    "contraction's fan_in for x @ w; Xavier: their sum); for a grouped weight drawn by hand: "
+    "sigma follows from a fan that counts all groups; note: a norm after it hides the scale",
 )
 def fans(subject: Subject) -> Iterator[Finding]:
-    """Fans taken from the wrong axes of a weight."""
+    """Yield fans computed from the wrong axes of a weight."""
     off: dict[tuple[str, str], dict[str, tuple[str, float, float]]] = {}
     for name, contraction in subject.contracted.items():
         wrong = _wrong_fan(subject, name, contraction)
@@ -215,8 +216,8 @@ def fans(subject: Subject) -> Iterator[Finding]:
             "INIT-FAN",
             severity,
             names,
-            "the initialiser took a fan that is not the contraction's: " + _fans(members),
-            "give the fan of the contraction in the run; where it has groups, that of one group",
+            "the initialiser used a fan that is not the contraction's: " + _fans(members),
+            "give the fan of the contraction in the run; with groups, that of one group",
             subject.place(names),
         )
 
@@ -224,7 +225,7 @@ def fans(subject: Subject) -> Iterator[Finding]:
 def _wrong_fan(
     subject: Subject, name: str, contraction: Contraction
 ) -> tuple[str, float, float] | None:
-    """(the mode, the fan that was used, the true one) of a weight, None where it is right."""
+    """Return (the mode, the fan that was used, the true one) of a weight; None if it is right."""
     used = subject.laws[name].fan
     if contraction.transposed or subject.parameters[name].ndim < 2:
         return None
@@ -250,7 +251,7 @@ def _wrong_fan(
 
 
 def _multiplied(name: str, contraction: Contraction) -> bool:
-    """Whether a weight is a product of a parameter and another, as queries that are learnt are."""
+    """Whether a weight is a product of a parameter and another one, like learnt queries."""
     stack = [contraction_weight(contraction.value)]
     while stack:
         value = stack.pop()
@@ -262,13 +263,13 @@ def _multiplied(name: str, contraction: Contraction) -> bool:
 
 
 def _normed(subject: Subject, contraction: Contraction) -> bool:
-    """Whether a norm stands right behind a contraction and hides its scale."""
+    """Whether a norm follows immediately after a contraction and hides its scale."""
     readers = subject.measured.structure.program.readers.get(contraction.value.index, [])
     return bool(readers) and all(reader.op in NORMS for reader in readers)
 
 
 def _fans(members: dict[str, tuple[str, float, float]]) -> str:
-    """In words which fans were taken, those of like weights together."""
+    """Describe which fans were used, with those of similar weights together."""
     alike: dict[tuple[str, float, float], list[str]] = {}
     for name, fan in members.items():
         alike.setdefault(fan, []).append(name)
@@ -276,7 +277,7 @@ def _fans(members: dict[str, tuple[str, float, float]]) -> str:
     for (mode, given, true), names in list(alike.items())[:MOST]:
         text = "fan_in + fan_out" if mode == "fan_sum" else mode
         texts.append(
-            f"{named(names)} {text} = {given:g}, and in the run it is {true:g}, so that sigma is "
+            f"{named(names)} {text} = {given:g}, but in the run it is {true:g}, so sigma is "
             f"{_times(given, true)}"
         )
     more = sum(map(len, list(alike.values())[MOST:]))
@@ -284,7 +285,7 @@ def _fans(members: dict[str, tuple[str, float, float]]) -> str:
 
 
 def _times(given: float, true: float) -> str:
-    """In words how far the sigma of one fan is from that of another."""
+    """Say how far the sigma of one fan is from that of another."""
     ratio = (given / true) ** 0.5
     return f"{ratio:.3g} times too small" if ratio > 1 else f"{1 / ratio:.3g} times too large"
 
@@ -292,8 +293,7 @@ def _times(given: float, true: float) -> str:
 @criterion(
     "INIT-TRUNC",
     "note",
-    "builder alone, on request: a truncated normal law is cut beyond 8 sigma, so that nothing is "
-    "cut",
+    "builder only, on request: a truncated normal law is cut beyond 8 sigma, which cuts nothing",
     standard=False,
 )
 def truncation(subject: Subject) -> Iterator[Finding]:

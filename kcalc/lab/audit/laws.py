@@ -1,4 +1,4 @@
-"""The law from which a parameter was drawn: recorded by a builder's run, or estimated."""
+"""The law of a parameter's initial values: recorded in a builder's run, or estimated."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-MOST = 2**19  # entries of which moments are taken: of larger tensors, every so many-th
-EXACT = 0.01  # relative: what two recorded standard deviations may differ by
+MOST = 2**19  # entries used for moments; larger tensors are sampled at equal steps
+EXACT = 0.01  # relative: allowed difference of two recorded standard deviations
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,10 @@ class Law:
 
     ``name``: "normal", "trunc_normal", "uniform", "kaiming_uniform", "constant", "computed",
     "uninitialised", "measured" ...; ``sigma``: the standard deviation of an entry; ``error``: its
-    standard error, 0 where the law was recorded; ``mean``; ``cut``: the distance of the truncation
-    from the mean in standard deviations of the untruncated law; ``fan``: (the mode, the fan) that
-    a law by fans used; ``place``: "file:line" of the call; ``made``: that of the memory, where
-    it was made without numbers; ``replaced``: the laws that it overwrote.
+    standard error, 0 if the law was recorded; ``mean``; ``cut``: the distance of the truncation
+    from the mean in standard deviations of the untruncated law; ``fan``: (the mode, the fan) that a
+    law by fans used; ``place``: "file:line" of the call; ``made``: that of the allocation, if the
+    memory was allocated without numbers; ``replaced``: the laws that it overwrote.
     """
 
     name: str
@@ -37,23 +37,23 @@ class Law:
 
     @property
     def size(self) -> str:
-        """In words: the standard deviation, of a constant its value."""
+        """Describe the standard deviation, or for a constant its value."""
         if self.name == "constant":
             return f"the value {self.mean:.4g}"
         return f"sigma {self.sigma:.4g}"
 
     @property
     def partly_written(self) -> bool:
-        """Whether a recorded law left entries that are NaN."""
+        """Whether a recorded law left NaN entries."""
         return self.place != "" and math.isnan(self.sigma) and math.isnan(self.mean)
 
     def scaled(self, factor: float, place: str) -> Law:
-        """The law of ``factor`` times the parameter, written at ``place``."""
+        """Return the law of ``factor`` times the parameter, written at ``place``."""
         sigma, mean = self.sigma * abs(factor), self.mean * factor
         return replace(self, sigma=sigma, mean=mean, place=place, fan=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The law as plain data."""
+        """Return the law as plain data."""
         return {
             "name": self.name,
             "sigma": self.sigma if math.isfinite(self.sigma) else None,
@@ -65,7 +65,7 @@ class Law:
 
 
 def truncated_moments(std: float, low: float, high: float) -> tuple[float, float]:
-    """The mean and the standard deviation of a normal law of mean 0 cut at ``low`` and ``high``.
+    """Return mean and standard deviation of a normal law of mean 0 cut at ``low`` and ``high``.
 
     With a = low / std, b = high / std and Z = Phi(b) - Phi(a):
     mean = std (phi(a) - phi(b)) / Z,
@@ -84,7 +84,7 @@ def truncated_moments(std: float, low: float, high: float) -> tuple[float, float
 
 
 def estimated(tensor: Any) -> Law:
-    """The law of a tensor from its entries: standard deviation and standard error.
+    """Estimate the law of a tensor from its entries: standard deviation and standard error.
 
     The standard error of a standard deviation s from n entries of kurtosis k is
     s sqrt((k - 1) / (4 n)).
@@ -107,7 +107,7 @@ def estimated(tensor: Any) -> Law:
 
 
 def differ(one: Law, sigma: float, relative: float = EXACT, errors: float = 4.0) -> bool:
-    """Whether a law's sigma is off a value by more than both allowances."""
+    """Whether a law's sigma differs from a value by more than both tolerances."""
     allowed = max(relative * sigma, errors * one.error)
     return not abs(one.sigma - sigma) <= allowed
 

@@ -1,4 +1,4 @@
-"""Lock files: the laws and sigmas of a model, and what a later version of it changed."""
+"""Lock files: the laws and sigmas of a model, and what changed in a later version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = "kcalc.audit-lock/1"
 
 
 def lock_text(name: str, rows: Sequence[ParameterRow]) -> str:
-    """The text of a lock file."""
+    """Return the text of a lock file."""
     entries = {
         row.name: {
             "shape": list(row.shape),
@@ -53,7 +53,7 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise KcalcError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise KcalcError(
-            f"{path} is no lock file of an audit; write one: kcalc audit ... --lock {path}"
+            f"{path} is not a lock file of an audit; write one: kcalc audit ... --lock {path}"
         ) from None
     return entries
 
@@ -63,14 +63,14 @@ def changes(
     shapes: Mapping[str, tuple[int, ...]],
     baseline: str | os.PathLike[str],
 ) -> tuple[Finding, ...]:
-    """Parameters that came, went, or have another shape, law, sigma or mean than in a lock file.
+    """Return parameters that were added, removed, or differ in shape, law, sigma or mean.
 
-    Sigmas and means differ where they are apart by more than 1 % and 4 standard errors.
+    Sigmas and means count as different if they are more than 1 % and 4 standard errors apart.
     """
     before = _read(baseline)
     groups: dict[str, list[str]] = {}
     for name in before.keys() - laws.keys():
-        groups.setdefault("is gone", []).append(name)
+        groups.setdefault("was removed", []).append(name)
     for name, law in laws.items():
         text = _change(law, shapes[name], before.get(name))
         if text:
@@ -86,7 +86,7 @@ def changes(
                     "warning",
                     members,
                     f"{part(form, members)} {text}",
-                    f"if that is meant, write {baseline} anew",
+                    f"if this is intended, write {baseline} anew",
                     place,
                 )
             )
@@ -94,30 +94,30 @@ def changes(
 
 
 def _change(law: Law, shape: tuple[int, ...], entry: Any) -> str:
-    """In words how a parameter differs from its entry, "" where it does not."""
+    """Say how a parameter differs from its entry; "" if it does not."""
     if entry is None:
         return "is new"
     if list(shape) != entry["shape"]:
-        return f"has the shape {tuple(shape)}, and had {tuple(entry['shape'])}"
+        return f"has the shape {tuple(shape)} instead of {tuple(entry['shape'])}"
     recorded = "measured" not in (law.name, entry["law"])
     if recorded and law.name != entry["law"]:
-        return f"is {law.name}, and was {entry['law']}"
+        return f"is {law.name} instead of {entry['law']}"
     sigma, mean = entry["sigma"], entry["mean"]
     if sigma is None or not math.isfinite(law.sigma):
         return ""
     error = math.hypot(law.error, entry["error"] or 0.0)
     if abs(law.sigma - sigma) > max(EXACT * max(sigma, law.sigma), 4 * error):
-        return f"has sigma {law.sigma:.4g}, and had {sigma:.4g}"
+        return f"has sigma {law.sigma:.4g} instead of {sigma:.4g}"
     error = math.hypot(law.sigma, sigma) / max(math.prod(shape), 1) ** 0.5
     if mean is None or not math.isfinite(law.mean):
         return ""
     if math.prod(shape) == 1 and not (_is_round(mean) or _is_round(law.mean)):
-        return ""  # one entry, as a draw has it: nothing is known of its law
+        return ""  # a drawn entry: nothing is known of its law
     if abs(law.mean - mean) > max(EXACT * max(abs(mean), abs(law.mean)), 4 * error):
-        return f"has the mean {law.mean:.4g}, and had {mean:.4g}"
+        return f"has the mean {law.mean:.4g} instead of {mean:.4g}"
     return ""
 
 
 def _is_round(number: float) -> bool:
-    """Whether a number has at most three digits, as people write them."""
+    """Whether a number has at most three digits, as numbers in code usually do."""
     return math.isclose(number, float(f"{number:.3g}"), rel_tol=1e-6)

@@ -20,15 +20,15 @@ from .structure import Structure, structure_of
 
 @dataclass
 class Measured:
-    """What a run of the model and its gradient say.
+    """The measurements from a run of the model and its gradient.
 
-    ``gradients``: {parameter: gradient}, None where the loss does not depend on it;
-    ``streams``: {index of a merge, or of a contraction where nothing merges: gradient of its
-    value}; ``dead``: parameters whose gradient was exactly zero at every step; ``rounded``: those
-    of which it was rounding alone; ``cuts``: what cuts off parameters that the run reads, and that
-    get no gradient from any of its results; ``unreached``: those that no example was given to by a
-    choice among layers; ``nonfinite``: texts that name where inf or NaN arose; ``call``: the
-    arguments of the call; ``listed``: {name: parameter}, as they were before the run.
+    ``gradients``: {parameter: gradient}, None if the loss does not depend on it; ``streams``:
+    {index of a merge, or of a contraction if nothing merges: gradient of its value}; ``dead``:
+    parameters whose gradient was exactly zero at every step; ``rounded``: those whose gradient was
+    only rounding; ``cuts``: what cuts off parameters that the run reads but that get no gradient
+    from any result; ``unreached``: those that received no example from a choice among layers;
+    ``nonfinite``: texts that name the origin of inf or NaN; ``call``: the arguments of the call;
+    ``listed``: {name: parameter} before the run.
     """
 
     structure: Structure
@@ -47,11 +47,12 @@ class Measured:
 def measure(
     model: Any, example_inputs: Any, fresh: Callable[[], Any], original: Any = None
 ) -> Measured:
-    """Run a model (a copy) on its examples, and differentiate.
+    """Run a copy of a model on its examples, and differentiate.
 
-    ``fresh``: makes another copy of the model, in which nothing has run; ``original``: that model.
+    ``fresh``: returns another copy of the model, in which nothing has run; ``original``: that
+    model.
 
-    Raises: KcalcError where the model does not run on them, or the copy runs the original's layers.
+    Raises: KcalcError if the model does not run on them, or the copy runs the original's layers.
     """
     import torch
 
@@ -81,7 +82,7 @@ def measure(
 
 
 def _at_teacher(model: Any, measured: Measured) -> bool:
-    """Whether every gradient is zero as a student still equals its teacher, a frozen copy."""
+    """Whether every gradient is zero because a student still equals its teacher, a frozen copy."""
     if any(g is not None and bool(g.any()) for g in measured.gradients.values()):
         return False
     moved = [p for p in measured.listed.values() if p.requires_grad and p.ndim > 1]
@@ -92,7 +93,7 @@ def _at_teacher(model: Any, measured: Measured) -> bool:
 
 
 def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
-    """Fill in which parameters stay without a gradient."""
+    """Record which parameters stay without a gradient."""
     import torch
 
     def prepared() -> Any:
@@ -110,7 +111,7 @@ def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
 
 
 def _trained(fresh: Callable[[], Any], call: Any) -> Any:
-    """The program of a run in training mode, None where that raises (for want of targets)."""
+    """Return the program of a run in training mode; None if that raises (for lack of targets)."""
     model = fresh().train()
     args, kwargs = call
     try:
@@ -120,7 +121,7 @@ def _trained(fresh: Callable[[], Any], call: Any) -> Any:
 
 
 def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: bool) -> Any:
-    """``configured``: whether the inputs were made from the model's configuration."""
+    """``configured``: whether the inputs come from the model's configuration."""
     from ...interchange import as_one
     from ...interchange.torch_model import first_line, place
 
@@ -130,27 +131,28 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: b
     except KcalcError:
         raise
     except Exception as error:
-        advice = "check that it runs on them as they are"
+        advice = "check that it runs on them"
         text = first_line(error).rstrip(". ")
         if "out of range" in text or "indices" in text:
             advice = "give the token ids as a tensor of whole numbers"
         if "label" in str(error).lower() or "target" in str(error).lower():
             advice = (
-                "a model that needs labels gets them in a dictionary: {'x': ..., 'labels': ...}"
+                "for a model that needs labels, give them in a dictionary: {'x': ..., 'labels': "
+                "...}"
             )
         if not kwargs and (told := as_one(model.forward, args)):
             advice = told
         if configured:
-            advice = f"the configuration gave {', '.join(call[1])} alone: {ADVICE}"
+            advice = f"the configuration gave only {', '.join(call[1])}: {ADVICE}"
         raise KcalcError(
             f"the model did not run on the example inputs{place(error)}: {text}; {advice}"
         ) from error
 
 
 def _check_apart(program: Any, original: Any, kept: list[tuple[Any, Any]]) -> None:
-    """Raises: KcalcError where a run has read parameters of the model of which a copy was run.
+    """Raises: KcalcError if a run of a copy has read parameters of the original model.
 
-    ``kept``: (buffer of the model, its numbers before the run), which it then gets back.
+    ``kept``: (buffer of the model, its numbers before the run), which are restored.
     """
     import torch
 
@@ -163,8 +165,8 @@ def _check_apart(program: Any, original: Any, kept: list[tuple[Any, Any]]) -> No
     (first, where), *others = found.items()
     more = f" and {len(others)} more" if others else ""
     raise KcalcError(
-        f"the model cannot be audited: {where or 'the model'}, in a copy, reads {first}{more} of "
-        f"the model itself, by a global name or through its class; reach its layers through self"
+        f"the model cannot be audited: in a copy, {where or 'the model'} reads {first}{more} of "
+        "the model itself, by a global name or through its class; access its layers through self"
     )
 
 
@@ -176,7 +178,10 @@ def _classes(structure: Structure) -> bool:
 
 
 def _evaluating(model: Any) -> list[Any]:
-    """Put all modules into evaluation, and batch norms into training. Returns: these."""
+    """Set all modules to evaluation mode, and batch norms to training mode.
+
+    Returns: the batch norms.
+    """
     import torch
 
     norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
@@ -188,7 +193,7 @@ def _evaluating(model: Any) -> list[Any]:
 
 @contextmanager
 def _in_training_of_norms(model: Any) -> Iterator[None]:
-    """Evaluation for all modules but batch norms, whose running statistics are kept."""
+    """Set all modules except batch norms to evaluation mode, and preserve running statistics."""
     import torch
 
     modes = {module: module.training for module in model.modules()}
@@ -205,7 +210,7 @@ def _in_training_of_norms(model: Any) -> Iterator[None]:
 
 
 def _nonfinite(measured: Measured) -> tuple[str, ...]:
-    """Where inf or NaN first arose, forward; else in which gradients."""
+    """Say where inf or NaN first appeared in the forward pass, else in which gradients."""
     import torch
 
     program = measured.structure.program

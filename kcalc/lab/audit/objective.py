@@ -1,4 +1,4 @@
-"""The loss of an audit: the model's own, random labels, or a random linear function."""
+"""The loss of an audit: the model's own, one with random labels, or a random linear function."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ...foundation.errors import KcalcError
 from .held import returned
 
 CLASSES = 10
-"""The least number of outputs without a name that are read as logits."""
+"""The least number of unnamed outputs that are interpreted as logits."""
 
 
 @dataclass(frozen=True)
 class Objective:
     """A scalar to differentiate.
 
-    ``kind``: "own", "labels" or "linear"; ``logits``: the tensor that was read as logits;
+    ``kind``: "own", "labels" or "linear"; ``logits``: the tensor interpreted as logits;
     ``expected``: the mean loss over all labels, nan without logits.
     """
 
@@ -29,12 +29,12 @@ class Objective:
 
 
 def objective(result: Any, classes: bool, seed: int) -> Objective:
-    """The objective of one result of a model.
+    """Return the objective of one result of a model.
 
-    A result with a ``loss`` gives that. Logits give the cross entropy of random labels: tensors
-    named ``logits``, or the one tensor that a model returns where ``classes`` says that a readout
-    gives its last axis, and this has at least ten entries: fewer may be targets of a regression.
-    Other results give the mean product with normal numbers.
+    If a result has a ``loss``, that is the objective. For logits it is the cross entropy of random
+    labels. Logits are tensors named ``logits``, or the only tensor that a model returns, if
+    ``classes`` says that a readout gives its last axis and this has at least ten entries; fewer may
+    be targets of a regression. For other results it is the mean product with normal random numbers.
 
     Raises: KcalcError for a result without a differentiable tensor.
     """
@@ -62,7 +62,7 @@ def objective(result: Any, classes: bool, seed: int) -> Objective:
         return Objective(loss, "labels", logits, expected)
     if not leaves:
         raise KcalcError(
-            "the model's result holds no tensor with a gradient; give a model with trainable "
+            "the model's result contains no tensor with a gradient; give a model with trainable "
             "parameters whose forward returns its tensors"
         )
     loss = sum(
@@ -81,12 +81,12 @@ def _named(result: Any, name: str) -> Any:
 
     try:
         found = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
-    except Exception:  # a property of the user's own class may raise anything
+    except Exception:  # a property of the user's class may raise anything
         found = None
     return found if isinstance(found, torch.Tensor) else None
 
 
 def _expected(logits: Any) -> float:
-    """The mean over labels of the cross entropy: logsumexp(z) - mean(z), averaged over rows."""
+    """Return the cross entropy averaged over labels: logsumexp(z) - mean(z), averaged over rows."""
     rows = logits.detach().reshape(-1, logits.shape[-1]).float()
     return float((rows.logsumexp(-1) - rows.mean(-1)).mean())

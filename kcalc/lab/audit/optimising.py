@@ -10,17 +10,17 @@ from ...foundation.errors import KcalcError, glimpse
 from .findings import Finding, criterion, named, part
 from .subject import Subject, parts
 
-STALLED = 0.5  # share of the weights
+STALLED = 0.5  # fraction of the weights
 
 
 @criterion(
     "OPT-MISSING",
     "error or warning",
-    "a trainable parameter is in no group of the given optimizer, in two, or in one whose learning "
-    "rate is 0 and has no schedule; warning: all rates are 0",
+    "a trainable parameter is in no group of the given optimizer, in two, or in one with "
+    "learning rate 0 and no schedule; warning: all rates are 0",
 )
 def missing(subject: Subject) -> Iterator[Finding]:
-    """Parameters that no group updates, or two do."""
+    """Yield parameters that no group updates, or two do."""
     if subject.optimizer is None:
         return
     try:
@@ -47,8 +47,8 @@ def missing(subject: Subject) -> Iterator[Finding]:
             "OPT-MISSING",
             "error",
             tuple(trainable),
-            "the optimizer holds none of this model's parameters",
-            "give a function that makes it of the model, optimizer=lambda model: ...",
+            "the optimizer contains none of this model's parameters",
+            "give a function that makes it from the model, optimizer=lambda model: ...",
             subject.place(tuple(trainable)),
         )
         return
@@ -67,9 +67,9 @@ def missing(subject: Subject) -> Iterator[Finding]:
 
 
 def _still(subject: Subject, trainable: dict[str, Any], optimizers: list[Any]) -> Iterator[Finding]:
-    """Parameters in groups whose learning rate is 0 and stays so.
+    """Yield parameters in groups whose learning rate is and stays 0.
 
-    A schedule, which keeps the ``initial_lr`` of a group, may start at 0. If all rates are 0, some
+    A schedule, which stores the ``initial_lr`` of a group, may start at 0. If all rates are 0, some
     code may set them before every step.
     """
     rates = {}
@@ -86,21 +86,21 @@ def _still(subject: Subject, trainable: dict[str, Any], optimizers: list[Any]) -
         "warning" if every else "error",
         names,
         f"{named(names)}: trainable, and the learning rate of its group is 0"
-        + (", as that of all groups" if every else ""),
+        + (", like that of all groups" if every else ""),
         "set the rate of the group"
         + (
             " unless your code sets it before every step"
             if every
-            else ", or requires_grad=False where it is meant"
+            else ", or requires_grad=False if this is intended"
         ),
         subject.place(names),
     )
 
 
 def optimizers_of(subject: Subject, model: Any) -> list[Any]:
-    """The user's optimizers, made for ``model`` where a function was given.
+    """Return the user's optimizers, made for ``model`` if a function was given.
 
-    Raises: KcalcError for what is no optimizer.
+    Raises: KcalcError for anything that is not an optimizer.
     """
     import torch
 
@@ -117,7 +117,7 @@ def optimizers_of(subject: Subject, model: Any) -> list[Any]:
 
 
 def _held(optimizers: list[Any]) -> list[Any]:
-    """The parameters in all groups."""
+    """Return the parameters in all groups."""
     return [p for one in optimizers for group in one.param_groups for p in group["params"]]
 
 
@@ -129,19 +129,19 @@ def _made(function: Any, model: Any) -> Any:
     except Exception as error:
         text = " ".join(str(error).split())[:200]
         raise KcalcError(
-            f"the function of the optimizer raised {type(error).__name__}: {text}; it gets the "
-            f"model and returns an optimizer"
+            f"the function of the optimizer raised {type(error).__name__}: {text}; it must take "
+            "the model and return an optimizer"
         ) from error
 
 
 @criterion(
     "PREC-STALL",
     "warning",
-    "of the weights in 16 bits that the optimizer updates in place, more than half do not change "
-    "at one of its steps",
+    "of the 16-bit weights that the optimizer updates in place, more than half do not change in "
+    "one of its steps",
 )
 def stalled(subject: Subject) -> Iterator[Finding]:
-    """Updates that are lost when weights of 16 bits are rounded."""
+    """Yield updates that are lost when 16-bit weights are rounded."""
     import torch
 
     narrow = {
@@ -160,8 +160,8 @@ def stalled(subject: Subject) -> Iterator[Finding]:
         "PREC-STALL",
         "warning",
         names,
-        f"{share:.0%} of the weights in 16 bits do not change at one step of the optimizer",
-        "keep a master copy of the weights in 32 bits, or round stochastically",
+        f"{share:.0%} of the 16-bit weights do not change in one step of the optimizer",
+        "keep a 32-bit master copy of the weights, or round stochastically",
         subject.place(names),
     )
 
@@ -172,12 +172,12 @@ def _stepped(optimizer: Any) -> None:
     except Exception as error:
         raise KcalcError(
             f"a step of {type(optimizer).__name__} raised {type(error).__name__}: "
-            f"{str(error)[:200]}; give an optimizer that steps without a closure"
+            f"{str(error)[:200]}; give an optimizer whose step needs no closure"
         ) from error
 
 
 def _after_one_step(subject: Subject, names: tuple[str, ...]) -> tuple[Counter, Counter]:
-    """{parameter: entries with a gradient that a step leaves unchanged}, {parameter: with one}."""
+    """Return {parameter: entries with a gradient that a step does not change, or all with one}."""
     import torch
 
     from ...interchange.torch_model import duplicate

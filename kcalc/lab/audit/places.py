@@ -6,15 +6,15 @@ import os
 import sys
 from functools import lru_cache
 
-DEEPEST = 60  # frames looked at
+DEEPEST = 60  # number of frames examined
 AUDIT, LIBRARY, USER = "audit", "library", "user"
 RUN = "run_recorded"  # the function of the audit that runs a model
 
 
 def drawn_at(initialisers: set[str]) -> str:
-    """The line of the source that asked for a write: the first above PyTorch's own.
+    """Return the source line that caused a write: the first outside PyTorch.
 
-    Functions that pass on to an initialiser of the same name are passed over.
+    Functions that call an initialiser of the same name are skipped.
     """
     frame, last = sys._getframe(2), ""
     for _ in range(DEEPEST):
@@ -29,9 +29,9 @@ def drawn_at(initialisers: set[str]) -> str:
 
 
 def run_at() -> str:
-    """The line of the model's source that asked for an operation of an audit's run.
+    """Return the line of the model's source that caused an operation of an audit's run.
 
-    "" where only PyTorch's own modules stand between the audit and the operation.
+    "" if there are only PyTorch's modules between the audit and the operation.
     """
     frame = sys._getframe(2)
     while frame is not None:
@@ -55,7 +55,7 @@ def _kind(file: str) -> str:
 
 
 def short(file: str) -> str:
-    """A file's path from the working folder, or from its package, else its name and folder."""
+    """Return a file's path relative to the working folder or package, else name and folder."""
     parts = file.replace(os.sep, "/").split("/")
     if "site-packages" in parts:
         return "/".join(parts[parts.index("site-packages") + 1 :])

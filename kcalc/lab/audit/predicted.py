@@ -1,4 +1,4 @@
-"""Sizes along the residual streams by the kernel calculus, beside the measured ones."""
+"""Sizes along the residual streams from the kernel calculus, next to the measured ones."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ...foundation.errors import KcalcError
 from .operations import NORMS, TABLES
 from .subject import Subject
 
-SHIFTED = 0.2  # a mean times the root of fan_in, over sigma
-EXAMPLES = 2  # examples that a reading gets
+SHIFTED = 0.2  # a mean times the root of fan_in, divided by sigma
+EXAMPLES = 2  # examples used for a reading
 
 
 @dataclass(frozen=True)
 class Prediction:
     """``streams``: {index of a merge's value: rms}; ``logits``: their rms, None without logits.
 
-    ``assumptions``: of the kernel calculus; ``remark``: why there is nothing, "" where there is.
+    ``assumptions``: of the kernel calculus; ``remark``: why there is no prediction, "" if there is.
     """
 
     streams: Mapping[int, float] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Prediction:
 
 
 def predict(subject: Subject) -> Prediction:
-    """Read the model, and follow q through it: for its token ids, or the mean square of its input.
+    """Read the model and follow q through it, from its token ids or the mean square of its input.
 
     Every sum of the network must be a merge of the run, in the same order.
     """
@@ -41,13 +41,13 @@ def predict(subject: Subject) -> Prediction:
         return _predicted(subject, example)
     except KcalcError as error:
         return Prediction(remark=f"nothing is predicted: {error}")
-    except Exception as error:  # what fails in a reader is no fault of the model
+    except Exception as error:  # errors in a reader are not the model's fault
         text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         return Prediction(remark=f"nothing is predicted: the model could not be read ({text})")
 
 
 def _predicted(subject: Subject, example: Any) -> Prediction:
-    """The prediction for one example input. Raises: what a reader or the calculus raises."""
+    """Return the prediction for one example input. Raises: what a reader or the calculus raises."""
     from ... import interchange
     from ... import layers as L
 
@@ -73,9 +73,9 @@ def _predicted(subject: Subject, example: Any) -> Prediction:
 
 
 def _obstacle(subject: Subject, example: Any) -> str:
-    """A parameter whose numbers the kernel calculus takes for independent draws of mean 0.
+    """Name a parameter that does not fit the assumption of independent draws of mean 0.
 
-    Returns: "" where there is none.
+    Returns: "" if there is none.
     """
     for name, used in subject.contracted.items():
         law, size = subject.laws[name], subject.parameters[name].numel()
@@ -110,9 +110,9 @@ def _has_zero_rows(subject: Subject, value: Any, example: Any) -> bool:
 
 
 def _single_input(subject: Subject) -> Any:
-    """The first examples of a model's one input, None where it has several.
+    """Return the first examples of a model's only input; None if it has several.
 
-    Token ids for padding, whose rows may be zero, are exchanged for others of the input.
+    Token ids for padding, whose rows may be zero, are replaced by others of the input.
     """
     from ...interchange.torch_model import unpadded
 
@@ -130,7 +130,7 @@ def _single_input(subject: Subject) -> Any:
 
 
 def _values(subject: Subject, network: Any, example: Any) -> Any:
-    """The values at every node: for token ids sampled, else for inputs of one mean square."""
+    """Return the values at every node: sampled for token ids, else for a given mean square."""
     from ... import node_values
 
     if not example.is_floating_point():
@@ -142,7 +142,7 @@ def _values(subject: Subject, network: Any, example: Any) -> Any:
 
 
 def _token_count(subject: Subject) -> int:
-    """The number of positions that the first contraction of the input gives: of patches."""
+    """Return the number of positions after the first contraction of the input: of patches."""
     first = subject.measured.structure.contractions[0].value.tensor
     if first.ndim > 3:
         return math.prod(first.shape[2:])
@@ -150,5 +150,5 @@ def _token_count(subject: Subject) -> int:
 
 
 def _rms(value: Any) -> float:
-    """The root of the q value of a node."""
+    """Return the root of the q value of a node."""
     return float(getattr(value, "q", None) or value.q1) ** 0.5

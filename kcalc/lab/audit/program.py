@@ -1,7 +1,7 @@
 """One run of a PyTorch model as a graph: its operations, its weights, the tensors between.
 
 The run is recorded below autograd, where every module has become ATen operations; views of one
-memory are told apart by their layout. It needs no rule for any layer.
+memory are distinguished by their layout. No rules for layers are needed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Value:
     """One tensor of the run.
 
     ``op``: the operation, without its overload ("addmm"; "input", "parameter", "buffer" and
-    "constant" for what no operation made); ``inputs``: values that it read, in the order of its
-    arguments; ``numbers``: its other arguments; ``flavour``: "data" where it depends on the model's
-    numeric inputs, "weight" on parameters alone, else "other"; ``weights``: the parameters that a
-    "weight" is made of; ``module``: the module in which it arose; ``ids``: whether it depends on
-    the inputs at all; ``place``: the line of the model's source that asked for it.
+    "constant" if no operation made it); ``inputs``: values that it read, in the order of its
+    arguments; ``numbers``: its other arguments; ``flavour``: "data" if it depends on the model's
+    numeric inputs, "weight" if only on parameters, else "other"; ``weights``: the parameters in a
+    "weight"; ``module``: the module that created it; ``ids``: whether it depends on the inputs at
+    all; ``place``: the line of the model's source that caused it.
     """
 
     index: int
@@ -43,21 +43,21 @@ class Value:
 
     @property
     def data(self) -> tuple[Value, ...]:
-        """The inputs that are data."""
+        """Return the inputs that are data."""
         return tuple(value for value in self.inputs if value.flavour == "data")
 
     def depends_on(self, other: Value) -> bool:
-        """Whether a value was computed from another (or is it)."""
+        """Whether a value was computed from another one (or is it)."""
         return self is other or bool(self.ancestors >> other.index & 1)
 
 
 @dataclass
 class Program:
-    """All values of one run in their order, and its result as the model returned it.
+    """All values of one run in order, and its result as the model returned it.
 
-    ``kept``: values that the model keeps in attributes, as an auxiliary loss; ``numbers``: the
-    values that became numbers of Python (``item``, ``tolist``, ``numpy``), with the lines;
-    ``find``: the value of a tensor.
+    ``kept``: values that the model keeps in attributes, such as an auxiliary loss; ``numbers``: the
+    values that became Python numbers (``item``, ``tolist``, ``numpy``), with the lines; ``find``:
+    the value of a tensor.
     """
 
     values: list[Value] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Program:
 
 
 def run_recorded(model: Any, call: Callable[[], Any], inputs: Any) -> Program:
-    """Run ``call`` on a model, and list what happens.
+    """Run ``call`` on a model, and list the operations.
 
     ``inputs``: a nest with the tensors that are the model's inputs.
     """
@@ -125,7 +125,7 @@ def run_recorded(model: Any, call: Callable[[], Any], inputs: Any) -> Program:
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Run the layers behind reentrant checkpoints as they are: those hide them from autograd."""
+    """Run layers inside reentrant checkpoints directly, because those hide them from autograd."""
     from torch.utils import checkpoint
 
     kept = checkpoint.CheckpointFunction
@@ -143,7 +143,7 @@ def unchecked() -> Iterator[None]:
 
 
 class _Run:
-    """The values so far, found by the memory and layout of their tensors."""
+    """The values so far, identified by the memory and layout of their tensors."""
 
     def __init__(self) -> None:
         self.values: list[Value] = []
@@ -164,16 +164,16 @@ class _Run:
     def leaf(
         self, op: str, tensor: Any, flavour: str, weights: tuple[str, ...] = (), ids: bool = False
     ) -> Value:
-        """A tensor that no operation made."""
+        """Add a tensor that no operation made."""
         return self._add(
             Value(len(self.values), op, (), (), tensor, flavour, weights, self.stack[-1], ids)
         )
 
     def known(self, tensor: Any) -> Value | None:
-        """The value of a tensor, None where no value has its memory.
+        """Return the value of a tensor; None if no value has its memory.
 
-        A layout that no recorded operation gave (``transpose_`` inside a compiled operation changes
-        it unseen) is a view of the last value in that memory, of equal size if there is one.
+        A layout that no recorded operation produced (``transpose_`` inside a compiled operation
+        changes it unnoticed) is a view of the last value in that memory, of equal size if possible.
         """
         key = _key(tensor)
         if key in self.places or key[0] not in self.stored:
@@ -183,7 +183,7 @@ class _Run:
         return self._made("alias", (source,), (), tensor)
 
     def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Add the values that an operation gave."""
+        """Add the values that an operation returned."""
         import torch
         from torch.utils import _pytree as pytree
 
@@ -204,7 +204,7 @@ class _Run:
                 self._written(tensor, value)
 
     def numbered(self, tensor: Any) -> None:
-        """A tensor becomes numbers of Python."""
+        """Record a tensor that becomes Python numbers."""
         value = self.known(tensor)
         if value is not None:
             self.numbers.append((value, run_at()))
@@ -221,7 +221,7 @@ class _Run:
         return self._add(value)
 
     def _written(self, tensor: Any, value: Value) -> None:
-        """Other views of memory that an operation in place has changed."""
+        """Record other views of memory that an operation in place has changed."""
         key = _key(tensor)
         for other in [place for place in self.stored.get(key[0], ()) if place != key]:
             old = self.places[other]
@@ -259,7 +259,7 @@ def _flavour(name: str, inputs: tuple[Value, ...], tensor: Any) -> tuple[str, tu
 
 @contextmanager
 def _places(model: Any, run: _Run) -> Iterator[None]:
-    """Keep the path of the module that runs."""
+    """Track the path of the module that runs."""
     handles: list[Any] = []
     for path, module in model.named_modules():
 
@@ -273,7 +273,7 @@ def _places(model: Any, run: _Run) -> Iterator[None]:
         try:
             handles.append(module.register_forward_pre_hook(begin))
             handles.append(module.register_forward_hook(end, always_call=True))
-        except (AttributeError, RuntimeError, TypeError):  # ScriptModules take none
+        except (AttributeError, RuntimeError, TypeError):  # ScriptModules accept no hooks
             continue
     try:
         yield

@@ -1,4 +1,4 @@
-"""Which parameters reach a run's result, by which paths, and which of these carry a gradient."""
+"""Which parameters reach a run's result, by which paths, and which paths carry a gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _mask(values: Iterable[Value]) -> int:
 
 
 def leaf_of(program: Program, name: str) -> Value | None:
-    """The value of a parameter, None where the run has none."""
+    """Return the value of a parameter; None if the run has none."""
     return next((v for v in program.values if v.op == "parameter" and v.weights == (name,)), None)
 
 
@@ -26,7 +26,7 @@ def reached(program: Program, name: str) -> bool:
 
 
 def foreign(program: Program, original: Any) -> dict[str, str]:
-    """{parameter of the original that the run of its copy has read: the module that read it}."""
+    """Return {parameter of the original that the run of its copy read: the module that read it}."""
     from ...interchange.torch_model import memory
 
     held = {memory(p): name for name, p in original.named_parameters() if p.numel()}
@@ -40,12 +40,12 @@ def foreign(program: Program, original: Any) -> dict[str, str]:
 
 
 def leaves_of_gradients(program: Program) -> dict[int, Any]:
-    """{id: tensor} of the leaves that get a gradient from the result, or from what is kept."""
+    """Return {id: tensor} of the leaves with a gradient from the result, or from kept values."""
     return leaves_behind([*returned(program.result), *(v.tensor for v in program.kept)])
 
 
 def leaves_behind(tensors: list[Any]) -> dict[int, Any]:
-    """{id: tensor} of the leaves that get a gradient from some tensors."""
+    """Return {id: tensor} of the leaves with a gradient from some tensors."""
     stack: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen: set[Any] = set()
     found: dict[int, Any] = {}
@@ -61,12 +61,12 @@ def leaves_behind(tensors: list[Any]) -> dict[int, Any]:
 
 
 def numeric(value: Value) -> bool:
-    """Whether a value has numbers that a gradient could pass, no places and comparisons."""
+    """Whether a value contains numbers that a gradient could pass, not places or comparisons."""
     return bool(value.tensor.is_floating_point() or value.tensor.is_complex())
 
 
 def shifts_batch(program: Program, name: str) -> bool:
-    """Whether a parameter is a vector that only shifts what batch norms read: they take it off."""
+    """Whether a parameter is a vector that only shifts what batch norms read and subtract."""
     leaf = leaf_of(program, name)
     read = [] if leaf is None or leaf.tensor.ndim != 1 else program.readers.get(leaf.index, [])
     behind = [program.readers.get(value.index, []) for value in read]
@@ -79,11 +79,11 @@ def shifts_batch(program: Program, name: str) -> bool:
 
 
 def unreached(program: Program, name: str) -> bool:
-    """Whether every path from a parameter to the result is closed by a choice.
+    """Whether a choice closes every path from a parameter to the result.
 
-    A path is closed where nothing is selected, where it is multiplied by zeros that a choice
-    (whole numbers made of the inputs) has made, as a mixture of experts leaves out some, and at
-    attention to a single key.
+    A path is closed if nothing is selected, at attention to a single key, and at products with
+    zeros that a choice has made. A choice is an array of whole numbers computed from the inputs, as
+    when a mixture of experts skips some.
     """
     inputs = _mask(v for v in program.values if v.op == "input")
     leaf = leaf_of(program, name)
@@ -124,7 +124,7 @@ def _closed(value: Value, reader: Value, inputs: int) -> bool:
 
 
 def _chosen(value: Value, inputs: int) -> bool:
-    """Whether an array is made of whole numbers (places, comparisons) that depend on the inputs."""
+    """Whether an array comes from whole numbers (places, comparisons) that depend on the inputs."""
     stack, seen = [value], set()
     while stack:
         top = stack.pop()

@@ -21,7 +21,7 @@ Expected = dict[str, float]
 
 
 def _base(subject: Subject) -> float:
-    """The sigma of the model's configuration, 0.02 without one."""
+    """Return the sigma in the model's configuration, 0.02 without one."""
     config = getattr(subject.model, "config", None)
     for name in ("initializer_range", "init_method_std", "init_std"):
         if isinstance(value := getattr(config, name, None), int | float):
@@ -30,7 +30,7 @@ def _base(subject: Subject) -> float:
 
 
 def gpt2(subject: Subject) -> Expected:
-    """Matrices of one sigma, those that write to a stream of L blocks over (2L)^1/2.
+    """Matrices have one sigma, those that write to a stream of L blocks this over (2L)^1/2.
 
     [Radford et al. 2019, section 2.3]
     """
@@ -42,7 +42,7 @@ def gpt2(subject: Subject) -> Expected:
 
 
 def olmo(subject: Subject) -> Expected:
-    """Matrices fan_in^-1/2, those that write in block l (2 (l+1) fan_in)^-1/2, tables width^-1/2.
+    """Matrices fan_in^-1/2, writers in block l (2 (l+1) fan_in)^-1/2, tables width^-1/2.
 
     [OLMo, initialisation "mitchell"]
     """
@@ -61,9 +61,9 @@ def olmo(subject: Subject) -> Expected:
 
 
 def deepnorm(subject: Subject) -> Expected:
-    """Xavier's sigma in branches, times (8L)^-1/4 but for queries and keys.
+    """Xavier's sigma in branches, times (8L)^-1/4 except for queries and keys.
 
-    [Wang et al. 2022, decoders or encoders alone]
+    [Wang et al. 2022, only decoders or only encoders]
     """
     expected = {}
     for stack in subject.stacks:
@@ -99,10 +99,10 @@ def fixup(subject: Subject) -> Expected:
 def t_fixup(subject: Subject) -> Expected:
     """Xavier's sigma times .67 N^-1/4 in N encoder layers, times (9N)^-1/4 in N decoder layers.
 
-    Those are the factors of values, outputs and MLPs; layers of a stream that reads another one are
-    a decoder's. Tables of a model with a decoder: width^-1/2 (9N)^-1/4. Queries and keys, whose
-    gain is 1 in the text and 2^-1/2 in the authors' code, are left out. [Huang et al. 2020, section
-    3.2]
+    These are the factors of values, outputs and MLPs; layers of a stream that reads another one
+    belong to a decoder. Tables of a model with a decoder: width^-1/2 (9N)^-1/4. Queries and keys,
+    whose gain is 1 in the text and 2^-1/2 in the authors' code, are left out. [Huang et al. 2020,
+    section 3.2]
     """
     expected: Expected = {}
     for stack in subject.stacks:
@@ -131,12 +131,11 @@ def nf_net(subject: Subject) -> Expected:
 
 
 def mup(subject: Subject, base: Any) -> Expected:
-    """Sigmas of the model of a base width over (fan_in / its fan_in)^1/2 where inputs grow.
+    """Sigmas of the base-width model over (fan_in / its fan_in)^1/2 if inputs grow.
 
-    Where only the outputs grow, as in tables, sigma stays. Where only the inputs grow, at the
-    readout, it is 0, it stays (the model then multiplies by 1 / width), or it is divided by the
-    growth: of these three, the nearest is expected. [Yang et al. 2022, Tensor Programs V, tables 3
-    and 8]
+    If only the outputs grow, as in tables, sigma stays. At the readout only the inputs grow. There
+    sigma may be 0, stay (the model then multiplies by 1 / width), or be divided by the growth; the
+    nearest of these three is expected. [Yang et al. 2022, Tensor Programs V, tables 3 and 8]
     """
     model, laws, _ = drawn(base)
     others = dict(model.named_parameters())
@@ -144,8 +143,8 @@ def mup(subject: Subject, base: Any) -> Expected:
     for name in subject.matrices:
         if name not in others or others[name].ndim != subject.parameters[name].ndim:
             raise KcalcError(
-                f"recipe: the model of the base width has no parameter {name} of as many axes; "
-                f"build both by one function of the width"
+                f"recipe: the model of the base width has no parameter {name} with as many axes; "
+                "build both by one function of the width"
             )
         law, before = subject.laws[name], laws[name]
         if law.name == before.name == "constant" and law.mean == before.mean:
@@ -160,9 +159,10 @@ def mup(subject: Subject, base: Any) -> Expected:
 
 
 def _growth(subject: Subject, name: str, base: tuple[int, ...]) -> tuple[float, float]:
-    """(growth of the fan of inputs, growth of the other axes) from the shape ``base``.
+    """Return (growth of the fan of inputs, growth of the other axes) from the shape ``base``.
 
-    Tables have one input. A contraction whose axes are not known contracts one that grew as all.
+    Tables have one input. A contraction with unknown axes counts as contracting one that grew like
+    all others.
     """
     ratios = [n / m for n, m in zip(subject.parameters[name].shape, base, strict=True)]
     used = subject.contracted.get(name)
@@ -197,7 +197,7 @@ KNOWN_CLASSES = (
 
 
 def checked(recipe: Any) -> Any:
-    """A recipe, as given. Raises: KcalcError for a name or a law that there is not."""
+    """Return a recipe. Raises: KcalcError for an unknown name or law."""
     if recipe is None:
         return None
     if isinstance(recipe, tuple) and len(recipe) == 2 and recipe[0] == "mup":
@@ -228,7 +228,7 @@ def checked(recipe: Any) -> Any:
 
 
 def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
-    """The sigmas of a user's recipe: of several patterns that fit, the last counts."""
+    """Return the sigmas of a user's recipe; if several patterns match, the last one counts."""
     expected: Expected = {}
     for pattern, law in recipe.items():
         names = [name for name in subject.laws if fnmatchcase(name, pattern)]
@@ -248,8 +248,8 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
             expected[name] = float(law)
             if expected[name] < 0 and not _by_value(subject, name, expected[name]):
                 raise KcalcError(
-                    f"recipe[{pattern!r}] = {expected[name]:g} is no standard deviation; {name} "
-                    f"holds no constant: give a number >= 0"
+                    f"recipe[{pattern!r}] = {expected[name]:g} is not a standard deviation, and "
+                    f"{name} is not constant: give a number >= 0"
                 )
     return expected
 
@@ -257,13 +257,12 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
 @criterion(
     "INIT-RECIPE",
     "error or warning",
-    "sigma, of gains and gates that are constant the value, is off the recipe by more than 4 "
-    "standard errors and 2 %: error where the recipe was "
-    "declared, warning where the class of the model is known to follow one (GPT-2's factor "
-    "(2L)^-1/2 for writers)",
+    "sigma (or the value of constant gains and gates) differs from the recipe by more than 4 "
+    "standard errors and 2 %: error if the recipe was declared, warning if the class of the "
+    "model is known to follow one (GPT-2's factor (2L)^-1/2 for writers)",
 )
 def recipe(subject: Subject) -> Iterator[Finding]:
-    """Parameters that are off the declared recipe, or off that of a known class."""
+    """Yield parameters that differ from the declared recipe, or from that of a known class."""
     if subject.recipe is None:
         yield from _known(subject)
         return
@@ -280,7 +279,8 @@ def recipe(subject: Subject) -> Iterator[Finding]:
 def _by_value(subject: Subject, name: str, expected: float) -> bool:
     """Whether a recipe's number is the value of all entries of a parameter.
 
-    It is where that is no weight or table and holds one number (LayerScale, gates, gains); and 0.
+    This holds for 0, and for constant parameters other than weights and tables (LayerScale, gates,
+    gains).
     """
     constant = subject.laws[name].name == "constant"
     return constant and (expected == 0 or name not in subject.matrices)
@@ -304,14 +304,14 @@ def _off(
         "INIT-RECIPE",
         severity,
         names,
-        f"{named(names)}: {law.size}, and {title} has {aim}",
-        f"{fix}; see that the code that does it is reached",
+        f"{named(names)}: {law.size}, but {title} has {aim}",
+        f"{fix}; check that the code for this runs",
         subject.place(names),
     )
 
 
 def _known(subject: Subject) -> Iterator[Finding]:
-    """Writers of a class known for GPT-2's factor, of the streams that have one sigma inside."""
+    """Yield writers of a class known for GPT-2's factor, in streams with one sigma inside."""
     known = tuple(
         f"{path}." if path else ""
         for path, module in subject.model.named_modules()

@@ -1,8 +1,8 @@
-"""A builder's run, recorded: which law wrote every parameter, where, and over which other.
+"""A recorded run of a builder: which law wrote every parameter, where, and what it overwrote.
 
-A dispatch mode sees each random fill of memory; the frames of ``torch.nn.init`` above it, or of a
-function of the same name in another library, tell which initialiser made it and with which fan.
-Uninitialised memory is filled with NaN, so that parameters that nobody initialised keep it.
+A dispatch mode sees each random fill of memory. The frames of ``torch.nn.init`` above it, or of a
+function of the same name in another library, show which initialiser it was and its fan.
+Uninitialised memory is filled with NaN, which stays in parameters that nobody initialised.
 """
 
 from __future__ import annotations
@@ -51,10 +51,9 @@ class Written:
 
 
 def drawn(given: Any) -> tuple[Any, dict[str, Law], dict[str, str]]:
-    """A module as given, or as a builder draws it, and the law of each of its parameters.
+    """Return a module as given, or as a builder draws it, and the law of each parameter.
 
-    Returns: also {path: the line that wrote it} of the tensors that a built model holds in plain
-    attributes.
+    Returns: also {path: the line that wrote it} of the tensors in a built model's plain attributes.
     """
     import torch
 
@@ -71,16 +70,16 @@ def drawn(given: Any) -> tuple[Any, dict[str, Law], dict[str, str]]:
 
 
 def recorded(builder: Callable[[], Any]) -> tuple[Any, dict[str, Law], dict[str, str]]:
-    """The model that a builder returns, and the law of each of its parameters.
+    """Return the model that a builder returns, and the law of each of its parameters.
 
-    Returns: (model, {parameter: law}, {path of another tensor: line}). Raises: KcalcError where
-    the builder raises or returns no module.
+    Returns: (model, {parameter: law}, {path of another tensor: line}). Raises: KcalcError if the
+    builder raises or returns no module.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     writes: dict[int, Written] = {}
-    held: list[Any] = []  # so that no memory is freed and used again under the same key
+    held: list[Any] = []  # keeps memory from being freed and used again under the same key
 
     class Recorder(TorchDispatchMode):
         def __torch_dispatch__(
@@ -110,7 +109,7 @@ def _key(tensor: Any) -> int:
 
 
 def _note(func: Any, args: Any, out: Any, writes: dict[int, Written], held: list[Any]) -> None:
-    """Bring the laws up to date after one operation."""
+    """Update the laws after one operation."""
     name = func._schema.name.split("::")[-1]
     whole = out.is_floating_point()
     if not whole or out.numel() == 0:
@@ -136,7 +135,7 @@ def _note(func: Any, args: Any, out: Any, writes: dict[int, Written], held: list
 
 
 def _fresh(name: str, args: Any, before: Written | None) -> Law | None:
-    """The law of a new tensor, None where nothing is known of it."""
+    """Return the law of a new tensor; None if it is unknown."""
     if name in SOURCES:
         kind, sigma, mean = SOURCES[name]
         return Law(kind, sigma, mean=mean, place=drawn_at(INITIALISERS))
@@ -153,7 +152,7 @@ def _fresh(name: str, args: Any, before: Written | None) -> Law | None:
 
 
 def _factor(name: str, args: Any) -> float | None:
-    """The number by which an operation multiplies its first argument, None for others."""
+    """Return the number by which an operation multiplies its first argument; None for others."""
     if name.rstrip("_") not in ("mul", "div") or len(args) != 2:
         return None
     other = args[1]
@@ -167,7 +166,7 @@ def _factor(name: str, args: Any) -> float | None:
 
 
 def _overwrite(name: str, args: Any, out: Any, writes: dict[int, Written]) -> None:
-    """Note an operation in place, of the whole memory or of a part of it."""
+    """Record an operation in place, on the whole memory or a part of it."""
     key, size = _key(out), out.numel()
     known = writes.get(key)
     before = known.law if known else Law("uninitialised")
@@ -191,7 +190,7 @@ def _overwrite(name: str, args: Any, out: Any, writes: dict[int, Written]) -> No
 
 
 def _written(name: str, args: Any, out: Any, before: Law, frame: Any, place: str) -> Law:
-    """The law after one operation in place."""
+    """Return the law after one operation in place."""
     if frame is not None:
         law = _by_initialiser(frame, out)
         if law is not None:
@@ -216,7 +215,7 @@ def _numbers(args: Any, *defaults: float) -> tuple[float, ...]:
 
 
 def _by_initialiser(frame: Any, out: Any) -> Law | None:
-    """The law that a function of ``torch.nn.init`` draws from, by its arguments."""
+    """Return the law from which a function of ``torch.nn.init`` draws, given its arguments."""
     name, local = frame.f_code.co_name, frame.f_locals
     short = name.rstrip("_").replace("no_grad_", "").lstrip("_")
     try:
@@ -241,7 +240,7 @@ def _by_initialiser(frame: Any, out: Any) -> Law | None:
 
 
 def _initialiser() -> Any:
-    """The innermost frame above that is a function named like one of ``torch.nn.init``."""
+    """Return the innermost enclosing frame of a function named like one of ``torch.nn.init``."""
     frame = sys._getframe(1)
     for _ in range(DEEPEST):
         if frame is None:
@@ -253,7 +252,7 @@ def _initialiser() -> Any:
 
 
 def _law_of(parameter: Any, writes: dict[int, Written]) -> Law:
-    """The law of a parameter: as recorded, with what its entries say where nothing was."""
+    """Return the law of a parameter: as recorded, else estimated from its entries."""
     measured = estimated(parameter)
     known = writes.get(_key(parameter))
     if known is None:

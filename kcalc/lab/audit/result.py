@@ -29,13 +29,13 @@ BLOCK_HEAD = ("block", "stream", "predicted", "branch", "cosine", "Var scores", 
 
 @dataclass(frozen=True)
 class Audit(Tabled):
-    """What a model's initialisation does, and what is wrong with it.
+    """The effects and the faults of a model's initialisation.
 
-    ``name``: of the model's class; ``tier``: "builder" where its run was recorded, "model" where
-    laws are estimates; ``findings``: the worst first; ``parameters`` and ``blocks``: the tables;
-    ``logits``: their rms; ``loss``: the cross entropy at the start, averaged over labels;
-    ``uniform``: ln V; ``predicted_logits``: the rms of logits by the kernel calculus, whose
-    ``assumptions`` follow; ``laws``: {parameter: its law}; ``remarks``: on what was not looked at.
+    ``name``: of the model's class; ``tier``: "builder" if its run was recorded, "model" if laws are
+    estimates; ``findings``: the worst first; ``parameters`` and ``blocks``: the tables; ``logits``:
+    their rms; ``loss``: the initial cross entropy, averaged over labels; ``uniform``: ln V;
+    ``predicted_logits``: the rms of logits from the kernel calculus, under its ``assumptions``;
+    ``laws``: {parameter: its law}; ``remarks``: on what was not examined.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Audit(Tabled):
     assumptions: tuple[Any, ...] = field(default=(), repr=False)
 
     def found(self, fail_on: str = "error", ignore: tuple[str, ...] = ()) -> tuple[Finding, ...]:
-        """The findings of a severity or a worse one, without those of some codes.
+        """Return the findings of a severity or worse, without those of some codes.
 
         fail_on: "error", "warning" or "note".
         ignore: codes.
 
-        Raises: KcalcError for a severity or a code that there is not.
+        Raises: KcalcError for an unknown severity or code.
         """
         least = SEVERITIES.index(choice(fail_on, "severity", SEVERITIES))
         ignore = known_codes(ignore, "ignore")
@@ -68,7 +68,7 @@ class Audit(Tabled):
         )
 
     def check(self, fail_on: str = "error", ignore: tuple[str, ...] = ()) -> Audit:
-        """For tests: the audit itself where :meth:`found` is empty.
+        """For tests: return the audit if :meth:`found` is empty.
 
         fail_on: "error", "warning" or "note".
         ignore: codes.
@@ -82,11 +82,11 @@ class Audit(Tabled):
         return self
 
     def changes(self, baseline: str | os.PathLike[str]) -> tuple[Finding, ...]:
-        """What differs from a lock file, as findings of the code LOCK-CHANGED.
+        """Return the differences from a lock file, as findings of the code LOCK-CHANGED.
 
         baseline: the path of a file that :meth:`lock` wrote.
 
-        Raises: KcalcError for a file that is none.
+        Raises: KcalcError if it is not such a file.
         """
         return changes(self.laws, {r.name: r.shape for r in self.parameters}, baseline)
 
@@ -95,12 +95,12 @@ class Audit(Tabled):
 
         path: of the file.
 
-        Returns: the path. Raises: KcalcError where it cannot be written.
+        Returns: the path. Raises: KcalcError if it cannot be written.
         """
         return write_whole(file_path(path), lock_text(self.name, self.parameters))
 
     def to_dict(self) -> dict[str, Any]:
-        """The audit as plain data, by the schema ``kcalc.audit/1``."""
+        """Return the audit as plain data, by the schema ``kcalc.audit/1``."""
         return {
             "schema": "kcalc.audit/1",
             "name": self.name,
@@ -117,7 +117,7 @@ class Audit(Tabled):
         }
 
     def to_sarif(self) -> dict[str, Any]:
-        """The findings as a SARIF 2.1.0 log, which code hosts show beside the source."""
+        """Return the findings as a SARIF 2.1.0 log, which code hosts show next to the source."""
         return sarif(self.findings)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -129,7 +129,7 @@ class Audit(Tabled):
         """
         ending = file_path(path).suffix
         if ending not in DOCUMENTS:
-            raise KcalcError(f"{path}: an audit is written as {', '.join(DOCUMENTS)}")
+            raise KcalcError(f"{path}: an audit can be written as {', '.join(DOCUMENTS)}")
         return write_whole(path, DOCUMENTS[ending](self))
 
     def _frame(self) -> list[dict[str, Any]]:
@@ -171,7 +171,7 @@ class Audit(Tabled):
         return text
 
     def _parameter_lines(self) -> list[tuple[str, ...]]:
-        """A line per family of weights that are alike; gains and biases in two lines."""
+        """Return a line per family of similar weights; gains and biases take two lines."""
         rows = {row.name: row for row in self.parameters}
         small = {n for n, r in rows.items() if r.role in ("gain", "bias", "unused")}
         lines: list[tuple[str, ...]] = [HEAD]
@@ -220,7 +220,7 @@ DOCUMENTS: dict[str, Callable[[Audit], str]] = {
 
 
 def _span(numbers: list[float | None]) -> str:
-    """One number where all are within 1 %, else the least and the largest."""
+    """Return one number if all are within 1 %, else the least and the largest."""
     known = [n for n in numbers if n is not None]
     if not known:
         return "-"

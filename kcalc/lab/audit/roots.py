@@ -1,4 +1,4 @@
-"""Following a value back to what it is a linear copy of, through views, sums, gains and norms."""
+"""Follow a value back to what it is a linear copy of, through views, sums, gains and norms."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from .program import Program, Value
 
 @dataclass
 class Roots:
-    """The roots of every value of a program, worked out once.
+    """The roots of every value of a program, computed once.
 
-    ``stops``: values that are roots although a sum or a view could be passed (merges of a stream).
+    ``stops``: values that are roots although a sum or a view could be followed (merges of a
+    stream).
     """
 
     program: Program
@@ -20,7 +21,7 @@ class Roots:
     known: dict[int, dict[int, bool]] = field(default_factory=dict)
 
     def __call__(self, value: Value) -> dict[int, bool]:
-        """{index of a root: whether a norm stands between it and the value}."""
+        """Return {index of a root: whether there is a norm between it and the value}."""
         stack = [value]
         while stack:
             top = stack[-1]
@@ -46,7 +47,10 @@ class Roots:
         return found
 
     def _passed(self, value: Value) -> tuple[tuple[Value, ...], bool]:
-        """(the values that a value is a linear copy of, whether by a norm); none for a root."""
+        """Return (the values that a value is a linear copy of, whether by a norm).
+
+        None for a root.
+        """
         data = value.data
         if value.index in self.stops or not data or value.flavour != "data":
             return (), False
@@ -61,7 +65,7 @@ class Roots:
         return (), False
 
     def _product(self, value: Value, data: tuple[Value, ...]) -> tuple[tuple[Value, ...], bool]:
-        """A product with constants passes; a product of data where one factor is a statistic."""
+        """Follow products with constants, and products of data if one factor is a statistic."""
         if len(data) == 1:
             return data, False
         large, small = sorted(data, key=lambda v: -v.tensor.numel())[:2]
@@ -70,7 +74,7 @@ class Roots:
         return (large,), self._is_statistic(small)
 
     def _is_statistic(self, value: Value) -> bool:
-        """Whether a factor is a norm's: a root of a reduction, with no contraction on the way."""
+        """Whether a factor belongs to a norm: a root of a reduction, without contractions."""
         seen_root = seen_reduction = False
         while True:
             seen_root |= value.op in ROOT_FUNCTIONS
@@ -88,7 +92,7 @@ def is_product(value: Value) -> bool:
 
 
 def contraction_weight(value: Value) -> Value | None:
-    """The weight operand of a contraction of data with a weight, None for other values."""
+    """Return the weight in a contraction of data with a weight; None for other values."""
     if value.op not in CONTRACTIONS or value.flavour != "data":
         return None
     operands = value.inputs[1:3] if value.op in BIASED else value.inputs[:2]

@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, the format in which code hosts take results of analyses."""
+"""Findings as SARIF 2.1.0, the format in which code hosts accept results of analyses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif(findings: tuple[Finding, ...]) -> dict[str, Any]:
-    """A SARIF log with one run.
+    """Return a SARIF log with one run.
 
     Files below the working folder are given as such, others (of packages) as names of places.
     """

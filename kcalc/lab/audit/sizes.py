@@ -1,8 +1,8 @@
-"""RESULT-SIZE: what the last layer reads has grown beyond any unit.
+"""RESULT-SIZE: the input of the last layer has grown far beyond that of the model.
 
-A result may have any size: a factor or a weight of the last layer gives it its unit. What the last
-layer reads has no unit. The laws that keep sizes (LeCun's, He's, Xavier's, PyTorch's) leave it near
-the size of the inputs.
+A result may have any size, because a factor or a weight of the last layer determines its unit. The
+last layer's input has no unit. The laws that preserve sizes (LeCun's, He's, Xavier's, PyTorch's)
+keep it near the size of the inputs.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from .subject import Subject
 from .training import TARGETS
 
 GROWN = 1e3
-LARGEST = 65504.0  # of the numbers of 16 bits
+LARGEST = 65504.0  # of 16-bit numbers
 
 
 @criterion(
     "RESULT-SIZE",
     "warning or error",
-    "the rms of what the last contraction in front of a result reads, over that of the inputs (or "
-    "1), is above 1000 (warning) or 65504, the largest number of 16 bits (error). Logits are "
-    "LOSS-START's",
+    "the rms of the input of the last contraction before a result, relative to that of the "
+    "inputs (or 1), is above 1000 (warning) or 65504, the largest 16-bit number (error). "
+    "LOSS-START covers logits",
 )
 def large(subject: Subject) -> Iterator[Finding]:
-    """Results that the layers blow up."""
+    """Yield results that the layers blow up."""
     program, aim = subject.measured.structure.program, subject.measured.objective
     judged = aim.logits is not None and aim.logits.numel() >= TARGETS
     outputs = [v for v in program.outputs if not (judged and v.tensor is aim.logits)]
@@ -48,8 +48,9 @@ def large(subject: Subject) -> Iterator[Finding]:
         "error" if sizes[worst] > LARGEST else "warning",
         blown,
         f"{named(worst.parameters)}, the last layer, reads numbers of rms {_rms(worst.data):.3g}, "
-        f"and the inputs have {unit:.3g}: the result has rms {result:.3g}",
-        f"draw {named(blown)} by a law that keeps sizes: for ReLUs He's, of variance 2 / fan_in",
+        f"but the inputs have {unit:.3g}: the result has rms {result:.3g}",
+        f"draw {named(blown)} by a law that preserves sizes: for ReLUs He's, of variance 2 / "
+        "fan_in",
         subject.place(blown),
     )
 
@@ -68,7 +69,7 @@ def _behind(value: Value) -> set[int]:
 
 
 def _unit(subject: Subject) -> float:
-    """The rms of the largest numeric input, and of whole numbers that are computed with, or 1."""
+    """Return the rms of the largest numeric input (also whole numbers used in arithmetic), or 1."""
     program = subject.measured.structure.program
     sizes = [1.0]
     for value in program.values:
@@ -84,7 +85,7 @@ def _unit(subject: Subject) -> float:
 
 
 def _last(outputs: list[Value], by_value: dict[int, Contraction]) -> list[Contraction]:
-    """The contractions with weights nearest to the results, not those in front of a norm."""
+    """Return the contractions with weights nearest to the results, except before a norm."""
     stack, seen, found = [v for v in outputs if v.flavour == "data"], set(), []
     while stack:
         value = stack.pop()
@@ -99,7 +100,7 @@ def _last(outputs: list[Value], by_value: dict[int, Contraction]) -> list[Contra
 
 
 def _grown(subject: Subject, last: Contraction, unit: float) -> tuple[str, ...]:
-    """The weights in front of the last layer whose results are larger than what they read."""
+    """Return the weights before the last layer whose results are larger than their inputs."""
     grown = dict.fromkeys(
         name
         for contraction in subject.measured.structure.contractions

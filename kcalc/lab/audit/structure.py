@@ -19,7 +19,7 @@ class Merge:
     """A sum that adds a branch to a residual stream.
 
     ``stream``: the number of the stream; ``skip`` and ``branch``: its addends; ``writers``: the
-    contractions that end the branch, ``normed`` whether a norm stands behind them; ``inside``: the
+    contractions that end the branch, ``normed`` whether a norm follows them; ``inside``: the
     contractions of the branch, without those of other streams that it reads.
     """
 
@@ -34,7 +34,7 @@ class Merge:
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """A softmax over a product of two data, and the mean that it weighs.
+    """A softmax over a product of two data, and the mean that uses its weights.
 
     ``scores``: the scores before additive biases and masks.
     """
@@ -49,7 +49,7 @@ class Attention:
 
 @dataclass
 class Structure:
-    """What a run is made of."""
+    """The structure of a run."""
 
     program: Program
     roots: Roots
@@ -59,7 +59,7 @@ class Structure:
     roles: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def stream_roots(self, value: Value) -> set[int]:
-        """The roots of a value, and those behind one elementwise function (ReLU after a sum)."""
+        """Return the roots of a value, or of the argument of an elementwise function of it."""
         roots = set(self.roots(value))
         for root in tuple(roots):
             known = self.program.values[root]
@@ -68,12 +68,12 @@ class Structure:
         return roots
 
     def starts(self) -> set[int]:
-        """Merges, and the values with which streams begin."""
+        """Return merges, and the values with which streams begin."""
         begun = {root for merge in self.merges for root in self.roots(merge.skip)}
         return begun | {merge.value.index for merge in self.merges}
 
     def streams(self) -> list[list[Merge]]:
-        """The merges of every stream, in their order."""
+        """Return the merges of every stream, in order."""
         found: dict[int, list[Merge]] = {}
         for merge in self.merges:
             found.setdefault(merge.stream, []).append(merge)
@@ -81,7 +81,7 @@ class Structure:
 
 
 def structure_of(program: Program, parameters: dict[str, Any]) -> Structure:
-    """Streams, attention and roles of a run."""
+    """Return streams, attention and roles of a run."""
     found = Structure(program, Roots(program), contractions(program, parameters))
     _merge_all(found)
     for value in program.values:
@@ -134,7 +134,7 @@ def _merge(
 
 
 def _sources(found: Structure, skip: Value, merges: dict[int, Merge]) -> set[int]:
-    """The roots of a stream, and those of the stream before its last merge."""
+    """Return the roots of a stream, and those of the stream before its last merge."""
     roots = set(found.roots(skip))
     for root in tuple(roots):
         if root in merges:
@@ -145,7 +145,7 @@ def _sources(found: Structure, skip: Value, merges: dict[int, Merge]) -> set[int
 def _through_contraction(
     found: Structure, sources: Iterable[int], skip: Value, branch: Value, mask: int
 ) -> bool:
-    """Whether a branch was computed from sources through a contraction that the skip lacks."""
+    """Whether a branch comes from sources through a contraction that the skip lacks."""
     seen = skip.ancestors | 1 << skip.index
     between = (branch.ancestors | 1 << branch.index) & mask & ~seen
     wanted = 0
@@ -171,7 +171,7 @@ def _projected(
 ) -> bool:
     """Whether ``skip`` is a projection of a stream from which ``branch`` was computed.
 
-    The branch is more than linear in the stream: else the sum is one of two projections.
+    The branch must not be linear in the stream; otherwise the sum is one of two projections.
     """
     own = [by_value[root] for root in found.roots(skip) if root in by_value]
     ends = [by_value[root] for root in found.roots(branch) if root in by_value]
@@ -187,7 +187,7 @@ def _projected(
 def _nonlinear(
     found: Structure, end: Contraction, sources: set[int], by_value: dict[int, Contraction]
 ) -> bool:
-    """Whether a contraction reads something other than linear maps of ``sources``."""
+    """Whether a contraction reads anything but linear maps of ``sources``."""
     roots, seen = set(found.roots(end.data)), set()
     while roots:
         root = roots.pop()
@@ -222,13 +222,13 @@ def _made(
     seen = skip.ancestors | 1 << skip.index
     for merge in merges.values():
         if merge.stream != stream and made_of >> merge.value.index & 1:
-            seen |= merge.value.ancestors  # the encoder, of which a decoder makes keys
+            seen |= merge.value.ancestors  # the encoder, from which a decoder makes keys
     inside = tuple(by_value[i] for i in _bits(made_of & mask & ~seen) if i in by_value)
     return Merge(value, stream, skip, branch, writers, any(ends.values()), inside)
 
 
 def _attention(found: Structure, softmax: Value) -> Attention | None:
-    """The attention of a softmax, None where its input is no product of two data."""
+    """Return the attention of a softmax; None if its input is not a product of two data."""
     traced = _scores(softmax.data[0], DEEPEST) if softmax.data else None
     if traced is None:
         return None
@@ -242,7 +242,7 @@ def _attention(found: Structure, softmax: Value) -> Attention | None:
 
 
 def _scores(value: Value, left: int) -> tuple[Value, Value] | None:
-    """(the product of queries and keys, the last value before an additive bias)."""
+    """Return (the product of queries and keys, the last value before an additive bias)."""
     if is_product(value):
         return value, value
     if left == 0 or value.op in NORMS:
@@ -259,7 +259,7 @@ def _scores(value: Value, left: int) -> tuple[Value, Value] | None:
 
 
 def _mean(found: Structure, softmax: Value) -> Value | None:
-    """The product of a softmax's weights with values."""
+    """Return the product of a softmax's weights with values."""
     stack, seen = [softmax], {softmax.index}
     while stack:
         value = stack.pop()
@@ -319,7 +319,7 @@ def _contraction_roles(
 
 
 def _elementwise_roles(value: Value) -> Iterable[tuple[str, str]]:
-    """(parameter, role) for the parameters that a value reads outside contractions."""
+    """Yield (parameter, role) for the parameters that a value reads outside contractions."""
     if value.flavour != "data":
         return
     weights = [(i, v) for i, v in enumerate(value.inputs) if v.flavour == "weight"]

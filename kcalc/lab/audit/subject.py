@@ -1,4 +1,4 @@
-"""What criteria look at: a model, the laws of its parameters, and its measured run."""
+"""The input of criteria: a model, the laws of its parameters, and its measured run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .structure import Merge
 class Subject:
     """A model under audit.
 
-    ``model``: a copy that may be run; ``original``: the model as given or built;
-    ``laws``: {parameter: its law}; ``again``: a second draw of the model from another seed, None
-    where only one model was given; ``recipe``: as declared; ``optimizer``: what the user gave;
-    ``places``: {path: the line that wrote a tensor which is held and is no parameter}.
+    ``model``: a copy that may run; ``original``: the model as given or built; ``laws``: {parameter:
+    its law}; ``again``: a second draw of the model from another seed, None if only one model was
+    given; ``recipe``: as declared; ``optimizer``: as given by the user; ``places``: {path: the line
+    that wrote a tensor in an attribute that is not a parameter}.
     """
 
     model: Any
@@ -36,17 +36,17 @@ class Subject:
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
-        """{name: parameter}, each once."""
+        """Return {name: parameter}, each once."""
         return self.measured.listed
 
     @property
     def roles(self) -> dict[str, tuple[str, ...]]:
-        """{parameter: its roles}."""
+        """Return {parameter: its roles}."""
         return self.measured.structure.roles
 
     @cached_property
     def contracted(self) -> dict[str, Contraction]:
-        """{parameter: the contraction that reads it}, the first of several."""
+        """Return {parameter: the contraction that reads it}, the first of several."""
         found: dict[str, Contraction] = {}
         for contraction in self.measured.structure.contractions:
             for name in contraction.parameters:
@@ -55,7 +55,7 @@ class Subject:
 
     @cached_property
     def matrices(self) -> list[str]:
-        """Contracted weights and tables: the parameters that recipes speak of."""
+        """Return contracted weights and tables, the parameters that recipes cover."""
         return [
             name
             for name, roles in self.roles.items()
@@ -65,12 +65,12 @@ class Subject:
 
     @cached_property
     def stacks(self) -> list[Stack]:
-        """The residual streams of at least two merges."""
+        """Return the residual streams with at least two merges."""
         streams = self.measured.structure.streams()
         return [Stack(self, merges) for merges in streams if len(merges) > 1]
 
     def place(self, names: tuple[str, ...] | list[str]) -> str:
-        """Where the first of some parameters was last written."""
+        """Return where the first of some parameters was last written."""
         return next((self.laws[n].place for n in names if self.laws[n].place), "")
 
 
@@ -78,7 +78,7 @@ class Subject:
 class Stack:
     """The blocks along one residual stream.
 
-    ``families``: {name with the block's number as *: parameters}, the contracted ones in branches.
+    ``families``: {name with * for the block's number: parameters}, the contracted ones in branches.
     """
 
     subject: Subject
@@ -86,7 +86,7 @@ class Stack:
 
     @cached_property
     def families(self) -> dict[str, tuple[str, ...]]:
-        """The contracted weights in the branches."""
+        """Return the contracted weights in the branches."""
         names = dict.fromkeys(
             name
             for merge in self.merges
@@ -98,7 +98,7 @@ class Stack:
 
     @cached_property
     def written(self) -> dict[str, bool]:
-        """{writer: whether a norm stands behind it}."""
+        """Return {writer: whether a norm follows it}."""
         found: dict[str, bool] = {}
         for merge in self.merges:
             for contraction in merge.writers:
@@ -108,10 +108,11 @@ class Stack:
 
     @cached_property
     def tables(self) -> list[str]:
-        """The tables and readouts of a model whose blocks are not drawn by their fans.
+        """Return the tables and readouts of a model whose blocks are not drawn by their fans.
 
-        That is known where weights of equal sigma have different fans. Else there are none: nobody
-        can tell a sigma by a fan from that of a table with a factor for depth.
+        This is known if weights of equal sigma have different fans. Otherwise there are none,
+        because a sigma from a fan cannot be distinguished from that of a table with a factor for
+        depth.
         """
         subject = self.subject
         first = [names[0] for names in self.families.values()]
@@ -153,12 +154,12 @@ class Stack:
 
     @cached_property
     def depth(self) -> int:
-        """The number of blocks: of the largest family of writers."""
+        """Return the number of blocks: that of the largest family of writers."""
         return max((len(n) for f, n in self.families.items() if self.writes(f)), default=0)
 
 
 def families(names: Any) -> dict[str, tuple[str, ...]]:
-    """Names by their form with the first number, which is the block's, as *."""
+    """Group names by their form, with * for the first number, which is the block's."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(family(name), []).append(name)
@@ -166,7 +167,7 @@ def families(names: Any) -> dict[str, tuple[str, ...]]:
 
 
 def parts(names: Any, every: Any) -> dict[str, tuple[str, ...]]:
-    """Names by the largest modules all of whose parameters are among them, alike ones together.
+    """Group names by the largest modules that contain only them, with equal forms together.
 
     ``every``: the names of all parameters. A part is a module ("backbone"), modules of one form
     ("blocks.*.norm"), or the form of parameters whose modules have others.
@@ -186,6 +187,6 @@ def parts(names: Any, every: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _paths(name: str) -> list[str]:
-    """The paths of the modules that hold a parameter, the outermost first, and its own."""
+    """Return the paths of the modules around a parameter, the outermost first, and its own."""
     pieces = name.split(".")
     return [".".join(pieces[: count + 1]) for count in range(len(pieces))]

@@ -17,10 +17,10 @@ from .training import gradient_sizes, scores
 class ParameterRow:
     """One parameter.
 
-    ``role``: its roles; ``law``, ``sigma``, ``error``, ``mean``: how it was drawn, the standard
-    error 0 where that was recorded; ``fan_in``: the number of terms of its contraction; ``emits``:
-    the rms of the result that it gives; ``gradient``: the rms of its gradient. None where there is
-    no such number.
+    ``role``: its roles; ``law``, ``sigma``, ``error``, ``mean``: how it was drawn, with standard
+    error 0 if this was recorded; ``fan_in``: the number of terms of its contraction; ``emits``: the
+    rms of its contraction's result; ``gradient``: the rms of its gradient. None if there is no such
+    number.
     """
 
     name: str
@@ -36,7 +36,7 @@ class ParameterRow:
     place: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The row as plain data."""
+        """Return the row as plain data."""
         return {**asdict(self), "shape": list(self.shape)}
 
 
@@ -46,9 +46,9 @@ class BlockRow:
 
     ``stream`` and ``branch``: rms of the sum and of the branch; ``token_cosine``: mean cosine of
     two tokens of one example in the stream; ``score_variance`` and ``log_keys``: of the block's
-    attention; ``gradient``: the rms of the gradient at the sum. All measured; ``predicted``: the
-    rms of the stream by the kernel calculus, None where it was not asked or has no rule;
-    ``number``: of its residual stream, from 0.
+    attention; ``gradient``: the rms of the gradient at the sum. All these are measured.
+    ``predicted``: the rms of the stream from the kernel calculus, None if it was not requested or
+    has no rule; ``number``: of its residual stream, from 0.
     """
 
     name: str
@@ -62,12 +62,12 @@ class BlockRow:
     number: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The row as plain data."""
+        """Return the row as plain data."""
         return asdict(self)
 
 
 def parameter_rows(subject: Subject) -> tuple[ParameterRow, ...]:
-    """A row for every parameter, in the model's order."""
+    """Return a row for every parameter, in the model's order."""
     emitted = _emitted(subject)
     rows = []
     for name, tensor in subject.parameters.items():
@@ -93,12 +93,12 @@ def parameter_rows(subject: Subject) -> tuple[ParameterRow, ...]:
 
 
 def finite(number: float) -> float | None:
-    """A number, None where it is not finite."""
+    """Return a number; None if it is not finite."""
     return number if math.isfinite(number) else None
 
 
 def rms(tensor: Any) -> float | None:
-    """The root of the mean square of a tensor's finite entries, None where it has none."""
+    """Return the root mean square of a tensor's finite entries; None if it has none."""
     values = tensor.detach().float()
     if values.numel() == 0:
         return None
@@ -106,7 +106,7 @@ def rms(tensor: Any) -> float | None:
 
 
 def _emitted(subject: Subject) -> dict[str, Any]:
-    """{parameter: the tensor that its contraction or table gives}."""
+    """Return {parameter: the result of its contraction or table}."""
     found = {name: used.value.tensor for name, used in subject.contracted.items()}
     for value in subject.measured.structure.program.values:
         if "embedding" in value.op and value.inputs and value.inputs[0].weights:
@@ -118,7 +118,7 @@ def _emitted(subject: Subject) -> dict[str, Any]:
 
 
 def block_rows(subject: Subject, predicted: Mapping[int, float]) -> tuple[BlockRow, ...]:
-    """A row for every merge, stream by stream; ``predicted``: {index of a merge: rms}."""
+    """Return a row for every merge, stream by stream; ``predicted``: {index of a merge: rms}."""
     rows = []
     for number, merges in enumerate(subject.measured.structure.streams()):
         for merge, gradient in zip(merges, gradient_sizes(subject, merges), strict=True):
@@ -148,7 +148,7 @@ def _block(subject: Subject, merge: Merge, gradient: float) -> BlockRow:
 
 
 def token_cosine(value: Value) -> float | None:
-    """The mean cosine of two tokens of one example, for (examples, tokens, channels)."""
+    """Return the mean cosine of two tokens of one example, for (examples, tokens, channels)."""
     if value.tensor.ndim != 3 or value.tensor.shape[1] < 2:
         return None
     tokens = value.tensor.detach().float()
@@ -159,7 +159,7 @@ def token_cosine(value: Value) -> float | None:
 
 
 def totals(subject: Subject) -> dict[str, float | None]:
-    """The logits' rms, the loss at the start and ln V, None without logits."""
+    """Return the logits' rms, the initial loss and ln V; None without logits."""
     aim = subject.measured.objective
     if aim.logits is None:
         return {"logits": None, "loss": None, "uniform": None}

@@ -16,23 +16,23 @@ from .subject import Subject
 TARGETS = 256
 CUTS = {
     "detached": (
-        "its values reach the result through detach() or no_grad() alone",
-        "remove the detach; where it is meant, set requires_grad=False",
+        "its values reach the result only through detach() or no_grad()",
+        "remove the detach; if this is intended, set requires_grad=False",
     ),
     "number": (
-        "its values reach the result as numbers of Python, by item(), tolist() or numpy()",
-        "compute with the tensor itself; where it is meant, set requires_grad=False",
+        "its values reach the result as Python numbers, by item(), tolist() or numpy()",
+        "compute with the tensor itself; if this is intended, set requires_grad=False",
     ),
     "choice": (
-        "its values reach the result through a choice (argmax, a comparison) alone",
-        "multiply what is chosen by its share of a softmax, or pass the gradient straight through",
+        "its values reach the result only through a choice (argmax, a comparison)",
+        "multiply the choice by its share of a softmax, or use a straight-through gradient",
     ),
     "dropped": (
-        "what it computes is thrown away, here and in training mode",
-        "see whether a later line overwrites it, as a residual sum that nothing reads",
+        "its result is discarded, here and in training mode",
+        "check whether a later line overwrites it, such as a residual sum that nothing reads",
     ),
 }
-"""What cuts off a parameter: what to say, and what to do."""
+"""Messages and fixes by what cuts off a parameter."""
 GRADIENTS = 50.0
 VANISHED, EXPLODED = 1e-9, 1e5
 
@@ -40,26 +40,27 @@ VANISHED, EXPLODED = 1e-9, 1e5
 @criterion(
     "GRAD-DEAD",
     "error or warning",
-    "the gradient is exactly zero in 4 steps of gradient descent on different inputs (zero writers "
-    "with a zero readout, and LoRA, get one by then); warning: that of a matrix is rounding alone, "
-    "or a trainable parameter reaches the result without a path for gradients",
+    "the gradient is exactly zero in 4 steps of gradient descent on different inputs (zero "
+    "writers with a zero readout, and LoRA, get one by then); warning: that of a matrix is only "
+    "rounding, or no path for gradients leads from a trainable parameter to the result",
 )
 def dead(subject: Subject) -> Iterator[Finding]:
-    """Parameters that training cannot move."""
+    """Yield parameters that training cannot change."""
     measured = subject.measured
     for severity, names, text, fix in (
         (
             "error",
             measured.dead,
             "is exactly zero in 4 steps",
-            "see which factor of it is zero: a zero weight or gain before and behind it, or a ReLU "
-            "that no input reaches",
+            "check which factor of it is zero: a zero weight or gain before or after it, or a "
+            "ReLU that no input reaches",
         ),
         (
             "warning",
             measured.rounded,
-            "is rounding alone in 4 steps: in 64 bits it vanishes",
-            "see what cancels it: a share divided by itself, or values that are equal for all keys",
+            "is only rounding in 4 steps: in 64 bits it vanishes",
+            "check what cancels it: a share divided by itself, or values that are equal for all "
+            "keys",
         ),
     ):
         if names:
@@ -77,11 +78,11 @@ def dead(subject: Subject) -> Iterator[Finding]:
 @criterion(
     "LOSS-START",
     "warning or error",
-    "the mean cross entropy over all labels, of at least 256 pairs of a row and a label, is above "
-    "ln V + 1.5 (warning) or 2 ln V + 1 (error)",
+    "the mean cross entropy over all labels, over at least 256 pairs of a row and a label, is "
+    "above ln V + 1.5 (warning) or 2 ln V + 1 (error)",
 )
 def loss_start(subject: Subject) -> Iterator[Finding]:
-    """Logits that are too large at the start."""
+    """Yield logits that are too large at the start."""
     aim = subject.measured.objective
     if aim.logits is None or not math.isfinite(aim.expected):
         return
@@ -96,9 +97,9 @@ def loss_start(subject: Subject) -> Iterator[Finding]:
         "LOSS-START",
         severity,
         names,
-        f"the loss starts at {aim.expected:.3g}, and ln {classes} is {uniform:.3g}: the logits "
+        f"the loss starts at {aim.expected:.3g}, but ln {classes} is {uniform:.3g}: the logits "
         f"have rms {rms:.3g}",
-        "scale the readout, or the embedding tied to it, down: logits of rms below 1 start near "
+        "scale down the readout, or the embedding tied to it: logits of rms below 1 start near "
         "ln V",
         subject.place(names),
     )
@@ -113,9 +114,9 @@ class Scores:
 
 
 def scores(attention: Attention) -> Scores | None:
-    """The scores' data part: without additive biases and masked keys.
+    """Return the scores' data part, without additive biases and masked keys.
 
-    Rows with fewer than half of the largest number of keys are left out. None where a row has one.
+    Rows with fewer than half of the largest number of keys are left out. None if a row has one.
     """
     weights = attention.softmax.tensor.detach().float()
     values = attention.scores.tensor.detach().float()
@@ -140,7 +141,7 @@ def scores(attention: Attention) -> Scores | None:
     "ln T (warning) or 2 ln T (error)",
 )
 def frozen(subject: Subject) -> Iterator[Finding]:
-    """Attention that starts on single keys."""
+    """Yield attention that starts on single keys."""
     structure = subject.measured.structure
     for severity, low, high in (("error", 2.0, math.inf), ("warning", 1.0, 2.0)):
         found: dict[str, tuple[Scores, tuple[str, ...]]] = {}
@@ -167,8 +168,8 @@ def frozen(subject: Subject) -> Iterator[Finding]:
                 "ATT-FROZEN",
                 severity,
                 names,
-                f"the scores of {places} have variance {known.variance:.3g} over keys, and ln T is "
-                f"{known.log_keys:.3g}: the softmax starts on single keys",
+                f"the scores of {places} have variance {known.variance:.3g} over keys, but ln T "
+                f"is {known.log_keys:.3g}: the softmax starts on single keys",
                 ("" if divided else "divide scores by the root of the head size, or ")
                 + "draw queries and keys smaller",
                 subject.place(names),
@@ -194,10 +195,10 @@ def _is_divided(attention: Attention) -> bool:
 
 
 def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
-    """The rms of the gradients at the outputs of the blocks, nan where there is none.
+    """Return the rms of the gradients at the outputs of the blocks; nan if there is none.
 
-    Tokens with which the stream begins at zero, as those for padding, are left out: a norm
-    multiplies what is small there, and its gradient, by a large number.
+    Tokens with which the stream begins at zero, such as padding, are left out: a norm multiplies
+    small inputs, and their gradients, by a large number.
     """
     begun = merges[0].skip.tensor
     rows = begun.any(-1) if begun.ndim in (2, 3) else None
@@ -215,12 +216,13 @@ def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
 @criterion(
     "GRAD-BLOCKS",
     "warning",
-    "no norm stands behind the writers of a stream, and the rms of the gradient at the first block "
-    "output over that at the last of one shape is outside 1/50 ... 50; of a network without "
-    "streams and norms: that at the first layer over that at the last is outside 1e-9 ... 1e5",
+    "no norm follows the writers of a stream, and the rms of the gradient at the first block "
+    "output over that at the last of the same shape is outside 1/50 ... 50; for a network "
+    "without streams and norms: that at the first layer over that at the last is outside 1e-9 "
+    "... 1e5",
 )
 def blocks(subject: Subject) -> Iterator[Finding]:
-    """Gradients that vanish or explode along a residual stream, or along a plain network."""
+    """Yield gradients that vanish or explode along a residual stream, or along a plain network."""
     if not subject.measured.structure.merges:
         yield from _plain(subject)
     for stack in subject.stacks:
@@ -239,15 +241,15 @@ def blocks(subject: Subject) -> Iterator[Finding]:
                 names,
                 f"the gradient at the first block output is {sizes[0] / sizes[-1]:.3g} times that "
                 f"at the last",
-                "scale the writers for depth, or put the norm in front of the branch",
+                "scale the writers for depth, or put the norm before the branch",
                 subject.place(names),
             )
 
 
 def _undivided(subject: Subject, merges: list[Merge]) -> list[float]:
-    """The sizes of gradients; where norms alone read the sums, times the rms of these.
+    """Return the sizes of gradients, times the rms of the sums if only norms read these.
 
-    A norm divides by the rms what it reads, so that the gradient in front of it has no other unit.
+    A norm divides its input by the rms, which sets the unit of the gradient before it.
     """
     readers, sizes = subject.measured.structure.program.readers, gradient_sizes(subject, merges)
     behind = [readers.get(merge.value.index, []) for merge in merges]
@@ -258,11 +260,11 @@ def _undivided(subject: Subject, merges: list[Merge]) -> list[float]:
 
 
 def _plain(subject: Subject) -> Iterator[Finding]:
-    """Of a network without streams and norms: layers are told by their weights.
+    """Check a network without streams and norms, with layers identified by their weights.
 
-    The gradient at a layer that is used again and again is the largest of its uses. Of several
-    last layers it is the largest one: the loss may be blind to the others, as softmaxes are to
-    what they add to all logits.
+    The gradient at a layer that is used repeatedly is the largest of its uses. Of several last
+    layers the largest gradient counts: the loss may not depend on the others, as softmaxes do not
+    depend on what is added to all logits.
     """
     structure = subject.measured.structure
     data = [v for v in structure.program.values if v.flavour == "data"]
@@ -288,20 +290,20 @@ def _plain(subject: Subject) -> Iterator[Finding]:
         tuple(name for names in sizes for name in names),
         f"the gradient at the result of {named(first)}, the first layer, is {begin / end:.3g} "
         f"times that at {named(last)}, the last",
-        "draw the layers by a law that keeps sizes: for ReLUs He's, of variance 2 / fan_in",
+        "draw the layers by a law that preserves sizes: for ReLUs He's, of variance 2 / fan_in",
         subject.place(first),
     )
 
 
 def _read_on(contraction: Contraction, structure: Structure) -> bool:
-    """Whether another contraction reads what one has computed."""
+    """Whether another contraction reads the result of one."""
     value = contraction.value
     return any(c.value is not value and c.value.depends_on(value) for c in structure.contractions)
 
 
 @criterion("NONFINITE", "error", "inf or NaN in the result, the loss or a gradient")
 def nonfinite(subject: Subject) -> Iterator[Finding]:
-    """Numbers that are not finite."""
+    """Yield numbers that are not finite."""
     found = subject.measured.nonfinite
     if found:
         names = tuple(t.removeprefix("the gradient of ") for t in found if t.startswith("the grad"))
@@ -310,6 +312,6 @@ def nonfinite(subject: Subject) -> Iterator[Finding]:
             "error",
             names,
             f"inf or NaN in {named(found)}",
-            "see the scale of the numbers in front of it, and the epsilon of norms",
+            "check the scale of the numbers before it, and the epsilon of norms",
             subject.place(names),
         )

@@ -1,4 +1,4 @@
-"""Uses of kernels: regression and Gaussian processes, training curves, scikit-learn."""
+"""Applications of kernels: regression and Gaussian processes, training curves, scikit-learn."""
 
 from .dynamics import TrainingCurve, training_curve
 from .kept import kept_kernel

@@ -1,6 +1,6 @@
 """Linear algebra with kernel matrices.
 
-SciPy for NumPy arrays, ``jax.scipy`` for JAX arrays, one set of checks.
+It uses SciPy for NumPy arrays and ``jax.scipy`` for JAX arrays, with the same checks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Algebra:
 
     @property
     def xp(self) -> Any:
-        """The library's module of arrays."""
+        """Return the library's module of arrays."""
         if not self.jax:
             return np
         import jax.numpy as jnp
@@ -42,7 +42,7 @@ class Algebra:
 
     @property
     def linalg(self) -> Any:
-        """The library's module of factorisations."""
+        """Return the library's module of factorisations."""
         if not self.jax:
             import scipy.linalg
 
@@ -52,7 +52,7 @@ class Algebra:
         return jax.scipy.linalg
 
     def scope(self) -> AbstractContextManager[Any]:
-        """The context to compute in: JAX in double precision for double arrays."""
+        """Return the context to compute in: JAX in double precision for double arrays."""
         if not (self.jax and self.double):
             return nullcontext()
         import jax
@@ -60,7 +60,10 @@ class Algebra:
         return jax.enable_x64(True)
 
     def matrix(self, value: Any, what: str) -> Array:
-        """A non-empty (n, m) array of finite floats; the values of a JAX tracer are not checked."""
+        """Return a non-empty (n, m) array of finite floats.
+
+        Values of JAX tracers are not checked.
+        """
         if not self.jax:
             return float_matrix(value, what)
         if traced(value):
@@ -70,7 +73,7 @@ class Algebra:
         return self.xp.asarray(float_matrix(value, what))
 
     def square(self, value: Any, what: str = "the kernel matrix") -> Array:
-        """A symmetric (n, n) array of finite floats."""
+        """Return a symmetric (n, n) array of finite floats."""
         if traced(value):
             return self.matrix(value, what)
         return (
@@ -80,12 +83,12 @@ class Algebra:
         )
 
     def cholesky(self, matrix: Array, ridge: float, name: str) -> Array:
-        """The lower Cholesky factor of ``matrix + ridge I``.
+        """Return the lower Cholesky factor of ``matrix + ridge I``.
 
-        Nan under a JAX trace where there is none.
+        Under a JAX trace it is nan if there is none.
 
-        Raises: KcalcError with the smallest eigenvalue where there is none, or where solving with
-        it would leave no digit right.
+        Raises: KcalcError with the smallest eigenvalue if there is none, or if solving with it
+        would leave no correct digit.
         """
         moved = matrix + ridge * self.xp.eye(matrix.shape[0], dtype=matrix.dtype)
         if self.jax:
@@ -101,18 +104,18 @@ class Algebra:
         return factor
 
     def solve(self, factor: Array, right: Array) -> Array:
-        """(L L^T)^-1 right."""
+        """Return (L L^T)^-1 right."""
         return self.linalg.cho_solve((factor, True), right)
 
     def half_solve(self, factor: Array, right: Array) -> Array:
-        """L^-1 right."""
+        """Return L^-1 right."""
         return self.linalg.solve_triangular(factor, right, lower=True)
 
 
 def check_factor(factor: np.ndarray, matrix: np.ndarray, ridge: float, name: str) -> None:
     """Check the Cholesky factor of a matrix.
 
-    Raises: KcalcError where a Cholesky factor is missing, or its condition number exceeds the
+    Raises: KcalcError if a Cholesky factor is missing, or its condition number exceeds the
     precision.
     """
     import scipy.linalg
@@ -127,7 +130,7 @@ def check_factor(factor: np.ndarray, matrix: np.ndarray, ridge: float, name: str
 
 
 def traced(value: Any) -> bool:
-    """Whether a value is a JAX tracer, whose numbers cannot be looked at."""
+    """Whether a value is a JAX tracer, whose numbers cannot be inspected."""
     if not is_jax(value):
         return False
     from jax.core import Tracer
@@ -136,9 +139,9 @@ def traced(value: Any) -> bool:
 
 
 def algebra_of(*arrays: Any) -> Algebra:
-    """The library of the arrays: JAX if one of them is a JAX array.
+    """Return the library of the arrays: JAX if one of them is a JAX array.
 
-    JAX is not imported to find out.
+    JAX is not imported for this.
     """
     given = [array for array in arrays if is_jax(array)]
     if not given:
@@ -147,7 +150,7 @@ def algebra_of(*arrays: Any) -> Algebra:
 
 
 def targets(algebra: Algebra, y: Any, count: int, what: str = "y") -> tuple[Array, bool]:
-    """Targets as an (n, outputs) array, and whether they were given as (n,).
+    """Return targets as an (n, outputs) array, and whether they were given as (n,).
 
     Raises: KcalcError for another length, nan or text.
     """
@@ -166,11 +169,11 @@ def targets(algebra: Algebra, y: Any, count: int, what: str = "y") -> tuple[Arra
 
 
 def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
-    """The kernel matrix of rows of X against rows of Y.
+    """Return the kernel matrix of rows of X against rows of Y.
 
     ``kernel.matrix(X, Y)``, or ``kernel(X, Y)`` of a plain function.
 
-    Raises: KcalcError for something that is neither, or a kernel with several outputs.
+    Raises: KcalcError for anything else, and for a kernel with several outputs.
     """
     if hasattr(kernel, "matrix"):
         found = kernel.matrix(X, Y)
@@ -184,8 +187,8 @@ def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
         given = getattr(kernel, "shape", None)
         what = f"a matrix of shape {tuple(given)}" if given else f"{type(kernel).__name__}"
         hint = (
-            "; a matrix says nothing of new inputs: pass the kernel itself, or a function that "
-            "makes the matrix of X and Y"
+            "; a matrix does not cover new inputs: pass the kernel itself, or a function that "
+            "computes the matrix of X and Y"
             if given
             else ""
         )
@@ -194,8 +197,8 @@ def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
         )
     if isinstance(found, Mapping):
         raise KcalcError(
-            f"the kernel has several outputs ({', '.join(map(str, found))}); choose the network "
-            f"of one"
+            f"the kernel has several outputs ({', '.join(map(str, found))}); use a network with "
+            "only one"
         )
     rows, columns = len(X), len(X if Y is None else Y)
     shape = tuple(getattr(found, "shape", ()))
@@ -212,16 +215,16 @@ def _called(kernel: Any, X: Any, Y: Any) -> Any:
         return kernel(X, Y)
     except TypeError as error:
         raise KcalcError(
-            f"a kernel that is a function takes (X, Y) and gives a matrix; {glimpse(kernel)} "
-            f"failed: {error}"
+            f"a kernel function must take (X, Y) and return a matrix; {glimpse(kernel)} failed: "
+            f"{error}"
         ) from error
 
 
 def diagonal(kernel: Any, X: Any, block: int = 64) -> Array:
-    """K(x, x) of each row.
+    """Return K(x, x) of each row.
 
-    It is computed from the row's q value where the kernel is a function of angle and q (NumPy),
-    else by small blocks of the matrix.
+    If the kernel is a function of angle and q (NumPy), it is computed from the row's q value, else
+    by small blocks of the matrix.
     """
     if hasattr(kernel, "at_angle") and not traced(X):
         sizes = np.mean(np.square(np.asarray(X, dtype=float)), axis=1)
@@ -236,7 +239,7 @@ def diagonal(kernel: Any, X: Any, block: int = 64) -> Array:
 
 
 def inputs(X: Any, what: str = "X") -> Any:
-    """Inputs as an array with one row per input.
+    """Return inputs as an array with one row per input.
 
     Raises: KcalcError for text, ragged rows, nan or no rows.
     """

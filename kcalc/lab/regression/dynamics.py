@@ -2,19 +2,19 @@
 
 The curves give its state at every step.
 
-The kernel keeps its value at initialisation, so that ``f_t - y = (I - eta Theta)^t (f_0 - y)`` on
-the training inputs; in the eigenbasis of Theta every direction decays by itself.
-[DKS sec. 24.2; Lee et al. 2019]
+The kernel keeps its value at initialisation, so ``f_t - y = (I - eta Theta)^t (f_0 - y)`` on the
+training inputs; in the eigenbasis of Theta, directions decay independently. [DKS sec. 24.2; Lee et
+al. 2019]
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from ...fields.arguments import one_number, raw_array, real_array
+from ...fields.arguments import Number, Numbers, one_number, raw_array, real_array
 from ...fields.jax_field import is_jax
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.guests import DRAWINGS
@@ -26,6 +26,8 @@ from .algebra import algebra_of, gram, inputs, targets
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from ...maps import Assumption
 
 __all__ = ["TrainingCurve", "training_curve"]
 
@@ -44,17 +46,17 @@ def training_curve(
     initial_test: Any = None,
     loss: str = "sum",
 ) -> TrainingCurve:
-    """Predictions and loss of an infinitely wide network in training on the square loss.
+    """Return predictions and loss of an infinitely wide network trained on the square loss.
 
-    kernel: ``kc.ntk(net)``, or any function of (X, Y) that gives the tangent kernel's matrix (the
-    loss averaged over initialisations needs ``kc.ntk``); y: (n,) or (n, outputs); X_test: inputs to
-    predict at. learning_rate: of gradient descent, t counting steps; None for gradient flow, t
+    kernel: ``kc.ntk(net)``, or any function of (X, Y) that returns the tangent kernel's matrix (the
+    loss averaged over initialisations needs ``kc.ntk``); y: (n,) or (n, outputs); X_test: inputs
+    for predictions. learning_rate: of gradient descent, t counting steps; None for gradient flow, t
     being time (steps times learning rate). initial, initial_test: the network's outputs before
-    training, shaped as y; None for 0, their mean. loss: "sum" for ``sum |f - y|^2 / 2``, "mean" for
-    that over n, which makes training n times slower.
+    training, shaped like y; None for 0, their mean. loss: "sum" for ``sum |f - y|^2 / 2``, "mean"
+    for that divided by n, which makes training n times slower.
 
     Returns: a :class:`TrainingCurve`, NumPy. Raises: KcalcError for data that do not fit, nan, or a
-    kernel not positive semidefinite.
+    kernel that is not positive semidefinite.
     """
     given, new = inputs(X), None if X_test is None else inputs(X_test, "X_test")
     data = [np.asarray(part) for part in (given, new) if part is not None]
@@ -127,7 +129,7 @@ class TrainingCurve(Shown):
         loss: str = "sum",
         prior: Prior | None = None,
     ) -> TrainingCurve:
-        """The curve from kernel matrices made beforehand.
+        """Return the curve for precomputed kernel matrices.
 
         ``theta`` (n, n) at the training inputs, ``cross`` (m, n) at test inputs.
         """
@@ -151,7 +153,7 @@ class TrainingCurve(Shown):
             else targets(algebra, initial, len(matrix), "initial")[0]
         )
         if start.shape != y.shape:
-            raise KcalcError(f"initial must be shaped as y, {y.shape}, got {start.shape}")
+            raise KcalcError(f"initial must be shaped like y, {y.shape}, got {start.shape}")
         values, vectors = scipy.linalg.eigh(matrix, check_finite=False)
         found = checked_spectrum(values[::-1], given.dtype)
         across, start_test = _test_side(cross, initial_test, matrix, y)
@@ -175,25 +177,25 @@ class TrainingCurve(Shown):
 
     @cached_property
     def times(self) -> Array:
-        """Per eigendirection, the time (steps) in which its error shrinks by a factor e.
+        """Return for each eigendirection the time (steps) in which its error shrinks by a factor e.
 
         ``1 / lambda``; ``-1 / log|1 - eta lambda|``.
 
-        Infinite where the error stays, negative where it grows.
+        Infinite if the error stays, negative if it grows.
         """
         with np.errstate(divide="ignore"):
             return np.where(self._log_factor == 0, np.inf, -1 / self._log_factor)
 
     @cached_property
     def _step(self) -> Array:
-        """eta lambda per direction; lambda alone for gradient flow."""
+        """Return eta lambda per direction; only lambda for gradient flow."""
         return (
             (1.0 if self.learning_rate is None else self.learning_rate) * self.scale * self.values
         )
 
     @cached_property
     def _log_factor(self) -> Array:
-        """log|1 - eta lambda| per direction; -lambda for gradient flow."""
+        """Return log|1 - eta lambda| per direction; -lambda for gradient flow."""
         if self.learning_rate is None:
             return -self._step
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -204,7 +206,7 @@ class TrainingCurve(Shown):
             )
 
     def _decay(self, t: Array) -> Array:
-        """(1 - eta lambda)^t, or exp(-lambda t): t's axes, then directions."""
+        """Return (1 - eta lambda)^t, or exp(-lambda t), with t's axes before the directions."""
         later = t[..., None]
         with np.errstate(over="ignore", invalid="ignore"):
             size = np.exp(np.where(later == 0, 0.0, later * self._log_factor))
@@ -212,9 +214,9 @@ class TrainingCurve(Shown):
         return np.where(odd, -size, size)
 
     def _progress(self, t: Array) -> Array:
-        """(1 - decay) / lambda without cancellation.
+        """Return (1 - decay) / lambda without cancellation.
 
-        Where rounding hides lambda it is 0: there Theta(x, X) v = 0 too, but for rounding.
+        If rounding hides lambda, it is 0, and so is Theta(x, X) v up to rounding.
         """
         later = t[..., None]
         known = np.where(self.values > 0, self.values, 1.0)
@@ -226,16 +228,16 @@ class TrainingCurve(Shown):
     # -- one network -------------------------------------------------------------------------------
 
     def predict(self, t: Any) -> Array:
-        """f_t at the training inputs: t's axes, (n,) or (n, outputs)."""
+        """Return f_t at the training inputs: t's axes, (n,) or (n, outputs)."""
         decay = self._decay(self._times(t))
-        with np.errstate(invalid="ignore"):  # overflowing values are refused
+        with np.errstate(invalid="ignore"):  # overflowing values raise an error
             return self._shaped(
                 self.y
                 + self.vectors @ (decay[..., None] * (self.vectors.T @ (self.initial - self.y)))
             )
 
     def predict_test(self, t: Any) -> Array:
-        """f_t at the test inputs: t's axes, (m,) or (m, outputs)."""
+        """Return f_t at the test inputs: t's axes, (m,) or (m, outputs)."""
         progress = self._progress(self._times(t))
         with np.errstate(invalid="ignore"):
             moved = self._rotated_cross @ (
@@ -243,8 +245,12 @@ class TrainingCurve(Shown):
             )
         return self._shaped(moved if self.initial_test is None else self.initial_test + moved)
 
-    def loss(self, t: Any) -> Any:
-        """The training loss at t, of the network with the given initial outputs."""
+    @overload
+    def loss(self, t: Number) -> float: ...
+    @overload
+    def loss(self, t: Numbers) -> Array: ...
+    def loss(self, t: Any) -> float | Array:
+        """Return the training loss at t, of the network with the given initial outputs."""
         decay = self._decay(self._times(t))
         return self._finite(
             0.5
@@ -254,8 +260,12 @@ class TrainingCurve(Shown):
             )
         )
 
-    def test_loss(self, t: Any, y_test: Any) -> Any:
-        """The loss at the test inputs at t (``loss="mean"``: over their number)."""
+    @overload
+    def test_loss(self, t: Number, y_test: Any) -> float: ...
+    @overload
+    def test_loss(self, t: Numbers, y_test: Any) -> Array: ...
+    def test_loss(self, t: Any, y_test: Any) -> float | Array:
+        """Return the loss at the test inputs at t (``loss="mean"``: divided by their number)."""
         truth = self._test_targets(y_test)
         found = self.predict_test(t).reshape(*np.shape(t), *truth.shape)
         return self._finite(
@@ -264,12 +274,16 @@ class TrainingCurve(Shown):
 
     # -- averages over initialisations -------------------------------------------------------------
 
-    def expected_loss(self, t: Any) -> Any:
-        """The training loss averaged over initialisations.
+    @overload
+    def expected_loss(self, t: Number) -> float: ...
+    @overload
+    def expected_loss(self, t: Numbers) -> Array: ...
+    def expected_loss(self, t: Any) -> float | Array:
+        """Return the training loss averaged over initialisations.
 
-        It is that of the mean network plus the decayed variance of the initial outputs:
-        ``(|D y|^2 + outputs tr(D NNGP D)) / 2`` with ``D = (I - eta Theta)^t``. The given
-        ``initial`` does not count.
+        It is the loss of the mean network plus the decayed variance of the initial outputs: ``(|D
+        y|^2 + outputs tr(D NNGP D)) / 2`` with ``D = (I - eta Theta)^t``. The given ``initial`` is
+        ignored.
         """
         squares = self._decay(self._times(t)) ** 2
         power = np.sum((self.vectors.T @ self.y) ** 2, axis=1) + self.y.shape[1] * np.diagonal(
@@ -278,13 +292,13 @@ class TrainingCurve(Shown):
         return self._finite(0.5 * self.scale * squares @ power)
 
     def variance_test(self, t: Any) -> Array:
-        """The variance of f_t at the test inputs over initialisations.
+        """Return the variance of f_t at the test inputs over initialisations.
 
         T's axes, (m,) [Lee et al. 2019].
         """
         prior, when = self._known_prior(), self._times(t)
         if prior.X_test is None:
-            raise KcalcError("there are no test inputs to predict at; pass X_test")
+            raise KcalcError("there are no test inputs for predictions; pass X_test")
         progress = self._progress(when).reshape(-1, len(self.values))
         mixed, own = self.vectors.T @ prior.cross.T, np.diagonal(prior.test)
         rows = []
@@ -297,10 +311,14 @@ class TrainingCurve(Shown):
             )
         return self._finite(np.reshape(rows, (*when.shape, len(own))))
 
-    def expected_test_loss(self, t: Any, y_test: Any) -> Any:
-        """The loss at the test inputs averaged over initialisations.
+    @overload
+    def expected_test_loss(self, t: Number, y_test: Any) -> float: ...
+    @overload
+    def expected_test_loss(self, t: Numbers, y_test: Any) -> Array: ...
+    def expected_test_loss(self, t: Any, y_test: Any) -> float | Array:
+        """Return the loss at the test inputs averaged over initialisations.
 
-        That of the mean network plus the variance of f_t.
+        It is the loss of the mean network plus the variance of f_t.
         """
         truth = self._test_targets(y_test)
         moved = self._rotated_cross @ (
@@ -314,7 +332,7 @@ class TrainingCurve(Shown):
     @cached_property
     def _rotated_cross(self) -> Array:
         if self.cross is None:
-            raise KcalcError("there are no test inputs to predict at; pass X_test (or cross)")
+            raise KcalcError("there are no test inputs for predictions; pass X_test (or cross)")
         return self.cross @ self.vectors
 
     @cached_property
@@ -344,7 +362,7 @@ class TrainingCurve(Shown):
         wanted, _ = targets(algebra_of(), y_test, len(self._rotated_cross), "y_test")
         if wanted.shape[1] != self.y.shape[1]:
             raise KcalcError(
-                f"y_test must have {self.y.shape[1]} outputs, as y, got {wanted.shape[1]}"
+                f"y_test must have {self.y.shape[1]} outputs, like y, got {wanted.shape[1]}"
             )
         return wanted
 
@@ -357,17 +375,17 @@ class TrainingCurve(Shown):
     def _finite(self, values: Any) -> Any:
         if not np.all(np.isfinite(values)):
             raise KcalcError(
-                f"training diverges past double precision: learning rate {self.learning_rate:g}, "
-                f"bound {self.learning_rate_bound:g}"
+                "training diverges beyond double precision: learning rate "
+                f"{self.learning_rate:g}, bound {self.learning_rate_bound:g}"
                 if self.diverges
-                else "the predictions are beyond double precision; rescale y"
+                else "the predictions exceed double precision; rescale y"
             )
         return np.asarray(values)[()]
 
     def plot(
         self, ax: Axes | None = None, label: str = "training", y_test: Any = None, **line: Any
     ) -> Axes:
-        """Draw the loss over t, and that at the test inputs where ``y_test`` is given.
+        """Draw the loss over t, and the test loss if ``y_test`` is given.
 
         See :func:`kcalc.plotting.kernels.losses`.
         """
@@ -378,7 +396,7 @@ class TrainingCurve(Shown):
         return DRAWINGS["TrainingCurve"](times, curves, ax=ax, **line)
 
     def plotted_times(self, points: int = 200) -> Array:
-        """Times for a plot, evenly spaced on a logarithmic scale.
+        """Return times for a plot, evenly spaced on a logarithmic scale.
 
         They go from a tenth of the time of the fastest direction to ten times that of the slowest
         direction that training resolves.
@@ -400,12 +418,12 @@ class TrainingCurve(Shown):
         )
 
     @property
-    def assumptions(self) -> tuple[Any, ...]:
-        """Those of the kernel of the outputs before training, where it has any."""
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Return the assumptions of the kernel of the outputs before training, if it has any."""
         return () if self.prior is None else tuple(getattr(self.prior.kernel, "assumptions", ()))
 
     def to_dict(self) -> dict[str, Any]:
-        """The spectrum and the bound on the learning rate, as plain data."""
+        """Return the spectrum and the bound on the learning rate, as plain data."""
         own = {
             "points": len(self.y),
             "learning_rate": self.learning_rate,
@@ -420,7 +438,7 @@ class TrainingCurve(Shown):
     def _rows(self) -> list[tuple[str, str]]:
         how = "gradient flow" if self.learning_rate is None else shown(self.learning_rate)
         bounds = [
-            ("bound of the learning rate", shown(self.learning_rate_bound)),
+            ("bound on the learning rate", shown(self.learning_rate_bound)),
             ("diverges", shown(bool(self.diverges))),
         ]
         return [("", "value"), ("points", str(len(self.y))), ("learning rate", how), *bounds]
@@ -441,7 +459,7 @@ class TrainingCurve(Shown):
 def _test_side(
     cross: Any, initial_test: Any, matrix: Array, y: Array
 ) -> tuple[Array | None, Array | None]:
-    """The kernel at test inputs and the initial outputs there, checked."""
+    """Return the kernel at test inputs and the initial outputs there, checked."""
     if cross is None:
         if initial_test is not None:
             raise KcalcError("initial_test are outputs at test inputs; pass X_test too")
@@ -456,5 +474,7 @@ def _test_side(
         return across, None
     start, _ = targets(algebra_of(), initial_test, len(across), "initial_test")
     if start.shape[1] != y.shape[1]:
-        raise KcalcError(f"initial_test must have {y.shape[1]} outputs, as y, got {start.shape[1]}")
+        raise KcalcError(
+            f"initial_test must have {y.shape[1]} outputs, like y, got {start.shape[1]}"
+        )
     return across, start

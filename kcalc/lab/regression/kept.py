@@ -1,11 +1,11 @@
-"""A kernel that keeps the matrices it has computed, so that a second ridge costs a solve."""
+"""A kernel that caches its matrices, so a second ridge only costs a solve."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -14,6 +14,12 @@ from ...fields.jax_field import is_jax
 from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import whole
 from ...foundation.process_state import ALONE, cached_property
+
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
+    from numpy.typing import ArrayLike
+
+    from ...maps import Assumption
 
 __all__ = ["KeptKernel", "MatrixRecord", "kept_kernel"]
 
@@ -25,7 +31,7 @@ class MatrixRecord:
     """The origin of a kernel matrix.
 
     kernel: its ``repr``; shape: of the matrix; method: how entries were computed, with the error
-    bound where they come from a table; seconds: how long it took.
+    bound if they come from a table; seconds: how long it took.
     """
 
     kernel: str
@@ -35,26 +41,28 @@ class MatrixRecord:
 
 
 def kept_kernel(kernel: Any, keep: int = BYTES, **options: Any) -> KeptKernel:
-    """``kernel`` with a memory of its matrices.
+    """Return ``kernel`` with a cache for its matrices.
 
-    It takes the place of ``kernel`` in :func:`kernel_regression`, :func:`gaussian_process` and
+    It replaces ``kernel`` in :func:`kernel_regression`, :func:`gaussian_process` and
     :func:`training_curve`, any number of times, and computes the matrix of each pair of data sets
-    once. ``kernel``: ``kc.ntk(net)`` or its ``.nngp``. ``keep``: the bytes that kept matrices may
-    take (1 GiB); the oldest are dropped first. ``options``: those of ``kernel.matrix``, such as
+    once. ``kernel``: ``kc.ntk(net)`` or its ``.nngp``. ``keep``: the number of bytes for cached
+    matrices (1 GiB); the oldest are dropped first. ``options``: those of ``kernel.matrix``, such as
     ``progress`` or ``memory``.
 
     Returns: a :class:`KeptKernel`. Raises: KcalcError for an object without a method ``matrix``.
     """
     if not hasattr(kernel, "matrix"):
         raise KcalcError(f"expected kc.ntk(net) or kc.ntk(net).nngp, got {type(kernel).__name__}")
-    return KeptKernel(kernel, whole(keep, "keep, the bytes of kept matrices,", 0), options)
+    return KeptKernel(
+        kernel, whole(keep, "keep, the number of bytes for cached matrices,", 0), options
+    )
 
 
 @dataclass(eq=False)
 class KeptKernel:
-    """A kernel that keeps its matrices; see :func:`kept_kernel`.
+    """A kernel that caches its matrices; see :func:`kept_kernel`.
 
-    ``records``: the origin of every matrix that was computed, the first one first.
+    ``records``: the origin of every computed matrix, the first one first.
     """
 
     kernel: Any
@@ -63,8 +71,12 @@ class KeptKernel:
     records: list[MatrixRecord] = field(default_factory=list)
     _kept: dict[tuple[str, str], Any] = field(default_factory=dict)
 
-    def matrix(self, X: Any, Y: Any = None) -> Any:
-        """K(X, Y), (n, m), Y = None meaning X; kept ones may not be written to."""
+    @overload
+    def matrix(self, X: JaxArray, Y: Any = None) -> JaxArray: ...
+    @overload
+    def matrix(self, X: ArrayLike, Y: Any = None) -> np.ndarray: ...
+    def matrix(self, X: Any, Y: Any = None) -> JaxArray | np.ndarray:
+        """Return K(X, Y), (n, m), with Y = None meaning X; cached ones are read-only."""
         if is_jax(X) or is_jax(Y):
             return self.kernel.matrix(X, Y, **self.options)
         key = _digest(X, "X"), "" if Y is None or Y is X else _digest(Y, "Y")
@@ -88,12 +100,12 @@ class KeptKernel:
 
     @cached_property
     def nngp(self) -> KeptKernel:
-        """The NNGP kernel of a tangent kernel, with a memory of its own."""
+        """Return the NNGP kernel of a tangent kernel, with a separate cache."""
         return KeptKernel(self.kernel.nngp, self.keep, self.options)
 
     @property
-    def assumptions(self) -> tuple[Any, ...]:
-        """Those of the kernel."""
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Return the assumptions of the kernel."""
         return tuple(getattr(self.kernel, "assumptions", ()))
 
     def __getattr__(self, name: str) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
@@ -31,21 +31,21 @@ STENCIL = (
     (1, 2 / 3),
     (2, -1 / 12),
 )
-_KEPT = 1 << 28  # bytes of matrices of one kernel
-STEP = 0.01  # of log K's scale: a depth-D kernel goes as sigma^(2 D)
+_KEPT = 1 << 28  # bytes for the matrices of one kernel
+STEP = 0.01  # of log K's scale: a depth-D kernel scales as sigma^(2 D)
 
 
 class NetworkKernel(Kernel):
     """The NTK or NNGP of a network as a kernel of scikit-learn.
 
-    It serves in GPR and GPC, as ``SVC(kernel=...)``, in sums and products, pipelines and grid
+    It works in GPR and GPC, as ``SVC(kernel=...)``, in sums and products, pipelines and grid
     searches (``kernel__sigma_w``).
 
-    ``network``: a :class:`kcalc.Network` of one input and one output. ``kind``: "ntk" or "nngp".
-    ``sigma_w``, ``sigma_b``: numbers that every Affine layer takes; None keeps the network's.
-    Numbers are hyperparameters: their logarithms are ``theta``, with the bounds given ("fixed" to
-    leave one alone). sigma_b = 0 has no logarithm and stays 0. ``parameterization``, ``features``:
-    as for :func:`kcalc.ntk`. ``q``: None, or the q value that all rows count as having.
+    ``network``: a :class:`kcalc.Network` with one input and one output. ``kind``: "ntk" or "nngp".
+    ``sigma_w``, ``sigma_b``: numbers for every Affine layer; None keeps the network's. Numbers are
+    hyperparameters: their logarithms are ``theta``, with the given bounds ("fixed" keeps one
+    constant). sigma_b = 0 has no logarithm and stays 0. ``parameterization``, ``features``: as for
+    :func:`kcalc.ntk`. ``q``: None, or the q value assumed for all rows.
 
     Kernel values are those of ``kc.ntk(network).matrix``. Gradients in theta are central
     differences of fourth order, to about 1e-9.
@@ -83,8 +83,18 @@ class NetworkKernel(Kernel):
         """sigma_w of every Affine layer."""
         return _hyperparameter("sigma_w", self.sigma_w, self.sigma_w_bounds)
 
-    def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
-        """K(X, Y), (n, m); with ``eval_gradient`` also its slopes in theta, (n, n, len(theta)).
+    @overload
+    def __call__(self, X: Any, Y: Any = None, eval_gradient: Literal[False] = False) -> Array: ...
+    @overload
+    def __call__(
+        self, X: Any, Y: Any = None, *, eval_gradient: Literal[True]
+    ) -> tuple[Array, Array]: ...
+    def __call__(
+        self, X: Any, Y: Any = None, eval_gradient: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Return K(X, Y), (n, m).
+
+        With ``eval_gradient`` also its slopes in theta, (n, n, len(theta)).
 
         Raises: KcalcError as ``matrix`` does.
         """
@@ -92,7 +102,7 @@ class NetworkKernel(Kernel):
         if not eval_gradient:
             return value
         if Y is not None:
-            raise KcalcError("the gradient in theta is that of K(X, X); leave Y away")
+            raise KcalcError("the gradient in theta is that of K(X, X); omit Y")
         free = [h.name for h in self.hyperparameters if not h.fixed]
         return value, np.stack(
             [self._slope(X, name) for name in free], axis=-1
@@ -100,7 +110,7 @@ class NetworkKernel(Kernel):
 
     @without_option()
     def diag(self, X: Any) -> Array:
-        """K(x, x) of every row, (n,)."""
+        """Return K(x, x) of every row, (n,)."""
         function, rows = self._function(), np.asarray(X, dtype=float)
         return np.asarray(
             diagonal(function, rows)
@@ -109,16 +119,16 @@ class NetworkKernel(Kernel):
         )
 
     def is_stationary(self) -> bool:
-        """False: the kernel depends on more than x - y."""
+        """Return False: the kernel depends on more than x - y."""
         return False
 
     @without_option()
     def _matrix(self, X: Any, Y: Any = None) -> Array:
-        """A copy: scikit-learn writes to kernel matrices."""
+        """Return a copy, because scikit-learn writes to kernel matrices."""
         return np.array(gram(self._function(), X, Y))
 
     def _slope(self, X: Any, name: str) -> Array:
-        """dK / d log(name)."""
+        """Return dK / d log(name)."""
         step = STEP / (2 * len(self.network.nodes_of(L.Affine)) + 2)
         total = np.zeros((len(X), len(X)))
         for count, weight in STENCIL:
@@ -130,7 +140,7 @@ class NetworkKernel(Kernel):
         return type(self)(**(self.get_params() | changes))
 
     def _function(self) -> KeptKernel:
-        """The kernel of the network with these numbers."""
+        """Return the kernel of the network with these numbers."""
         choice(self.kind, "kind of kernel", KINDS)
         require_network(self.network)
         choice(self.parameterization, "parameterization", PARAMETERIZATIONS)
@@ -166,9 +176,9 @@ def _kernel(
     features: int | None,
     q: float | None,
 ) -> Any:
-    """kc.ntk of the network with these numbers in every Affine.
+    """Return kc.ntk of the network with these numbers in every Affine.
 
-    Kept with its tables and matrices, for scikit-learn makes many copies of a kernel.
+    It is cached with its tables and matrices, because scikit-learn makes many copies of a kernel.
     """
     given = dict(values)
 

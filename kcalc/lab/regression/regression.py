@@ -1,10 +1,10 @@
-"""Kernel regression, and Gaussian process inference, with the kernels of a network."""
+"""Kernel regression and Gaussian process inference with the kernels of a network."""
 
 from __future__ import annotations
 
 import math
 from copy import copy
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -17,30 +17,33 @@ from ...foundation.process_state import cached_property
 from ...matrices import Spectrum, ridge_value
 from .algebra import Algebra, Array, algebra_of, diagonal, gram, inputs, targets, traced
 
+if TYPE_CHECKING:
+    from ...maps import Assumption
+
 __all__ = ["GaussianProcess", "KernelRegression", "gaussian_process", "kernel_regression"]
 
 
 def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> KernelRegression:
-    """Kernel (ridge) regression: ``f(x) = K(x, X) (K(X, X) + ridge I)^-1 y``.
+    """Return kernel (ridge) regression: ``f(x) = K(x, X) (K(X, X) + ridge I)^-1 y``.
 
     With the NTK and ``ridge=0`` it is the limit of gradient descent on the square loss, averaged
-    over initialisations, of an infinitely wide network. ``kernel``: ``kc.ntk(net)``, its ``.nngp``,
-    or any function of (X, Y) that gives a matrix; ``X`` (n, features); ``y`` (n,) or (n, outputs),
-    e.g. one column of 1 and -1 per class. ``ridge``: the number added to the diagonal of K(X, X),
-    >= 0. ``fit.with_ridge`` tries another one on the same matrix; :func:`kcalc.kept_kernel` keeps
-    matrices for other uses.
+    over initialisations, for an infinitely wide network. ``kernel``: ``kc.ntk(net)``, its
+    ``.nngp``, or any function of (X, Y) that returns a matrix; ``X`` (n, features); ``y`` (n,) or
+    (n, outputs), such as one column of 1 and -1 per class. ``ridge``: the number added to the
+    diagonal of K(X, X), >= 0. ``fit.with_ridge`` tries another one with the same matrix;
+    :func:`kcalc.kept_kernel` caches matrices for other uses.
 
     Returns: a :class:`KernelRegression`. Raises: KcalcError for data that do not fit, nan, or a
-    matrix that is not positive definite, with its smallest eigenvalue; nothing is ever added to the
-    diagonal but ``ridge``.
+    matrix that is not positive definite, with its smallest eigenvalue; only ``ridge`` is ever added
+    to the diagonal.
     """
     return KernelRegression(kernel, X, y, ridge)
 
 
 def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> GaussianProcess:
-    """The Gaussian process with covariance ``kernel``, conditioned on data.
+    """Return the Gaussian process with covariance ``kernel``, conditioned on data.
 
-    The data are ``y = f(X) + e``, e of variance ``noise``.
+    The data are ``y = f(X) + e``, with e of variance ``noise``.
 
     Arguments as for :func:`kernel_regression`. With ``kc.ntk(net).nngp`` it is Bayesian inference
     in an infinitely wide network.
@@ -71,7 +74,7 @@ class KernelRegression(Shown):
             self._weights = algebra.solve(self._factor, self._y)
 
     def with_ridge(self, ridge: float) -> Self:
-        """The fit with another ridge (noise), by a factorisation of the same kernel matrix.
+        """Return the fit with another ridge (noise), factorising the same kernel matrix.
 
         Returns: a new object. Raises: as :func:`kernel_regression`.
         """
@@ -81,9 +84,9 @@ class KernelRegression(Shown):
         return other
 
     def __getstate__(self) -> tuple[dict[str, Any], list[str]]:
-        """The state for pickling, with JAX arrays as NumPy arrays.
+        """Return the state for pickling, with JAX arrays as NumPy arrays.
 
-        JAX unpickles doubles as singles while its 64-bit flag is off.
+        JAX unpickles doubles as singles if its 64-bit flag is off.
         """
         own = [name for name, value in self.__dict__.items() if is_jax(value)]
         return {**self.__dict__, **{name: np.asarray(getattr(self, name)) for name in own}}, own
@@ -98,26 +101,26 @@ class KernelRegression(Shown):
 
     @property
     def coefficients(self) -> Array:
-        """(K + ridge I)^-1 y, (n,) or (n, outputs)."""
+        """Return (K + ridge I)^-1 y, (n,) or (n, outputs)."""
         return self._shaped(self._weights)
 
     @cached_property
     def spectrum(self) -> Spectrum:
-        """The eigenvalues of K(X, X), without the ridge."""
+        """Return the eigenvalues of K(X, X), without the ridge."""
         return spectra.spectrum(np.asarray(self.matrix))
 
     def predict(self, X: Any) -> Array:
-        """f at the rows of X: (m,) or (m, outputs)."""
+        """Return f at the rows of X: (m,) or (m, outputs)."""
         return self.predict_from(gram(self.kernel, inputs(X), self.X))
 
     def predict_from(self, cross: Any) -> Array:
-        """f from a kernel matrix K(x, X), (m, n), made beforehand."""
+        """Return f for a precomputed kernel matrix K(x, X), (m, n)."""
         algebra = self._algebra
         with algebra.scope():
             return self._shaped(self._cross(cross) @ self._weights)
 
     def leave_one_out(self) -> Array:
-        """Leave-one-out predictions at the training points.
+        """Return leave-one-out predictions at the training points.
 
         ``y_i - w_i / (K + ridge I)^-1_ii``, without refitting.
         """
@@ -141,12 +144,12 @@ class KernelRegression(Shown):
         return values[:, 0] if self._flat else values
 
     @property
-    def assumptions(self) -> tuple[Any, ...]:
-        """Those of the kernel, where it has any."""
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Return the assumptions of the kernel, if it has any."""
         return tuple(getattr(self.kernel, "assumptions", ()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Kernel, data sizes and coefficients of the fit, as plain data."""
+        """Return kernel, data sizes and coefficients of the fit, as plain data."""
         kernel = {
             "kernel": repr(self.kernel),
             "points": len(self.X),
@@ -182,13 +185,13 @@ class GaussianProcess(KernelRegression):
 
     @property
     def noise(self) -> float:
-        """The variance of the observations about f."""
+        """Return the variance of the observations about f."""
         return self.ridge
 
     def mean_and_variance(self, X: Any) -> tuple[Array, Array]:
-        """The posterior mean and variance of f at the rows of X.
+        """Return the posterior mean and variance of f at the rows of X.
 
-        The mean is as ``predict`` gives it; the variance (m,) is the same for every output.
+        The mean is that of ``predict``; the variance (m,) is the same for every output.
         """
         given = inputs(X)
         cross, own = gram(self.kernel, given, self.X), diagonal(self.kernel, given)
@@ -200,7 +203,7 @@ class GaussianProcess(KernelRegression):
             return self.predict_from(cross), self._nonnegative(variance, own)
 
     def mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
-        """The posterior mean of f at the rows of X and its covariance (m, m).
+        """Return the posterior mean of f at the rows of X and its covariance (m, m).
 
         ``K(x, x') - K(x, X) (K + noise I)^-1 K(X, x')``.
         """
@@ -212,8 +215,8 @@ class GaussianProcess(KernelRegression):
             return self.predict_from(cross), algebra.xp.asarray(own) - half.T @ half
 
     @property
-    def log_marginal_likelihood(self) -> Any:
-        """``log N(y | 0, K + noise I)``, summed over outputs; a JAX number for JAX data."""
+    def log_marginal_likelihood(self) -> float:
+        """Return ``log N(y | 0, K + noise I)``, summed over outputs; a JAX number for JAX data."""
         algebra, n = self._algebra, len(self.X)
         with algebra.scope():
             fit = (self._y * self._weights).sum()
@@ -222,11 +225,14 @@ class GaussianProcess(KernelRegression):
         return found if algebra.jax else float(found)
 
     def sample(self, X: Any, count: int = 1, seed: int = 0) -> np.ndarray:
-        """``count`` functions drawn from the posterior, at the rows of X.
+        """Draw ``count`` functions from the posterior, at the rows of X.
 
         (count, m) or (count, m, outputs), NumPy.
         """
-        count, seed = whole(count, "count, how many functions to draw,", 1), whole(seed, "seed")
+        count, seed = (
+            whole(count, "count, the number of functions to draw,", 1),
+            whole(seed, "seed"),
+        )
         mean, covariance = (np.asarray(part) for part in self.mean_and_covariance(X))
         columns = mean.reshape(len(mean), -1)
         values, vectors = np.linalg.eigh(covariance)
@@ -237,6 +243,6 @@ class GaussianProcess(KernelRegression):
 
     @staticmethod
     def _nonnegative(variance: Array, own: Array) -> Array:
-        """Variances whose rounding error (some eps of K(x, x)) went below 0 are 0."""
+        """Set variances to 0 if rounding error (some eps of K(x, x)) made them negative."""
         algebra: Algebra = algebra_of(variance)
         return algebra.xp.where((variance < 0) & (variance > -1e-6 * own), 0 * variance, variance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ... import Network
-from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 
 if TYPE_CHECKING:
     from .network_kernel import NetworkKernel
@@ -24,25 +24,22 @@ def sklearn_kernel(
     features: int | None = None,
     q: float | None = None,
 ) -> NetworkKernel:
-    """A kernel object for scikit-learn.
+    """Return a kernel object for scikit-learn.
 
-    ``GaussianProcessRegressor(kernel=...)``, ``SVC(kernel=...)``, sums and products with its
-    kernels.
+    It works in ``GaussianProcessRegressor(kernel=...)``, ``SVC(kernel=...)``, and in sums and
+    products with scikit-learn's kernels.
 
     kind: "ntk" or "nngp". sigma_w, sigma_b: values for all Affine layers, hyperparameters that GPR
-    and GPC optimise; None keeps the network's own. Bounds: for the optimiser, or "fixed".
-    parameterization, features: as for :func:`kcalc.ntk`. q: None, or the q value that all rows
-    count as having. See :class:`kcalc.lab.regression.network_kernel.NetworkKernel`. For
+    and GPC optimise; None keeps the network's. Bounds: for the optimiser, or "fixed".
+    parameterization, features: as for :func:`kcalc.ntk`. q: None, or the q value assumed for all
+    rows. See :class:`kcalc.lab.regression.network_kernel.NetworkKernel`. For
     ``kernel="precomputed"`` use ``kc.ntk(net).matrix(X, Y)``.
 
-    Raises: KcalcError where scikit-learn is not installed.
+    Raises: KcalcError if scikit-learn is not installed.
     """
-    try:
-        from .network_kernel import NetworkKernel
-    except ImportError as error:
-        raise KcalcError(
-            f"scikit-learn is needed for this ({error}); pip install 'kcalc[train]'"
-        ) from None
+    imported("sklearn.gaussian_process")
+    from .network_kernel import NetworkKernel
+
     return NetworkKernel(
         network,
         kind,

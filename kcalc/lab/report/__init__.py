@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a network: :func:`report`."""
+"""A self-contained HTML page about a network: :func:`report`."""
 
 from .api import NetworkReport, report
 

@@ -1,15 +1,16 @@
-"""``kc.report``: one self-contained HTML page about a network."""
+"""``kc.report``: a self-contained HTML page about a network."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from ... import layers as L
 from ...foundation.errors import KcalcError, glimpse
+from ...foundation.extras import imported
 from ...foundation.files import destination, write_whole
 from ...foundation.plain_arguments import file_path, text
 
@@ -18,29 +19,33 @@ from ...foundation.plain_arguments import file_path, text
 class NetworkReport:
     """A page about a network.
 
-    ``html`` is its text, ``path`` where it was written (None: nowhere yet).
+    ``html`` is its text, ``path`` the file it was written to (None: not yet).
 
-    ``refused``: {result: reason} for results that a calculus refused; the page says it too.
+    ``refused``: {result: reason} for results that a calculus could not compute; the page shows them
+    too. ``numbers``: those of the page, as plain data.
     """
 
     name: str
     html: str
     path: Path | None = None
     refused: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """Bytes of the page."""
+        """Return the bytes of the page."""
         return len(self.html.encode("utf-8"))
 
     def save(self, path: str | os.PathLike[str]) -> NetworkReport:
-        """Write the page, whole or not at all.
+        """Write the page, completely or not at all.
 
-        Returns: the report with its path. Raises: KcalcError where it cannot be written.
+        Returns: the report with its path. Raises: KcalcError if it cannot be written.
         """
-        return NetworkReport(
-            self.name, self.html, write_whole(file_path(path), self.html), self.refused
-        )
+        return replace(self, path=write_whole(file_path(path), self.html))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers of the page as plain data."""
+        return {"name": self.name, **self.numbers, "refused": self.refused}
 
     def __str__(self) -> str:
         return repr(self)
@@ -73,9 +78,10 @@ def report(
     token_cosine: float | None = None,
     **targets: Any,
 ) -> NetworkReport:
-    """One self-contained HTML page about a network.
+    """Make a self-contained HTML page about a network.
 
-    Drawing, maps with sliders, slopes, tangent kernel, shaping, constants, assumptions.
+    It shows a drawing, maps with sliders, slopes, the tangent kernel, shaping, constants and
+    assumptions.
 
     ``net_or_model``: a network, a :class:`kcalc.Shaping` (its original network is "before" and its
     own constants are "after", unless a method, targets or an activation are given), or a model that
@@ -83,17 +89,16 @@ def report(
     or a dictionary by argument name.
     ``path``: where the page is written (whole or not at all; None: nowhere). ``activation``: that
     of every nonlinear layer, None: each layer's own. ``method``: the shaping method of the page, by
-    default "tat" for ReLUs and "dks" for all else; ``targets`` are that method's (``zeta=1.5``,
-    ``eta=.9``). ``tokens``, ``token_cosine``: the tokens of an input, as in
+    default "edge" for transformers, "tat" for ReLUs and "dks" for all else; ``targets`` are that
+    method's (``zeta=1.5``, ``eta=.9``). ``tokens``, ``token_cosine``: the tokens of an input, as in
     :func:`kcalc.node_values`, for networks with attention; by default 128 tokens, or as many as the
     network has positions. For networks with TokenMix ``tokens`` is the target of the shaping
-    method. ``name``, ``title``: the page's headline and the line below it. ``command``: how the
-    page is made again, for its last lines.
+    method. ``name``, ``title``: the page's headline and the line below it. ``command``: how to make
+    the page again, for its last lines.
 
-    The page needs no network access. Results that a calculus refuses are named on the page, with
-    the reason.
-    Returns: a :class:`NetworkReport`. Raises: KcalcError for anything but a network or a model,
-    unknown activations, methods and targets, and a file that cannot be written.
+    The page needs no network access. Results that cannot be computed are listed on the page, with
+    the reason. Returns: a :class:`NetworkReport`. Raises: KcalcError for anything but a network or
+    a model, for unknown activations, methods and targets, and for a file that cannot be written.
     """
     from ... import interchange
     from ...shaping import Shaping
@@ -101,11 +106,13 @@ def report(
     from .page import rendered
     from .subject import subject
 
+    imported("jinja2")  # before anything is computed
+    imported("latex2mathml.converter")
     if path is not None:
         if not isinstance(path, str | os.PathLike):
             raise KcalcError(
-                f"path names the file to write, as in 'page.html', got {glimpse(path)}; inputs of "
-                "a model belong in example_inputs, as in kc.report(model, example_inputs=[ids])"
+                f"path is the file to write, such as 'page.html', got {glimpse(path)}; pass a "
+                "model's inputs as example_inputs, kc.report(model, example_inputs=[ids])"
             )
         destination(file_path(path))
     command = None if command is None else text(command, "command")
@@ -122,7 +129,7 @@ def report(
         over,
     )
     page = rendered(facts, command or _call(about.name, method, {**targets, **over}))
-    found = NetworkReport(about.name, page, refused=dict(facts.refused))
+    found = NetworkReport(about.name, page, refused=dict(facts.refused), numbers=facts.numbers())
     return found if path is None else found.save(path)
 
 

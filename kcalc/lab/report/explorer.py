@@ -1,7 +1,6 @@
 """The data of the page's sliders.
 
-Programs before and after shaping, tables of local maps, ranges, and the reasons for missing
-sliders.
+Programs before and after shaping, tables of local maps, ranges, and reasons for missing sliders.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ SHAPED_OFFERED = ("tanh", "softplus")
 CORNER_Q = np.array([1.0, 0.5, 2.0, 1.0, 1.0])
 CORNER_WEIGHT = np.array([np.nan, np.nan, np.nan, 0.02, 0.98])
 ZETA = (1.05, 3.0)
-WIDEST_Q = (1e-6, 8.0)  # beyond, tables of activations without closed forms take seconds
+WIDEST_Q = (1e-6, 8.0)  # beyond this, tables of activations without closed forms take seconds
 CLOSED_Q = (1e-9, 1e5)
 MOST_DEPTH = 400
-COARSE = 1e-7  # the error allowed of tables of constants that do not slide
+COARSE = 1e-7  # the allowed error in tables of constants without a slider
 MOST_LEAKY = 1 / (1 - 1 / math.pi)  # the slope of a centred |x|
-STEEP = (0.6, 0.2)  # psi - 1 up to which shaped tables go: tried in turn
+STEEP = (0.6, 0.2)  # limits of psi - 1 for shaped tables, tried in turn
 
 
 @dataclass
@@ -54,7 +53,7 @@ class Explorer:
 
     @property
     def error(self) -> float:
-        """The largest error measured of any table."""
+        """Return the largest measured error of any table."""
         return max((table.error for table in self.tables), default=0.0)
 
 
@@ -65,9 +64,9 @@ def explorer(
     method: str = "dks",
     zeta: float | None = None,
 ) -> Explorer:
-    """The explorer of a network and its form shaped by a method (DKS: with this zeta).
+    """Return the explorer of a network and its shaping by a method (DKS: with this zeta).
 
-    Refused parts are left out, with the reason.
+    Parts that cannot be computed are left out, with the reason.
     """
     found = Explorer(own=", ".join(dict.fromkeys(phi.name for phi in own)))
     try:
@@ -75,7 +74,7 @@ def explorer(
         check(found.program, network)
     except KcalcError as error:
         found.program = None
-        found.reasons.append(f"The maps before shaping do not slide: {error}.")
+        found.reasons.append(f"The maps before shaping have no sliders: {error}.")
     if shaped is not None:
         try:
             found.shaped = compiled(shaped)
@@ -83,7 +82,7 @@ def explorer(
             found.pairs = _pairs(shaped, found.shaped)
         except KcalcError as error:
             found.shaped = None
-            found.reasons.append(f"The maps after shaping do not slide: {error}.")
+            found.reasons.append(f"The maps after shaping have no sliders: {error}.")
     _depth_sliders(found)
     _shortcut_slider(found)
     if found.program is not None:
@@ -93,8 +92,8 @@ def explorer(
             _families(found, shaped, own, method, zeta)
         except KcalcError as error:
             found.notes["shaped"] = (
-                f"Nothing is drawn after shaping yet: {error}. Choose a shaped activation, where "
-                f"one is offered."
+                f"Nothing is drawn after shaping yet: {error}. Choose a shaped activation, if one "
+                "is offered."
             )
             found.reasons.append(f"The maps of the shaped network itself are not drawn: {error}.")
     return found
@@ -112,13 +111,13 @@ def _depth_sliders(found: Explorer) -> None:
         for p in programs
     ]
     if not rows[0]:
-        found.reasons.append("Depth does not slide: no block of the network repeats.")
+        found.reasons.append("Depth has no slider: no block of the network repeats.")
         return
     counts = [[p.pieces[i].count for i in row] for p, row in zip(programs, rows, strict=True)]
     linked = len(programs) == 2 and counts[0] == counts[1]
     if len(programs) == 2 and not linked:
         found.reasons.append(
-            "Depth slides before shaping only: the shaped network repeats other blocks."
+            "The depth slider works only before shaping: the shaped network repeats other blocks."
         )
     for j, i in enumerate(rows[0]):
         piece = programs[0].pieces[i]
@@ -153,8 +152,8 @@ def _shortcut_slider(found: Explorer) -> None:
                 weighted.add((round(along, 12), along))
     if not weighted:
         found.reasons.append(
-            "The shortcut weight does not slide: the network has no sums of two with weights "
-            "whose squares add up to 1."
+            "The shortcut weight has no slider: the network has no sums of two terms with "
+            "weights whose squares add up to 1."
         )
         return
     found.shortcut = {
@@ -165,8 +164,11 @@ def _shortcut_slider(found: Explorer) -> None:
 
 
 def _touched(found: Explorer) -> str:
-    """The effect of the shortcut slider in a sentence: sums without weights are kept."""
-    hint = "amplitude of the shortcut in every sum of two; squares add up to 1"
+    """Describe the effect of the shortcut slider; sums without weights do not change."""
+    hint = (
+        "amplitude of the shortcut in every sum of two terms; the squares of the weights add up "
+        "to 1"
+    )
     if found.program is None:
         return hint
     sums = [s for piece in found.program.pieces for s in piece.steps if s.kind == "sum"]
@@ -175,12 +177,12 @@ def _touched(found: Explorer) -> str:
         return hint
     if plain == len(sums):
         return (
-            f"{hint}. Changes the 'after' column only: the sums of the network before shaping "
-            f"have no weights, and it stays as it is"
+            f"{hint}. Changes only the 'after' column: the sums of the network before shaping "
+            "have no weights, so it does not change"
         )
     return (
-        f"{hint}. Before shaping {plain} of {len(sums)} sums have no pair of weights, and stay as "
-        f"they are"
+        f"{hint}. Before shaping, {plain} of {len(sums)} sums have no pair of weights and do not "
+        "change"
     )
 
 
@@ -206,9 +208,9 @@ def _choices(found: Explorer, program: Program) -> None:
             found.choices.append({"label": label, "reason": str(error)})
     if own and "reason" in found.choices[0]:
         found.notes["raw"] = (
-            f"Nothing is drawn before shaping yet, for the page has no table of {found.own}: "
-            f"{found.choices[0]['reason']}. "
-            f"Choose an activation to see the network with it instead of {found.own}."
+            f"Nothing is drawn before shaping yet, because the page has no table of {found.own}: "
+            f"{found.choices[0]['reason']}. Choose an activation to see the network with it "
+            f"instead of {found.own}."
         )
 
 
@@ -229,9 +231,9 @@ def _tables_for(found: Explorer, program: Program, chosen: Sequence[Activation])
 
 
 def _rounded(low: float, high: float) -> tuple[float, float]:
-    """A slightly wider range, with ends on a grid of powers of sqrt(2).
+    """Return a slightly wider range, with ends on a grid of powers of sqrt(2).
 
-    Similar ranges become equal on the grid, so that equal tables are made once.
+    Similar ranges become equal on the grid, so equal tables are computed once.
     """
     return 2.0 ** (math.floor(2 * math.log2(low / 1.02)) / 2), 2.0 ** (
         math.ceil(2 * math.log2(high * 1.02)) / 2
@@ -249,7 +251,7 @@ def _number(found: Explorer, table: LocalTable) -> int:
 def _visited(
     found: Explorer, program: Program, chosen: Sequence[Activation]
 ) -> dict[Activation, tuple[float, float]]:
-    """The q values that every activation meets over the corners of the sliders."""
+    """Return the q values at every activation over the corners of the sliders."""
     rough = {phi: _rough(phi) for phi in dict.fromkeys(chosen)}
     met: dict[Activation, list[Any]] = {}
     numbers = dict(zip(program.activations, chosen, strict=True))
@@ -286,7 +288,7 @@ def _corners(found: Explorer, program: Program) -> Iterator[list[int]]:
 
 
 def _weighted(program: Program, weights: Any) -> Program:
-    """The program with other shortcut weights, an array of them, as built where one is nan."""
+    """Return the program with other shortcut weights, an array of them; nan keeps the original."""
 
     def changed(step: Step) -> Step:
         if step.shortcut is None or len(step.numbers) != 2:
@@ -306,7 +308,7 @@ def _weighted(program: Program, weights: Any) -> Program:
 
 
 def _rough(phi: Activation) -> Any:
-    """The Q map and the mean, by interpolation: enough to see which q values are met."""
+    """Return the Q map and the mean by interpolation, enough to find the q values that occur."""
     degree = phi.degree
     if degree is not None:
         size, mean = float(phi.second_moment(1.0)), float(phi.mean(1.0))
@@ -319,7 +321,7 @@ def _rough(phi: Activation) -> Any:
         except (KcalcError, ValueError, OverflowError):
             break
     if len(sizes) < 2:
-        raise KcalcError(f"E phi^2 of {phi.name} is not known")
+        raise KcalcError(f"E phi^2 of {phi.name} is unknown")
     known = grid[: len(sizes)]
     rise = (sizes[1] - sizes[0]) / (known[1] - known[0])
 
@@ -335,7 +337,7 @@ def _rough(phi: Activation) -> Any:
 
 
 def _pairs(network: Network, program: Program) -> list[list[int]]:
-    """The maximal subnetworks as [piece, step, piece, step], those of later repetitions left out.
+    """Return the maximal subnetworks as [piece, step, piece, step], without later repetitions.
 
     Raises: KcalcError for others.
     """
@@ -370,9 +372,9 @@ def _pairs(network: Network, program: Program) -> list[list[int]]:
 def _families(
     found: Explorer, shaped: Network, own: Sequence[Activation], method: str, zeta: float | None
 ) -> None:
-    """Add the activations that the page can shape by itself.
+    """Add the activations that the page can shape itself.
 
-    The first is the one that the network was shaped with.
+    The first is the one with which the network was shaped.
     """
     assert found.shaped is not None
     if not found.shaped.activations:
@@ -383,7 +385,7 @@ def _families(
         try:
             _sliding(found, shaped, own)
         except KcalcError as error:
-            found.reasons.append(f"zeta and eta do not slide: {error}.")
+            found.reasons.append(f"zeta and eta have no sliders: {error}.")
     first = found.families[0] if found.families else {}
     if (
         slides
@@ -397,13 +399,13 @@ def _families(
         0, {"label": words, "kind": "fixed", "own": True, "tables": _as_shaped(found, found.shaped)}
     )
     found.reasons.append(
-        f"The constants of {words} were computed once, for the depths and shortcut weights as "
-        f"built; they do not follow the sliders."
+        f"The constants of {words} were computed once, for the original depths and shortcut "
+        "weights; they do not follow the sliders."
     )
 
 
 def _holds(found: Explorer, shaped: Network, family: dict[str, Any], zeta: float | None) -> bool:
-    """Whether a family reaches the local slope that the network was shaped with."""
+    """Whether a family reaches the local slope with which the network was shaped."""
     if zeta is None:
         return True
     psi = float(maximal_slope(shaped).inverse(zeta))
@@ -414,9 +416,9 @@ def _holds(found: Explorer, shaped: Network, family: dict[str, Any], zeta: float
 
 
 def _as_shaped(found: Explorer, program: Program) -> list[int]:
-    """Tables of the shaped activations themselves, for the q values that they meet.
+    """Return tables of the shaped activations themselves, for the q values that occur.
 
-    Raises: KcalcError where one has none.
+    Raises: KcalcError if one has none.
     """
     met: dict[Activation, list[float]] = {}
 
@@ -460,9 +462,9 @@ def _sliding(found: Explorer, shaped: Network, own: Sequence[Activation]) -> Non
 
 
 def _shaped(phi: Activation, low: float, high: float) -> Any:
-    """The shaped table as far as it goes.
+    """Return the shaped table as far as it goes.
 
-    Steep ones may meet a jump between branches of solutions.
+    Steep ones may reach a jump between branches of solutions.
     """
     try:
         return shaped_table(phi, low, min(high, STEEP[0]))
@@ -471,9 +473,9 @@ def _shaped(phi: Activation, low: float, high: float) -> Any:
 
 
 def _slopes(found: Explorer, shaped: Network) -> tuple[float, float]:
-    """The range of psi - 1 for which the page needs tables.
+    """Return the range of psi - 1 for which the page needs tables.
 
-    It goes from the flattest corner of the sliders to the value that the network as built needs at
+    It goes from the flattest corner of the sliders to the value that the original network needs at
     the largest zeta.
     """
     mu = maximal_slope(shaped)
@@ -485,9 +487,9 @@ def _slopes(found: Explorer, shaped: Network) -> tuple[float, float]:
 
 
 def _zetas(shaped: Network) -> tuple[float, float]:
-    """The range of the zeta slider.
+    """Return the range of the zeta slider.
 
-    Above the network's slope at the local slope 1, which exceeds 1 behind products.
+    It begins above the network's slope at the local slope 1, which exceeds 1 after products.
     """
     mu = maximal_slope(shaped)
     least = float(mu({str(mu.symbols[0]): 1.0})) if len(mu.symbols) == 1 else 1.0

@@ -1,6 +1,6 @@
 """The tangent kernel before and after shaping.
 
-As a function of c, and its eigenvalues on a sphere.
+Both as a function of c, and its eigenvalues on a sphere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ... import layers as L
 from ...calculi import predicted_limit
 from ...foundation.errors import KcalcError
 
-SPHERE = 10  # dimensions of the inputs' space
+SPHERE = 10  # dimension of the input space
 DEGREES = 9
 POINTS = 29
 NODES = 28
@@ -24,7 +24,7 @@ NODES = 28
 
 @dataclass(frozen=True)
 class Kernel:
-    """The NTK as a function of c, its eigenvalues by degree, and its limit of infinite depth.
+    """The NTK as a function of c, its eigenvalues by degree, and its infinite-depth limit.
 
     The eigenvalues are those on the sphere in ``SPHERE`` dimensions.
     """
@@ -37,16 +37,15 @@ class Kernel:
 
 
 def kernel(network: Network, **tokens: Any) -> Kernel:
-    """The kernels of a network, over ``tokens`` without eigenvalues.
+    """Return the kernels of a network; over ``tokens``, without eigenvalues.
 
-    Eigenvalues are those of single vectors. Raises: KcalcError where there are none, or several
-    outputs.
+    Eigenvalues refer to single vectors. Raises: KcalcError if there are none, or several outputs.
     """
     from scipy.special import comb, roots_gegenbauer
 
     if len(network.outputs) != 1:
         raise KcalcError(
-            f"the network has {len(network.outputs)} outputs; ask kc.ntk for the kernel of each"
+            f"the network has {len(network.outputs)} outputs; use kc.ntk for the kernel of each"
         )
     if not network.nodes_of(L.Affine):
         raise KcalcError(
@@ -78,7 +77,7 @@ def kernel(network: Network, **tokens: Any) -> Kernel:
 
 
 def _eigenvalues(nodes: Any, weights: Any, values: Any) -> Any:
-    """The eigenvalues lambda_k of a kernel on the sphere, by degree k (Funk-Hecke).
+    """Return the eigenvalues lambda_k of a kernel on the sphere, by degree k (Funk-Hecke).
 
     lambda_k = mean over the sphere of K(<x, e>) P_k(<x, e>), P_k the Gegenbauer polynomial with
     P_k(1) = 1.
@@ -91,7 +90,7 @@ def _eigenvalues(nodes: Any, weights: Any, values: Any) -> Any:
 
 
 def meaning(before: Kernel | None, after: Kernel | None) -> str:
-    """The meaning of the kernels for training, in a sentence or two."""
+    """Describe what the kernels mean for training, in a sentence or two."""
     words = []
     for name, found in (("Before shaping", before), ("After shaping", after)):
         if found is None:
@@ -106,19 +105,18 @@ def meaning(before: Kernel | None, after: Kernel | None) -> str:
             )
         elif constant > 0.9:
             words.append(
-                f"{name}, {100 * constant:.3g}% of the kernel's trace lies in the constant "
-                f"function: gradient descent fits the mean of the "
-                "targets and almost nothing else"
+                f"{name}, {100 * constant:.3g}% of the kernel's trace belongs to the constant "
+                "function: gradient descent fits the mean of the targets and almost nothing else"
             )
         elif ratio < 1e-3 and sum(found.shares) < 0.5:
             words.append(
-                f"{name}, the kernel is nearly diagonal: training fits each example by itself and "
-                f"generalises little"
+                f"{name}, the kernel is nearly diagonal: training fits each example separately "
+                "and generalises little"
             )
         else:
             words.append(
                 f"{name}, orthogonal inputs have {100 * max(ratio, 0.0):.3g}% of the kernel at "
-                f"equal inputs, and {100 * constant:.3g}% of "
-                "the trace lies in the constant function: differences between inputs can be learnt"
+                f"equal inputs, and {100 * constant:.3g}% of the trace belongs to the constant "
+                "function: differences between inputs can be learnt"
             )
     return ". ".join(words) + "." if words else ""

@@ -1,8 +1,8 @@
-"""Local maps as Chebyshev tables that the page evaluates by itself.
+"""Local maps as Chebyshev tables that the page can evaluate.
 
 Raw: (1 - C)/(1 - c) over theta = arccos c and log q, with log(Q/q) and mean/sqrt(Q) over log q.
 Shaped by DKS: with psi = C'(1) at q = 1, ((1 - C)/(1 - c) - psi)/(psi - 1) over theta and log(psi -
-1). Both are smooth to the ends, so that 1 - C keeps its digits near c = 1.
+1). Both are smooth up to the ends, so 1 - C keeps its digits near c = 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...shaping import constants_for
 
 Array = np.ndarray
 SIZES = (33, 49, 73, 109, 161)  # numbers of angles, tried in turn
-SETTLED = 2e-13  # of the largest coefficient: the last ones of a fit that has converged
+SETTLED = 2e-13  # relative to the largest coefficient: the last ones of a converged fit
 USELESS = 1e-9
 MOST_LEVELS = 81
 FLATTEST = 1e-5
@@ -37,7 +37,7 @@ class LocalTable:
 
     ``low``, ``high``: of the level, log q or log(psi - 1); ``error``: measured.
 
-    ``flat``: whether the ratio and Q/q keep their values below ``low``, to about 1e-9.
+    ``flat``: whether the ratio and Q/q stay constant below ``low``, to about 1e-9.
     """
 
     name: str
@@ -51,7 +51,7 @@ class LocalTable:
     flat: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Numbers as base64 of little-endian float64."""
+        """Return the numbers as base64 of little-endian float64."""
         out: dict[str, Any] = {
             "name": self.name,
             "lo": self.low,
@@ -69,7 +69,7 @@ class LocalTable:
         return out
 
     def ratio_at(self, theta: Array, level: float) -> Array:
-        """(1 - C)/(1 - c), or its counterpart in a shaped table, as the page evaluates it."""
+        """Return (1 - C)/(1 - c), or its counterpart in a shaped table, as on the page."""
         t = (
             0.0
             if self.high == self.low
@@ -80,12 +80,12 @@ class LocalTable:
 
 
 def packed(array: Array) -> str:
-    """An array as base64 of little-endian float64."""
+    """Return an array as base64 of little-endian float64."""
     return base64.b64encode(np.ascontiguousarray(array, dtype="<f8").tobytes()).decode("ascii")
 
 
 def angles(n: int) -> tuple[Array, Array]:
-    """(theta, 1 - cos theta) at the n points of (0, pi)."""
+    """Return (theta, 1 - cos theta) at the n points of (0, pi)."""
     theta = (points(n) + 1) * math.pi / 2
     return theta, 2 * np.sin(theta / 2) ** 2
 
@@ -96,12 +96,12 @@ def _ratio(phi: Activation, n: int, q: float) -> Array:
 
 
 def _angles_needed(phi: Activation, q: float) -> tuple[int, Array]:
-    """How many angles resolve the map, and its values at them.
+    """Return how many angles resolve the map, and its values there.
 
-    Raises: KcalcError where none of ``SIZES`` does.
+    Raises: KcalcError if none of ``SIZES`` does.
     """
     if any(phi.jump_sizes(0)):
-        raise KcalcError(f"{phi.name} jumps, so that its C map has an infinite slope at c = 1")
+        raise KcalcError(f"{phi.name} jumps, so its C map has an infinite slope at c = 1")
     for n in SIZES:
         values = _ratio(phi, n, q)
         found = np.abs(fitted(values))
@@ -113,7 +113,7 @@ def _angles_needed(phi: Activation, q: float) -> tuple[int, Array]:
 
 
 def levels_needed(low: float, high: float, reach: float = math.pi) -> int:
-    """The number of levels that resolve an analytic function to rounding.
+    """Return the number of levels that resolve an analytic function to rounding.
 
     The function is analytic within ``reach`` of the real axis.
     """
@@ -126,9 +126,9 @@ def levels_needed(low: float, high: float, reach: float = math.pi) -> int:
 
 @lru_cache(maxsize=64)
 def raw_table(phi: Activation, low: float, high: float, allowed: float = USELESS) -> LocalTable:
-    """The table of an activation for q values in [low, high], to an error ``allowed``.
+    """Return the table of an activation for q values in [low, high], to an error ``allowed``.
 
-    Raises: KcalcError where the map has none.
+    Raises: KcalcError if the map has none.
     """
     if phi.degree is not None:
         n, values = _angles_needed(phi, 1.0)
@@ -168,7 +168,7 @@ def raw_table(phi: Activation, low: float, high: float, allowed: float = USELESS
 
 
 def _is_flat(table: LocalTable, phi: Activation) -> bool:
-    """Whether an activation is as good as linear below the table."""
+    """Whether an activation is practically linear below the table."""
     theta, deep = np.array([0.01, 1.0, 2.5]), math.exp(table.low) * 1e-3
     gap = 2 * np.sin(theta / 2) ** 2
     apart = np.abs(table.ratio_at(theta, table.low) - phi.taylor(gap, deep)[0] / gap).max()
@@ -202,7 +202,7 @@ def _accepted(table: LocalTable, error: float, allowed: float = USELESS) -> Loca
 
 
 def _trimmed(matrix: Array) -> Array:
-    """Without trailing rows and columns that are rounding."""
+    """Drop trailing rows and columns at rounding level."""
     size = np.abs(matrix)
     floor = 1e-15 * size.max()
     rows = int(np.max(np.nonzero(size.max(axis=1) > floor)[0], initial=0)) + 1
@@ -215,7 +215,7 @@ def _trimmed(matrix: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def shaped_table(phi: Activation, low: float, high: float) -> tuple[LocalTable, Array]:
-    """The table of an activation shaped by DKS, and coefficients of its constants.
+    """Return the table of an activation shaped by DKS, and coefficients of its constants.
 
     The table is for psi - 1 from ``low`` to ``high``, or as far as the activation reaches.
 
@@ -238,7 +238,7 @@ def shaped_table(phi: Activation, low: float, high: float) -> tuple[LocalTable, 
             solved,
             np.stack([_by_grid(phi, k, n, x) for k, x in zip(solved, excess, strict=True)], axis=1),
         )
-    except KcalcError:  # a kink, or a sharp bend: the grid does not do
+    except KcalcError:  # a kink, or a sharp bend: the grid is not accurate enough
         _, u = angles(n)
         return _shaped(
             phi,
@@ -270,7 +270,7 @@ def _shaped(
 
 
 def _by_grid(phi: Activation, k: Constants, n: int, excess: float) -> Array:
-    """((1 - C)/(1 - c) - psi)/excess by the trapezoid rule.
+    """Return ((1 - C)/(1 - c) - psi)/excess by the trapezoid rule.
 
     1 - C = E (f(u) - f(v))^2 / 2, u, v = cos(theta/2) x +- sin(theta/2) y.
     """
@@ -288,15 +288,15 @@ def _by_grid(phi: Activation, k: Constants, n: int, excess: float) -> Array:
 
 
 def shaped_levels(bottom: float, top: float) -> int:
-    """How many values of log(psi - 1) hold a shaped table to about 1e-11."""
+    """Return how many values of log(psi - 1) represent a shaped table to about 1e-11."""
     half = max((top - bottom) / 2, 0.1)
     return min(max(7, math.ceil(24 / math.log((2.2 + math.hypot(2.2, half)) / half))), 25)
 
 
 def _reach(phi: Activation, bottom: float, top: float) -> tuple[float, Activation]:
-    """The greatest reachable log(psi - 1) up to ``top``, and the activation there.
+    """Return the greatest reachable log(psi - 1) up to ``top``, and the activation there.
 
-    The greatest value is found approximately, by bisection.
+    The value is found approximately, by bisection.
     """
     found = _within_reach(phi, top)
     if found is not None:
@@ -310,14 +310,14 @@ def _reach(phi: Activation, bottom: float, top: float) -> tuple[float, Activatio
         else:
             low, found = middle, there
     if found is None or low == bottom:
-        raise KcalcError(f"{phi.name} reaches slopes next to 1 only")
+        raise KcalcError(f"{phi.name} only reaches slopes close to 1")
     return low, found
 
 
 def _within_reach(phi: Activation, level: float) -> Activation | None:
-    """The activation at log(psi - 1) = ``level``.
+    """Return the activation at log(psi - 1) = ``level``.
 
-    None where there is none, or one of so great an input scale that tables are slow.
+    None if there is none, or if its input scale is so large that tables are slow.
     """
     try:
         k = constants_for(phi, 1 + math.exp(level))

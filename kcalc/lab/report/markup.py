@@ -1,4 +1,4 @@
-"""Numbers and data of the page."""
+"""Numbers and data on the page."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 
 
 def number(value: Any, digits: int = 6) -> str:
-    """A number for reading."""
+    """Format a number for reading."""
     if value is None:
         return "-"
     x = float(value)
     if math.isnan(x):
-        return "not known"
+        return "unknown"
     if math.isinf(x):
         return "infinite" if x > 0 else "minus infinite"
     return f"{x:.{digits}g}".replace("-", "\u2212") if x else "0"
 
 
 def embedded(data: Any) -> str:
-    """Data as JSON that no HTML parser can misread, infinite and missing numbers as null."""
+    """Return data as JSON that is safe in HTML, with infinite and missing numbers as null."""
     text = json.dumps(_plain(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _plain(data: Any) -> Any:
-    """Data as JSON has them; of the fields of dataclasses those that are set."""
+    """Convert data to JSON types; of dataclasses, only the fields that are set."""
     if hasattr(data, "to_json"):
         return _plain(data.to_json())
     if is_dataclass(data):

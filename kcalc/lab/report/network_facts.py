@@ -1,4 +1,4 @@
-"""The results shown on the page, computed once; for refused ones the reason is kept."""
+"""The results shown on the page, computed once; missing ones with their reason."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ...calculi.fluctuations import fluctuations
 from ...calculi.scaling import scaling
 from ...calculi.subnetworks import maximal_slope, subnetworks
 from ...foundation.errors import KcalcError
+from ...foundation.printing import plain
 from ...maps import Approximable
 from ...shaping import METHODS, Shaping, record
 from .explorer import Explorer, explorer
@@ -36,10 +37,14 @@ Found = TypeVar("Found")
 WIDTHS = (16, 64, 256, 1024)
 COMPARED = tuple(name for name, method in METHODS.items() if record(method).compared)
 EXPORTS = ("torch", "jax", "flax", "keras", "numpy", "json", "latex")
-LONG = 120  # nodes beyond which the scaling calculus is run on two repetitions of repeated blocks
-LONGER, LONGEST = 300, 700  # nodes beyond which finite widths are reduced to one, and left out
+# number of nodes above which the scaling calculus runs on two repetitions of repeated blocks
+LONG = 120
+# number of nodes above which finite widths are reduced to one, and are left out
+LONGER, LONGEST = 300, 700
 MOST_JOINTS = (
-    12  # concatenations beyond which they are left out: their cost grows with the fourth power
+    # number of concatenations above which they are left out, as their cost grows with the fourth
+    # power
+    12
 )
 
 
@@ -69,7 +74,7 @@ class Facts(Approximable):
     tokens: OverTokens | None = None
 
     def attempt(self, what: str, make: Callable[[], Found]) -> Found | None:
-        """The result of ``make``; None, and the reason kept, where it refuses."""
+        """Return the result of ``make``; None, with the reason recorded, if it fails."""
         try:
             with np.errstate(all="ignore"):
                 return make()
@@ -77,13 +82,38 @@ class Facts(Approximable):
             self.refused[what] = str(error)
         except (ArithmeticError, RecursionError) as error:
             self.refused[what] = (
-                f"the numbers of this network are beyond double precision ({type(error).__name__})"
+                f"the numbers of this network exceed double precision ({type(error).__name__})"
             )
         return None
 
+    def numbers(self) -> dict[str, Any]:
+        """The numbers of the page as plain data."""
+        return plain(
+            {
+                "title": self.subject.title,
+                "shaping": self.shaping,
+                "before": self.before,
+                "after": self.after,
+                "slope_polynomial": self.polynomial,
+                "maximal_slope": self.mu,
+                "local_slopes": self.slopes,
+                "kernels": dict(zip(("before", "after"), self.kernels, strict=True)),
+                "log_variances": [
+                    dict(zip(("width", "before", "after", "exact"), row, strict=True))
+                    for row in self.widths
+                ],
+                "methods": [
+                    {"method": shaped.method, "slope": slope, "orthogonal": level}
+                    for shaped, slope, level in self.others
+                ],
+                "tokens": self.tokens,
+                "assumptions": tuple(self.assumptions),
+            }
+        )
+
     @property
     def shaping(self) -> Shaping | None:
-        """The main shaping."""
+        """Return the main shaping."""
         return self.main.shaping if self.main else None
 
 
@@ -94,7 +124,7 @@ def gathered(
     given: Shaping | None = None,
     tokens: Mapping[str, Any] | None = None,
 ) -> Facts:
-    """All facts about a network, shaped as ``given`` or by a method.
+    """Return all facts about a network, shaped as ``given`` or by a method.
 
     ``tokens``: the keyword arguments of maps over tokens.
 
@@ -102,15 +132,15 @@ def gathered(
     """
     facts, network = Facts(subject), in_floats(subject.network)
     facts.tokens, over = _over_tokens(facts, network, dict(tokens or {}))
-    chosen = default_method(subject.activations) if method is None else method
+    chosen = default_method(network, targets or ()) if method is None else method
     checked_targets(chosen, targets or {})
     facts.main = (
-        shaped_by(network, chosen, **(targets or {}))
+        shaped_by(network, chosen, **{**_edge_tokens(chosen, over), **(targets or {})})
         if given is None
         else Shaped(given.method, given)
     )
     # too shallow a network for TAT, a kink for DKS
-    if facts.main.shaping is None and method is None and not targets:
+    if facts.main.shaping is None and method is None and not targets and chosen != "edge":
         other = shaped_by(network, "dks" if chosen == "tat" else "tat")
         facts.main = facts.main if other.shaping is None else other
     if facts.main.shaping is None and not targets and facts.main.method == "dks":
@@ -143,9 +173,9 @@ def gathered(
 def _over_tokens(
     facts: Facts, network: Network, given: dict[str, Any]
 ) -> tuple[OverTokens | None, dict[str, Any]]:
-    """The facts over tokens, and the arguments of maps over tokens that are alike.
+    """Return the facts over tokens, and the arguments of maps over exchangeable tokens.
 
-    None where tokens are followed one by one.
+    None if tokens are followed one by one.
     """
     asked = any(value is not None for value in given.values())
     make = lambda: over_tokens(network, given.get("tokens"), given.get("token_cosine"))  # noqa: E731
@@ -158,16 +188,28 @@ def _over_tokens(
     }
 
 
+def _edge_tokens(method: str, over: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokens of the page, where a method takes their number; it has a usual number, too."""
+    tokens = over.get("tokens")
+    if method != "edge" or isinstance(tokens, bool) or not isinstance(tokens, int | np.integer):
+        return {}
+    cosine = over.get("token_cosine")
+    return {"tokens": tokens} | ({} if cosine is None else {"token_cosine": cosine})
+
+
 def _for(network: Network, over: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments of maps over tokens for a shaped network, none where it has no attention."""
+    """Return the arguments of maps over tokens for a shaped network.
+
+    None if it has no attention.
+    """
     return over if network.nodes_of(L.Attend) else {}
 
 
 def _nearest(refused: Shaped, network: Network) -> Shaped:
-    """The shaping by DKS with the nearest zeta that can be reached.
+    """Return the shaping by DKS with the nearest reachable zeta.
 
-    It is sought where products add up slopes, so that the usual zeta is out of reach. Where this
-    zeta fails too, the refused shaping is returned.
+    This is used if products add up slopes, which makes the usual zeta unreachable. If this zeta
+    fails too, return the failed shaping.
     """
     if not network.nodes_of(L.Product):
         return refused
@@ -182,8 +224,10 @@ def _nearest(refused: Shaped, network: Network) -> Shaped:
             if done.shaping is not None:
                 return replace(
                     done,
-                    note=f"zeta is {done.targets['zeta']:g} here, because the usual one cannot be "
-                    f"had: {refused.reason}",
+                    note=(
+                        f"zeta is {done.targets['zeta']:g} here, because the usual one is "
+                        f"unreachable: {refused.reason}"
+                    ),
                 )
         return refused
     return refused
@@ -204,7 +248,7 @@ def _kernels(
 ) -> None:
     if facts.tokens is not None and facts.tokens.own:
         facts.refused["kernel before"] = (
-            "tangent kernels are for tokens that are alike; give their number, tokens=128"
+            "tangent kernels are for exchangeable tokens; give their number, tokens=128"
         )
         return
     before = facts.attempt("kernel before", lambda: kernel(network, **over))
@@ -222,8 +266,8 @@ def _finite(facts: Facts, network: Network) -> None:
     if len(network) > LONGEST or joints > MOST_JOINTS:
         size = f"{len(network)} nodes" if len(network) > LONGEST else f"{joints} concatenations"
         facts.refused["fluctuations"] = (
-            f"they take long for a network of {size}, and are left out of the page; ask "
-            f"kc.fluctuations for them"
+            f"they take long for a network of {size}, and are left out of the page; use "
+            "kc.fluctuations to compute them"
         )
     widths = (
         () if "fluctuations" in facts.refused else WIDTHS if len(network) <= LONGER else WIDTHS[2:3]
@@ -260,7 +304,7 @@ def _shaped(facts: Facts, shaping: Shaping) -> None:
 
 def _others(facts: Facts, network: Network) -> None:
     own = (facts.main.method,) if facts.main else ()
-    for method in COMPARED if len(network) <= LONGEST else own:
+    for method in own if len(network) > LONGEST or own == ("edge",) else COMPARED:
         shaped = (
             facts.main if facts.main and facts.main.method == method else shaped_by(network, method)
         )

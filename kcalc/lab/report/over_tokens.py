@@ -21,7 +21,7 @@ from .markup import number
 
 Node = Hashable
 Measured = tuple[float, float]  # a value with its standard error
-USUAL = 128  # tokens where none are given
+USUAL = 128  # default number of tokens
 POINTS = 25
 ROUNDING = 1e-14
 
@@ -30,7 +30,7 @@ ROUNDING = 1e-14
 class Place:
     """The values of a node of the stream, each with its standard error.
 
-    Q, the token cosine, and c at equal places of two inputs.
+    They are Q, the token cosine, and c at equal positions of two inputs.
     """
 
     node: str
@@ -41,7 +41,7 @@ class Place:
 
 @dataclass
 class OverTokens:
-    """What the page says about tokens; ``maps``: rows (cosine, token map, C map).
+    """The page's data about tokens; ``maps``: rows (cosine, token map, C map).
 
     ``modes``: rows (node, mean, difference) of gradients.
     """
@@ -51,7 +51,7 @@ class OverTokens:
     levels: dict[Node, tuple[float, float, float]]
     assumptions: tuple[Assumption, ...]
     sampled: bool
-    own: bool = False  # tokens of the caller, instead of tokens that are alike
+    own: bool = False  # the caller's tokens, instead of exchangeable ones
     maps: list[tuple[float, float | None, float]] = field(default_factory=list)
     fixed: list[tuple[float, float]] = field(default_factory=list)
     modes: list[tuple[str, Measured, Measured | None]] = field(default_factory=list)
@@ -59,28 +59,30 @@ class OverTokens:
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """The table of the stream: node, q, token cosine, c."""
+        """Return the table of the stream: node, q, token cosine, c."""
         return [(p.node, shown(p.q, 5), shown(p.tokens), shown(p.c)) for p in self.places]
 
     @property
     def mode_rows(self) -> list[tuple[str, ...]]:
-        """The table of the gradients."""
+        """Return the table of the gradients."""
         return [(node, shown(mean), shown(apart)) for node, mean, apart in self.modes]
 
     @property
     def verdict(self) -> str:
-        """What becomes of tokens and inputs, in a sentence."""
+        """Describe the effect on tokens and inputs in a sentence."""
         ends = [place for place in self.places if place.tokens is not None]
         if not ends:
             return "all tokens of an input are equal along the stream"
         last = ends[-1]
         words = f"at {last.node} two tokens of one input have the cosine {shown(last.tokens)}"
         return (
-            words if last.c is None else f"{words}, and equal places of two inputs {shown(last.c)}"
+            words
+            if last.c is None
+            else (f"{words}, and equal positions of two inputs {shown(last.c)}")
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The curves as plain data."""
+        """Return the curves as plain data."""
         return {
             "q": [place.q[0] for place in self.places],
             "tokens": [place.tokens and place.tokens[0] for place in self.places],
@@ -91,7 +93,7 @@ class OverTokens:
 
 
 def usual_tokens(network: Network) -> int:
-    """The number of tokens where none is given: ``USUAL``, or as many as there are positions."""
+    """Return the default number of tokens: ``USUAL``, or as many as there are positions."""
     lengths = [
         network.layer(node).length
         for node in network.nodes_of(L.Positions)
@@ -101,9 +103,9 @@ def usual_tokens(network: Network) -> int:
 
 
 def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens | None:
-    """The values over tokens; None for networks without attention of which no tokens are said.
+    """Return the values over tokens; None for networks without attention if no tokens are given.
 
-    Raises: KcalcError as kernel maps do, and for a cosine of tokens without their number.
+    Raises: KcalcError as kernel maps do, and for a token cosine without a number of tokens.
     """
     if tokens is None and not network.nodes_of(L.Attend):
         read_tokens(tokens, token_cosine)
@@ -132,7 +134,7 @@ def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens 
 
 def _about(tokens: Any, cosine: Any, chosen: bool) -> str:
     if np.ndim(np.asarray(tokens, dtype=object)):
-        return "The tokens are those given."
+        return "The tokens are the given ones."
     size = f"{tokens} tokens (a number chosen for this page)" if chosen else f"{tokens} tokens"
     return (
         f"Inputs have {size} of q = 1, any two of them with cosine "
@@ -151,7 +153,7 @@ def _place(node: Node, value: Any) -> Place:
             None if mean is None else (_clean(mean), float(error)) for mean, error in pairs
         )
         return Place(str(node), q or (np.nan, 0.0), own, across)
-    # of pooled tokens there is one
+    # after pooling there is one token
     own = None if value.token_cosine1 == 1 else (_clean(value.token_cosine1), 0.0)
     return Place(str(node), (float(value.q1), 0.0), own, (_clean(value.c), 0.0))
 
@@ -163,7 +165,7 @@ def _clean(value: Any) -> float:
 def _maps(
     found: OverTokens, network: Network, tokens: int, cosine: Any, values: Mapping[Node, Any]
 ) -> None:
-    """The maps of tokens that are alike, as far as there are any; of several outputs, the first."""
+    """Return maps of exchangeable tokens, if there are any; with several outputs, of the first."""
     output = network.outputs[0]
     several = len(network.outputs) > 1
 
@@ -180,7 +182,7 @@ def _maps(
             grid, at(own, grid) if inside else [None] * POINTS, at(across, grid), strict=True
         )
         found.maps = [(float(x), None if y is None else float(y), float(z)) for x, y, z in rows]
-        # else copies of the network cannot be stacked
+        # otherwise copies of the network cannot be stacked
         if inside and not several and not network.nodes_of(L.Embedding, L.Positions):
             found.fixed = [(point.value, point.slope) for point in own.fixed_points()]
     except KcalcError as error:
@@ -188,7 +190,7 @@ def _maps(
 
 
 def _gradients(found: OverTokens, network: Network, tokens: Any, cosine: Any) -> None:
-    """Both modes of the gradients along the stream; of several outputs, those of the first."""
+    """Return both modes of gradients along the stream; with several outputs, of the first."""
     output = network.outputs[0]
     if len(network.outputs) > 1:
         found.about += f" Maps and gradients are those of the output {output!r}."
@@ -210,7 +212,7 @@ def _gradients(found: OverTokens, network: Network, tokens: Any, cosine: Any) ->
 
 
 def shown(pair: Measured | None, digits: int = 4) -> str:
-    """A value for reading, with its standard error where it has one."""
+    """Format a value for reading, with its standard error if it has one."""
     if pair is None:
         return "-"
     mean, error = pair

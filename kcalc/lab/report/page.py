@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import Any
 
 from ... import __version__
+from ...foundation.extras import imported
 from ...foundation.templates import asset, template
 from .kernels import SPHERE, meaning
 from .markup import embedded, number
@@ -23,8 +24,8 @@ SCRIPTS = ("program.js", "charts.js", "maps.js", "drawing.js", "figures.js", "pa
 
 
 def rendered(facts: Facts, command: str) -> str:
-    """The whole page as text."""
-    from markupsafe import Markup
+    """Return the whole page as text."""
+    markup = imported("markupsafe").Markup
 
     script = "\n".join(asset("kcalc.lab.report", name) for name in SCRIPTS)
     hashed = b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -36,15 +37,15 @@ def rendered(facts: Facts, command: str) -> str:
         meaning=meaning,
         number=number,
         provenance=provenance(command),
-        fingerprint=f"sha256-{hashed}",  # the page allows its own script, and no other
-        style=Markup(asset("kcalc.lab.report", "page.css")),
-        script=Markup(script),
-        data=Markup(embedded(_data(facts, view["parts"]))),
+        fingerprint=f"sha256-{hashed}",  # the page allows only its own script
+        style=markup(asset("kcalc.lab.report", "page.css")),
+        script=markup(script),
+        data=markup(embedded(_data(facts, view["parts"]))),
     )
 
 
 def _data(facts: Facts, parts: Any) -> dict[str, Any]:
-    """What the scripts read."""
+    """Return the data for the scripts."""
     options = facts.shaping.options if facts.shaping else {}
     return {
         "explorer": facts.explorer,
@@ -66,7 +67,7 @@ def _data(facts: Facts, parts: Any) -> dict[str, Any]:
 
 
 def provenance(command: str) -> dict[str, str]:
-    """Versions, date, and how to make the page again."""
+    """Return versions, date, and how to make the page again."""
     versions = (f"{name} {_version(name)}" for name in ("numpy", "scipy", "sympy", "jax"))
     return {
         "made with": f"kcalc {__version__}, Python {platform.python_version()}",
@@ -84,9 +85,9 @@ def _version(name: str) -> str:
 
 
 def _now() -> datetime.datetime:
-    """The present time in UTC, or the time given by SOURCE_DATE_EPOCH.
+    """Return the current time in UTC, or the time given by SOURCE_DATE_EPOCH.
 
-    Reproducible builds, which must be identical to the letter, set the clock by SOURCE_DATE_EPOCH.
+    Reproducible builds, which must be identical byte for byte, set the clock by SOURCE_DATE_EPOCH.
     """
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     known = float(epoch) if epoch.isdecimal() and len(epoch) < 12 else time.time()

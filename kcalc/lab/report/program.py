@@ -1,11 +1,11 @@
-"""A network as a short program over local maps, each repeated block written once.
+"""A network as a short program over local maps, with each repeated block written once.
 
 The page evaluates it.
 
-State of a feature map: groups of channels ``(share, q, gap, mean)``, ``gap = 1 - c``, both inputs
-of one q value. The rules are those of :mod:`kcalc.calculi.kernel` for fresh Gaussian
-pre-activations and independent addends; :mod:`kcalc.lab.report.replay` runs a program in Python,
-and a program that differs from the kernel calculus is not used.
+The state of a feature map consists of groups of channels ``(share, q, gap, mean)`` with ``gap = 1 -
+c``; both inputs have the same q value. The rules are those of :mod:`kcalc.calculi.kernel` for fresh
+Gaussian pre-activations and independent addends. :mod:`kcalc.lab.report.replay` runs a program in
+Python; a program that differs from the kernel calculus is not used.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Piece:
 
     @property
     def nonlinear(self) -> int:
-        """The nonlinear layers on the longest way through one piece."""
+        """Return the number of nonlinear layers on the longest path through one piece."""
         depth: list[int] = []
         for step in self.steps:
             before = max((depth[r] for r in step.reads if r != ENTRY), default=0)
@@ -70,11 +70,11 @@ class Program:
     outputs: tuple[tuple[int, int], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The program as plain data."""
+        """Return the program as plain data."""
         return {"pieces": self.pieces, "outputs": self.outputs}
 
     def place(self, node: Node) -> tuple[int, int] | None:
-        """(piece, step) of a node of a first piece; None for others."""
+        """Return (piece, step) of a node of a first piece; None for others."""
         for i, piece in enumerate(self.pieces):
             for k, step in enumerate(piece.steps):
                 if step.node == node:
@@ -83,7 +83,7 @@ class Program:
 
 
 def compiled(network: Network) -> Program:
-    """The program of a network. Raises: KcalcError saying why there is none."""
+    """Return the program of a network. Raises: KcalcError saying why there is none."""
     require_numbers(network)
     blocks = network.blocks()
     if sum(len(block.pieces[0]) for block in blocks) > MOST_NODES:
@@ -110,13 +110,13 @@ def compiled(network: Network) -> Program:
 
 
 def _last(program: Program, blocks: Sequence[Block], node: Node) -> tuple[int, int]:
-    """The place of an output in the last repetition of a block."""
+    """Return the place of an output in the last repetition of a block."""
     for block in blocks:
         if node in block.pieces[-1]:
             place = program.place(block.pieces[0][block.pieces[-1].index(node)])
             assert place is not None
             return place
-    raise KcalcError(f"the output {node!r} lies in the middle of repeated blocks")
+    raise KcalcError(f"the output {node!r} is in the middle of repeated blocks")
 
 
 def _depths(network: Network) -> dict[Node, int]:

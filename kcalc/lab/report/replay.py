@@ -1,6 +1,6 @@
-"""A program run in Python with exact local maps.
+"""Run a program in Python with exact local maps.
 
-The check that the page's arithmetic is that of the kernel calculus.
+This checks that the page's arithmetic is that of the kernel calculus.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ AGREE = 1e-9
 
 
 class State(NamedTuple):
-    """A feature map: a row per group of channels that behave alike, a column per pair of inputs.
+    """A feature map: a row per group of equivalent channels, a column per pair of inputs.
 
-    The share of a group in all channels, its q value, gap 1 - c and channel mean.
+    It has the fraction of all channels in a group, its q value, gap 1 - c and channel mean.
     """
 
     share: Array
@@ -32,9 +32,9 @@ class State(NamedTuple):
     mean: Array
 
     def whole(self, step: Step | None = None) -> tuple[Array, Array, Array]:
-        """(q, gap, mean) over all channels, of a step's input or of an end.
+        """Return (q, gap, mean) over all channels, of a step's input or at an end.
 
-        Raises: KcalcError where q is not positive and finite.
+        Raises: KcalcError if q is not positive and finite.
         """
         q = (self.share * self.q).sum(axis=0)
         gap = (self.share * self.q * self.gap).sum(axis=0)
@@ -45,12 +45,13 @@ Local = Callable[[Activation, Array, Array], tuple[Array, Array, Array]]
 
 
 def exact(phi: Activation, q: Array, gap: Array) -> tuple[Array, Array, Array]:
-    """The local maps of an activation, computed: (q, gap, mean) for one q value and many gaps."""
+    """Return computed local maps of an activation: (q, gap, mean) for one q value and many gaps."""
     at = float(q.flat[0])
     return float(phi.second_moment(at)), phi.taylor(gap, at)[0], float(phi.mean(at))
 
 
-@np.errstate(all="ignore")  # q values that are no numbers are refused where they are divided by
+# q values that are not numbers raise an error when they are used as a divisor
+@np.errstate(all="ignore")
 def run(
     program: Program,
     gap: Array,
@@ -58,7 +59,7 @@ def run(
     q: Any = 1.0,
     counts: Sequence[int] | None = None,
 ) -> list[State]:
-    """The state of every output for inputs of gaps 1 - c and q values, shape (inputs,)."""
+    """Return the state of every output for inputs of gaps 1 - c and q values, shape (inputs,)."""
     repeats = [piece.count for piece in program.pieces] if counts is None else counts
     q, gap = np.broadcast_arrays(np.asarray(q, dtype=float), np.asarray(gap, dtype=float))
     start = State(np.ones((1, 1)), q[None], gap[None], np.zeros((1, q.size)))
@@ -92,9 +93,9 @@ def run(
 
 
 def applied(step: Step, inputs: Sequence[State]) -> State:
-    """The state behind a step that is no activation.
+    """Return the state after a step that is not an activation.
 
-    Raises: KcalcError naming the node where there is none.
+    Raises: KcalcError naming the node if there is none.
     """
     (first, *others), numbers = inputs, step.numbers
     match step.kind:
@@ -122,7 +123,7 @@ def applied(step: Step, inputs: Sequence[State]) -> State:
             gap = _over(first.q * first.gap / variance, size, step)
             return State(first.share, size, gap, (first.mean - middle) / np.sqrt(variance))
     if any(not np.array_equal(state.share, first.share) for state in others):
-        raise KcalcError(f"node {step.node!r} joins concatenations whose parts do not line up")
+        raise KcalcError(f"node {step.node!r} joins concatenations whose parts do not match")
     if step.kind == "sum":
         means = [w * state.mean for w, state in zip(numbers, inputs, strict=True)]
         squares = [w * w * state.q for w, state in zip(numbers, inputs, strict=True)]
@@ -136,15 +137,15 @@ def applied(step: Step, inputs: Sequence[State]) -> State:
 
 
 def _over(top: Array, q: Array, step: Step | None) -> Array:
-    """``top / q``, a gap from q times the gap.
+    """Return ``top / q``, a gap divided by q.
 
-    Raises: KcalcError where no q value of a group is positive and finite.
+    Raises: KcalcError if no q value of a group is positive and finite.
     """
     if not np.all(((q > 0) & np.isfinite(q)).any(axis=-1)):
         place = (
             "the end of the network"
             if step is None
-            else f"node {step.node!r}, or its like in a repeated block,"
+            else f"node {step.node!r}, or the corresponding one in a repeated block,"
         )
         raise KcalcError(
             f"{place} has q = {np.ravel(q)[0]:.6g}: q values must stay positive and finite"
@@ -155,11 +156,11 @@ def _over(top: Array, q: Array, step: Step | None) -> Array:
 def check(program: Program, network: Network) -> None:
     """Compare a program with the kernel calculus, at two repetitions of blocks.
 
-    Raises: KcalcError where its rules are not enough.
+    Raises: KcalcError if its rules are not enough.
     """
     theta = np.array(ANGLES)
     short = shortened(network)
-    exact_gaps = c_map(short).gap_at_angle(theta)
+    exact_gaps: Any = c_map(short).gap_at_angle(theta)
     outputs = run(
         program,
         2 * np.sin(theta / 2) ** 2,
@@ -171,14 +172,14 @@ def check(program: Program, network: Network) -> None:
         if not apart <= AGREE:
             raise KcalcError(
                 "feature maps that share weights are added or fused here, which the page's short "
-                "rules leave out"
+                "rules ignore"
             )
 
 
 def shortened(network: Network, most: int = 2) -> Network:
-    """The network with at most so many repetitions of every repeated block.
+    """Return the network with at most this many repetitions of every repeated block.
 
-    The first one and the last ones.
+    They are the first one and the last ones.
     """
     dropped: set[Any] = set()
     moved: dict[Any, Any] = {}

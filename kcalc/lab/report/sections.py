@@ -1,4 +1,4 @@
-"""What the sections of the page show, as far as it is more than a fact."""
+"""Texts and tables of the page's sections, beyond single facts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import sympy as sp
 from ... import layers as L
 from ...calculi import polynomial_texts
 from ...foundation.errors import glimpse
+from ...foundation.extras import imported
 from ...foundation.guests import DRAWINGS
 from .markup import number
 from .network_facts import LONGEST, Facts
@@ -26,8 +27,8 @@ LONGEST_EXPORT = 300_000
 
 
 def shown(facts: Facts) -> dict[str, Any]:
-    """The words and rows of tables that the template puts in, by name."""
-    from markupsafe import Markup
+    """Return the texts and table rows for the template, by name."""
+    markup = imported("markupsafe").Markup
 
     network, shaping = facts.subject.network, facts.shaping
     summary, drawing = DRAWINGS["NetworkReport"](network, MOST_DRAWN)
@@ -37,7 +38,7 @@ def shown(facts: Facts) -> dict[str, Any]:
         "figures": _figures(facts),
         "unshaped": _unshaped(facts),
         "summary": summary,
-        "drawing": None if drawing is None else Markup(drawing),
+        "drawing": None if drawing is None else markup(drawing),
         "parts": drawn_parts(facts),
         "reasons": _reasons(facts),
         **_slope_formulas(facts),
@@ -72,7 +73,7 @@ def shown(facts: Facts) -> dict[str, Any]:
 
 
 def _by(found: Iterable[Any], *names: str) -> dict[Any, list[str]]:
-    """{attributes: nodes} of assumptions, in the order in which they come."""
+    """Return {attributes: nodes} of assumptions, in order of appearance."""
     out: dict[Any, list[str]] = {}
     for a in found:
         key = tuple(getattr(a, name) for name in names)
@@ -94,16 +95,16 @@ def _figures(facts: Facts) -> list[tuple[str, int]]:
 
 
 def _unshaped(facts: Facts) -> str:
-    """Why nothing is shown after shaping."""
+    """Say why nothing is shown after shaping."""
     if facts.after is not None or facts.main is None:
         return ""
     method, reason = facts.main.method.upper(), facts.main.reason
     attending = facts.subject.network.nodes_of(L.Attend)
     if attending and reason and facts.main.method != "edge":
         return (
-            f"This page shapes by {method}, which does not apply: node {attending[0]!r} attends "
-            "over tokens. The method 'edge' shapes networks with attention: "
-            "kc.report(network, path, method='edge'), or kcalc report --method edge, shows it"
+            f"This page shapes with {method}, which does not apply: node {attending[0]!r} attends "
+            "over tokens. The method 'edge' shapes networks with attention: use "
+            "kc.report(network, path, method='edge') or kcalc report --method edge"
         )
     if reason:
         return f"{method} does not shape this network: {reason}"
@@ -114,10 +115,10 @@ def _unshaped(facts: Facts) -> str:
 
 
 def drawn_parts(facts: Facts) -> list[tuple[str, list[str]]]:
-    """(label, drawn nodes) of the largest subnetworks.
+    """Return (label, drawn nodes) of the largest subnetworks.
 
-    A node of a repeated block is drawn as that of its first repetition; subnetworks that are drawn
-    alike are one entry.
+    A node of a repeated block is drawn as that of its first repetition; subnetworks with the same
+    drawing are one entry.
     """
     drawn = {
         node: piece[0]
@@ -139,7 +140,7 @@ def drawn_parts(facts: Facts) -> list[tuple[str, list[str]]]:
 
 
 def drawing_data(facts: Facts, parts: Iterable[tuple[str, list[str]]]) -> dict[str, Any]:
-    """Per drawn node its layer, q, c and slope; per subnetwork its nodes."""
+    """Return layer, q, c and slope for each drawn node, and the nodes of each subnetwork."""
     network = facts.subject.network
     rows = {}
     for node in (node for block in network.blocks() for node in block.pieces[0]):
@@ -157,14 +158,14 @@ def drawing_data(facts: Facts, parts: Iterable[tuple[str, list[str]]]) -> dict[s
 
 
 def _reasons(facts: Facts) -> list[str]:
-    """What does not slide, and why."""
+    """Say which sliders are missing, and why."""
     found = facts.explorer
     if found is None:
         return []
     offers = [offer for offer in [*found.choices, *found.families] if offer.get("reason")]
     out = [*found.reasons, *(f"{o['label']} is not offered: {o['reason']}" for o in offers)]
     if facts.main is not None and facts.main.shaping is None:
-        out.append(f"zeta and eta do not slide: {_unshaped(facts)}")
+        out.append(f"zeta and eta have no sliders: {_unshaped(facts)}")
     return out
 
 
@@ -172,7 +173,7 @@ def _reasons(facts: Facts) -> list[str]:
 
 
 def _slope_formulas(facts: Facts) -> dict[str, Any]:
-    """The slope polynomials and the pieces of the maximal slope function, as LaTeX."""
+    """Return the slope polynomials and the pieces of the maximal slope function, as LaTeX."""
     if facts.mu is None or facts.polynomial is None:
         return {}
     given = facts.polynomial if isinstance(facts.polynomial, dict) else {None: facts.polynomial}
@@ -192,7 +193,7 @@ def _slope_formulas(facts: Facts) -> dict[str, Any]:
 
 
 def slope_data(facts: Facts) -> dict[str, Any] | None:
-    """The maximal slope function and its first pieces, sampled."""
+    """Return the maximal slope function and its first pieces, sampled."""
     mu = facts.mu
     if mu is None or len(mu.symbols) != 1:
         return None
@@ -220,7 +221,7 @@ def slope_data(facts: Facts) -> dict[str, Any] | None:
 
 
 def _compared(shaped: Any, slope: float | None, level: float | None) -> tuple[str, ...]:
-    """A row of the table of methods."""
+    """Return a row of the table of methods."""
     if shaped.shaping is None:
         return shaped.method, "-", "-", f"refused: {shaped.reason}"
     constants = getattr(shaped.shaping, "constants", {})
@@ -231,17 +232,17 @@ def _compared(shaped: Any, slope: float | None, level: float | None) -> tuple[st
 
 
 def _scaling_words(scaling: Any) -> str:
-    """How far the relative gradient sizes of the weights spread."""
+    """Describe the spread of the relative gradient sizes of the weights."""
     weights = scaling.weights.values() if scaling is not None else ()
     levels = [w.gamma_level.log10() for w in weights if not w.gamma_level.symbolic]
     if not levels:
         return ""
     spread = max(levels) - min(levels)
     if spread < math.log10(1 + 5e-4):
-        return "Relative gradient sizes (gamma) of the weights are all the same."
+        return "Relative gradient sizes (gamma) of the weights are all equal."
     factor = f"10^{spread:.1f}" if spread > 5 else f"{10**spread:.3g}"
     return (
-        f"Relative gradient sizes (gamma) of the weights are "
-        f"{'alike' if spread < math.log10(2) else 'unlike'}: the largest is {factor} times the "
-        f"smallest."
+        "Relative gradient sizes (gamma) of the weights are "
+        f"{'similar' if spread < math.log10(2) else 'different'}: the largest is {factor} times "
+        "the smallest."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
@@ -22,7 +22,7 @@ DOMAINS = {"zeta": (1.0, math.inf), "eta": (0.0, 1.0), "tau": (0.0, math.inf)}
 
 @dataclass(frozen=True)
 class Subject:
-    """The network, its name, a description in one line, and its origin."""
+    """The network, its name, a one-line description, and its origin."""
 
     network: Network
     name: str
@@ -31,7 +31,7 @@ class Subject:
 
     @property
     def activations(self) -> tuple[Activation, ...]:
-        """The distinct activations, in the order of the network."""
+        """Return the distinct activations, in the order of the network."""
         return self.network.activations
 
 
@@ -42,13 +42,13 @@ def subject(
     title: str | None = None,
     phi: Any = None,
 ) -> Subject:
-    """The subject of a report.
+    """Return the subject of a report.
 
     Raises: KcalcError for something that is neither a network nor a model that can be read.
     """
     for what, text in (("name", name), ("title", title)):
         if text is not None and not isinstance(text, str):
-            raise KcalcError(f"{what} is a text, got {glimpse(text)}")
+            raise KcalcError(f"{what} must be a text, got {glimpse(text)}")
     if isinstance(given, Shaping):
         given = given.original
     if isinstance(given, Network):
@@ -58,8 +58,8 @@ def subject(
         network = reading.network
     if phi is not None and not isinstance(phi, str | Activation) and not callable(phi):
         raise KcalcError(
-            f"activation is a name or an activation, as in 'tanh' or kc.activation('gelu'), got "
-            f"{glimpse(phi)}"
+            "activation must be a name or an activation, such as 'tanh' or "
+            f"kc.activation('gelu'), got {glimpse(phi)}"
         )
     if phi is not None:
         chosen = L.Nonlinear(phi).activation  # pyright: ignore[reportArgumentType]
@@ -77,7 +77,7 @@ def subject(
 
 
 def described(network: Network) -> str:
-    """A description of a network, in one line."""
+    """Describe a network in one line."""
     joins = any(len(network.parents(node)) > 1 for node in network.nodes_of(L.Sum))
     normed = {type(network.layer(node)) for node in network.nodes_of(L.Normalisation)}
     norms = sorted(kind.__name__ for kind in normed)
@@ -95,9 +95,9 @@ def described(network: Network) -> str:
 
 
 def in_floats(network: Network) -> Network:
-    """The network with its SymPy numbers as floats, which saves converting them at every reading.
+    """Return the network with SymPy numbers as floats, which saves converting them every time.
 
-    As it is where it holds symbols.
+    Networks with symbols do not change.
     """
     if network.free_symbols:
         return network
@@ -125,7 +125,7 @@ REWRITES: tuple[tuple[str, Callable[[Network], Network]], ...] = (
 
 @dataclass(frozen=True)
 class Shaped:
-    """A shaping, or why there is none; ``rewrite``: changes made to the network first.
+    """A shaping, or the reason for its absence; ``rewrite``: changes made to the network first.
 
     ``note``: its target, and the reason for it.
     """
@@ -138,13 +138,19 @@ class Shaped:
     targets: dict[str, float] = field(default_factory=dict)
 
 
-def default_method(activations: Sequence[Activation]) -> str:
-    """TAT for ReLUs, DKS for all else."""
-    return "tat" if activations and all(isinstance(phi, Leaky) for phi in activations) else "dks"
+def default_method(network: Network, targets: Iterable[str] = ()) -> str:
+    """The edge for transformers, TAT for ReLUs, DKS for all else; a method that takes the targets.
+
+    Transformers get the others' targets by TAT or DKS.
+    """
+    if network.nodes_of(L.Attend) and set(targets) <= set(signature(METHODS["edge"]).parameters):
+        return "edge"
+    relus = all(isinstance(phi, Leaky) for phi in network.activations)
+    return "tat" if network.activations and relus else "dks"
 
 
 def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
-    """Refuse methods and targets that no network could have. Raises: KcalcError naming them."""
+    """Raises: KcalcError naming methods and targets that no network could have."""
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("shaping method", method, METHODS)
     allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}
@@ -160,13 +166,14 @@ def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
 
 
 def shaped_by(network: Network, method: str, **targets: Any) -> Shaped:
-    """The network shaped by a method, rewritten first where the method asks for it."""
+    """Return the network shaped by a method, rewritten first if the method needs it."""
     reason = ""
+    shape_by_name: Any = shape  # type checkers know methods by literal names only
     for words, rewrite in REWRITES:
         try:
             return Shaped(
                 method,
-                shape(rewrite(network), method=method, **targets),
+                shape_by_name(rewrite(network), method=method, **targets),
                 words,
                 targets=dict(targets),
             )

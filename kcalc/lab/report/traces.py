@@ -20,7 +20,7 @@ MOST_POINTS = 240
 
 @dataclass
 class Trace:
-    """Rows along the depth: number of nonlinear layers, q, c values from the c values ``starts``.
+    """Rows by depth: number of nonlinear layers, q, c values from the c values ``starts``.
 
     ``nodes``: {drawn node: (q, c from c = 0)}.
     """
@@ -35,16 +35,16 @@ class Trace:
 
     @property
     def kind(self) -> str:
-        """The regime."""
+        """Return the regime."""
         return kind(self.slope, self.level)
 
     @property
     def q_ratio(self) -> float:
-        """The greatest q value on the way over the least."""
+        """Return the ratio of the greatest to the least q value on the way."""
         return max(self.q) / min(self.q)
 
     def to_json(self) -> dict[str, Any]:
-        """The rows as plain data, thinned out where there are very many."""
+        """Return the rows as plain data, thinned out if there are very many."""
         step = max(1, len(self.depth) // MOST_POINTS)
         rows = sorted({*range(0, len(self.depth), step), len(self.depth) - 1})
         columns = {"depth": self.depth, "q": self.q, "c": self.c}
@@ -53,14 +53,14 @@ class Trace:
 
 
 def trace(network: Network, **tokens: Any) -> Trace:
-    """The trace of a network for inputs of q = 1; ``tokens``: the arguments of maps over tokens.
+    """Return the trace of a network for inputs of q = 1; ``tokens``: arguments of maps over tokens.
 
-    Raises: KcalcError where the kernel calculus does not apply.
+    Raises: KcalcError if the kernel calculus does not apply.
     """
     rows = SHAPING["depth trace"](network, **tokens)
     values = zip(rows.nodes, rows.q, rows.values[:, rows.cosines.index(0.0)], strict=True)
     slope, level = ends(network, **tokens)
-    last = {int(rows.depth[i]): i for i in rows.trunk}  # behind so many nonlinear layers
+    last = {int(rows.depth[i]): i for i in rows.trunk}  # after this many nonlinear layers
     trunk = list(last.values())
     found = Trace(
         list(last),
@@ -77,7 +77,7 @@ def trace(network: Network, **tokens: Any) -> Trace:
 
 
 def ends(network: Network, **tokens: Any) -> tuple[float, float]:
-    """(slope at c = 1, c value of orthogonal inputs) at the last output."""
+    """Return (slope at c = 1, c value of orthogonal inputs) at the last output."""
     maps = c_map(network, **tokens)
     values = (maps.derivative(1)(1.0), maps(0.0))
     slope, level = (v[network.outputs[-1]] if isinstance(v, dict) else v for v in values)
@@ -85,13 +85,11 @@ def ends(network: Network, **tokens: Any) -> tuple[float, float]:
 
 
 def verdict(found: Trace) -> str:
-    """The effect of the network on pairs of inputs, in a sentence."""
+    """Describe the effect of the network on pairs of inputs in a sentence."""
     slope, level = found.slope, found.level
     parts = []
     if not np.isfinite(slope) or slope > 1e6:
-        parts.append(
-            "the network is chaotic: the angle between close inputs is blown up beyond use"
-        )
+        parts.append("the network is chaotic: the angle between close inputs grows beyond use")
     elif found.kind == "exploding":
         parts.append(
             f"the network is chaotic: the angle between close inputs grows by a factor "
@@ -104,7 +102,7 @@ def verdict(found: Trace) -> str:
         )
     elif level > 0.92:
         parts.append(
-            f"the network hardly tells inputs apart: orthogonal ones come out with cosine "
+            "the network hardly distinguishes inputs: orthogonal ones come out with cosine "
             f"{level:.4f}"
         )
     elif level > 0.5:
@@ -115,20 +113,20 @@ def verdict(found: Trace) -> str:
     else:
         shown = 0.0 if abs(level) < 5e-4 else level
         parts.append(
-            f"the network keeps inputs apart: orthogonal ones come out with cosine {shown:.3f}, "
-            f"and the slope at c = 1 is {slope:.4g}"
+            "the network keeps inputs distinct: orthogonal ones come out with cosine "
+            f"{shown:.3f}, and the slope at c = 1 is {slope:.4g}"
         )
     if found.kind != "exploding" and 4 < slope <= 1e6:
         parts.append(
             f"its slope at c = 1 is large, {slope:.3g}: repeated, such a network is chaotic"
         )
     if found.q_ratio > 100:
-        parts.append(f"q values spread over a factor {found.q_ratio:.2g} on the way")
+        parts.append(f"q values vary by a factor {found.q_ratio:.2g} on the way")
     return "; ".join(parts)
 
 
 def local_slopes(network: Network, found: Trace) -> dict[Any, float]:
-    """C'(1) of the local map at every nonlinear node that reads channels of one q value."""
+    """Return C'(1) of the local map at every nonlinear node whose channels share one q value."""
 
     @cache
     def slope(phi: Activation, q: float) -> float:

@@ -1,4 +1,4 @@
-"""Networks as classifiers: a last Affine with a channel per class."""
+"""Networks as classifiers: the last Affine has one channel per class."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MOST = 2**31 - 1
 def classifier(
     network: Network, classes: int, image_shape: tuple[int, int] | None = None
 ) -> Network:
-    """The network as a classifier of other inputs than it was built for.
+    """Turn a network into a classifier of other inputs than it was built for.
 
-    The input takes the extents of the data (``image_shape`` None for vectors). The last layer, if
-    it is an Affine, gets ``classes`` channels; otherwise one is added after it, with the
-    activation of the other layers before it unless the network ends in one, and with pooling over
-    all locations where there are any.
+    The input gets the extents of the data (``image_shape`` None for vectors). If the last layer is
+    an Affine, it gets ``classes`` channels. Otherwise one is added, after the activation of the
+    preceding layers (unless the network ends in one) and after pooling over all locations, if there
+    are any.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Networks side by side, each with several learning rates and seeds, at an equal budget."""
+"""Compare networks at an equal budget, each with several learning rates and seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .results import Comparison, Result
 from .runs import Diverged
 from .settings import Settings
 
-WIDTH = 64  # channels of layers that do not say theirs
+WIDTH = 64  # channels of layers that do not specify them
 
 
 def compare(
@@ -28,24 +28,24 @@ def compare(
 ) -> Comparison:
     """Train every network with every learning rate and seed.
 
-    All networks are built and checked before the first is trained. Runs whose loss is no longer
-    finite count as 0 % correct.
+    All networks are built and checked before the first is trained. Runs whose loss becomes infinite
+    or nan count as 0 % correct.
 
     Parameters
     ----------
     networks
-        ``{label: network}``: a network, what :func:`kcalc.shape` makes of one (both run 64
-        channels wide, with a channel per class at the end), or a model of :func:`kcalc.to_jax`.
+        ``{label: network}``: a network or a result of :func:`kcalc.shape` (both run 64 channels
+        wide, with a channel per class at the end), or a model of :func:`kcalc.to_jax`.
     splits
-        The examples: one split, or several, of which seed i uses number i modulo their count.
+        The examples: one split, or several; seed i uses number i modulo their count.
     settings
-        The training that all have in common.
+        The training settings that all have in common.
     seeds
         The number of runs per network and learning rate, with seeds 0, 1, ...
     rates
-        The learning rates to try, by default those of the optimiser.
+        The learning rates to try; by default those of the optimiser.
     report
-        Gets a line of text per run.
+        A function that receives a line of text per run.
 
     Raises
     ------
@@ -56,13 +56,13 @@ def compare(
     seeds, chosen = whole(seeds, "seeds", 1), check_settings(settings)
     parts = [splits] if isinstance(splits, Split) else items(splits, "splits")
     if not parts:
-        raise KcalcError("splits must hold one split at least, got none")
+        raise KcalcError("splits must contain at least one split, got none")
     if report is not None and not callable(report):
         raise KcalcError(f"report must be a function of a line of text, got {glimpse(report)}")
     tried = learning_rates(optimiser(chosen.optimizer).rates if rates is None else rates)
     named = mapping(networks, "networks")
     if not named:
-        raise KcalcError("networks must be {label: network}, one at least, got none")
+        raise KcalcError("networks must be {label: network} with at least one entry, got none")
     parts = [check_split(part) for part in parts]
     trainers = [
         (text(label, "a label"), _trainer(label, named[label], parts, chosen)) for label in named
@@ -77,10 +77,13 @@ def compare(
 
 
 def learning_rates(values: Any) -> tuple[float, ...]:
-    """Learning rates to try.  Raises: KcalcError if empty or if any rate is not a number >= 0."""
+    """Return learning rates to try.
+
+    Raises: KcalcError if empty, or if a rate is not a number >= 0.
+    """
     found = tuple(Settings(learning_rate=value).learning_rate for value in items(values, "rates"))
     if not found:
-        raise KcalcError(f"rates must be learning rates, one at least, got {glimpse(values)}")
+        raise KcalcError(f"rates must be learning rates, at least one, got {glimpse(values)}")
     return found
 
 
@@ -95,7 +98,7 @@ def _trainer(label: str, source: Any, parts: Sequence[Split], settings: Settings
 
 
 def _model(source: Any, classes: int) -> Model:
-    """The model of a network or of a shaping, or the model itself."""
+    """Return the model of a network or of a shaping, or the model itself."""
     if isinstance(source, Model):
         return source
     network = source if isinstance(source, Network) else getattr(source, "network", None)

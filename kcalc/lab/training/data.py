@@ -1,4 +1,4 @@
-"""Training and test examples of a classifier, and scikit-learn's digits as such."""
+"""Training and test examples of a classifier, such as scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from ... import normalise_locations
 from ...fields.arguments import raw_array
 from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 from ...foundation.plain_arguments import text, truth, whole
-from .optional_imports import extra
 
 Array = np.ndarray
-SEEDS = 2**32  # that scikit-learn has
-RAREST = 174  # images of the digit that has the fewest
+SEEDS = 2**32  # in scikit-learn
+RAREST = 174  # images of the least frequent digit
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,10 +23,10 @@ class Split:
     """Labelled inputs, divided into training and test examples.
 
     ``x`` (examples, ..., channels) are the inputs, ``y`` the labels. Row numbers say which of them
-    are for training and which for tests.
+    are for training and which for testing.
 
     Raises: KcalcError for inputs that are not finite, labels other than class numbers, and rows
-    that do not exist, stand there twice, or are in both parts.
+    that do not exist, are repeated, or are in both parts.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Split:
         shared = np.intersect1d(self.train, self.test)
         if len(shared):
             raise KcalcError(
-                f"{name}: {len(shared)} examples are for training and for tests, the first "
-                f"at row {shared[0]}"
+                f"{name}: {len(shared)} examples are for both training and testing, the first at "
+                f"row {shared[0]}"
             )
 
     @property
     def image_shape(self) -> tuple[int, int] | None:
-        """(height, width) where the inputs are images, or None."""
+        """Return (height, width) if the inputs are images, else None."""
         return (self.x.shape[1], self.x.shape[2]) if self.x.ndim == 4 else None
 
     def __repr__(self) -> str:
@@ -65,7 +65,7 @@ class Split:
 
 
 def check_split(split: Any) -> Split:
-    """The split itself.  Raises: KcalcError for anything else."""
+    """Return the split. Raises: KcalcError for anything else."""
     if not isinstance(split, Split):
         raise KcalcError(
             f"expected a split of a data set, got {type(split).__name__}; make one with "
@@ -77,32 +77,32 @@ def check_split(split: Any) -> Split:
 def _check_inputs(name: str, x: Array) -> None:
     if x.ndim < 2:
         raise KcalcError(
-            f"{name}: x must hold numbers (examples, ..., channels), got {x.dtype} {x.shape}"
+            f"{name}: x must contain numbers (examples, ..., channels), got {x.dtype} {x.shape}"
         )
     if not np.isfinite(x).all():
         row = int(np.argwhere(~np.isfinite(x))[0][0])
         raise KcalcError(
-            f"{name}: x has numbers that are not finite, the first in row {row}; remove or mend "
-            f"those examples"
+            f"{name}: x has numbers that are not finite, the first in row {row}; remove or fix "
+            "those examples"
         )
 
 
 def _check_labels(name: str, y: Array, examples: int, classes: int) -> None:
     if y.shape != (examples,):
         one_hot = y.ndim == 2 and len(y) == examples
-        hint = "; y.argmax(axis=1) makes class numbers of one-hot rows" * one_hot
+        hint = "; y.argmax(axis=1) turns one-hot rows into class numbers" * one_hot
         raise KcalcError(
             f"{name}: y must have a label for each of the {examples} examples, shape "
             f"({examples},), got {y.shape}{hint}"
         )
     if y.dtype.kind not in "iu":
         raise KcalcError(
-            f"{name}: labels must be whole numbers 0..{classes - 1}, got {y.dtype}; "
-            f"np.unique(y, return_inverse=True) counts"
+            f"{name}: labels must be whole numbers 0..{classes - 1}, got {y.dtype}; np.unique(y, "
+            "return_inverse=True) makes them"
         )
     if y.size and not 0 <= y.min() <= y.max() < classes:
         raise KcalcError(
-            f"{name}: labels must lie in 0..{classes - 1} for {classes} classes, got "
+            f"{name}: labels must be in 0..{classes - 1} for {classes} classes, got "
             f"{y.min()}..{y.max()}"
         )
 
@@ -118,24 +118,23 @@ def _check_rows(what: str, rows: Array, examples: int) -> None:
     values, counts = np.unique(rows, return_counts=True)
     if counts.max() > 1:
         raise KcalcError(
-            f"{what} name a row twice: row {values[counts.argmax()]} stands there {counts.max()} "
-            f"times"
+            f"{what} repeat a row: row {values[counts.argmax()]} occurs {counts.max()} times"
         )
 
 
 def digits(fold: int = 0, folds: int = 5, seed: int = 0, images: bool = False) -> Split:
-    """The 1797 handwritten digits that come with scikit-learn, 8 x 8.
+    """Load the 1797 handwritten digits of scikit-learn, 8 x 8.
 
-    The ``fold``-th of ``folds`` parts is for tests; the parts are shuffled by ``seed`` and have
-    every class spread evenly. Every pixel is centred by its mean over the training examples; then
-    comes per-location normalisation (:func:`kcalc.normalise_locations`). An example is a vector,
-    or an array (8, 8, channels) with ``images=True``.
+    The ``fold``-th of ``folds`` parts is for testing; ``seed`` shuffles the parts, each of which
+    has all classes in equal proportions. Every pixel is centred by its mean over the training
+    examples, then follows per-location normalisation (:func:`kcalc.normalise_locations`). An
+    example is a vector, or an array (8, 8, channels) with ``images=True``.
     """
     folds = whole(folds, "the number of folds", 2, RAREST)
     fold = whole(fold, "the fold", 0, folds - 1)
     seed, images = whole(seed, "seed", 0, SEEDS - 1), truth(images, "images")
-    found: Any = extra("sklearn.datasets", "scikit-learn").load_digits()
-    parts = extra("sklearn.model_selection", "scikit-learn").StratifiedKFold(
+    found: Any = imported("sklearn.datasets").load_digits()
+    parts = imported("sklearn.model_selection").StratifiedKFold(
         folds, shuffle=True, random_state=seed
     )
     labels = np.asarray(found.target, np.int32)

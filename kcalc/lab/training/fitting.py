@@ -1,4 +1,4 @@
-"""Fit and evaluate: a model on a split by settings."""
+"""Fit a model to a split, and evaluate it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .steps import STEPS, Progress, Steps, Tree
 class Trainer:
     """A model with settings, compiled once for many runs.
 
-    The runs may have any number of seeds, learning rates and splits of the same data.
+    The runs may use any number of seeds, learning rates and splits of the same data.
     """
 
     def __init__(self, model: Model, settings: Settings) -> None:
@@ -29,12 +29,12 @@ class Trainer:
         self.steps = (KfacSteps if settings.optimizer == KFAC else Steps)(model, settings)
 
     def check(self, split: Split) -> None:
-        """Raises: KcalcError where the model or the batches do not fit the split."""
+        """Raises: KcalcError if the model or the batches do not fit the split."""
         self.steps.check(split)
         batches(0, split.train, self.settings.batch_size, 0, 1)
 
     def fit(self, split: Split, params: Any = None, **changes: Any) -> Run:
-        """Train, with changes of the settings that need no other compilation: rate and seed."""
+        """Train; the settings that need no new compilation, rate and seed, may differ."""
         settings = replace(self.settings, **changes)
         with self.model.precision():
             self.check(split)
@@ -69,7 +69,7 @@ class Trainer:
     def _advanced(
         self, split: Split, settings: Settings, tree: Tree, arrays: Any, first: int, last: int
     ) -> tuple[Tree, Progress]:
-        """The steps from ``first`` to ``last``, fewer where the loss is no longer finite."""
+        """Take the steps from ``first`` to ``last``, fewer if the loss becomes infinite or nan."""
         total = Progress(0, 0.0, 0, 0.0)
         for start in range(first, last, STEPS):
             end = min(start + STEPS, last)
@@ -94,7 +94,7 @@ def _diverged(what: str, run: Run) -> Diverged:
 
 
 def check_model(model: Any) -> Model:
-    """The model itself.  Raises: KcalcError for anything else."""
+    """Return the model. Raises: KcalcError for anything else."""
     if not isinstance(model, Model):
         raise KcalcError(
             f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, "
@@ -104,7 +104,7 @@ def check_model(model: Any) -> Model:
 
 
 def check_settings(settings: Any) -> Settings:
-    """The settings, the default ones for None.  Raises: KcalcError for anything else."""
+    """Return the settings, defaults for None. Raises: KcalcError for anything else."""
     if settings is not None and not isinstance(settings, Settings):
         raise KcalcError(
             f"settings must be kcalc.training.Settings(...), got {type(settings).__name__}"
@@ -118,9 +118,9 @@ def fit(model: Model, split: Split, settings: Settings | None = None, params: An
     Parameters
     ----------
     model
-        What :func:`kcalc.to_jax` makes of a network.
+        A result of :func:`kcalc.to_jax`.
     split
-        The examples; those for tests are evaluated as training goes on.
+        The examples; those for testing are evaluated during training.
     settings
         The optimiser, the learning rate, the number of steps and so on.
     params
@@ -129,18 +129,18 @@ def fit(model: Model, split: Split, settings: Settings | None = None, params: An
     Raises
     ------
     KcalcError
-        For models, splits and settings that do not fit together.
+        If model, split and settings do not fit together.
     Diverged
-        Where the loss is no longer finite, naming the step.
+        If the loss becomes infinite or nan; it names the step.
 
     """
     return Trainer(check_model(model), check_settings(settings)).fit(check_split(split), params)
 
 
 def evaluate(model: Model, params: Any, split: Split, state: Any = None) -> tuple[float, float]:
-    """(mean cross-entropy, share of correct answers) of a model on the test examples of a split.
+    """Return (mean cross-entropy, fraction of correct answers) of a model on the test examples.
 
-    ``state`` are the statistics of BatchNorm layers, ``run.state`` of their training.
+    ``state``: the statistics of BatchNorm layers, ``run.state`` of their training.
     """
     steps, split = Steps(check_model(model), Settings()), check_split(split)
     with model.precision():

@@ -1,6 +1,6 @@
-"""K-FAC by kfac-jax, behind a guard.
+"""K-FAC by kfac-jax, after a check.
 
-It is used only where it really takes a step with the jax that is installed.
+It is used only if it can take a step with the installed version of jax.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 from ...foundation.process_state import cached_property
-from .optional_imports import extra
 from .steps import Progress, Steps, Tree, correct, cross_entropy
 
 Array = Any
@@ -26,16 +25,13 @@ INVERSE_PERIOD = 5  # steps between inversions of the factors
 
 @lru_cache(maxsize=1)
 def failure() -> str | None:
-    """Why K-FAC cannot be used here, found by taking a step on a network of two layers.
+    """Say why K-FAC cannot be used, found by taking a step on a network of two layers.
 
-    None where it can.
+    None if it can.
 
-    Raises: KcalcError where kfac-jax is not installed.
+    Raises: KcalcError if kfac-jax is not installed.
     """
-    if find_spec("kfac_jax") is None:
-        raise KcalcError(
-            f"kfac needs kfac-jax, which is not installed; pip install 'kcalc[{NAME}]'"
-        )
+    imported("kfac_jax")
     import jax
     import jax.numpy as jnp
 
@@ -59,10 +55,10 @@ def failure() -> str | None:
 
 
 def _optimizer(run: Callable[[Any, Any], Array]) -> Any:
-    """K-FAC on the cross-entropy of the logits ``run(params, x)``."""
+    """Return K-FAC for the cross-entropy of the logits ``run(params, x)``."""
     import jax
 
-    kfac = extra("kfac_jax", "kfac-jax", NAME)
+    kfac = imported("kfac_jax")
 
     def loss(params: Any, batch: Any) -> Array:
         x, y = batch
@@ -107,8 +103,8 @@ class KfacSteps(Steps):
         found = failure()
         if found is not None:
             raise KcalcError(
-                f"kfac-jax is installed but does not step with this version of jax ({found}); use "
-                f"another optimizer or jax<=0.9.1"
+                f"kfac-jax is installed but does not work with this version of jax ({found}); use "
+                "another optimizer or jax<=0.9.1"
             )
         if (
             self.settings.weight_decay
@@ -116,7 +112,7 @@ class KfacSteps(Steps):
             or self.model.dtype != "float32"
         ):
             raise KcalcError(
-                "kfac is wired for float32, no weight decay and no label smoothing; leave these out"
+                "kfac supports only float32, no weight decay and no label smoothing; omit these"
             )
 
     def start(self, params: Any, x: Array) -> Tree:
@@ -152,7 +148,7 @@ class KfacSteps(Steps):
         import jax
         import jax.numpy as jnp
 
-        # a step gives its buffers away, and the tree may still be wanted
+        # a step donates its buffers, and the tree may still be needed
         new = jax.tree.map(jnp.copy, tree)
         total, hits, loss = 0.0, 0, 0.0
         for i, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Optimisers by name, all from optax, made for the trees of parameters that models have."""
+"""Optimisers by name, all from optax, for the parameter trees of models."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 from ...foundation.plain_arguments import choice
-from .optional_imports import extra
 from .settings import Settings
 
 Tree = Any
@@ -18,11 +18,10 @@ Tree = Any
 class Optimiser:
     """An optimiser.
 
-    ``make(settings)`` is an optax transformation with the learning rate 1, to which updates are
+    ``make(settings)`` returns an optax transformation with learning rate 1, to which updates are
     proportional.
 
-    ``rates``: the learning rates to try where none is given, for deep shaped networks on small
-    images.
+    ``rates``: the learning rates to try by default, for deep shaped networks on small images.
     """
 
     name: str
@@ -32,22 +31,22 @@ class Optimiser:
 
 
 def _sgd(settings: Settings) -> Any:
-    """Weight decay is a part of the gradient, as is usual with SGD."""
-    optax, nesterov = extra("optax"), settings.optimizer == "nesterov"
+    """Weight decay is part of the gradient, as usual with SGD."""
+    optax, nesterov = imported("optax"), settings.optimizer == "nesterov"
     descent = optax.sgd(1.0, momentum=settings.momentum or None, nesterov=nesterov)
     decay = optax.add_decayed_weights(settings.weight_decay)
     return optax.chain(decay, descent) if settings.weight_decay else descent
 
 
 def _adam(settings: Settings) -> Any:
-    optax = extra("optax")
+    optax = imported("optax")
     if settings.weight_decay:
         return optax.adamw(1.0, b1=settings.momentum, weight_decay=settings.weight_decay)
     return optax.adam(1.0, b1=settings.momentum)
 
 
 def _muon(settings: Settings) -> Any:
-    optax = extra("optax")
+    optax = imported("optax")
     if not hasattr(optax, "contrib") or not hasattr(optax.contrib, "MuonDimensionNumbers"):
         raise KcalcError(
             f"optax {optax.__version__} has no Muon for stacked weights; install optax >= 0.2.6"
@@ -63,11 +62,11 @@ def _muon(settings: Settings) -> Any:
 
 
 def _matrices(params: Tree) -> Tree:
-    """Which axes of each weight are read and emitted.
+    """Say which axes of each weight are inputs and outputs.
 
-    Those of repeated blocks are stacked along a leading axis of their own.
+    Weights of repeated blocks are stacked along a separate leading axis.
     """
-    optax = extra("optax")
+    optax = imported("optax")
 
     def numbers(leaf: str, array: Any) -> Any:
         if leaf != "weight" or array.ndim < 2:
@@ -84,7 +83,7 @@ def _matrices(params: Tree) -> Tree:
 
 def _elsewhere(settings: Settings) -> Any:
     raise KcalcError(
-        f"{settings.optimizer} is no optax transformation; train with kcalc.training.fit"
+        f"{settings.optimizer} is not an optax transformation; train with kcalc.training.fit"
     )
 
 
@@ -98,17 +97,20 @@ OPTIMISERS: dict[str, Optimiser] = {
         Optimiser("adam", "Adam, with decoupled weight decay", _adam, RATES[1:]),
         Optimiser(
             "muon",
-            "Muon: momentum made orthogonal, of Shampoo's class; Adam for biases",
+            "Muon: orthogonalised momentum, similar to Shampoo; Adam for biases",
             _muon,
             RATES[1:],
         ),
         Optimiser(
-            "kfac", "K-FAC by kfac-jax (an extra of its own), where it steps", _elsewhere, RATES[:5]
+            "kfac", "K-FAC by kfac-jax (a separate extra), if it works", _elsewhere, RATES[:5]
         ),
     )
 }
 
 
 def optimiser(name: str) -> Optimiser:
-    """The optimiser of a name.  Raises: KcalcError for other names, with the nearest."""
+    """Return the optimiser of a name.
+
+    Raises: KcalcError for other names, with the most similar ones.
+    """
     return OPTIMISERS[choice(name, "optimizer", OPTIMISERS)]

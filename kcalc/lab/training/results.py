@@ -1,4 +1,4 @@
-"""Runs of a comparison, the table and the plot made of them."""
+"""Runs of a comparison, with a table and a plot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import math
 import os
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,13 +18,15 @@ from ...foundation.guests import DRAWINGS
 from ...foundation.plain_arguments import choice, file_path
 from ...foundation.printing import Shown, text_table
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 @dataclass(frozen=True)
 class Result:
-    """The identity of a run, and its shares of correct answers at each evaluation step.
+    """The identity of a run, and its accuracies at each evaluation step.
 
-    ``curve``: ((step, training batches, test examples), ...), the shares for the training batches
-    and for the test examples.
+    ``curve``: ((step, training batches, test examples), ...), the fractions correct.
     """
 
     label: str
@@ -37,19 +39,19 @@ class Result:
     diverged: int | None = None
 
     def steps_to(self, share: float) -> int | None:
-        """The first evaluation step with at least this test accuracy.
+        """Return the first evaluation step with at least this test accuracy.
 
-        Test accuracy is the share of correct answers on the test examples.
+        Test accuracy is the fraction of correct answers on the test examples.
         """
         return next((step for step, _, test in self.curve if test >= share), None)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A configuration at its best learning rate, that of the best mean test accuracy at the end.
+    """A configuration at its best learning rate, the one with the best final mean test accuracy.
 
     Over runs: the mean and standard error of the accuracy, the mean on training batches, the step
-    at which the mean curve reached the goal (None: not), runs that diverged.
+    at which the mean curve reached the goal (None: never), and runs that diverged.
     """
 
     label: str
@@ -73,11 +75,11 @@ class Comparison(Shown):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The configurations, in order."""
+        """Return the configurations, in order."""
         return tuple(dict.fromkeys(result.label for result in self.results))
 
     def of(self, label: str, learning_rate: float | None = None) -> tuple[Result, ...]:
-        """The runs of a configuration, at one learning rate or all."""
+        """Return the runs of a configuration, at one learning rate or all."""
         choice(label, "configuration", self.labels)
         rate = None if learning_rate is None else one_number(learning_rate, "learning_rate")
         return tuple(
@@ -85,7 +87,7 @@ class Comparison(Shown):
         )
 
     def rates(self, label: str) -> dict[float, float]:
-        """{learning rate: mean test accuracy at the end} of a configuration.
+        """Return {learning rate: final mean test accuracy} of a configuration.
 
         Runs that diverged count as 0.
         """
@@ -96,14 +98,14 @@ class Comparison(Shown):
         }
 
     def best_rate(self, label: str) -> float:
-        """The learning rate with the best mean test accuracy, the smallest of equals."""
+        """Return the learning rate with the best mean test accuracy, the smallest if tied."""
         rates = self.rates(label)
         return max(rates, key=lambda rate: (rates[rate], -rate))
 
     def curve(self, label: str) -> list[tuple[int, float]]:
-        """The mean test accuracy by step at the best learning rate.
+        """Return the mean test accuracy by step at the best learning rate.
 
-        The steps are the evaluation steps that all runs at this learning rate have.
+        The steps are the evaluation steps common to all runs at this learning rate.
         """
         runs = [
             {step: test for step, _, test in result.curve}
@@ -114,7 +116,7 @@ class Comparison(Shown):
 
     @property
     def rows(self) -> list[Row]:
-        """A row per configuration."""
+        """Return a row per configuration."""
         return [self._row(label) for label in self.labels]
 
     def _row(self, label: str) -> Row:
@@ -158,12 +160,12 @@ class Comparison(Shown):
     def __str__(self) -> str:
         head, *lines = text_table(self._rows()).splitlines()
         rule = "-" * max(map(len, (head, *lines)))
-        note = "* the best learning rate is at the end of those tried"
+        note = "* the best learning rate is the lowest or highest one tried"
         notes = [note] * any(row.at_the_edge for row in self.rows)
         return "\n".join([self.title, "", head, rule, *lines, *notes])
 
-    def plot(self, ax: Any = None) -> Any:
-        """Mean test accuracy against steps, every configuration at its best learning rate.
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Plot mean test accuracy against steps, every configuration at its best learning rate.
 
         Returns the Axes.
         """
@@ -174,7 +176,7 @@ class Comparison(Shown):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with a versioned schema."""
+        """Return everything as plain data, with a versioned schema."""
         return {
             "schema": "kcalc.comparison/1",
             "title": self.title,
@@ -185,14 +187,14 @@ class Comparison(Shown):
     def save_table(self, path: str | os.PathLike[str]) -> None:
         """Write the rows as ``.csv``.
 
-        Raises: KcalcError for another suffix, and where the file cannot be written.
+        Raises: KcalcError for another suffix, and if the file cannot be written.
         """
         if file_path(path).suffix.lower() != ".csv":
             raise KcalcError(f"a table is written as .csv, not {path}")
         write_whole(path, self.csv())
 
     def csv(self) -> str:
-        """The rows as text of a ``.csv`` file."""
+        """Return the rows as text of a ``.csv`` file."""
         stream = io.StringIO()
         out = csv.DictWriter(stream, [item.name for item in fields(Row)], lineterminator="\n")
         out.writeheader()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...fields.arguments import one_number
 from ...foundation.errors import KcalcError
@@ -11,12 +11,15 @@ from ...foundation.guests import DRAWINGS
 from ...foundation.printing import Shown, plain
 from .settings import Settings
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 @dataclass(frozen=True)
 class Record:
     """One evaluation step of a run.
 
-    Losses and shares of correct answers on the batches since the last one and on all test examples.
+    It contains losses and accuracies on the batches since the last one and on all test examples.
     """
 
     step: int
@@ -31,11 +34,11 @@ class Record:
 class Run(Shown):
     """The result of training.
 
-    It has a record per evaluation step, the parameters, BatchNorm's statistics, and seconds of
-    training.
+    It contains a record per evaluation step, the parameters, BatchNorm's statistics, and the
+    training time in seconds.
 
-    ``diverged`` is the step at which the loss was no longer finite, or None; parameters are then
-    those of the last good evaluation step.
+    ``diverged`` is the step at which the loss became infinite or nan, or None. The parameters are
+    then those of the last good evaluation step.
     """
 
     settings: Settings
@@ -47,21 +50,24 @@ class Run(Shown):
 
     @property
     def accuracy(self) -> float:
-        """The share of correct answers on the test examples at the end; 0 if the run diverged."""
+        """Return the final fraction of correct answers on the test examples.
+
+        0 if the run diverged.
+        """
         return (
             0.0 if self.diverged is not None or not self.history else self.history[-1].test_accuracy
         )
 
     def steps_to(self, share: float) -> int | None:
-        """The first evaluation step with a test accuracy of at least ``share``, or None.
+        """Return the first evaluation step with a test accuracy of at least ``share``, or None.
 
-        Test accuracy is the share of correct answers on the test examples.
+        Test accuracy is the fraction of correct answers on the test examples.
         """
         least = one_number(share, "share")
         return next((record.step for record in self.history if record.test_accuracy >= least), None)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Shares of correct answers against steps; returns the Axes."""
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Plot accuracies against steps; returns the Axes."""
         lines = {
             "training batches": [(r.step, r.train_accuracy) for r in self.history],
             "test examples": [(r.step, r.test_accuracy) for r in self.history],
@@ -69,7 +75,7 @@ class Run(Shown):
         return DRAWINGS["Run"](lines, ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """The run as plain data, without the parameters.
+        """Return the run as plain data, without the parameters.
 
         The data are settings, history, seconds and the step at which the run diverged.
         """
@@ -107,9 +113,9 @@ class Run(Shown):
 
 
 class Diverged(KcalcError):
-    """The loss is no longer finite.
+    """The loss became infinite or nan.
 
-    ``step`` is the step of that loss, ``run`` the result before it.
+    ``step`` is the step of this loss, ``run`` the result before it.
     """
 
     def __init__(self, message: str, run: Run) -> None:
@@ -118,5 +124,5 @@ class Diverged(KcalcError):
 
     @property
     def step(self) -> int:
-        """The step at which it happened."""
+        """Return the step at which it happened."""
         return self.run.diverged or 0

@@ -1,4 +1,4 @@
-"""How a network is trained: one frozen record, and the learning rates that follow from it."""
+"""Training settings in one frozen record, and the learning rates that follow from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import choice, text, whole
 
 Array = np.ndarray
-MOST = 2**31 - 1  # the integers that compiled loops count in
+MOST = 2**31 - 1  # the integers with which compiled loops count
 SCHEDULES = ("constant", "cosine", "linear")
 
 
@@ -21,10 +21,10 @@ SCHEDULES = ("constant", "cosine", "linear")
 class Settings:
     """How a network is trained.
 
-    ``steps`` of ``batch_size`` examples with ``optimizer``; the learning rate rises linearly from 0
-    over the first ``warmup`` steps, then stays ("constant") or falls to 0 at the end along half a
-    cosine ("cosine") or a line ("linear"). ``seed`` gives the initial weights and the order of the
-    examples. Every ``evaluate_every`` steps the test examples are evaluated.
+    It takes ``steps`` steps with ``batch_size`` examples and ``optimizer``. The learning rate rises
+    linearly from 0 over the first ``warmup`` steps. Then it stays ("constant") or falls to 0 at the
+    end along half a cosine ("cosine") or a line ("linear"). ``seed`` determines the initial weights
+    and the order of the examples. Every ``evaluate_every`` steps the test examples are evaluated.
     """
 
     optimizer: str = "adam"
@@ -55,14 +55,14 @@ class Settings:
             self._set(name, value)
 
     def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)  # plain, as to_dict gives it
+        object.__setattr__(self, name, value)  # plain, as to_dict returns it
 
     @property
     def rates(self) -> Array:
-        """The learning rate of every step, float32 (steps,).
+        """Return the learning rate of every step, float32 (steps,).
 
-        ``peak * min(1, (t+1)/(warmup+1)) * decay(u)``, u = the share of the steps after the warm-up
-        that are over: 1, (1 + cos pi u)/2 or 1 - u.
+        ``peak * min(1, (t+1)/(warmup+1)) * decay(u)``, where u is the fraction of the steps after
+        the warm-up that have passed, and decay is 1, (1 + cos pi u)/2 or 1 - u.
         """
         t = np.arange(self.steps)
         u = np.clip((t - self.warmup) / max(self.steps - self.warmup, 1), 0, 1)
@@ -76,15 +76,15 @@ class Settings:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the settings as plain data."""
         return asdict(self)
 
 
 def batches(seed: int, examples: Array, size: int, start: int, stop: int) -> Array:
-    """Row numbers of the examples of steps ``start`` to ``stop``, (stop - start, size).
+    """Return row numbers of the examples of steps ``start`` to ``stop``, (stop - start, size).
 
-    Every pass over the examples has an order of its own from (seed, pass), examples left over at
-    its end wait for the next one.
+    The order of each pass over the examples depends on (seed, pass); examples left over at its end
+    are used in the next one.
     """
     per_pass = len(examples) // size
     if per_pass < 1:

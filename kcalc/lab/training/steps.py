@@ -17,15 +17,15 @@ from .settings import Settings
 Array = Any
 Tree = dict[str, Any]
 EXAMPLES = 512  # evaluated at once
-STEPS = 50  # of training in a dispatch
+STEPS = 50  # training steps per dispatch
 
 
 def cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0) -> Array:
-    """``-sum_k p_k log softmax(z)_k`` per example.
+    """Return ``-sum_k p_k log softmax(z)_k`` per example.
 
     p is 1 - smoothing at the label plus smoothing / classes everywhere.
 
-    ``logits`` (examples, classes), ``labels`` (examples,).  In single precision at least.
+    ``logits`` (examples, classes), ``labels`` (examples,). It uses at least single precision.
     """
     import jax
     import jax.numpy as jnp
@@ -37,16 +37,16 @@ def cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0) -> Array
 
 
 def correct(logits: Array, labels: Array) -> Array:
-    """Whether the largest logit is at the label, per example; not where a logit is nan."""
+    """Whether the largest logit is at the label, per example; False if a logit is nan."""
     import jax.numpy as jnp
 
     return (jnp.argmax(logits, axis=-1) == labels) & jnp.isfinite(logits).all(axis=-1)
 
 
 class Progress(NamedTuple):
-    """The result of a dispatch: steps done, sums of losses and of hits, and the last loss.
+    """The result of a dispatch: steps, sums of losses and of correct answers, and the last loss.
 
-    The steps done are those before a loss that is not finite; hits are correct answers.
+    The steps done are those before a loss that is infinite or nan.
     """
 
     done: int
@@ -59,10 +59,10 @@ class Progress(NamedTuple):
 class Steps:
     """The steps of an optax optimiser.
 
-    The tree it works on has the entries "params", "state" (BatchNorm's statistics) and "optimizer".
-    Learning rates and batches are arguments, so that one compilation serves all seeds, folds and
-    rates. The optimiser works in single precision at least, for any precision of the model: in
-    float16 Adam's 1e-8 is 0.
+    Its tree has the entries "params", "state" (BatchNorm's statistics) and "optimizer". Learning
+    rates and batches are arguments, so one compilation serves all seeds, folds and rates. The
+    optimiser uses at least single precision, for any precision of the model: in float16, Adam's
+    1e-8 is 0.
     """
 
     model: Model
@@ -77,16 +77,16 @@ class Steps:
     def check(self, split: Split) -> None:
         """Check that the model can classify the inputs of a split.
 
-        Raises: KcalcError unless the model turns the inputs of a split into a number per class, at
-        least.
+        Raises: KcalcError unless the model maps the inputs of a split to at least one number per
+        class.
         """
         plan, (output, *others) = self.model.plan(split.x[:1]), self.model.network.outputs
         for node, below in plan.shapes.items():
             if split.x.ndim != 1 + len(below.axes):
                 raise KcalcError(
                     f"the input {node!r} reads vectors, but {split.name} has examples of shape "
-                    f"{split.x.shape[1:]}; make vectors of them, or give the model "
-                    f"image_shape=(height, width)"
+                    f"{split.x.shape[1:]}; flatten them to vectors, or give the model "
+                    "image_shape=(height, width)"
                 )
         shape = plan.nodes[output].shape if output in plan.nodes else plan.shapes[output]
         if others or shape.locations is not None:
@@ -96,9 +96,8 @@ class Steps:
                 else f"a feature map {shape.locations} x {shape.channels}"
             )
             raise KcalcError(
-                f"a classifier's output is (examples, classes), got {found}; "
-                "end the network with a pooling of all locations, Flatten and one Affine with "
-                "features = classes"
+                f"a classifier's output is (examples, classes), got {found}; end the network with "
+                "pooling over all locations, Flatten and one Affine with features = classes"
             )
         if shape.channels < split.classes:
             raise KcalcError(
@@ -108,9 +107,9 @@ class Steps:
             )
 
     def checked(self, params: Any, split: Split, what: str = "params") -> Any:
-        """Parameters in the model's precision.
+        """Return parameters in the model's precision.
 
-        Raises: KcalcError for those of another network, and where one is not finite.
+        Raises: KcalcError for those of another network, and if one is not finite.
         """
         import jax
 
@@ -118,12 +117,13 @@ class Steps:
         own = jax.tree.map(lambda leaf: jax.numpy.asarray(leaf, self.model.dtype), params)
         if not self.finite(own):
             raise KcalcError(
-                f"the {what} hold numbers that are not finite; give those of model.init or of a run"
+                f"the {what} contain numbers that are not finite; give those of model.init or of "
+                "a run"
             )
         return own
 
     def start(self, params: Any, x: Array) -> Tree:
-        """The tree before any step."""
+        """Return the tree before any step."""
         return {
             "params": params,
             "state": self.model.init_state(x[:1]),
@@ -148,9 +148,9 @@ class Steps:
     ) -> tuple[Tree, Progress]:
         """Take training steps ``start``, ``start + 1``, ... on given batches.
 
-        ``rows`` (steps, examples) are the batches; there are at most ``STEPS`` of them.
+        ``rows`` (steps, examples) are the batches, at most ``STEPS`` of them.
 
-        ``seed`` gives dropout's random numbers.
+        ``seed`` determines dropout's random numbers.
         """
         count = len(rows)
         short = STEPS - count
@@ -225,12 +225,12 @@ class Steps:
     def run(
         self, params: Any, state: Any, x: Array, train: bool, key: Array | None = None
     ) -> tuple[Array, Any]:
-        """(output, new state), whether or not the model keeps statistics."""
-        found = self.model.apply(params, x, state or None, train=train, key=key)
+        """Return (output, new state), whether or not the model keeps statistics."""
+        found: Any = self.model.apply(params, x, state or None, train=train, key=key)
         return found if state else (found, state)
 
     def evaluate(self, tree: Tree, x: Array, y: Array, rows: np.ndarray) -> tuple[float, float]:
-        """(mean cross-entropy, share of correct answers) on the examples of the given rows.
+        """Return (mean cross-entropy, fraction of correct answers) on the examples in some rows.
 
         The cross-entropy is without label smoothing.
         """
@@ -263,7 +263,7 @@ class Steps:
 
     @cached_property
     def finite(self) -> Any:
-        """Whether every number of a tree of arrays is finite, compiled."""
+        """Whether every number in a tree of arrays is finite; compiled."""
         import jax
         import jax.numpy as jnp
 
@@ -279,7 +279,7 @@ class Steps:
 
 
 def _wide(tree: Any) -> Any:
-    """The arrays of a tree in single precision at least."""
+    """Return the arrays of a tree in at least single precision."""
     import jax
     import jax.numpy as jnp
 

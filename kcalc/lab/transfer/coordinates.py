@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ...fields.arguments import one_number
-from ...foundation.errors import KcalcError, glimpse, unknown
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.errors import unknown as unknown_name
+from ...foundation.extras import imported
 from ...foundation.plain_arguments import is_key, items, truth, whole
 from ...foundation.printing import Shown, spread
 from .rules import Options, options
@@ -39,7 +41,7 @@ class TrainedCoordinates(Shown):
         Raises: KcalcError for unknown modules.
         """
         if not is_key(module, self.slopes):
-            raise unknown("module", module, self.slopes)
+            raise unknown_name("module", module, self.slopes)
         slope, error = self.slopes[module]
         return abs(slope) <= one_number(slack, "slack") + one_number(errors, "errors") * error
 
@@ -90,6 +92,7 @@ def trained_coordinates(
     zero_readout: bool = True,
     only: str | None = None,
     loss: Any = None,
+    unknown: str | None = None,
 ) -> TrainedCoordinates:
     """Train PyTorch models of several sizes by the rules of :func:`kcalc.transfer`, and compare.
 
@@ -101,7 +104,7 @@ def trained_coordinates(
     per size; ``standard``: leave initial weights and learning rates as they are, for comparison;
     ``zero_readout``: readouts start at 0, so that slopes are those of large widths; ``only``: train
     one parameter alone; ``loss``: a function of output and ``y``; None: cross entropy of whole
-    numbers, else the mean squared error.
+    numbers, else the mean squared error; ``unknown``: as for :func:`kcalc.transfer`.
 
     The edits of the rules (multipliers in the model) are not made; ``.edits`` names them.
 
@@ -110,7 +113,8 @@ def trained_coordinates(
     """
     sizes, along = extents(widths)
     rate = positive(lr, "lr")
-    family = family_of(build, sizes[0], (x, y), options(optimizer, "none", 1, 1, "full"), loss)
+    chosen = options(optimizer, "none", 1, 1, "full", unknown)
+    family = family_of(build, sizes[0], (x, y), chosen, loss)
     family = replace(
         family,
         standard=truth(standard, "standard"),
@@ -122,7 +126,7 @@ def trained_coordinates(
     for size in sizes:
         rules = family.rules(size, sizes[-1])
         if only is not None and not is_key(only, rules.parameters):
-            raise unknown("parameter", only, rules.parameters)
+            raise unknown_name("parameter", only, rules.parameters)
         found = []
         for seed in range(draws):
             model, made = family.started(rules, size, seed, rate)
@@ -154,10 +158,7 @@ def undone(edits: tuple[str, ...]) -> str:
 
 def family_of(build: Any, base: Any, batch: tuple[Any, Any], chosen: Options, loss: Any) -> Family:
     """The family, its arguments checked."""
-    try:
-        import torch
-    except ModuleNotFoundError:
-        raise KcalcError("PyTorch is not installed; python -m pip install 'kcalc[torch]'") from None
+    torch = imported("torch")
     if not callable(build) or isinstance(build, torch.nn.Module):
         raise KcalcError(f"build must be a function of the width, got {type(build).__name__}")
     x, y = batch
@@ -217,10 +218,14 @@ def outputs_of(model: Any, x: Any) -> dict[str, Any]:
     import torch
 
     found: dict[str, Any] = {}
+
+    def keep(name: str, out: Any) -> None:
+        first = out[0] if isinstance(out, list | tuple) and out else out  # of an LSTM its outputs
+        if isinstance(first, torch.Tensor):
+            found[name] = first.detach().double().clone()
+
     hooks = [
-        module.register_forward_hook(
-            lambda _m, _i, out, name=name: found.__setitem__(name, out.detach().double().clone())
-        )
+        module.register_forward_hook(lambda _m, _i, out, name=name: keep(name, out))
         for name, module in model.named_modules()
         if name and any(True for _ in module.parameters(recurse=False))
     ]

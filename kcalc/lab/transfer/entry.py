@@ -27,6 +27,7 @@ def transfer(
     decay: Any = 1,
     branch_exponent: Any = 1,
     alignment: str = "full",
+    unknown: str | None = None,
 ) -> Transfer:
     """How settings tuned on a small network change on a larger one, parameter by parameter.
 
@@ -39,7 +40,7 @@ def transfer(
     of keywords) that builds them, with what it is called with as ``base`` and ``to``: 64 and 1024,
     or ``{"width": 64, "depth": 4}`` and so on. ``example_inputs``: of a ``torch.nn.Module``, as for
     :func:`kcalc.read`, also by argument name, ``{"idx": ids}``. ``optimizer``: "sgd", "adamw",
-    "adafactor", "muon" (factor ``sqrt(max(1, rows / columns))``) or "muon-match-rms"
+    "adafactor", "lion", "muon" (factor ``sqrt(max(1, rows / columns))``) or "muon-match-rms"
     (``0.2 sqrt(max(rows, columns))``), as in ``torch.optim``. For a network with open widths
     ``base`` and ``to`` are widths, and without them results are symbolic. ``axes``: which of
     "width", "depth" change; None: those that do.
@@ -48,7 +49,9 @@ def transfer(
     weights start with standard deviation of order 1. ``decay``: weight decay is multiplied by
     ``(factor of the learning rate)^-decay``, 1 (their product stays), 1/2 or 0.
     ``branch_exponent``: a in ``x + L^-a f(x)``, from 1/2 to 1. ``alignment``: "full", changes of
-    weights are aligned with what they read, or "none".
+    weights are aligned with what they read, or "none". ``unknown``: None, operations of a
+    ``torch.nn.Module`` without a rule raise an error; "heuristic", they are assumed to keep
+    coordinates of order 1 in both directions, and rules that rest on it are marked.
 
     Returns: a :class:`kcalc.Transfer`.
 
@@ -57,8 +60,16 @@ def transfer(
     residual streams that forget what blocks add, and layers without rules.
     [Yang et al. 2022 (muP); Everett et al. 2024; Dey et al. 2025 (depth, epsilon); the page on the
     theory of transfer]
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> t = kc.transfer(kc.architectures.vanilla(3, "relu"))
+    >>> t.optimizer
+    'adamw'
+
     """
-    chosen = options(optimizer, gauge, decay, branch_exponent, alignment)
+    chosen = options(optimizer, gauge, decay, branch_exponent, alignment, unknown)
     along = _axes(axes)
     if isinstance(model, Network) and example_inputs:
         raise KcalcError("a network needs no example inputs; leave them out")

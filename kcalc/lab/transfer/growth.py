@@ -21,6 +21,12 @@ from .powers import DEPTH, HALF, ONE, WIDTH, ZERO, Power, width_symbols
 from .shortcuts import PROBES, Carried, carried, carried_alone, stream
 
 Node = Hashable
+
+
+class NotInNetwork(KcalcError):
+    """Of models whose networks leave out, or cannot say, what their programs do."""
+
+
 WEIGHTS = (L.Affine, L.Embedding, L.Positions, L.ClassToken)
 
 
@@ -227,7 +233,7 @@ def counterparts(
         re.sub(r"_\d+$", "", names[1][node]), known
     )
     if not named:
-        raise KcalcError(
+        raise NotInNetwork(
             f"node {node!r} ({kind.__name__}) has no counterpart in the base, which differs in "
             f"more than width and depth; build both with one function"
         )
@@ -294,7 +300,7 @@ def _one_ratio(node: Node, own: Any, others: list[Any]) -> Fraction:
         raise KcalcError(f"node {node!r}: how many channels it has is not known in both networks")
     ratios = {Fraction(own, other) for other in others}
     if len(ratios) > 1:
-        raise KcalcError(
+        raise NotInNetwork(
             f"node {node!r} has several counterparts in the base, of different widths; give a base "
             f"of the same depth"
         )
@@ -310,7 +316,7 @@ def _key_width(network: Network, node: Node) -> int | None:
     return layer.key_width
 
 
-def _scores(own: L.Attend, base: L.Attend, ratio: Fraction, grown: Power, node: Node) -> Power:
+def _scores(own: Any, base: Any, ratio: Fraction, grown: Power, node: Node) -> Power:
     """The factor that scores need: they are to be divided by the channels of a head."""
     present = {"sqrt": HALF, "linear": ONE}
     if isinstance(own.scale, str):
@@ -345,7 +351,10 @@ def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: b
     name = strange[0]
     shown = [one[name].text if name in one else "has no counterpart" for one in (large, small)]
     node = next(one[name].node for one in (large, small) if name in one)
-    raise KcalcError(
+    # factors that programs give to the weights before them
+    factors = any(all(t.startswith(w) for t in shown) for w in ("multiplies by", "computes Max(0"))
+    kind = NotInNetwork if factors else KcalcError
+    raise kind(
         f"node {node!r} {shown[0]}, in the base it {shown[1]}: keep functions, norms and "
         f"multipliers as they are in the base; kc.transfer says which multipliers to change"
     )

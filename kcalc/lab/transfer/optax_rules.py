@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from ...fields.arguments import one_number
-from ...foundation.errors import KcalcError, unknown
+from ...foundation.errors import unknown
+from ...foundation.extras import imported
 from .result import ParameterRule, Transfer, require_known
+from .torch_groups import warn_guessed
 
-OPTIMIZERS = ("sgd", "adamw")
+OPTIMIZERS = ("sgd", "adamw", "lion")
 
 
 def transformation(transfer: Transfer, lr: Any, weight_decay: Any, eps: Any) -> Any:
-    """One transformation for every rule; see :meth:`Transfer.optax`."""
-    try:
-        import optax
-    except ModuleNotFoundError:
-        raise KcalcError("optax is not installed; python -m pip install 'kcalc[train]'") from None
+    """Return one transformation for every rule; see :meth:`Transfer.optax`."""
+    optax = imported("optax")
     if transfer.optimizer not in OPTIMIZERS:
         raise unknown("optimizer with an optax transformation", transfer.optimizer, OPTIMIZERS)
     require_known(transfer)
+    warn_guessed(transfer)
     rate, decay, small = (
         float(one_number(v, n))
         for v, n in ((lr, "lr"), (weight_decay, "weight_decay"), (eps, "eps"))
@@ -32,6 +32,8 @@ def transformation(transfer: Transfer, lr: Any, weight_decay: Any, eps: Any) -> 
                 eps=small * rule.epsilon,
                 weight_decay=decay * rule.weight_decay,
             )
+        if transfer.optimizer == "lion":
+            return optax.lion(rate * rule.learning_rate, weight_decay=decay * rule.weight_decay)
         return optax.chain(
             optax.add_decayed_weights(decay * rule.weight_decay),
             optax.sgd(rate * rule.learning_rate),

@@ -4,7 +4,7 @@ For a weight of total size ``m w`` with a multiplier m, a change of size D of ``
 of size g by ``m w`` ask for the learning rates
 
     SGD                  D / (g m^2)
-    AdamW                D / m
+    AdamW, Lion          D / m
     Adafactor            D / size of the weight   (its steps are relative)
     Muon                 D sqrt(fan_in fan_out) / (m A)
 
@@ -22,7 +22,7 @@ from ...foundation.errors import KcalcError, glimpse
 from .powers import HALF, ONE, Power
 from .sizes import Use
 
-OPTIMIZERS = ("sgd", "adamw", "adafactor", "muon", "muon-match-rms")
+OPTIMIZERS = ("sgd", "adamw", "adafactor", "lion", "muon", "muon-match-rms")
 GAUGES = ("none", "mup", "abc", "unit")
 
 
@@ -99,6 +99,7 @@ def bias_rates(optimizer: str, change: Power, output: Power, gradient: Power) ->
 _RATES: dict[str, Callable[[Power, Power, Power], Power]] = {
     "sgd": lambda change, gradient, size: change / gradient,
     "adamw": lambda change, gradient, size: change,
+    "lion": lambda change, gradient, size: change,
     "adafactor": lambda change, gradient, size: change / size,
 }
 

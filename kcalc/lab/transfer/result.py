@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...foundation.errors import KcalcError, unknown
 from ...foundation.families import family
@@ -14,6 +14,12 @@ from ...foundation.printing import Shown, plain, shown
 from ...maps import Assumption
 from .powers import DEPTH, Power, degrees, value
 
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    import sympy as sp
+    from optax import GradientTransformation
+
 Node = Hashable
 QUANTITIES = ("init_std", "learning_rate", "epsilon", "weight_decay")
 
@@ -22,13 +28,14 @@ QUANTITIES = ("init_std", "learning_rate", "epsilon", "weight_decay")
 class ParameterRule(Shown):
     """How the settings of one parameter change from the base to the larger network.
 
-    ``init_std``, ``learning_rate``, ``epsilon`` (Adafactor's second one, the floor of the size of
-    a parameter), ``weight_decay``: factors, floats where the
-    ratios of all extents are known, else SymPy products of powers of ``n`` (the ratio of widths)
-    and ``L`` (of depths). ``exponents``: these products. ``optimizer``: the optimiser that takes
-    the parameter; Muon hands all but hidden matrices to AdamW. ``base_std``: the standard deviation
-    of the parameter in the base, None where that is no model; ``base_entries``: how many entries it
-    has there; ``shape``: its shape in the larger PyTorch model, else empty.
+    ``init_std``, ``learning_rate``, ``epsilon`` (Adafactor's second one, the lower bound for the
+    size of a parameter), ``weight_decay``: factors. They are floats if the ratios of all extents
+    are known, else SymPy products of powers of ``n`` (the ratio of widths) and ``L`` (of depths).
+    ``exponents``: these products. ``optimizer``: the optimiser of the parameter; Muon passes all
+    but hidden matrices to AdamW. ``base_std``: the standard deviation of the parameter in the base,
+    None if that is not a model; ``base_entries``: its number of entries there; ``shape``: its shape
+    in the larger PyTorch model, else empty; ``guessed``: the operation without a rule on a path
+    through it, "" if all have one.
     """
 
     name: str
@@ -42,11 +49,12 @@ class ParameterRule(Shown):
     base_std: float | None = field(default=None, repr=False)
     base_entries: int = field(default=0, repr=False)
     shape: tuple[int, ...] = field(default=(), repr=False)
+    guessed: str = field(default="", repr=False)
 
-    def exponent(self, quantity: str, axis: str = "width") -> Any:
-        """The exponent of the width or the depth in one of the four factors, exact.
+    def exponent(self, quantity: str, axis: str = "width") -> Fraction | sp.Expr:
+        """Return the exact exponent of the width or the depth in one of the four factors.
 
-        Where widths grow by several ratios, n_1, n_2, ..., it is the sum of their exponents.
+        If widths grow by several ratios, n_1, n_2, ..., it is the sum of their exponents.
 
         Raises: KcalcError for unknown names.
         """
@@ -57,12 +65,16 @@ class ParameterRule(Shown):
         return degrees(self.exponents[quantity])[AXES[axis]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data; exponents as text. Epsilon is None without an epsilon."""
+        """Return everything as plain data, with exponents as text.
+
+        Epsilon is None without an epsilon.
+        """
         own = {name: getattr(self, name) for name in ("name", "role", "optimizer", *QUANTITIES)}
         powers: dict[str, str | None] = {k: str(v) for k, v in self.exponents.items()}
         if self.optimizer not in EPSILONS:
             own["epsilon"] = powers["epsilon"] = None
-        return plain(own) | {"exponents": powers}
+        told = {"guessed": self.guessed} if self.guessed else {}
+        return plain(own) | {"exponents": powers} | told
 
 
 AXES = {"width": 0, "depth": 1}
@@ -74,9 +86,9 @@ class Transfer(Keyed[ParameterRule], Shown):
     """How a network's settings change with its width and depth, relative to a base.
 
     ``parameters``: {name: :class:`ParameterRule`}; ``multipliers``: {operation: (factor, its power
-    of width and depth)}; ``edits``: what parameter groups alone cannot do, in words; ``ratios``:
-    {symbol: ratio to the base}, of known ones. In the table parameters with the same rule whose
-    names differ in the number of a block are one row, ``blocks.*.up.weight``.
+    of width and depth)}; ``edits``: descriptions of changes that parameter groups cannot express;
+    ``ratios``: {symbol: known ratio to the base}. In the table, parameters with the same rule whose
+    names differ only in the number of a block are one row, ``blocks.*.up.weight``.
     """
 
     optimizer: str
@@ -100,52 +112,52 @@ class Transfer(Keyed[ParameterRule], Shown):
         eps: float | None = None,
         optimizer: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Parameter groups for an optimiser of ``torch.optim``.
+        """Return parameter groups for an optimiser of ``torch.optim``.
 
         Parameters: ``model``: the larger model; ``lr``, ``weight_decay``, ``eps``: the settings
         that were tuned on the base (``eps``: AdamW's, by default 1e-8, or Adafactor's second one,
-        by default 1e-3); ``optimizer``: the groups of one optimiser alone, needed where
-        parameters are divided between Muon and AdamW.
-        Returns: groups with ``params``, ``lr``, ``weight_decay`` and, for AdamW and
-        Adafactor, ``eps``;
-        parameters with the same rule are in one group.
-        Raises: KcalcError for a model whose parameters are not those of the rules, for ratios that
-        are not known, and for numbers that are negative or not finite.
+        by default 1e-3); ``optimizer``: return the groups of only this optimiser, needed if
+        parameters are divided between Muon and AdamW. Returns: groups with ``params``, ``lr``,
+        ``weight_decay`` and, for AdamW and Adafactor, ``eps``; parameters with the same rule are in
+        one group. Raises: KcalcError for a model whose parameters are not those of the rules, for
+        unknown ratios, and for numbers that are negative or not finite.
         """
         from .torch_groups import param_groups
 
         return param_groups(self, model, (lr, weight_decay, eps), optimizer)
 
     def rescale(self, model: Any) -> None:
-        """Give the larger model the initial weights that the rules ask for, in place.
+        """Give the larger model the initial weights that the rules require, in place.
 
-        Every parameter is multiplied so that its standard deviation is that of the base times
-        ``init_std``; of one whose mean is not 0, as of gains near 1, the differences from the mean
-        are.
-        Parameters that are constant (gains of norms, biases of zeros) stay. The standard deviation
-        of fewer than 24 entries says little, so those are multiplied by ``init_std`` alone.
+        Every parameter is multiplied to give it the standard deviation of the base times
+        ``init_std``. If its mean is not 0, as for gains near 1, its deviations from the mean are
+        multiplied instead. Constant parameters (gains of norms, biases of zeros) do not change.
+        Fewer than 24 entries do not determine a standard deviation well, so they are multiplied
+        only by ``init_std``.
 
-        ``model``: the larger model.
-        Raises: KcalcError for a model whose parameters are not those of the rules, and where the
-        base was no model.
+        ``model``: the larger model. Raises: KcalcError for a model whose parameters are not those
+        of the rules, and if the base was not a model.
         """
         from .torch_groups import rescale
 
         rescale(self, model)
 
-    def optax(self, lr: float, weight_decay: float = 0.0, eps: float = 1e-8) -> Any:
-        """An optax transformation for trees of parameters.
+    def optax(
+        self, lr: float, weight_decay: float = 0.0, eps: float = 1e-8
+    ) -> GradientTransformation:
+        """Return an optax transformation for trees of parameters.
 
-        The keys on the way to a leaf, joined by dots, are the parameter's name, as in
-        ``{node: {"weight": ..., "bias": ...}}`` of :meth:`kcalc.Model.unstack`. For SGD and AdamW.
-        Raises: KcalcError for other optimisers and for ratios that are not known.
+        The keys on the way to a leaf, joined by dots, are the parameter's name, as in ``{node:
+        {"weight": ..., "bias": ...}}`` of :meth:`kcalc.Model.unstack`. It supports SGD, AdamW and
+        Lion.
+        Raises: KcalcError for other optimisers and for unknown ratios.
         """
         from .optax_rules import transformation
 
         return transformation(self, lr, weight_decay, eps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Return everything as plain data."""
         return {
             "optimizer": self.optimizer,
             "gauge": self.gauge,
@@ -167,7 +179,8 @@ class Transfer(Keyed[ParameterRule], Shown):
         head = ("parameter", "role", "optimizer", "init std", "learning rate", "epsilon", "decay")
         alike: dict[tuple[str, ...], list[str]] = {}
         for name, rule in self.parameters.items():
-            cells = (rule.role, rule.optimizer, *(self._cell(rule, q) for q in QUANTITIES))
+            role = f"{rule.role} (heuristic)" if rule.guessed else rule.role
+            cells = (role, rule.optimizer, *(self._cell(rule, q) for q in QUANTITIES))
             alike.setdefault((family(name), *cells), []).append(name)
         return [
             head,
@@ -201,18 +214,18 @@ class Transfer(Keyed[ParameterRule], Shown):
 
 
 def numbers(powers: Mapping[str, Power], ratios: Mapping[Any, float]) -> dict[str, Any]:
-    """The powers with the ratios put in."""
+    """Return the powers with the ratios substituted."""
     return {name: value(power, ratios) for name, power in powers.items()}
 
 
 def require_known(transfer: Transfer) -> None:
-    """Raises: KcalcError where a factor still has symbols."""
+    """Raises: KcalcError if a factor still contains symbols."""
     for rule in transfer.parameters.values():
         for quantity in QUANTITIES:
             if not isinstance(getattr(rule, quantity), float):
                 raise KcalcError(
                     f"the {quantity} of {rule.name!r} is a factor {rule.exponents[quantity]} of "
-                    f"ratios that are not known; give base= and to="
+                    "unknown ratios; give base= and to="
                 )
 
 

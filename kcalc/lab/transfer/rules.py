@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 import sympy as sp
@@ -23,32 +24,41 @@ from .result import ParameterRule, Transfer, numbers
 from .sizes import Setting, Sizes, Use, sizes
 
 Node = Hashable
+HEURISTIC = "heuristic"
 BOTH_ENDS = ({"embedding", "readout"}, {"input", "readout"})
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user chose; ``branch`` is the exponent a of ``x + L^-a f(x)``."""
+    """What the user chose; ``branch`` is the exponent a of ``x + L^-a f(x)``.
+
+    ``unknown``: what is assumed of operations without a rule, None: an error.
+    """
 
     optimizer: str
     gauge: str
     decay: Any
     branch: Any
     aligned: bool
+    unknown: str | None = None
 
 
-def options(optimizer: Any, gauge: Any, decay: Any, branch: Any, alignment: Any) -> Options:
+def options(
+    optimizer: Any, gauge: Any, decay: Any, branch: Any, alignment: Any, unknown: Any = None
+) -> Options:
     """The options, checked.  Raises: KcalcError for unknown names and numbers out of range."""
     name = named_optimizer(optimizer)
     choice(gauge, "gauge", GAUGES)
     choice(alignment, "alignment", ("full", "none"))
+    if unknown is not None:
+        choice(unknown, "unknown", (HEURISTIC,))
     kept = exponent(decay, "decay")
     if kept not in (0, HALF, 1):
         raise KcalcError(f"decay must be 0, 1/2 or 1, got {glimpse(decay)}")
     depth = exponent(branch, "branch_exponent")
     if not HALF <= depth <= 1:
         raise KcalcError(f"branch_exponent must lie in [1/2, 1], got {glimpse(branch)}")
-    return Options(name, gauge, kept, depth, alignment == "full")
+    return Options(name, gauge, kept, depth, alignment == "full", unknown)
 
 
 def exponent(number: Any, what: str) -> Any:
@@ -63,10 +73,12 @@ class Placement:
     """One use of a parameter in the network.
 
     ``kind``: "weight", "bias", "gain" (of a norm, or another factor with an entry per channel),
-    "vector" (added, or a token of its own) or "shared" (a factor that many channels share);
-    ``shape``: its shape; ``base_std``: its standard deviation in the base, None where there is
-    none; ``base_entries``: its number of entries there; ``repeated``: whether the larger network
-    has more parameters of its name; ``zero``: whether all of it starts at 0.
+    "vector" (added, or a token of its own), "shared" (a factor that many channels share) or
+    "length" (of the rows of weights, as in weight norm); ``shape``: its shape; ``base_std``: its
+    standard deviation in the base, None if there is none; ``base_entries``: its number of entries
+    there; ``repeated``: whether the larger network has more parameters of its name; ``zero``:
+    whether all of it starts at 0; ``behind``: the multiplier that the model applies after it,
+    relative to the base.
     """
 
     name: str
@@ -77,6 +89,7 @@ class Placement:
     base_entries: int = 0
     repeated: bool = False
     zero: bool = False
+    behind: Power = ONE
 
 
 def _before_zeros(network: Network, zeros: set[Node]) -> frozenset[Node]:
@@ -139,28 +152,35 @@ def derive(
         raise KcalcError("alignment='none' has no exponents of depth; keep the depth of the base")
     told = setting(growth, chosen)
     found = sizes(network, told)
-    by_name: dict[str, list[Placement]] = {}
-    for one in placed:
-        by_name.setdefault(one.name, []).append(one)
     before = _before_zeros(network, {one.node for one in placed if one.zero})
     book = _Book(growth, chosen, told, found, before)
-    parameters = {name: book.rule(name, uses) for name, uses in by_name.items()}
-    book.scores()
-    book.branches()
-    return Transfer(
-        chosen.optimizer,
-        chosen.gauge,
-        parameters,
-        book.multipliers,
-        tuple(book.edits),
-        {str(symbol): ratio for symbol, ratio in growth.ratios.items()},
-        (
-            *_assumptions(chosen, bool(growth.branches)),
-            *growth.carried.notes,
-            *book.notes(),
-            *network.assumptions,
-        ),
-    )
+    return book.transfer(placed, (*growth.carried.notes,), tuple(network.assumptions))
+
+
+def derive_program(
+    growth: Growth, chosen: Options, both: tuple[Setting, Sizes], rest: Guesses
+) -> Transfer:
+    """The rules of all parameters of a program, by its sizes."""
+    book = _Book(growth, chosen, *both, rest.before_zeros)
+    for node, power in rest.settled.items():
+        book.settle(node, power)
+    return book.transfer(rest.placed, rest.notes, (), rest.guessed)
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What a program has beside sizes.
+
+    ``settled``: {function: the factor that what it reads needs}; ``guessed``: {parameter: the
+    operation without a rule on a path through it}; ``before_zeros``: weights that only weights of
+    zeros read.
+    """
+
+    placed: Sequence[Placement]
+    settled: Mapping[Node, Power]
+    guessed: Mapping[str, str]
+    before_zeros: frozenset[Node]
+    notes: tuple[Assumption, ...]
 
 
 class _Book:
@@ -180,16 +200,51 @@ class _Book:
         self.multipliers: dict[str, Any] = {}
         self.edits: list[str] = []
 
+    def transfer(
+        self,
+        placed: Sequence[Placement],
+        first: Sequence[Assumption],
+        last: Sequence[Assumption],
+        guessed: Mapping[str, str] = MappingProxyType({}),
+    ) -> Transfer:
+        """The answer; ``first`` and ``last``: its assumptions beside those of rules."""
+        by_name: dict[str, list[Placement]] = {}
+        for one in placed:
+            by_name.setdefault(one.name, []).append(one)
+        parameters = {
+            name: replace(self.rule(name, uses), guessed=guessed.get(name, ""))
+            for name, uses in by_name.items()
+        }
+        self.scores()
+        self.branches()
+        assumed = _assumptions(self.chosen, bool(self.growth.branches))
+        return Transfer(
+            self.chosen.optimizer,
+            self.chosen.gauge,
+            parameters,
+            self.multipliers,
+            tuple(self.edits),
+            {str(symbol): ratio for symbol, ratio in self.growth.ratios.items()},
+            (*assumed, *first, *self.notes(), *last),
+        )
+
+    def settle(self, node: Node, power: Power) -> None:
+        """The multiplier of what a function reads."""
+        self.multipliers[f"{node} (input)"] = value(power, self.growth.ratios)
+        self.edits.append(
+            f"multiply what {node!r} reads by {self._told(power)}: its size is to be that of the "
+            f"base"
+        )
+
     def rule(self, name: str, uses: list[Placement]) -> ParameterRule:
         """The record of a parameter, by the strictest of its uses."""
         roles = [self._role(one) for one in uses]
         tied = set(roles) in BOTH_ENDS
         order = self.told.order
-        every = [self._rates(one, tied) for one in uses]
+        every = [self._rates(one, self._table(uses) if tied else None) for one in uses]
         for k, one in enumerate(every):
-            alike = order.alike(one.init_std, every[0].init_std) and order.alike(
-                one.learning_rate, every[0].learning_rate
-            )
+            # the gradient of a layer that is used several times is that of its largest use
+            alike = order.alike(one.init_std, every[0].init_std)
             if not tied and not (alike and roles[k] == roles[0]):
                 raise _conflict(name, (uses[0], roles[0], every[0]), (uses[k], roles[k], one))
         rate = order.smaller(*(one.learning_rate for one in every))
@@ -214,7 +269,13 @@ class _Book:
     def _role(self, one: Placement) -> str:
         return self.found.uses[one.node].role if one.kind == "weight" else one.kind
 
-    def _rates(self, one: Placement, tied: bool) -> Rates:
+    def _table(self, uses: list[Placement]) -> Power:
+        """The standard deviation of a table that is a readout, too."""
+        first = [one for one in uses if self._role(one) != "readout"]
+        return self.found.uses[first[0].node].initial / first[0].behind
+
+    def _rates(self, one: Placement, table: Power | None) -> Rates:
+        """Of one use; ``table``: the standard deviation of a table that is a readout, too."""
         optimizer, gradient = self.chosen.optimizer, self.found.gradients[one.node]
         if gradient == 0:
             raise KcalcError(
@@ -222,12 +283,16 @@ class _Book:
                 f"read, so it has no gradient; return what is computed from it, or delete it"
             )
         if one.kind != "weight":
-            return bias_rates(optimizer, *self._vector(one, gradient))
+            change, initial, slope = self._vector(one, gradient)
+            behind = one.behind
+            return bias_rates(optimizer, change / behind, initial / behind, slope * behind)
         use = self._started(self.found.uses[one.node])
-        gauge = "mup" if tied and self.chosen.gauge == "none" else self.chosen.gauge
-        factor = multiplier(gauge, use)
-        if factor != 1:
-            self._multiply(one, use, factor, tied)
+        asked = multiplier(self.chosen.gauge, use)
+        factor = one.behind if self.chosen.gauge == "none" else asked
+        if table is not None and use.role == "readout" and self.chosen.gauge == "none":
+            factor = use.initial / table
+        if factor != one.behind:
+            self._multiply(one, use, factor / one.behind, table is not None)
         return rates(optimizer, use, gradient, factor, one.shape)
 
     def _started(self, use: Use) -> Use:
@@ -248,6 +313,10 @@ class _Book:
         if one.kind == "bias":
             use = self.found.uses[one.node]
             return use.shift, use.output, gradient
+        if one.kind == "length":
+            use = self.found.uses[one.node]
+            size = use.initial * use.fan_in**HALF
+            return size, size, gradient * use.output / size
         state = self.found.states[one.node]
         change, initial = self.told.share(one.node), ONE
         if one.repeated and one.node in self.growth.along:

@@ -122,6 +122,50 @@ class Use:
     shift: Power
 
 
+def used(
+    setting: Setting,
+    node: Node,
+    reads: Power,
+    fans: tuple[Power, Power, Power],
+    one_hot: bool = False,
+) -> Use:
+    """What initialisation and change have to be for weights at a node.
+
+    ``reads``: the size of what they read; ``fans``: how the numbers of inputs of an output, of
+    outputs of an input, and of channels grow.
+    """
+    order, (fan_in, fan_out, channels) = setting.order, fans
+    role = "embedding" if one_hot else _role(order, fan_in, fan_out, channels)
+    output, change = setting.target(node)
+    # fewer outputs than inputs: their change must not grow with that of what they read
+    narrowed = order.smaller(ONE, (fan_out / fan_in) ** HALF)
+    initial = output / reads / fan_in**HALF * (ONE if one_hot else narrowed)
+    initial *= setting.initial.get(role, ONE)
+    moved = change / reads / fan_in ** (ONE if setting.aligned else HALF)
+    if setting.capped:
+        moved = order.smaller(moved, initial)
+    size = order.larger(initial, moved)
+    return Use(
+        node,
+        role,
+        reads,
+        fan_in,
+        fan_out,
+        channels,
+        output,
+        initial,
+        moved,
+        size,
+        change,
+    )
+
+
+def passed(setting: Setting, use: Use) -> Power:
+    """By what weights multiply the size of a gradient: initial ones or their changes."""
+    along = ONE if setting.aligned else HALF
+    return setting.order.larger(use.initial * use.fan_out**HALF, use.change * use.fan_out**along)
+
+
 class Forward:
     """The forward fold; ``uses`` collects the weights met."""
 
@@ -139,7 +183,7 @@ class Forward:
         if isinstance(op, P.Fresh) and (
             not one_each or self.setting.order.grows(self.uses[node].fan_in)
         ):
-            raise _two_roles(node, unlike)
+            raise two_roles(node, unlike)
         return replace(found, unlike=unlike)
 
     @singledispatchmethod
@@ -153,34 +197,13 @@ class Forward:
     @size.register
     def _(self, op: P.Fresh, node: Node, inputs: list[Size]) -> Size:
         (read,) = inputs
-        setting, order = self.setting, self.setting.order
-        channels = setting.channels[owner(node)]
-        groups = setting.groups.get(owner(node), ONE)
+        channels = self.setting.channels[owner(node)]
+        groups = self.setting.groups.get(owner(node), ONE)
         fan_in = ONE if op.one_hot else read.channels / groups
-        fan_out = channels / groups
-        role = "embedding" if op.one_hot else _role(order, fan_in, fan_out, channels)
-        output, change = setting.target(node)
-        # fewer outputs than inputs: their change must not grow with that of what they read
-        narrowed = order.smaller(ONE, (fan_out / fan_in) ** HALF)
-        initial = output / read.of / fan_in**HALF * (ONE if op.one_hot else narrowed)
-        initial *= setting.initial.get(role, ONE)
-        moved = change / read.of / fan_in ** (ONE if setting.aligned else HALF)
-        if setting.capped:
-            moved = order.smaller(moved, initial)
-        self.uses[node] = Use(
-            node,
-            role,
-            read.of,
-            fan_in,
-            fan_out,
-            channels,
-            output,
-            initial,
-            moved,
-            order.larger(initial, moved),
-            change,
-        )
-        return Size(output, channels)
+        fans = (fan_in, channels / groups, channels)
+        use = used(self.setting, node, read.of, fans, op.one_hot)
+        self.uses[node] = use
+        return Size(use.output, channels)
 
     @size.register
     def _(
@@ -257,12 +280,7 @@ class Backward:
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, message: Power, reads: Sequence[Node]) -> list[Power]:
-        use = self.uses[node]
-        along = ONE if self.setting.aligned else HALF
-        passed = self.setting.order.larger(
-            use.initial * use.fan_out**HALF, use.change * use.fan_out**along
-        )
-        return [message * passed]
+        return [message * passed(self.setting, self.uses[node])]
 
     @rule.register
     def _(self, op: P.Norm, node: Node, message: Power, reads: Sequence[Node]) -> list[Power]:
@@ -324,7 +342,7 @@ def sizes(network: Network, setting: Setting) -> Sizes:
     return Sizes(forward.uses, states, found)
 
 
-def _two_roles(node: Node, unlike: tuple[Part, Part]) -> KcalcError:
+def two_roles(node: Node, unlike: tuple[Part, Part]) -> KcalcError:
     """The error for weights that read, through a concatenation, parts with different rules."""
     names = [repr(owner(part.node)) for part in unlike]
     grown = [str(part.channels).replace("**", "^") for part in unlike]

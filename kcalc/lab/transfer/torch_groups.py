@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from ...fields.arguments import one_number
@@ -13,18 +14,19 @@ from .result import EPSILONS, ParameterRule, Transfer, require_known
 def param_groups(
     transfer: Transfer, model: Any, settings: tuple[Any, Any, Any], optimizer: str | None
 ) -> list[dict[str, Any]]:
-    """Parameters with the same rule in one group; see :meth:`Transfer.param_groups`."""
+    """Return groups of parameters with the same rule; see :meth:`Transfer.param_groups`."""
     lr, decay = _setting(settings[0], "lr"), _setting(settings[1], "weight_decay")
     eps = None if settings[2] is None else _setting(settings[2], "eps")
     require_known(transfer)
     takers = sorted({rule.optimizer for rule in transfer.parameters.values()})
     if optimizer is None and len(takers) > 1:
         raise KcalcError(
-            f"parameters are divided between {' and '.join(takers)}: ask for the groups of each, "
+            f"parameters are divided between {' and '.join(takers)}: request the groups of each, "
             f"optimizer={takers[0]!r}"
         )
     if optimizer is not None:
         choice(optimizer, "optimizer of these parameters", takers)
+    warn_guessed(transfer)
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name, parameter in _matched(transfer, model).items():
         rule = transfer.parameters[name]
@@ -41,6 +43,19 @@ def param_groups(
     return list(groups.values())
 
 
+def warn_guessed(transfer: Transfer) -> None:
+    """Warn once where rules of parameters rest on a guess."""
+    guessed = [rule for rule in transfer.parameters.values() if rule.guessed]
+    if guessed:
+        places = ", ".join(repr(name) for name in dict.fromkeys(rule.guessed for rule in guessed))
+        warnings.warn(
+            f"the rules of {len(guessed)} parameters are heuristic, as {guessed[0].name!r}: "
+            f"{places} without a rule lies on a path through them (unknown='heuristic'); check "
+            f"with kc.trained_coordinates",
+            stacklevel=4,
+        )
+
+
 def rescale(transfer: Transfer, model: Any) -> None:
     """See :meth:`Transfer.rescale`."""
     import torch
@@ -50,19 +65,24 @@ def rescale(transfer: Transfer, model: Any) -> None:
     for name in own:
         if transfer.parameters[name].base_std is None:
             raise KcalcError(
-                f"the standard deviation of {name} in the base is not known: rescaling needs a "
-                f"base that is a model"
+                f"the standard deviation of {name} in the base is unknown: rescaling needs a "
+                "model as the base"
             )
     with torch.no_grad():
         for name, parameter in own.items():
             _rescale(transfer.parameters[name], parameter)
 
 
-FEW = 24  # entries; the standard deviation of fewer is not known to a sixth
+FEW = 24  # entries; with fewer, the standard deviation is known only to a sixth or worse
 
 
 def _rescale(rule: ParameterRule, parameter: Any) -> None:
-    """One parameter; constants stay."""
+    """Rescale one parameter; constants do not change."""
+    if rule.role == "length":  # of rows: a factor of all
+        size = float(parameter.detach().double().square().mean()) ** 0.5
+        if rule.base_std and size:
+            parameter.mul_(rule.base_std * rule.init_std / size)
+        return
     if min(parameter.numel(), rule.base_entries) < FEW:
         parameter.mul_(1.0 if not parameter.numel() or _constant(parameter) else rule.init_std)
         return
@@ -76,10 +96,12 @@ def _constant(parameter: Any) -> bool:
 
 
 def moments(parameters: list[Any]) -> tuple[float, float]:
-    """(standard deviation, mean) of parameters of one law; the mean is 0 unless it clearly differs.
+    """Return (standard deviation, mean) of parameters of one law.
 
-    Means within 5 standard errors are those of draws of mean 0, and the deviation is taken from 0.
-    Of parameters that are constant the deviation is 0.
+    The mean is 0 unless it clearly differs.
+
+    A mean within 5 standard errors of 0 counts as 0, and the deviation is then taken about 0.
+    Constant parameters have deviation 0.
     """
     import torch
 
@@ -91,7 +113,10 @@ def moments(parameters: list[Any]) -> tuple[float, float]:
 
 
 def _matched(transfer: Transfer, model: Any) -> dict[str, Any]:
-    """{name: parameter}.  Raises: KcalcError where the model has others than the rules."""
+    """Return {name: parameter}.
+
+    Raises: KcalcError if the model's differ from those of the rules.
+    """
     if not hasattr(model, "named_parameters"):
         raise KcalcError(f"expected a torch.nn.Module, got a {type(model).__name__}")
     own = {
@@ -105,8 +130,8 @@ def _matched(transfer: Transfer, model: Any) -> dict[str, Any]:
         shape = transfer.parameters[name].shape
         if shape and shape != tuple(parameter.shape):
             raise KcalcError(
-                f"{name!r} has the shape {tuple(parameter.shape)}, and the rules are those of "
-                f"{shape}: give kc.transfer this model's width, to="
+                f"{name!r} has the shape {tuple(parameter.shape)}, and the rules are for {shape}: "
+                "give kc.transfer this model's width, to="
             )
     for name in transfer.parameters:
         if name not in own:

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ... import Reading, read
 from ... import layers as L
 from ... import network as P
-from ...foundation.errors import KcalcError, glimpse
+from ...foundation.errors import KcalcError, NoRule, glimpse
 from ...interchange import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
 from ...interchange.torch_model import copied
+from ...maps import Assumption
 from ...network import owner
-from .growth import growth_between, matching_name
+from .growth import Growth, NotInNetwork, growth_between, matching_name
+from .powers import ONE
+from .program import Program, Unlike, program_of
+from .program_sizes import ALONE, Fold, before_zeros, guessed_of, run
 from .result import Transfer
-from .rules import Options, Placement, derive
+from .rules import Guesses, Options, Placement, derive, derive_program, setting
+from .sizes import Sizes
 from .torch_groups import moments
 
 Node = Hashable
+UNREAD = (
+    "no operation that was read takes it, as where the output of a head is not returned; delete "
+    "it, or freeze it"
+)
 
 
 def torch_transfer(
@@ -49,6 +58,29 @@ def torch_transfer(
             "behind the model, kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
         )
     small, large = (_read(one, inputs) for one in (base, model))
+    try:
+        return _by_network((small, large), (base, model), axes, chosen)
+    except (NotInNetwork, NoRule) as error:
+        try:
+            program = program_of(small, large)
+        except Unlike:
+            raise error from None
+        _check_axes(axes)
+        _check_constants(base, model)
+        return _by_program(program, (base, model), chosen)
+
+
+def _by_network(
+    readings: tuple[Reading, Reading],
+    models: tuple[Any, Any],
+    axes: tuple[str, ...] | None,
+    chosen: Options,
+) -> Transfer:
+    """The rules by the networks of kernel calculus, which know depth, too.
+
+    Raises: KcalcError, NotInNetwork and NoRule where programs may have more to say.
+    """
+    small, large = readings
     for network in (small.network, large.network):
         for node in network.nodes_of(L.Opaque):
             unread = network.layer(node)
@@ -57,14 +89,88 @@ def torch_transfer(
                 if unread.name == "shared weights"
                 else "compute it by operations that are read"
             )
-            raise KcalcError(
+            raise NotInNetwork(
                 f"node {node!r} was not read ({unread.name}: {unread.reason}), so its sizes have "
                 f"no exponents; {advice}"
             )
     growth = growth_between(small.network, large.network, axes)
     _check_inputs_and_epsilons(small, large)
-    _check_constants(base, model)
-    return derive(large.network, growth, chosen, _placed(base, model, large))
+    _check_constants(*models)
+    return derive(large.network, growth, chosen, _placed(*models, large))
+
+
+def _check_axes(axes: tuple[str, ...] | None) -> None:
+    """Raises: KcalcError for the depth of models of one depth."""
+    if axes is not None and "depth" in axes:
+        raise KcalcError("the base has the same depth; leave out 'depth' in axes")
+
+
+def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> Transfer:
+    """The rules by the operations that both models run."""
+    if not program.ratios:
+        raise KcalcError("the base has the widths and the depth of the network: nothing grows")
+    growth = Growth({}, {}, {}, (), program.ratios)
+    told = setting(growth, chosen)
+    fold, found = run(program, told, chosen.unknown)
+    scores = {node: power for node, (power, of_scores) in fold.settled.items() if of_scores}
+    settled = {node: power for node, (power, _) in fold.settled.items() if node not in scores}
+    names = {name for name, _ in models[1].named_parameters()}
+    zeros = {n for n, p in models[1].named_parameters() if _is_zero(p)}
+    placed = [
+        _placement(*models, name, node, kind, behind)
+        for name, node, kind, behind in _uses_of(fold, found)
+        if name in names
+    ]
+    _check_placed(placed, models[1])
+    notes = tuple(Assumption(node, ALONE, "heuristic") for node in fold.guessed)
+    rest = Guesses(placed, settled, guessed_of(fold), before_zeros(fold, zeros), notes)
+    return derive_program(replace(growth, scores=scores), chosen, (told, found), rest)
+
+
+def _uses_of(fold: Fold, found: Sizes) -> Iterator[tuple[str, Node, str, Any]]:
+    """(parameter, node, kind, multiplier behind it) of all uses of parameters."""
+    met = set()
+    for one in fold.kept:
+        met.add(one.name)
+        yield one.name, one.node, one.kind, fold.behind.get(one.node, ONE)
+    for node, name in fold.program.parameters.items():
+        if found.gradients[node] != 0 or (name not in met and name in fold.roles):
+            yield name, node, fold.roles.get(name, "vector"), ONE
+
+
+def _check_placed(placed: Sequence[Placement], model: Any) -> None:
+    """Raises: KcalcError for a parameter that is trained and not read."""
+    known = {one.name for one in placed}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and name not in known:
+            raise KcalcError(
+                f"the place of parameter {name!r} in the network is not known: {UNREAD}, "
+                f"requires_grad_(False): frozen parameters need no rule"
+            )
+
+
+def _placement(
+    base: Any, model: Any, name: str, node: Node, kind: str, behind: Any = ONE
+) -> Placement:
+    """A use of a parameter of a model."""
+    small, own = dict(base.named_parameters()), dict(model.named_parameters())
+    others = matching_name(name, small)
+    pattern = re.sub(r"\d+", "*", name)
+    counts = [sum(re.sub(r"\d+", "*", n) == pattern for n in one) for one in (own, small)]
+    deviation, mean = moments(others) if others else (None, 0.0)
+    if kind == "length" and deviation is not None:  # their size
+        deviation = math.hypot(deviation, mean)
+    return Placement(
+        name,
+        node,
+        kind,
+        tuple(own[name].shape),
+        deviation,
+        sum(p.numel() for p in others),
+        counts[0] > counts[1],
+        kind == "weight" and _is_zero(own[name]),
+        behind,
+    )
 
 
 def _read(model: Any, inputs: tuple[Any, ...]) -> Reading:
@@ -108,6 +214,8 @@ def _check_constants(base: Any, model: Any) -> None:
     """
     small = dict(base.named_parameters())
     for name, parameter in model.named_parameters():
+        if parameter.numel() == 1 and name.rpartition(".")[2] == "bias":
+            continue  # of a layer with one output: as a rule it is drawn
         others = matching_name(name, small)
         one, two = (_constants(group) for group in ([parameter], others))
         if one and two and not any(math.isclose(a, b, rel_tol=1e-5) for a in one for b in two):
@@ -174,25 +282,7 @@ def _placed(base: Any, model: Any, reading: Reading) -> list[Placement]:
         for name in own
         if name not in met and (use := _vector(name, own, small, reading)) is not None
     ]
-    counts = [Counter(re.sub(r"\d+", "*", name) for name in one) for one in (own, small)]
-    found = []
-    for name, node, kind in uses:
-        if name in own:
-            others = matching_name(name, small)
-            pattern = re.sub(r"\d+", "*", name)
-            found.append(
-                Placement(
-                    name,
-                    node,
-                    kind,
-                    tuple(own[name].shape),
-                    moments(others)[0] if others else None,
-                    sum(p.numel() for p in others),
-                    counts[0][pattern] > counts[1][pattern],
-                    kind == "weight" and _is_zero(own[name]),
-                )
-            )
-    return found
+    return [_placement(base, model, *use) for use in uses if use[0] in own]
 
 
 def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
@@ -235,13 +325,8 @@ def _vector(
     if not parameter.requires_grad:
         return None
     takers = [op.name for op in _ops(reading) if _takes(op, name)]
-    told = (
-        f"{takers[0]!r} takes it in a way that has no rule; freeze it"
-        if takers
-        else "no operation that was read takes it, as where the output of a head is not returned; "
-        "delete it, or freeze it"
-    )
-    raise KcalcError(
+    told = f"{takers[0]!r} takes it in a way that has no rule; freeze it" if takers else UNREAD
+    raise NotInNetwork(
         f"the place of parameter {name!r} in the network is not known: {told}, "
         f"requires_grad_(False): frozen parameters need no rule"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -114,7 +115,9 @@ def optimizers(rules: Transfer, model: Any, lr: float) -> list[Any]:
 
     made: list[Any] = []
     for name in dict.fromkeys(rule.optimizer for rule in rules.parameters.values()):
-        groups = rules.param_groups(model, lr, optimizer=name)
+        with warnings.catch_warnings():  # of guesses, which the training is to check
+            warnings.simplefilter("ignore")
+            groups = rules.param_groups(model, lr, optimizer=name)
         if not groups:
             continue
         if name in MUON:
@@ -122,6 +125,11 @@ def optimizers(rules: Transfer, model: Any, lr: float) -> list[Any]:
                 raise KcalcError("torch.optim has Muon from PyTorch 2.9 on; install a newer one")
             made.append(torch.optim.Muon(groups, adjust_lr_fn=MUON[name]))
         else:
+            if name == "lion":
+                raise KcalcError(
+                    "torch.optim has no Lion to train with; check its rules with "
+                    "optimizer='adamw', whose powers they have"
+                )
             classes = {"sgd": "SGD", "adamw": "AdamW", "adafactor": "Adafactor"}
             made.append(getattr(torch.optim, classes[name])(groups))
     return made

@@ -1,4 +1,4 @@
 """Matrices of a kernel that depends on pairs of rows through their angle.
 
-Tabulated, blocked, streamed; nothing here knows of networks.
+They are tabulated, blocked and streamed, independently of networks.
 """

@@ -1,6 +1,6 @@
 """Kernel matrices as lazy dask arrays.
 
-One plan for all rows, then block by block wherever the scheduler puts it.
+One plan covers all rows; the scheduler then computes block by block.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def dask_matrices(
 
     if options.out is not None or options.mesh is not None or options.backend is not None:
         raise KcalcError(
-            "dask arrays are computed by dask alone: no out, mesh or backend; store the result "
-            "with dask"
+            "dask arrays are computed only by dask, without out, mesh or backend; store the "
+            "result with dask"
         )
     options.refuse(
         "block_rows",
         "progress",
-        why="dask cuts its blocks itself: rechunk X, and use dask's own progress bar",
+        why="dask chooses its blocks: rechunk X, and use dask's progress bar",
     )
     left = _rows(X, "X")
     right = left if Y is None or Y is X else _rows(Y, "Y")
@@ -97,7 +97,7 @@ def _rows(data: Any, what: str) -> Any:
 
 
 def _starts(rows: Any) -> Any:
-    """The number of every row, in the same blocks."""
+    """The index of every row, in the same blocks."""
     import dask.array as da
 
     return da.arange(rows.shape[0], chunks=(rows.chunks[0],))  # pyright: ignore[reportArgumentType]
@@ -122,7 +122,7 @@ def _plan(
     plan = planned(kernels, left, right, equal)
     inner, _ = unpacked(plan)
     if isinstance(inner, TablePlan):
-        _ = inner.table.near_rows  # made once here, not by every worker
+        _ = inner.table.near_rows  # computed once here, not by every worker
     return plan
 
 

@@ -1,4 +1,4 @@
-"""From data to kernel matrices: the given arrays, the place of the result, and the engine."""
+"""From data to kernel matrices: it checks arrays, sets up the result, and calls the engine."""
 
 from __future__ import annotations
 
@@ -122,18 +122,18 @@ def _arrays(
 
 
 def _check_apart(targets: list[Array], left: RowSet, right: RowSet) -> None:
-    """Raises: KcalcError where results would be written over each other or over the data."""
+    """Raises: KcalcError if results would be written over each other or over the data."""
     for k, array in enumerate(targets):
         if any(
             np.may_share_memory(array, other) for other in (*targets[:k], left.rows, right.rows)
         ):
             raise KcalcError(
-                "out shares memory with X, Y or the other result; give arrays of their own"
+                "out shares memory with X, Y or the other result; give separate arrays"
             )
 
 
 def _pairs(job: Job) -> int:
-    """How many values of the kernel are computed."""
+    """The number of kernel values to compute."""
     return sum(
         (rows.stop - rows.start) * (len(job.right) - job.columns(rows).start)
         for rows in job.stripes

@@ -1,6 +1,7 @@
 """Kernel matrices compiled by JAX.
 
-On a CPU or an accelerator, rows shared out over a mesh, differentiable in the data.
+They run on a CPU or an accelerator, distribute rows over a mesh, and are differentiable in the
+data.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def jax_matrices(
 ) -> list[Any]:
     """As :func:`kcalc.matrices.gram.entry.compute`, for JAX arrays.
 
-    Inside ``jax.grad`` and ``jax.jit`` for kernels of the angle alone.
+    Inside ``jax.grad`` and ``jax.jit``, only kernels of the angle are supported.
     """
     import jax
     import jax.numpy as jnp
@@ -147,7 +148,7 @@ class _Shares:
 def _known(
     kernels: Kernels, given: list[Any], single: bool, parts: tuple[int, ...]
 ) -> tuple[_Shares, WithZeros | None]:
-    """Those of concrete data, and the plan of zero rows if there are any."""
+    """The arrays of concrete data, and the plan of zero rows if there are any."""
     q = [_q(value, what) for value, what in zip(given, "XY", strict=False)]
     for value, level, what in zip(given, q, "XY", strict=False):
         check_means(kernels, np.asarray(value, dtype=np.float64).mean(axis=1), level, what)
@@ -158,7 +159,7 @@ def _known(
 def _traced(kernels: Kernels, given: list[Any], parts: tuple[int, ...]) -> _Shares:
     """The same inside a transformation.
 
-    q values count through a power, so that derivatives in X know of norms.
+    q values enter through a power, so derivatives in X include norms.
     """
     import jax
     import jax.numpy as jnp
@@ -399,7 +400,7 @@ def _lookup() -> Callable[..., Any]:
     """The JAX function that evaluates a table at distances w, with a derivative in w.
 
     It maps (shape, w, first row of the side, columns) to values. The derivative is the slope of the
-    polynomials, and 0 where w is 0.
+    polynomials, and 0 if w is 0.
     """
     import jax
     import jax.numpy as jnp
@@ -447,6 +448,6 @@ def _lookup() -> Callable[..., Any]:
 
     @slope.defjvp
     def _(shape: tuple[int, int], primals: Any, tangents: Any) -> tuple[Any, Any]:
-        raise KcalcError("a tabulated kernel has first derivatives only")
+        raise KcalcError("a tabulated kernel has only first derivatives")
 
     return values

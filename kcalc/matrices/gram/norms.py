@@ -1,9 +1,9 @@
-"""Kernels of rows of many norms: one Chebyshev table in the angle and in log q of both rows.
+"""Kernels of rows with many norms: one Chebyshev table in the angle and log q of both rows.
 
 The kernel of two rows is a function F(x, log q1, log q2), x a coordinate of the gap 1 - c. As a
 Chebyshev series in x its coefficients are functions of q1 and q2, symmetric and of low rank, so
-that those of all pairs of rows are products of a factor per row and a factor per column. The series
-is summed by Clenshaw's rule, at a cost that knows nothing of the network's depth.
+those of all pairs of rows are products of a factor per row and a factor per column. Clenshaw's rule
+sums the series at a cost independent of the network's depth.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .tables import AngleTable
 Array = np.ndarray
 
 ACCURATE = 4e-11
-"""Greatest error bound of a table that is used."""
+"""largest accepted error bound of a table"""
 
 _STEP = 0.25  # ranges of log q are rounded outwards to its multiples, to serve further data
 _OFFSETS = tuple(4.0**k for k in range(2, -14, -1))
@@ -83,7 +83,8 @@ class NormTable:
     ``scale``: Chebyshev coefficients in log q of the logarithm of sqrt(NNGP(x, x)), by which both
     kernels are divided. ``parts``: the series in x of NNGP and NTK. error_bound: of |table -
     kernel| over |kernel| or, where it is larger, a hundredth of sqrt(K(x, x) K(y, y)), measured at
-    random pairs and multiplied by 4. evaluations: at how many pairs the kernels were evaluated.
+    random pairs and multiplied by 4. evaluations: the number of pairs at which the kernels were
+    evaluated.
     """
 
     coordinate: Coordinate
@@ -126,7 +127,7 @@ class NormTable:
 
 
 def q_range(*q: Array) -> tuple[float, float]:
-    """(low, high): the least and the greatest log q, rounded outwards to multiples of 0.25."""
+    """(low, high): the least and the largest log q, rounded outwards to multiples of 0.25."""
     low, high = (float(f([f(np.log(v)) for v in q])) for f in (np.min, np.max))
     return math.floor(low / _STEP) * _STEP, max(
         math.ceil(high / _STEP) * _STEP, math.floor(low / _STEP) * _STEP + _STEP
@@ -152,7 +153,7 @@ class NormFunctions:
 
 
 def tabulate_norms(functions: NormFunctions, low: float, high: float) -> NormTable | None:
-    """The table for log q in [low, high], or None where no short series serves."""
+    """The table for log q in [low, high], or None if no short series serves."""
     try:
         coordinate, angles = _coordinate(functions.angle(math.exp(high)), functions.odd)
     except (OverflowError, KcalcError):  # kernels of the rows themselves may yet be finite

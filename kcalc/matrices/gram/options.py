@@ -1,4 +1,4 @@
-"""The request to an engine: kernels, and how their matrices are to be computed."""
+"""The request to an engine: kernels and options for their matrices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...foundation.errors import KcalcError, glimpse
+from ...foundation.extras import imported
 from ...foundation.plain_arguments import choice, truth, whole
 from .plans import ChunkPlan
 from .tables import AngleTable
@@ -22,8 +23,8 @@ _EQUAL = 64  # rounding units within which q values count as equal
 class Widths(Protocol):
     """The requirements of a kernel on the rows of data.
 
-    ``features``: how many features the rows have (None: any); ``centred``: whether their mean must
-    be 0.
+    ``features``: the number of features of the rows (None: any); ``centred``: whether their mean
+    must be 0.
     """
 
     @property
@@ -66,6 +67,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.backend is not None:
             choice(self.backend, "backend", BACKENDS)
+        if self.backend == "jax":
+            imported("jax")
         if self.mesh is not None:
             _check_mesh(self.mesh, self.backend)
         if self.progress is not None:
@@ -88,10 +91,10 @@ class Options:
         return np.dtype(self.dtype or (np.float32 if single else np.float64))
 
     def refuse(self, *names: str, why: str) -> None:
-        """Raises: KcalcError where an option was given that would do nothing."""
+        """Raises: KcalcError for an option without effect."""
         given = next((name for name in names if getattr(self, name)), None)
         if given is not None:
-            raise KcalcError(f"{given}= does nothing here: {why}")
+            raise KcalcError(f"{given}= has no effect here: {why}")
 
 
 def _check_mesh(mesh: Any, backend: str | None) -> None:
@@ -104,26 +107,25 @@ def _check_mesh(mesh: Any, backend: str | None) -> None:
 
 
 def check_widths(kernels: Widths, left: int, right: int) -> None:
-    """Raises: KcalcError where X, Y and the network do not agree on the number of features."""
+    """Raises: KcalcError if X, Y and the network do not agree on the number of features."""
     if left != right:
         raise KcalcError(f"X has {left} features and Y has {right}; they must agree")
     if kernels.features is not None and kernels.features != left:
         raise KcalcError(
-            f"the network's input has {kernels.features} features, X has {left}; "
-            f"L.Input(features={left}) states them"
+            f"the network's input has {kernels.features} features, but X has {left}; set "
+            f"L.Input(features={left})"
         )
 
 
 def check_means(kernels: Widths, means: Array, q: Array, what: str) -> None:
-    """Raises: KcalcError where rows of q values ``q`` have means that the kernels take to be 0."""
+    """Raises: KcalcError if rows of q values ``q`` have means that the kernels take to be 0."""
     off = np.flatnonzero(np.abs(means) > _CENTRED * np.sqrt(q)) if kernels.centred else means[:0]
     if off.size:
         i = int(off[0])
         raise KcalcError(
-            f"row {i} of {what} has mean {means[i]:.3g}, and this network's kernel holds for "
-            f"inputs of mean 0 (a norm, standardised "
-            "weights or a sum reads the mean of the input); subtract the mean of each row, or put "
-            "an Affine first"
+            f"row {i} of {what} has mean {means[i]:.3g}, but this network's kernel needs inputs of "
+            "mean 0 (a norm, standardised weights or a sum reads the mean of the input); subtract "
+            "the mean of each row, or put an Affine first"
         )
 
 

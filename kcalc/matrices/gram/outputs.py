@@ -1,4 +1,4 @@
-"""Where kernel matrices go: an array, or a file that an interrupted run takes up again."""
+"""Outputs of kernel matrices: an array, or a file from which an interrupted run can continue."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ArrayOutput:
         """Nothing to record."""
 
     def has(self, stripe: int) -> bool:
-        """Never: arrays are filled anew."""
+        """Always False: arrays are always refilled."""
         return False
 
 
@@ -50,7 +50,7 @@ class FileOutput:
     The record is the file ``<name>.progress.json`` beside the first ``.npy`` file.
 
     The record is replaced in one step, after the numbers have reached the file; it holds a
-    fingerprint of the data and some values of the kernel, so that a run with others is refused.
+    fingerprint of the data and some values of the kernel, so a run with other data raises an error.
     """
 
     paths: dict[int, Path]
@@ -62,7 +62,7 @@ class FileOutput:
     def opened(cls, paths: dict[int, Path], job: Job, dtype: np.dtype) -> FileOutput:
         """New files, or those of a run that was interrupted.
 
-        Raises: KcalcError where they belong to another run.
+        Raises: KcalcError if they belong to another run.
         """
         shape = (len(job.left), len(job.right))
         record = {
@@ -82,15 +82,15 @@ class FileOutput:
         taken = next((path for path, exists in known.items() if exists), None)
         if taken is not None and not fresh:
             raise KcalcError(
-                f"{taken} exists and was not begun by K.matrix; remove it or give another name"
+                f"{taken} exists and was not created by K.matrix; remove it or give another name"
             )
         arrays: dict[int, Array] = {}
         for path in paths.values():
             if not path.parent.is_dir():
-                raise KcalcError(f"there is no folder {path.parent} to write {path.name} in")
+                raise KcalcError(f"the folder {path.parent} for {path.name} does not exist")
         sink = cls(paths, arrays, record)
         try:
-            sink._save()  # first, so that files without numbers are recognised
+            sink._save()  # first, so files without numbers are recognised
             for part, path in paths.items():
                 arrays[part] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
         except OSError as error:
@@ -105,11 +105,11 @@ class FileOutput:
         try:
             old = json.loads(read_at_most(beside, RECORD))
             if not (isinstance(old, dict) and isinstance(old.get("finished"), dict)):
-                raise ValueError("it is no record of finished rows")
+                raise ValueError("it is not a record of finished rows")
             done = {int(k): list(marks) for k, marks in old.pop("finished").items()}
             kernel = np.array(old["kernel"], dtype=float)
             if any(not 0 <= stripe < len(job.stripes) for stripe in done):
-                raise ValueError("it names stripes that the matrix does not have")
+                raise ValueError("it lists stripes that are not in the matrix")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise KcalcError(
                 f"{beside} cannot be read ({error}); remove it and the matrix to start again"
@@ -128,7 +128,7 @@ class FileOutput:
                 else ""
             )
             raise KcalcError(
-                f"{first} holds a matrix of another run (different {', '.join(differing)}); "
+                f"{first} contains a matrix of another run (different {', '.join(differing)}); "
                 f"remove it or give another name{same}"
             )
         arrays = {}
@@ -151,13 +151,13 @@ class FileOutput:
         sink = cls(paths, arrays, record, done)
         if any(sink._mark(stripe) != marks for stripe, marks in done.items()):
             raise KcalcError(
-                f"{next(iter(paths.values()))} was changed since; remove it and {beside.name} to "
-                f"start again"
+                f"{next(iter(paths.values()))} was changed in the meantime; remove it and "
+                f"{beside.name} to start again"
             )
         return sink
 
     def direct(self, part: int) -> Array | None:
-        """Never: numbers reach the file when a stripe is complete."""
+        """Always False: numbers reach the file only when a stripe is complete."""
         return None
 
     def write(self, part: int, rows: slice, columns: slice, values: Array) -> None:
@@ -201,7 +201,7 @@ def _begun(beside: Path, record: dict[str, Any]) -> bool:
 
 
 def recorded_block(paths: dict[int, Path]) -> int | None:
-    """Rows a stripe of the run that began these files, if there was one."""
+    """Rows per stripe of the run that created these files, if there was one."""
     try:
         return int(json.loads(read_at_most(_beside(paths), RECORD))["block_rows"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
@@ -245,7 +245,7 @@ def places(out: Any, parts: Sequence[int]) -> dict[int, Any]:
             path if path.suffix == ".npy" else path.with_name(path.name + ".npy") for path in paths
         ]
         if len(set(named)) < len(named):
-            raise KcalcError("out names one file for both kernels; give two")
+            raise KcalcError("out names the same file for both kernels; give two files")
         return dict(zip(parts, named, strict=True))
     if all(isinstance(item, np.ndarray) for item in given):
         return dict(zip(parts, given, strict=True))

@@ -1,6 +1,6 @@
 """Plans for the kernels of a chunk of pairs.
 
-By table, or by the general recursion in (c, q1, q2).
+They use tables, or the general recursion in (c, q1, q2).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TABLE_AT_ONCE = 1 << 15
 
 
 class ChunkPlan(Protocol):
-    """How the kernels of a chunk of pairs are computed.
+    """A method to compute the kernels of a chunk of pairs.
 
     ``at_once``: pairs in a chunk; ``error_bound``: relative; ``method``: a description for
     people; ``fingerprint``: values that tell one plan from another.

@@ -18,7 +18,7 @@ Array = np.ndarray
 
 _SMALLEST, _LARGEST = 1e-145, 1e145
 _FEW = 1 << 19  # numbers of rows gathered at once
-_ALIKE = 1e-6  # norms that differ by less are left as they are
+_ALIKE = 1e-6  # norms that differ by less stay unchanged
 _SPLIT = 2.0**27 + 1
 _CLOSE = 0.01  # of the distance to the centre: closer pairs lose digits in a centred Gram matrix
 
@@ -106,7 +106,7 @@ def real_matrix(data: Any, what: str) -> Array:
             f"is X[None, :]"
         )
     if 0 in array.shape:
-        raise KcalcError(f"{what} is empty: its shape is {array.shape}")
+        raise KcalcError(f"{what} is empty: it has shape {array.shape}")
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
@@ -115,8 +115,8 @@ def distances(left: RowSet, right: RowSet, i: Array, j: Array, upper: Array) -> 
 
     ``(|x - y|^2 - (|x| - |y|)^2) / (2 |x| |y|)``.
 
-    Relatively accurate however close; exactly 0 for equal rows. Rows of different norms are brought
-    to one by an exact product.
+    The relative accuracy is full even for close rows, and equal rows give exactly 0. Rows with
+    different norms are rescaled by an exact product.
     """
     out = np.empty(i.size)
     step = max(1, _FEW // left.width)

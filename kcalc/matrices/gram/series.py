@@ -76,7 +76,7 @@ class LowRank:
         return np.arange(max(1, ranks.max())) < ranks[:, None]
 
     def padded(self, factors: Array) -> Array:
-        """Factors (sum of the ranks, n) as (n, degrees, greatest rank), filled with 0."""
+        """Factors (sum of the ranks, n) as (n, degrees, largest rank), filled with 0."""
         out = np.zeros((factors.shape[1], *self._place.shape))
         out[:, self._place] = factors.T
         return out

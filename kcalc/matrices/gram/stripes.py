@@ -1,6 +1,6 @@
 """Kernel matrices in stripes of rows.
 
-a Gram matrix, distances, near-duplicates by differences, kernels by a plan.
+Steps: a Gram matrix, distances, near-duplicates by differences, kernels by a plan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .tables import NEAR
 Array = np.ndarray
 
 MEMORY = 1 << 29
-"""Bytes to work with, if the caller does not say."""
+"""default work space in bytes"""
 
 _CROWDED = 1 / 16  # share of near pairs above which a block is recomputed as a whole
 _CENTRES = 6
@@ -30,7 +30,7 @@ _THREADS = min(os.cpu_count() or 1, 16)
 
 
 class MatrixOutput(Protocol):
-    """Where a matrix goes.
+    """The destination of a matrix.
 
     ``direct``: the result itself if it can be worked in; ``write``: a block of one kernel;
     ``finished``: a stripe is complete; ``has``: it was before.
@@ -145,7 +145,7 @@ def _piece(
 
 def _check_finite(values: Array) -> None:
     with np.errstate(over="ignore"):
-        # the sum is the quicker question
+        # checking the sum is faster
         if np.isfinite(values.sum()) or np.isfinite(values).all():
             return
     raise KcalcError(
@@ -166,7 +166,7 @@ def _moved(
                 sink.write(part, beyond, rows, values[:, rows.stop - columns.start :].T)
     except FloatingPointError:
         raise KcalcError(
-            "kernels exceed single precision; ask for dtype=float, or lower the norms of the rows"
+            "kernels exceed single precision; use dtype=float, or lower the norms of the rows"
         ) from None
 
 

@@ -1,11 +1,11 @@
-"""Kernels of the gap by table.
+"""Tables of kernels as functions of the gap.
 
 NNGP and tangent kernel together, one gather and one Horner pass each over a shared interval index.
 
 As in :mod:`kcalc.fields.tables.dyadic`, the octaves of the distance w to the nearer of c = 1 and c
-= -1 are cut into equal intervals, so that the leading bits of w are the index and those that follow
-the coordinate. Rows that differ need few octaves, which stay in cache; near-duplicates, whose gaps
-come from differences, need up to a thousand: those are made when they are needed.
+= -1 are cut into equal intervals, so the leading bits of w are the index and those that follow the
+coordinate. Rows that differ need few octaves, which stay in cache; near-duplicates, whose gaps come
+from differences, need up to a thousand: those are created on demand.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class AngleTable:
 
     @cached_property
     def fingerprint(self) -> list[float]:
-        """Some values: equal for equal kernels, but for rounding."""
+        """Some values: equal for equal kernels, up to rounding."""
         probes = np.array([0.0, 0.01, 0.3, 0.7, 1.0, 1.3, 1.9, 2.0])
         return [
             float(v)
@@ -208,8 +208,7 @@ def tabulate(function: GapFunctions, banks: int = 1, odd: bool = False) -> Angle
     """The table of ``function``: gaps (n,) -> (2 * banks, n), NNGP and NTK of every bank in turn.
 
     ``odd``: the kernels of an odd network, -NNGP(-c) = NNGP(c) and NTK likewise; then c < 0 is not
-    evaluated.
-    Raises: KcalcError where the function is not finite.
+    evaluated. Raises: KcalcError if the function is not finite.
     """
     return AngleTable(
         fit(function, _TOLERANCE, _floor, -np.ones(2 * banks) if odd else None), banks

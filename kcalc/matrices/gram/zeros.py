@@ -18,7 +18,7 @@ Two = tuple[Array, Array]
 
 @dataclass(frozen=True, eq=False)
 class WithZeros:
-    """A plan for rows of which some are 0.
+    """A plan for rows that include zeros.
 
     ``plan``: that with other rows in their place; ``zero``: masks of the rows and of the columns
     that are 0; ``kernels``: (2, n) arrays, the kernels of every row, and of every column, with 0.
@@ -35,7 +35,7 @@ class WithZeros:
 
     @property
     def error_bound(self) -> float:
-        """That of the other rows; zero rows are exact."""
+        """The error bound of the other rows; zero rows are exact."""
         return self.plan.error_bound
 
     @property
@@ -83,7 +83,7 @@ def planned(
 ) -> ChunkPlan:
     """The plan for rows of q values ``left`` and ``right``, of which some may be 0.
 
-    Raises: KcalcError for zero rows where only angles count, and as ``kernels.plan`` does.
+    Raises: KcalcError for zero rows if only angles count, and as ``kernels.plan`` does.
     """
     zero = left == 0, right == 0
     if not (zero[0].any() or zero[1].any()):

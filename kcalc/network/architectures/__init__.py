@@ -1,7 +1,7 @@
 """Builders of architectures.
 
-All use ``sigma_w = 1`` and leave gains to the activations unless the docstring says otherwise; none
-hides a gain. Guests bring more of them, which are imported when one of them is first used.
+All use ``sigma_w = 1`` and leave gains to the activations unless the docstring says otherwise. None
+hides a gain. Optional parts of kcalc add more builders, which are imported on first use.
 """
 
 from __future__ import annotations

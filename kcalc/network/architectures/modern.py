@@ -1,4 +1,4 @@
-"""Builders of today's networks.
+"""Builders of modern networks.
 
 Gated MLPs, ConvNeXt-like stacks, transformers as token mixing at initialisation.
 """
@@ -38,13 +38,12 @@ def gated_mlp(
     It consists of an Affine, ``blocks`` residual blocks ``W (phi(U h) * V h)`` with h the
     normalised input, and a readout Affine.
 
-    ``norm``: None, "rms" or "layer", in front of every branch and of the readout.
-    ``shortcut_weight``: the amplitude of the identity in sums whose squares add up to one; None
-    gives plain sums. A gate adds up the slopes of its factors, so that in B blocks the slope at c =
-    1 is ``(1 + (1 - w^2) psi)^B`` with psi = C'(1) of the activation:
-    ``shortcut_weight = sqrt(B/(B + 1))`` keeps that below e^psi. ``hidden`` is the width inside a
-    branch, by default ``features``.
-    Returns: a Network. Raises: KcalcError for an unknown norm or no whole number of blocks.
+    ``norm``: None, "rms" or "layer", applied before every branch and before the readout.
+    ``shortcut_weight``: the amplitude of the identity in normalised sums; None gives plain sums. A
+    gate adds the slopes of its factors, so with B blocks the slope at c = 1 is ``(1 + (1 - w^2)
+    psi)^B`` with psi = C'(1) of the activation: ``shortcut_weight = sqrt(B/(B + 1))`` keeps that
+    below e^psi. ``hidden`` is the width inside a branch, by default ``features``. Returns: a
+    Network. Raises: KcalcError for an unknown norm, or if ``blocks`` is not a positive integer.
     [Shazeer 2020, "GLU variants"]
     """
     branch = chain(
@@ -74,18 +73,17 @@ def convnext(
     image_shape: tuple[int, int] | None = (224, 224),
     patch: int = 16,
 ) -> Network:
-    """ConvNeXt of one resolution.
+    """ConvNeXt at a single resolution.
 
-    Patches, ``blocks`` residual blocks, global mean, LayerNorm, readout.
+    Layers: patches, ``blocks`` residual blocks, global mean, LayerNorm, readout.
 
-    A branch is a depthwise ``kernel x kernel`` convolution, LayerNorm, an Affine to
-    ``expansion * features`` channels, the activation, and an Affine back. A depthwise convolution
-    reads one channel, so that its output is not Gaussian: LayerNorm and the dense Affine behind it
-    make a fresh one. ``shortcut_weight`` as in :func:`gated_mlp` (None: plain sums). LayerScale is
-    left out. A patch of even size has no centre tap for Delta initialisation: draw its weights
-    otherwise, ``kc.to_jax(net, weights={"affine_1": "gaussian"})``.
-    Returns: a Network. Raises: KcalcError for other than whole numbers >= 1.
-    [Liu et al. 2022, sec. 3.3 (isotropic)]
+    A branch is a depthwise ``kernel x kernel`` convolution, LayerNorm, an Affine to ``expansion *
+    features`` channels, the activation, and an Affine back. A depthwise convolution reads one
+    channel, so its output is not Gaussian; the LayerNorm and dense Affine after it restore a
+    Gaussian feature map. ``shortcut_weight`` is as in :func:`gated_mlp` (None: plain sums).
+    LayerScale is omitted. A patch of even size has no centre tap, so Delta initialisation does not
+    apply to it; use ``kc.to_jax(net, weights={"affine_1": "gaussian"})``. Returns: a Network.
+    Raises: KcalcError unless all sizes are integers >= 1. [Liu et al. 2022, sec. 3.3 (isotropic)]
     """
     features, expansion = whole(features, "features", 1), whole(expansion, "expansion", 1)
     branch = chain(
@@ -119,17 +117,17 @@ def transformer(
     features: int | None = None,
     hidden: int | None = None,
 ) -> Network:
-    """A transformer at initialisation, its attention a fixed ``TokenMix``.
+    """A transformer at initialisation, with a fixed ``TokenMix`` as its attention.
 
-    An Affine (embedding), ``blocks`` blocks, a readout Affine.
+    Layers: an Affine (embedding), ``blocks`` blocks, a readout Affine.
 
-    A block is attention, Affine (values), TokenMix, Affine (output), then an MLP, Affine,
-    activation, Affine (``gated``: that of :func:`gated_mlp`), each behind ``norm`` and each with a
-    shortcut of amplitude ``shortcut_weight``: 0 none (skipless), None a plain sum. ``mixing``: a
-    matrix (T, T), or one for each block, as from :mod:`kcalc.network.token_mixing`. Attention is
-    such a matrix while its query weights are 0, one head, the same for all inputs.
-    Returns: a Network. Raises: KcalcError for a number of matrices other than 1 and ``blocks``, and
-    for what is no matrix. [He et al. 2023, "Deep Transformers without Shortcuts"]
+    A block consists of attention (Affine for values, TokenMix, Affine for the output) and an MLP
+    (Affine, activation, Affine; with ``gated``, that of :func:`gated_mlp`). Each follows a ``norm``
+    and has a shortcut of amplitude ``shortcut_weight``: 0 means no shortcut (skipless), None a
+    plain sum. ``mixing``: a matrix (T, T), or one per block, for example from
+    :mod:`kcalc.network.token_mixing`. Attention with zero query weights and one head is such a
+    matrix, the same for all inputs. Returns: a Network. Raises: KcalcError unless ``mixing`` is one
+    matrix or ``blocks`` matrices. [He et al. 2023, "Deep Transformers without Shortcuts"]
     """
     inside = features if hidden is None else hidden
     inner: tuple[Piece, ...] = (
@@ -170,7 +168,7 @@ def _matrices(mixing: Any, blocks: int) -> Sequence[Any]:
 def _is_matrix(value: Any) -> bool:
     try:
         return np.ndim(value) == 2
-    except ValueError:  # rows of several lengths, which TokenMix refuses
+    except ValueError:  # rows of several lengths, which TokenMix rejects
         return False
 
 

@@ -1,8 +1,8 @@
-"""Builders of the architectures that the papers analyse.
+"""Builders of the architectures in the source papers.
 
-All use ``sigma_w = 1`` and leave gains to the activations unless the docstring says otherwise; none
-hides a gain. ``sigma_w`` and ``sigma_b`` are those of all Affine layers: Var W = sigma_w^2/fan_in,
-Var b = sigma_b^2.
+All use ``sigma_w = 1`` and leave gains to the activations unless the docstring says otherwise. None
+hides a gain. ``sigma_w`` and ``sigma_b`` apply to all Affine layers: Var W = sigma_w^2/fan_in, Var
+b = sigma_b^2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _depth(value: Any, least: int = 1, name: str = "depth") -> int:
 
 def _stages(depth: Any) -> tuple[int, ...]:
     if _depth(depth) not in STAGES:
-        raise unknown("ResNet depth (a depth needs its block counts)", depth, map(str, STAGES))
+        raise unknown("ResNet depth (each depth needs known block counts)", depth, map(str, STAGES))
     return STAGES[depth]
 
 
@@ -44,11 +44,11 @@ def vanilla(
 ) -> Network:
     """``depth`` combined layers (Affine, then activation), then a readout Affine if ``readout``.
 
-    All Affine layers, the readout too, have Var W = sigma_w^2 / fan_in and Var b = sigma_b^2.
+    All Affine layers, including the readout, have Var W = sigma_w^2 / fan_in and Var b = sigma_b^2.
     """
     if getattr(depth, "free_symbols", None):
         raise KcalcError(
-            f"a graph has a whole number of layers, and {depth} is a symbol: see "
+            f"a graph needs an integer number of layers, and {depth} is a symbol: see "
             f"kc.vanilla_maps(activation, {depth})"
         )
     affine = L.Affine(features, sigma_w=sigma_w, sigma_b=sigma_b)
@@ -95,9 +95,9 @@ def resnet_v2(
 ) -> Network:
     """The BatchNorm-free ResNet-V2 with bottleneck branches, depth 50, 101 or 152 [DKS sec. 23].
 
-    ``depth - 1`` nonlinear layers, the one on each of the four transition shortcuts not counted;
-    sums are ``shortcut_weight * shortcut + residual_weight * branch``, squares summing to one (give
-    either weight). ``shortcut_weight=0`` gives the skip-free network.
+    It has ``depth - 1`` nonlinear layers, not counting the one on each of the four transition
+    shortcuts. Sums are ``shortcut_weight * shortcut + residual_weight * branch`` with squares
+    summing to one (give either weight). ``shortcut_weight=0`` gives the skip-free network.
     """
     weights = _weights(shortcut_weight, residual_weight)
     stages: list[Piece] = []
@@ -126,7 +126,7 @@ def resnet_v2(
 
 
 def _weights(shortcut_weight: Any, residual_weight: Any) -> tuple[Any, Any]:
-    """A residual weight, where given, replaces the default shortcut weight."""
+    """If given, a residual weight replaces the default shortcut weight."""
     return (None, residual_weight) if residual_weight is not None else (shortcut_weight, None)
 
 
@@ -155,8 +155,8 @@ def wide_resnet(
 
     ``depth``: a number such that ``depth - 4`` is divisible by 6.
 
-    ``depth - 3`` nonlinear layers, the one on each of the three transition shortcuts not counted,
-    in ``(depth - 4) / 2`` blocks of two; the weights are those of :func:`resnet_v2`.
+    It has ``depth - 3`` nonlinear layers, not counting the one on each of the three transition
+    shortcuts, in ``(depth - 4) / 2`` blocks of two. The weights are as in :func:`resnet_v2`.
     """
     if _depth(depth, 10) % 6 != 4:
         near = max(10, depth - (depth - 4) % 6)
@@ -202,12 +202,12 @@ def layernorm_resnet(
     classes: int = 1000,
     image_shape: tuple[int, int] | None = (224, 224),
 ) -> Network:
-    """The ResNet-V2 with LayerNorm in place of BatchNorm [DKS App. J].
+    """ResNet-V2 with LayerNorm instead of BatchNorm [DKS App. J].
 
-    Its sums are plain and its weights have ``sigma_w = sqrt 2``.
+    Its sums are plain and its weights use ``sigma_w = sqrt 2``.
 
-    q grows by one per block and returns to 2 at each transition; the C map ignores the sums' lack
-    of normalisation only because LayerNorm stands before every activation.
+    q grows by one per block and returns to 2 at each transition; the C map does not depend on the
+    unnormalised sums, because a LayerNorm precedes every activation.
     """
     gain = sp.sqrt(2)
 
@@ -256,7 +256,7 @@ def densenet(
     Layer ``i`` reads the concatenation of the outputs of the stem and of all earlier layers.
 
     Each layer is (activation, Affine with ``growth`` channels); the stem has ``2 * growth``
-    channels. Concatenation is incremental, so that the graph has O(layers) edges.
+    channels. Concatenation is incremental, so the graph has O(layers) edges.
     """
     stem = None if growth is None else 2 * whole(growth, "growth", 1)
     channels = None if growth is None else stem
@@ -286,7 +286,7 @@ def lenet(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """LeNet-5 with strides in place of pooling.
+    """LeNet-5 with strides instead of pooling.
 
     Two 5 x 5 convolutions of stride 2, then 120 and 84 features [Scaling sec. 5].
     """
@@ -304,9 +304,9 @@ def alexnet(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """AlexNet with strided convolutions in place of its poolings [Scaling sec. 10].
+    """AlexNet with strided convolutions instead of pooling [Scaling sec. 10].
 
-    The strides of the poolings are given to the convolutions before them (kernels 11, 5, 3, 3, 3).
+    The strides of the pooling layers move to the convolutions before them (kernels 11, 5, 3, 3, 3).
     """
     affine = partial(L.Affine, sigma_w=sigma_w, sigma_b=sigma_b)
     sizes = ((64, 11, 8), (192, 5, 2), (384, 3, 1), (256, 3, 1), (256, 3, 2))
@@ -337,9 +337,9 @@ def _geometric(
 
 
 def _channels(count: Any) -> sp.Expr:
-    """A number of channels in SymPy.
+    """A number of channels, as a SymPy number or expression.
 
-    Raises: KcalcError unless it is a whole number >= 1 or an expression.
+    Raises: KcalcError unless it is an integer >= 1 or an expression.
     """
     if count is None:
         raise KcalcError(
@@ -362,23 +362,22 @@ def preconditioned_block(
 ) -> Network:
     """The pre-activation bottleneck block in geometric initialisation [Scaling sec. 11.1].
 
-    Its weights have the same scaling as weights with c = 1 outside the block. Constants of the
-    source are corrected.
+    Its weights scale like weights with c = 1 outside the block. Some constants of the source are
+    corrected.
 
-    ``alpha S(x) + beta F(x)``, alpha and beta the weights of the sum (squares summing to one), n ->
-    m channels with ``width`` inside.
+    The block computes ``alpha S(x) + beta F(x)`` with n input and m output channels and ``width``
+    channels inside. The squares of alpha and beta, the weights of the sum, add up to one.
 
     - S: the identity for n = m without downsampling; else [mean pooling 2 x 2,] 1 x 1 convolution
       with c = alpha, multiplied by
       1/sqrt(alpha) [and by 2/sqrt(1 + 3 r) for the pooling, r = ``pool_correlation`` within its
       windows].
     - F: times sqrt(beta); three times relu, times sqrt(2/(k beta)), convolution k x k with c = beta
-      (k = 1, 3, 1, the stride at the
-      3 x 3); times v = sqrt(beta), which is to be learned; times 1/beta.
+      (k = 1, 3, 1, the stride at the 3 x 3); times a learnable v = sqrt(beta); times 1/beta.
 
-    Both give sqrt(n/m) times what they read, in mean square. The source prints c = alpha/4 for the
-    pooled shortcut and sqrt(m/(beta n)) for the last multiplier, which are right neither for gamma
-    nor for the second moment. Biases stand behind the convolutions here.
+    Both multiply the mean square of their input by sqrt(n/m). The source prints c = alpha/4 for the
+    pooled shortcut and sqrt(m/(beta n)) for the last multiplier; these are wrong both for gamma and
+    for the second moment. Biases are added after the convolutions here.
     """
     for count in (inputs, outputs, width):
         _channels(count)
@@ -388,7 +387,9 @@ def preconditioned_block(
         for w in residual_weights(shortcut_weight, residual_weight) or (HALF, HALF)
     )
     if alpha == 0:
-        raise KcalcError("a block without shortcut is no residual block: give shortcut_weight > 0")
+        raise KcalcError(
+            "a block without a shortcut is not a residual block: give shortcut_weight > 0"
+        )
 
     relu: Any = "relu"
 
@@ -425,8 +426,8 @@ def preactivation_resnet50(
     A 7 x 7 convolution of stride 4 in place of the stem's pooling, reading inputs times (3 *
     49)^(-1/4) (mean square 1 is assumed); stages of 3, 4, 6, 3 blocks with ``width``, 2 ``width``,
     ... inside and four times as many channels outside; relu times sqrt(2); the mean over all
-    locations; a dense layer, times ``output_scale`` where given. Mean pooling after relu does not
-    keep the activation scaling: see ``kc.scaling(network).violations``.
+    locations; a dense layer, times ``output_scale`` if given. Mean pooling after relu does not keep
+    the activation scaling: see ``kc.scaling(network).violations``.
     """
     stem = [L.Scale(sp.Integer(147) ** sp.Rational(-1, 4)), _geometric(3, width, 7, 1, 4, padding)]
     pieces: list[Piece] = [L.Input(3, image_shape), *stem]

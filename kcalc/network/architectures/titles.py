@@ -1,4 +1,4 @@
-"""Names of the networks that builders make, as legends of plots show them."""
+"""Names of built networks, as shown in plot legends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..network import Network
 
 
 def titled(builder: str, network: Network, *sizes: Any) -> Network:
-    """The network under a name like ``vanilla-20, tanh``.
+    """The network with a name like ``vanilla-20, tanh``.
 
     The name states its builder, its sizes and its activations.
     """

@@ -1,9 +1,9 @@
-"""Transformers with attention, as they are initialised in practice.
+"""Transformers with attention, initialised as in practice.
 
 Weights of standard deviation ``std``.
 
-``std=None`` gives every Affine ``sigma_w = 1`` and embeddings ``sigma = 1``. Nodes are named after
-what they are, ``block_3.queries``. The input are token ids, or the patches of an image.
+``std=None`` gives every Affine ``sigma_w = 1`` and embeddings ``sigma = 1``. Nodes have descriptive
+names such as ``block_3.queries``. The input consists of token ids or of the patches of an image.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPTIONS = tuple(f.name for f in fields(L.Attend))
 
 @dataclass
 class _Stack:
-    """A transformer under construction: its steps, and what all of its blocks have in common."""
+    """A transformer under construction: its steps and the settings that all blocks share."""
 
     features: int
     heads: int
@@ -58,7 +58,7 @@ class _Stack:
         choice(self.placement, "placement of norms", PLACEMENTS)
 
     def add(self, name: str, layer: L.Layer, *reads: str) -> str:
-        """One more node; returns its name."""
+        """Add a node and return its name."""
         self.steps.append((name, layer, reads))
         return name
 
@@ -69,7 +69,7 @@ class _Stack:
     def affine(self, name: str, below: str, reads: int, features: int) -> str:
         """New weights of standard deviation ``std``, times the gain of their role.
 
-        ``reads`` is how many channels they read.
+        ``reads`` is the number of input channels.
         """
         gain = self.gains.get(name.rpartition(".")[2], 1)
         if self.std == "xavier":
@@ -79,7 +79,7 @@ class _Stack:
         return self.add(name, L.Affine(features, bias=self.bias, sigma_w=gain), below)
 
     def embedded(self, vocabulary: int | None, length: int | None = None) -> str:
-        """Token ids, their embedding, and learned positions where a length is given."""
+        """Token ids, their embedding, and learned positions if a length is given."""
         below = self.add("ids", L.Input())
         below = self.add("embedding", L.Embedding(self.features, vocabulary, self.sigma()), below)
         if length is None:
@@ -102,7 +102,7 @@ class _Stack:
     def mlp(self, name: str, below: str, hidden: int, activation: Any, gated: bool) -> str:
         """Two maps with an activation between them.
 
-        ``gated``: that of a third map multiplies it.
+        ``gated``: the hidden layer is multiplied by a third map.
         """
         inside = self.affine(
             f"{name}.up" if not gated else f"{name}.gate", below, self.features, hidden
@@ -114,7 +114,7 @@ class _Stack:
         return self.affine(f"{name}.down", inside, hidden, self.features)
 
     def branch(self, name: str, below: str, *makes: Callable[[str], str]) -> str:
-        """Residual branches that read the same stream, and norms where ``placement`` has them."""
+        """Residual branches that read the same stream, with norms placed by ``placement``."""
         reads, ends = below, []
         if self.placement in ("pre", "sandwich", "peri"):
             reads = self.add(f"{name}.norm", self.norm(), below)
@@ -143,7 +143,7 @@ class _Stack:
         gated: bool = False,
         parallel: bool = False,
     ) -> str:
-        """``count`` blocks of attention and an MLP, one behind the other or side by side."""
+        """``count`` blocks of attention and an MLP, in sequence or in parallel."""
         for number in range(1, whole(count, "blocks", 1, DEEPEST) + 1):
             name = f"block_{number}"
 
@@ -184,30 +184,32 @@ def transformer_stack(
     length: int | None = None,
     std: Any = None,
 ) -> Network:
-    """Blocks of attention and an MLP, in any of the variants in use.
+    """Blocks of attention and an MLP, in any of the common variants.
 
     With stream ``x``, branch ``f``, norm ``N`` and the residual weights a and b, a block is
 
         pre        a x + b f(N(x))            post   N(a x + b f(x))
         sandwich   a x + b N(f(N(x)))         none   a x + b f(x)
 
-    and ends in a norm of its own behind the last block (pre, sandwich, peri). ``placement="peri"``:
-    sandwich with a norm in front of the first block; ``"deepnorm"``: post with the constants of
-    Wang et al. for as many blocks N, ``a = (2 N)^(1/4)``, and gains ``(8 N)^(-1/4)`` of values,
-    outputs and MLPs. ``norm``: "layer", "rms", or an activation in place of the norm, such as
+    and a final norm follows the last block (pre, sandwich, peri). ``placement="peri"``: sandwich
+    with a norm before the first block; ``"deepnorm"``: post with the constants of Wang et al. for
+    as many blocks N, ``a = (2 N)^(1/4)``, and gains ``(8 N)^(-1/4)`` of values, outputs and MLPs.
+    ``norm``: "layer", "rms", or an activation that replaces the norm, such as
     ``kc.activation("tanh").transformed(input_scale=0.5)`` (DyT). ``shortcut_weight``,
-    ``residual_weight``: a and b as in :func:`kcalc.residual`, None plain sums; a shortcut weight
-    of 0 is skipless. LayerScale is ``shortcut_weight=1, residual_weight=1e-4``.
-    ``gains``: {role: factor} of the standard deviations of weights; roles are queries, keys,
-    values, output, gate, up, down. ``attention``: arguments of :class:`kcalc.layers.Attend`, as
-    ``identity=`` and ``centre=`` of shaped attention. ``parallel``: attention and MLP read the
-    same stream and are summed with it at once. ``gated``, ``hidden``: of the MLP, ``4 features``
-    wide by default. ``vocabulary``: an embedding in front; None: the input has the tokens'
-    features; ``length``: learned positions behind it. ``std``: as in :func:`gpt2`, or "xavier".
+    ``residual_weight``: a and b as in :func:`kcalc.residual`; None means plain sums, and a shortcut
+    weight of 0 removes the shortcuts. LayerScale is ``shortcut_weight=1, residual_weight=1e-4``.
+    ``gains``: {role: factor} for the standard deviations of weights; the roles are queries, keys,
+    values, output, gate, up, down. ``attention``: arguments of :class:`kcalc.layers.Attend`, such
+    as ``identity=`` and ``centre=`` for shaped attention. ``parallel``: attention and MLP read the
+    same stream and are added to it together. ``gated``, ``hidden``: options of the MLP, ``4
+    features`` wide by default. ``vocabulary``: adds an embedding; None: the input holds the
+    features of the tokens. ``length``: adds learned positions after the embedding. ``std``: as in
+    :func:`gpt2`, or "xavier".
 
-    Returns: a Network. Raises: KcalcError for other placements, norms, roles, and heads that do not
-    divide the features. [Wang et al. 2022 (DeepNorm); Kim et al. 2025 (peri); Ding et al. 2021
-    (sandwich); Zhu et al. 2025 (DyT); Touvron et al. 2021 (LayerScale); Noci et al. 2023 (shaped)]
+    Returns: a Network. Raises: KcalcError for an unknown placement, norm or role, and for heads
+    that do not divide the features. [Wang et al. 2022 (DeepNorm); Kim et al. 2025 (peri); Ding et
+    al. 2021 (sandwich); Zhu et al. 2025 (DyT); Touvron et al. 2021 (LayerScale); Noci et al. 2023
+    (shaped)]
     """
     count = whole(blocks, "blocks", 1, DEEPEST)
     choice(placement, "placement of norms", PLACEMENTS)
@@ -254,11 +256,11 @@ def gpt2(
 ) -> Network:
     """GPT-2: learned positions, pre-norm blocks with biases, LayerNorm at the end.
 
-    Its output is what the tied readout reads.
+    Its output is the input of the tied readout.
 
     ``std``: the standard deviation of all weights and embeddings; None: ``sigma_w = 1``.
-    ``depth_scaled``: those that write into the residual stream are divided by ``sqrt(2 blocks)``.
-    ``causal``: False lets every token see all others, which keeps tokens alike, so that kernel maps
+    ``depth_scaled``: weights that write into the residual stream are divided by ``sqrt(2 blocks)``.
+    ``causal``: False lets every token see all others. Tokens then stay exchangeable and kernel maps
     are exact. ``hidden``: the width of the MLPs, by default ``4 features``. [Radford et al. 2019]
     """
     scale = 1 / math.sqrt(2 * whole(blocks, "blocks", 1, DEEPEST))
@@ -292,13 +294,14 @@ def llama(
 ) -> Network:
     """Llama, Mistral, Qwen: RMSNorm, rotary embeddings, gated MLPs, no biases.
 
-    Ends in the norm before the readout.
+    The network ends in the norm before the readout.
 
-    ``key_heads``: heads of keys and values, several heads of queries sharing one; None: as many as
-    ``heads``. ``rotary``: the base of the angles; None: no positions. ``causal=False, rotary=None``
-    keeps tokens alike, so that kernel maps are exact. ``query_norm``: RMSNorm on queries and keys.
-    ``window``: how many tokens one sees, itself and those before it, as in Mistral; None: all.
-    Other arguments as in :func:`gpt2`. [Touvron et al. 2023; Shazeer 2020; Jiang et al. 2023]
+    ``key_heads``: the number of heads of keys and values, each shared by several heads of queries;
+    None: the same as ``heads``. ``rotary``: the base of the angles; None: no positions. With
+    ``causal=False, rotary=None`` tokens stay exchangeable and kernel maps are exact.
+    ``query_norm``: RMSNorm on queries and keys. ``window``: how many tokens a token sees, counting
+    itself and those before it, as in Mistral; None: all. Other arguments as in :func:`gpt2`.
+    [Touvron et al. 2023; Shazeer 2020; Jiang et al. 2023]
     """
     stack = (_NormedQueries if truth(query_norm, "query_norm") else _Stack)(
         features,
@@ -343,7 +346,7 @@ def bert(
 ) -> Network:
     """BERT's encoder: learned positions, one token type, and post-normalisation.
 
-    A norm stands behind the embeddings and behind every sum.
+    A norm follows the embeddings and every sum.
 
     Arguments as in :func:`gpt2`. [Devlin et al. 2019]
     """
@@ -371,9 +374,10 @@ def vit(
 
     Patches, learned positions, pre-norm blocks, mean, readout.
 
-    ``class_token``: a learned token stands before the patches, and the readout reads it alone.
-    ``patch``: the side of a patch in pixels; the image has 3 channels. ``classes``: outputs of the
-    readout; None: no readout. Other arguments as in :func:`gpt2`. [Dosovitskiy et al. 2021]
+    ``class_token``: a learned token precedes the patches, and the readout reads only this token.
+    ``patch``: the side of a patch in pixels; the image has 3 channels. ``classes``: the number of
+    outputs of the readout; None: no readout. Other arguments as in :func:`gpt2`. [Dosovitskiy et
+    al. 2021]
     """
     stack = _Stack(features, heads, std)
     side = whole(patch, "patch", 1)
@@ -412,10 +416,10 @@ def t5(
 ) -> Network:
     """T5's encoder: RMSNorm, no biases of layers, scores without ``1 / sqrt(key_width)``.
 
-    Weights have the standard deviations of the released code: ``factor / sqrt(features key_width)``
-    for queries, ``factor / sqrt(fan_in)`` for others, ``factor`` for embeddings, and
-    ``factor / sqrt(features)`` for the biases of scores by distance, 32 buckets up to a distance of
-    128. ``relative=False`` leaves these biases out, which makes all tokens alike. ``gated``:
+    Weights use the standard deviations of the released code: ``factor / sqrt(features key_width)``
+    for queries, ``factor / sqrt(fan_in)`` for others, ``factor`` for embeddings, and ``factor /
+    sqrt(features)`` for the biases of scores by distance, 32 buckets up to a distance of 128.
+    ``relative=False`` leaves these biases out, which makes all tokens exchangeable. ``gated``:
     version 1.1, with ``activation="gelu_tanh"``. [Raffel et al. 2020]
     """
     size, width = whole(features, "features", 1), whole(key_width, "key_width", 1)
@@ -435,7 +439,7 @@ def t5(
 
 
 class _T5(_Stack):
-    """T5, whose queries have smaller weights instead of scaled scores."""
+    """T5, which uses smaller query weights instead of scaled scores."""
 
     factor: Any = 1
 
@@ -453,20 +457,20 @@ def _hidden(hidden: int | None, features: int) -> int:
 
 
 def _norm(norm: Any) -> Callable[[], L.Layer]:
-    """A norm by its name, or an activation in its place."""
+    """A norm given by name, or an activation that replaces it."""
     if isinstance(norm, str) and norm in NORMS:
         return NORMS[norm]
     try:
         layer = L.Nonlinear(norm)
     except KcalcError:
         raise KcalcError(
-            f"norm is one of {', '.join(NORMS)}, or an activation in its place, got {glimpse(norm)}"
+            f"norm must be one of {', '.join(NORMS)}, or an activation, got {glimpse(norm)}"
         ) from None
     return lambda: layer
 
 
 def _named(given: Any, what: str, known: Collection[str]) -> dict[str, Any]:
-    """A mapping from known names; empty where none is given. Raises: KcalcError for others."""
+    """A mapping from known names; empty if none is given. Raises: KcalcError for unknown names."""
     table = {} if given is None else dict(mapping(given, what))
     for name in table:
         choice(name, what, known)

@@ -101,9 +101,9 @@ def test_a_lock_file_tells_what_a_later_version_changed(tmp_path: Path) -> None:
     assert [f.code for f in changed] == ["LOCK-CHANGED"]
     assert set(changed[0].parameters) == {f"blocks.{i}.mlp.2.weight" for i in range(4)}
     fewer = kc.audit(lambda: Decoder(blocks=3), IDS).changes(path)
-    assert any("is gone" in f.message for f in fewer)
+    assert any("was removed" in f.message for f in fewer)
     path.write_text("{}")
-    with refused("no lock file"):
+    with refused("not a lock file"):
         found.changes(path)
 
 
@@ -367,14 +367,14 @@ def test_a_builder_that_raises_is_named_with_its_line() -> None:
 def test_one_finding_of_fans_for_a_line() -> None:
     pair = PAIRS["fan_in of weights with the data on the left"]
     (finding,) = kc.audit(pair.broken, pair.inputs, predict=False).findings
-    assert "ws.0 fan_in = 64, and in the run it is 8" in finding.message
-    assert "ws.1 fan_in = 16, and in the run it is 64" in finding.message
+    assert "ws.0 fan_in = 64, but in the run it is 8" in finding.message
+    assert "ws.1 fan_in = 16, but in the run it is 64" in finding.message
     assert finding.parameters == ("ws.0", "ws.1")
 
 
 def test_a_result_that_is_not_read_as_logits_is_a_remark() -> None:
     remarks = kc.audit(lambda: Perceptron(nothing), (16, 8), predict=False).remarks
-    assert remarks == ("LOSS-START is not applied: the result is not read as logits",)
+    assert remarks == ("LOSS-START is not applied: the result is not interpreted as logits",)
 
 
 def test_several_optimizers_share_the_parameters() -> None:

@@ -350,7 +350,7 @@ def test_the_size_is_seen_in_any_result(shape: Any) -> None:
 def test_the_true_fan_of_groups_is_named() -> None:
     (finding,) = audit(lambda: Separable(False), (2, 3, 12, 12), predict=False).findings
     assert set(finding.parameters) == {"layers.2.weight", "layers.6.weight"}
-    assert "fan_in = 288, and in the run it is 9" in finding.message
+    assert "fan_in = 288, but in the run it is 9" in finding.message
 
 
 def test_bounds_of_a_single_grouped_layer_are_known_by_usual_laws() -> None:

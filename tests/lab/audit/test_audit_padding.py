@@ -155,5 +155,7 @@ def test_a_new_backbone_is_one_change(tmp_path: Any) -> None:
     changes = audit(Wrapped, (16, 8), predict=False).changes(path)
     texts = {change.message for change in changes}
     assert texts == {
-        "backbone (14 parameters) is new", "head (2 parameters) is new", "0 (2 parameters) is gone"
-    }  # fmt: skip
+        "backbone (14 parameters) is new",
+        "head (2 parameters) is new",
+        "0 (2 parameters) was removed",
+    }

@@ -86,7 +86,7 @@ SILENT: dict[str, tuple[Any, Any]] = {
     "identities of a builder with its own seed": (seeded_identities, (4, 8, 6, 6)),
     "a regression of few targets": (means, (64, 30)),
     "a deep network by LeCun's law": (lecun, (32, 64)),
-    "experts that get no example": (lambda: Routed(False, 32), (8, 8)),
+    "experts that receive no example": (lambda: Routed(False, 32), (8, 8)),
     "one key": (OneKey, (8, 1, 16)),
     "memory written by NumPy": (numbered, (16, 8)),
     "a parameter without entries": (empty, (16, 8)),
@@ -107,7 +107,7 @@ def test_results_that_a_model_keeps_are_not_differentiated_twice() -> None:
 
 def test_remarks_tell_what_was_not_looked_at() -> None:
     routed = audit(lambda: Routed(False, 32), (8, 8), predict=False)
-    assert "get no example" in routed.remarks[0] and "experts.*.weight" in routed.remarks[0]
+    assert "receive no example" in routed.remarks[0] and "experts.*.weight" in routed.remarks[0]
 
     class Unread(nn.Module):
         def __init__(self) -> None:
@@ -118,7 +118,7 @@ def test_remarks_tell_what_was_not_looked_at() -> None:
             return self.one(x)
 
     remarks = audit(Unread, (16, 8), predict=False).remarks
-    assert any("2 parameters do not reach the result" in remark for remark in remarks)
+    assert any("2 parameters do not affect the result" in remark for remark in remarks)
 
 
 @pytest.mark.parametrize(

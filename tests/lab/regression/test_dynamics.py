@@ -226,7 +226,7 @@ def test_shapes(data: dict[str, Any]) -> None:
         ({"learning_rate": 0}, "learning_rate must be > 0"),
         ({"learning_rate": np.nan}, "learning_rate must be finite"),
         ({"loss": "average"}, "unknown loss"),
-        ({"initial": np.ones((12, 3))}, "initial must be shaped as y"),
+        ({"initial": np.ones((12, 3))}, "initial must be shaped like y"),
         ({"initial_test": np.ones((4, 2))}, "initial_test must have one row"),
         ({"initial_test": np.ones((5, 3))}, "2 outputs"),
         ({"X_test": None}, "pass X_test"),

@@ -202,7 +202,7 @@ def test_bad_input(data: Any, options: dict[str, Any], match: str) -> None:
 
 def test_bad_data(data: Any) -> None:
     kernel = kc.sklearn_kernel(NET, sigma_w=1.0)
-    with refused("leave Y away"):
+    with refused("omit Y"):
         kernel(data[0], data[0], eval_gradient=True)
     with refused("finite"):
         kernel(np.full((2, 3), np.nan))

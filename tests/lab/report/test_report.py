@@ -296,8 +296,8 @@ def test_methods_and_targets() -> None:
         ({"speed": 3}, "unknown target"),
         ({"zeta": True}, "zeta"),
         ({"activation": "nope"}, "unknown activation"),
-        ({"activation": 5}, "activation is a name"),
-        ({"name": 3}, "name is a text"),
+        ({"activation": 5}, "activation must be a name"),
+        ({"name": 3}, "name must be a text"),
     ]
     for options, words in refused:
         with pytest.raises(kc.KcalcError, match=words):
@@ -331,8 +331,8 @@ def test_nothing_stands_in_for_activations_without_tables(phi: str) -> None:
 def test_outputs_are_named() -> None:
     found = kc.report(two_heads())
     for words in (
-        "figures of the output b",
-        "those of the output b",
+        "These figures are for the output b.",
+        "The figures are for the output b;",
         "Variance of log q at the output b",
         "orthogonal inputs at b",
     ):
@@ -344,14 +344,14 @@ def test_plain_sums_have_no_shortcut_weight() -> None:
     ends = (L.Nonlinear(kc.activation("tanh")), L.Affine())
     plain = kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(branch), 3), *ends)
     weighted = kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(branch, 0.8), 3), *ends)
-    assert "'after' column only" in explored(plain)["shortcut"]["hint"]
+    assert "only the 'after' column" in explored(plain)["shortcut"]["hint"]
     assert "column" not in explored(weighted)["shortcut"]["hint"]
 
 
 def test_products_have_a_page() -> None:
     network = A.gated_mlp(2)
     found = kc.report(network)
-    assert "zeta is 3.375 here" in found.html and "adds up the slopes of its factors" in found.html
+    assert "zeta is 3.375 here" in found.html and "adds the slopes of its factors" in found.html
     theta = np.array([0.1, 1.0, 2.5])
     (state,) = run(compiled(network), 2 * np.sin(theta / 2) ** 2)
     assert np.allclose(

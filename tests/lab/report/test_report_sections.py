@@ -27,20 +27,20 @@ def narrowing(depth: int) -> kc.Network:
 
 
 VERDICTS = {
-    "alike": (A.vanilla(50), "hardly tells inputs apart: .* come out with cosine {c:.4f}"),
+    "alike": (A.vanilla(50), "hardly distinguishes inputs: .* come out with cosine {c:.4f}"),
     "partly": (A.vanilla(3), "keeps part of the differences between inputs: .* cosine {c:.3f}"),
     "apart": (
         kc.chain(L.Input(), L.Affine(), L.Affine()),
-        "keeps inputs apart: .* cosine 0.000, and the slope at c = 1 is 1",
+        "keeps inputs distinct: .* cosine 0.000, and the slope at c = 1 is 1",
     ),
     "chaotic": (A.vanilla(6, "tanh", sigma_w=3.0), "is chaotic: .* grows by a factor {grown:.3g}"),
-    "beyond use": (A.vanilla(40, "tanh", sigma_w=3.0), "blown up beyond use"),
+    "beyond use": (A.vanilla(40, "tanh", sigma_w=3.0), "grows beyond use"),
     "forgetful": (narrowing(10), "forgets its input: .* shrinks by a factor {shrunk:.3g}"),
     "steep": (
         kc.shape(A.vanilla(10, "tanh"), zeta=5.0).network,
         "its slope at c = 1 is large, 5: repeated, such a network is chaotic",
     ),
-    "spread": (A.vanilla(50), "q values spread over a factor 1.1e.15 on the way"),
+    "spread": (A.vanilla(50), "q values vary by a factor 1.1e.15 on the way"),
 }
 
 
@@ -123,7 +123,7 @@ def test_programs_that_cannot_be_replayed() -> None:
         ),
         (
             [L.Affine(sigma_w=1e-120)] * 2,
-            "node 'affine_2', or its like in a repeated block, has q = 0: ",
+            "node 'affine_2', or the corresponding one in a repeated block, has q = 0: ",
         ),
         ([L.Affine(sigma_w=1e120)] * 2, "node 'affine_2', or .* has q = inf: "),
         ([L.Scale(1e200), L.Affine()], "node 'affine_2', or .* has q = inf: "),
@@ -167,7 +167,7 @@ def test_some_sums_without_weights_are_counted() -> None:
     ends = (L.Nonlinear(kc.activation("tanh")), L.Affine())
     blocks = [kc.repeat(kc.residual(branch, 0.8), 3), kc.residual(kc.chain(branch, L.Affine()))]
     page = kc.report(kc.chain(L.Input(), L.Affine(), *blocks, *ends)).html
-    assert "Before shaping 1 of 2 sums have no pair of weights, and stay as they are" in page
+    assert "Before shaping, 1 of 2 sums have no pair of weights and do not change" in page
     weighted = kc.report(kc.chain(L.Input(), L.Affine(), blocks[0], *ends)).html
     assert "have no pair of weights" not in weighted
 

@@ -21,8 +21,8 @@ SPLITS: dict[str, tuple[dict[str, Any], str]] = {
     "text labels": ({"y": SPLIT.y.astype(str)}, "y must be a real number or an array of"),
     "one-hot labels": ({"y": np.eye(10)[SPLIT.y]}, r"argmax\(axis=1\)"),
     "float rows": ({"test": SPLIT.test + 0.5}, "row numbers.*float64"),
-    "repeated rows": ({"train": np.zeros(64, int)}, "row 0 stands there 64 times"),
-    "rows in both": ({"train": SPLIT.test}, "for training and for tests"),
+    "repeated rows": ({"train": np.zeros(64, int)}, "row 0 occurs 64 times"),
+    "rows in both": ({"train": SPLIT.test}, "for both training and testing"),
     "rows beyond": ({"train": np.array([1797])}, r"0\.\.1796"),
     "nan": (
         {"x": np.where(np.arange(1797)[:, None] == 7, np.nan, SPLIT.x)},

@@ -406,8 +406,8 @@ def test_results_show_powers_and_numbers() -> None:
 vanilla = kc.architectures.vanilla
 REFUSED = {
     "use optimizer='adamw'": lambda: kc.transfer(perceptron(), optimizer="adam"),
-    "sgd, adamw, adafactor, muon, muon-match-rms": lambda: kc.transfer(
-        perceptron(), optimizer="lion"
+    "sgd, adamw, adafactor, lion, muon, muon-match-rms": lambda: kc.transfer(
+        perceptron(), optimizer="rmsprop"
     ),
     "decay must be 0, 1/2 or 1": lambda: kc.transfer(perceptron(), decay=0.3),
     r"lie in \[1/2, 1\]": lambda: kc.transfer(perceptron(), branch_exponent=2),

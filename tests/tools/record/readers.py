@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import chdir
 from itertools import count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +26,7 @@ import kcalc as kc
 from kcalc.interchange.apply import apply_to, edits_of
 
 from .corpus import numbered
-from .questions import Answer, Slow, limited, number
+from .questions import NODE, Answer, Slow, limited, number
 
 LIMIT = 60.0  # seconds of processor time for one question
 FORMATS = ("torch", "jax", "flax", "keras", "numpy", "onnx", "json", "latex")
@@ -39,11 +41,21 @@ def _drawn(shape: tuple[int, ...]) -> Any:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
 
+def _seeded() -> None:
+    """Models with random weights are the same in every record."""
+    import torch
+
+    torch.manual_seed(0)
+    if keras := sys.modules.get("keras"):
+        keras.utils.set_random_seed(0)
+
+
 # -- the models ------------------------------------------------------------------------------------
 
 
 def zoos() -> Iterator[Model]:
     """The models of tests/modern_zoo.py, tests/torch_zoo/ and the tables of reader tests."""
+    _seeded()  # some tables build their models when they are imported
     import modern_zoo
     import test_apply_jax_layers
     import test_apply_parts
@@ -174,8 +186,8 @@ GROUPS: dict[str, Callable[[], Iterator[Model]]] = {
 def _read(model: Any, example: tuple[Any, ...]) -> Any:
     if not isinstance(model, bytes):
         return kc.read(model, *example)
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "case.onnx"
+    with TemporaryDirectory() as folder, chdir(folder):  # messages hold the path
+        path = Path("case.onnx")
         path.write_bytes(model)
         return kc.read(path)
 
@@ -258,7 +270,12 @@ def outcome(ask: Callable[[], Answer]) -> Answer:
             warnings.simplefilter("ignore")
             return {"answer": ask()}
     except kc.KcalcError as error:
-        return {"refusal": type(error).__name__, "message": str(error)}
+        named = NODE.search(str(error))
+        return {
+            "refusal": type(error).__name__,
+            "node": named and named[1],
+            "message": str(error),
+        }
     except Slow:
         return {"slow": LIMIT}
     except Exception as error:  # an error of another kind is recorded as a fault
@@ -267,9 +284,7 @@ def outcome(ask: Callable[[], Answer]) -> Answer:
 
 def answers(make: Callable[[], Made]) -> Iterator[tuple[str, Answer]]:
     """(question, outcome) of one model."""
-    import torch
-
-    torch.manual_seed(0)
+    _seeded()
     kept: list[Any] = []
 
     def ask() -> Answer:

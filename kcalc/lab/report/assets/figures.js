@@ -21,7 +21,7 @@ function drawKernels(kernels, sphere) {
   });
   const spectra = known.filter((k) => k.eigenvalues.length);
   if (spectra.length) drawChart(document.getElementById("chart-spectrum"), {
-    title: cap(spectra.map((k) => `${k.name}, functions of degree 1 hold ${percent(k.shares[1])} of the trace`).join("; ")),
+    title: cap(spectra.map((k) => `${k.name}, functions of degree 1 make up ${percent(k.shares[1])} of the trace`).join("; ")),
     x: { label: `degree (sphere in ${sphere} dimensions)`, whole: true }, y: { label: "eigenvalue / largest eigenvalue", log: true },
     series: spectra.map((k) => ({ name: k.name, style: k.style, dots: true, points: k.eigenvalues.map((v, i) => [i, v / Math.max(...k.eigenvalues)]) })),
   });

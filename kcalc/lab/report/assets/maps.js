@@ -1,4 +1,4 @@
-// The sliders: settings, the maps that follow, and what can be read off them.
+// The sliders: settings, the maps that follow, and the values read from them.
 
 class MapsPanel {
   constructor(data) {
@@ -7,7 +7,7 @@ class MapsPanel {
     this.tables = this.json.tables.map((t) => new LocalTable(t));
     const own = this.json.families.findIndex((f) => f.own && f.kind !== "none");
     this.fixed = this.json.families.findIndex((f) => f.kind === "fixed");
-    // Nothing stands in for the network by itself: where its own activations have no tables, the reader chooses others (-1: none yet).
+    // The activations of the network are never replaced silently: if they have no tables, the reader chooses others (-1: none yet).
     this.state = {
       choice: this.json.choices.length && !this.json.choices[0].reason ? 0 : -1, family: own, output: this.outputs.length - 1,
       method: own >= 0 && own === this.fixed ? "fixed" : data.method === "tat" ? "tat" : "dks", zeta: data.setting.zeta || Math.max(1.5, this.json.zeta[0]), eta: data.setting.eta || 0.9, q: 1, c: 0.5,
@@ -34,7 +34,7 @@ class MapsPanel {
     if (shaped) {
       this.select(place, "family", "Shaped activation", this.json.families.map((f) => [f.label, f.kind === "none"]));
       const slides = this.sliding() >= 0, methods = [["DKS (zeta)", !slides], ["TAT (eta)", !this.json.families.some((f) => f.kind === "leaky")]];
-      if (this.fixed >= 0) methods.unshift(["as computed, not sliding", false]);
+      if (this.fixed >= 0) methods.unshift(["as computed, without sliders", false]);
       this.select(place, "method", "Method of shaping", methods, this.fixed >= 0 ? ["fixed", "dks", "tat"] : ["dks", "tat"]);
       this.slider(place, "zeta", "zeta", Math.log(this.json.zeta[0] - 1), Math.log(this.json.zeta[1] - 1), 0.001, Math.log(this.state.zeta - 1),
         (v) => (1 + Math.exp(v)).toFixed(4), (v) => { this.state.zeta = 1 + Math.exp(v); }, "largest slope of any subnetwork at c = 1 (DKS)");
@@ -164,7 +164,7 @@ class MapsPanel {
       const local = (k) => shapedLocal(family, this.tables[family.table], { k, centred: false });
       const most = (slope) => maximalCosine(program, pairs, { counts, shortcut, local: local((1 - slope) ** 2 / (1 + slope ** 2)) });
       const reached = most(0);
-      if (reached < this.state.eta) throw new OutOfTable(`eta = ${this.state.eta.toFixed(3)} is out of reach: even ReLUs give ${reached.toFixed(4)} at most in so shallow a network`);
+      if (reached < this.state.eta) throw new OutOfTable(`eta = ${this.state.eta.toFixed(3)} is unreachable: even ReLUs give at most ${reached.toFixed(4)} in such a shallow network`);
       const slope = -bisected((x) => most(-x), this.state.eta, -1, 0);
       return { slope, k: (1 - slope) ** 2 / (1 + slope ** 2), centred: false };
     }

@@ -1,0 +1,429 @@
+"""Two models of PyTorch of one form, as the operations that both run, side by side.
+
+Extents that differ between the two grow. A network of kernel calculus leaves out much that moves
+numbers, and cannot say what reads one parameter twice or chooses by value; the program has all.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from typing import Any
+
+import sympy as sp
+
+from ... import Reading
+from ...foundation.errors import KcalcError
+from .powers import HALF, ONE, WIDTH, ZERO, Power
+
+POWERS = (HALF, -HALF, 1, -1, 3 * HALF, -3 * HALF, 2, -2)
+RANDOM = ("rand", "bernoulli", "multinomial", "normal", "dropout", "poisson", "exponential")
+UNSIZED = ("nonzero", "unique", "masked_select")
+ALIKE = 0.3  # e-folds by which sizes of arrays of numbers may differ by chance
+
+
+@dataclass(frozen=True)
+class Ref:
+    """An array of the program."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One operation.
+
+    ``name``: its name in the user's model, and that of the array that it returns; ``kind``: the
+    operator's, "linear"; ``args`` and ``base``: its arguments by name, arrays as :class:`Ref`, in
+    this model and in the base;
+    ``axes``: how the axes of every array grow that it returns; ``real``: whether these hold real
+    numbers; ``several``: whether it returns a list of them.
+    """
+
+    name: str
+    kind: str
+    args: Mapping[str, Any]
+    base: Mapping[str, Any]
+    axes: tuple[tuple[Power, ...], ...]
+    real: tuple[bool, ...]
+    several: bool
+
+    @property
+    def refs(self) -> list[Ref]:
+        """The arrays that it reads, in order."""
+        return [leaf for leaf in leaves(self.args) if isinstance(leaf, Ref)]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """The operations of a model beside those of its base.
+
+    ``parameters``: {array: name}; ``inputs``: arrays; ``constants``: {array: by which power of the
+    ratios its numbers differ from those of the base}; ``axes``: of all of these; ``whole``: the
+    arrays of whole numbers among them; ``outputs``: arrays; ``ratios``: {symbol: ratio}.
+    """
+
+    steps: tuple[Step, ...]
+    parameters: Mapping[str, str]
+    inputs: tuple[str, ...]
+    constants: Mapping[str, Power]
+    axes: Mapping[str, tuple[Power, ...]]
+    whole: frozenset[str]
+    outputs: tuple[str, ...]
+    ratios: Mapping[sp.Symbol, float]
+
+
+class Unlike(KcalcError):
+    """Programs of two forms, which have no rules."""
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """The values in a nest of lists and mappings."""
+    if isinstance(tree, Mapping):
+        tree = list(tree.values())
+    if isinstance(tree, list | tuple):
+        for part in tree:
+            yield from leaves(part)
+    else:
+        yield tree
+
+
+def program_of(base: Reading, model: Reading) -> Program:
+    """The programs of two models.
+
+    Raises: KcalcError where they run other operations, and for extents that grow otherwise than
+    those of parameters.
+    """
+    graphs = [one.trace.model.program.captured for one in (base, model)]  # pyright: ignore
+    small, large = ([n for n in one.graph.nodes if _counts(n)] for one in graphs)
+    for one, other in zip(small, large, strict=False):
+        if str(one.target) != str(other.target) and one.op == "call_function":
+            raise Unlike(f"node {other.name!r} runs {other.target}, in the base {one.target}")
+    if len(small) != len(large):
+        raise Unlike(f"the model runs {len(large)} operations, the base {len(small)}")
+    pairs = dict(zip(large, small, strict=True))
+    growth = _Growth(pairs, graphs, tuple(bool(one.remarks) for one in graphs))
+    names = model.trace.model.program.names  # pyright: ignore[reportOptionalMemberAccess]
+    return _Matched(pairs, graphs, growth, names).program()
+
+
+def _counts(node: Any) -> bool:
+    """Whether a node makes arrays."""
+    value = node.meta.get("val")
+    held = node.op in ("placeholder", "get_attr", "call_function") and value is not None
+    return held and (hasattr(value, "shape") or isinstance(value, list | tuple))
+
+
+class _Growth:
+    """Ratios as powers of symbols: those of the extents of parameters."""
+
+    def __init__(self, pairs: Mapping[Any, Any], graphs: Sequence[Any], recorded: Any) -> None:
+        self.recorded = any(recorded)
+        self.chosen = {  # of arrays whose size the data decide
+            (_shape(node)[0], _shape(other)[0])
+            for node, other in pairs.items()
+            if any(word in _kind(node) for word in UNSIZED) and _shape(node)
+        }
+        held = graphs[1].held
+        found = {
+            Fraction(a, b)
+            for node, other in pairs.items()
+            if node in held and node.op != "call_function"
+            for a, b in zip(_shape(node), _shape(other), strict=True)
+            if a != b and b
+        }
+        self.known: dict[Fraction, Power] = {Fraction(1): ONE}
+        own: list[Fraction] = []
+        for ratio in sorted(found, key=lambda r: (abs(math.log(r)), r)):
+            if not any(ratio == one**k for one in own for k in (2, 3)):
+                own.append(ratio)
+        symbols = (
+            [WIDTH]
+            if len(own) == 1
+            else [sp.Symbol(f"n_{i}", positive=True) for i in range(1, len(own) + 1)]
+        )
+        order = sorted(own)
+        self.ratios = {s: float(r) for s, r in zip(symbols, order, strict=True)}
+        self.known |= dict(zip(order, symbols, strict=True))
+
+    def of(self, own: int, other: int, name: str) -> Power:
+        """The power of an extent.  Raises: KcalcError for one that no parameter has."""
+        if (own, other) in self.chosen:
+            return ONE
+        ratio = Fraction(own, other) if other else Fraction(1)
+        if ratio not in self.known:
+            power = self.power(float(ratio))
+            if power is None and not self.recorded:
+                raise KcalcError(
+                    f"node {name!r} has an extent of {own}, in the base {other}, which is no power "
+                    f"of the ratios of widths: let extents grow as widths do"
+                )
+            # of a recorded run: how many entries there are depends on the data
+            self.known[ratio] = ONE if power is None else power
+        return self.known[ratio]
+
+    def power(self, ratio: float) -> Power | None:
+        """A positive number as a power of the ratios, None where it is none."""
+        symbols = list(self.ratios)
+        if math.isclose(ratio, 1, rel_tol=1e-5):
+            return ONE
+        for one in symbols:
+            for p in POWERS:
+                if math.isclose(self.ratios[one] ** float(p), ratio, rel_tol=1e-4):
+                    return one**p
+        for one, two in product(symbols, symbols):
+            for p, q in product((1, -1, HALF, -HALF), repeat=2):
+                number = self.ratios[one] ** float(p) * self.ratios[two] ** float(q)
+                if one != two and math.isclose(number, ratio, rel_tol=1e-4):
+                    return one**p * two**q
+        return None
+
+
+class _Matched:
+    """The nodes of the larger graph beside those of the base."""
+
+    def __init__(
+        self, pairs: Mapping[Any, Any], graphs: Sequence[Any], growth: _Growth, names: Any
+    ) -> None:
+        self.pairs, self.graphs, self.growth, self.names = pairs, graphs, growth, names
+        self.numbers: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
+        self.given: dict[Any, str] = {}
+        self.taken: set[str] = set()
+
+    def program(self) -> Program:
+        """The program."""
+        captured = self.graphs[1]
+        steps: list[Step] = []
+        parameters: dict[str, str] = {}
+        inputs: list[str] = []
+        constants: dict[str, Power] = {}
+        axes: dict[str, tuple[Power, ...]] = {}
+        whole: set[str] = set()
+        for node, other in self.pairs.items():
+            held = captured.held.get(node)
+            name = self.name(node)
+            if held is not None and held[1] in captured.trainable:
+                parameters[name] = held[1]
+            elif held is not None:
+                self.numbers[1][node] = held[0].detach().clone()
+                self.numbers[0][other] = self.graphs[0].held[other][0].detach().clone()
+            elif node.op == "call_function" and not self._computed(node, other):
+                steps += self._steps(node, other)
+                continue
+            elif node.op != "call_function":
+                inputs.append(name)
+            if not hasattr(node.meta["val"], "shape"):
+                continue  # a list of numbers, of which getitem takes some
+            axes[name] = self._axes(node, other)
+            if not _is_real(node.meta["val"]):
+                whole.add(name)
+            if node in self.numbers[1]:
+                constants[name] = self._scale(node, other)
+        return Program(
+            tuple(steps),
+            parameters,
+            tuple(inputs),
+            constants,
+            axes,
+            frozenset(whole),
+            tuple(self.name(node) for node in captured.outputs if _counts(node)),
+            self.growth.ratios,
+        )
+
+    def name(self, node: Any) -> str:
+        """The name of an array, of its own."""
+        if node not in self.given:
+            self.given[node] = self._free(self._wish(node))
+        return self.given[node]
+
+    def _free(self, wish: str) -> str:
+        name, n = wish, 1
+        while name in self.taken:
+            n += 1
+            name = f"{wish}_{n}"
+        self.taken.add(name)
+        return name
+
+    def _wish(self, node: Any) -> str:
+        captured = self.graphs[1]
+        if node in captured.held:
+            return captured.held[node][1] or node.name
+        if node.op == "placeholder":
+            return captured.labels.get(node, node.name)
+        stack = node.meta.get("nn_module_stack") or {}
+        path = [str(p) for p, _ in stack.values()][-1:]
+        return self.names.get(node) or ".".join(p for p in (*path, _kind(node)) if p)
+
+    def _axes(self, node: Any, other: Any) -> tuple[Power, ...]:
+        shapes = _shape(node), _shape(other)
+        if len(shapes[0]) != len(shapes[1]):
+            raise Unlike(f"node {self.name(node)!r} has {len(shapes[0])} axes")
+        return tuple(self.growth.of(a, b, self.name(node)) for a, b in zip(*shapes, strict=True))
+
+    def _steps(self, node: Any, other: Any) -> list[Step]:
+        """A call; one that writes into an array makes what later calls read of that array."""
+        made = self._step(node, other)
+        root = _written(node)
+        if root is None:
+            return [made]
+        if root is not node.args[0]:  # a view of it
+            base = _written(other)
+            args = {"self": Ref(self.name(root)), "src": Ref(made.name)}
+            axes, real = self._axes(root, base), _is_real(root.meta["val"])
+            name = self._free(f"{self.name(root)}.written")
+            self.given[root] = name
+            return [made, Step(name, "slice_scatter", args, args, (axes,), (real,), False)]
+        self.given[root] = made.name
+        return [made]
+
+    def _step(self, node: Any, other: Any) -> Step:
+        values = node.meta["val"], other.meta["val"]
+        several = isinstance(values[0], list | tuple)
+        parts = [list(v) if several else [v] for v in values]
+        if len(parts[0]) != len(parts[1]):
+            raise Unlike(f"node {self.name(node)!r} returns {len(parts[0])} arrays")
+        axes = []
+        for own, base in zip(*parts, strict=True):
+            shapes = [tuple(map(_extent, getattr(v, "shape", ()))) for v in (own, base)]
+            axes.append(
+                tuple(self.growth.of(a, b, self.name(node)) for a, b in zip(*shapes, strict=True))
+            )
+        return Step(
+            self.name(node),
+            _kind(node),
+            _arguments(node, self.name),
+            _arguments(other, str),
+            tuple(axes),
+            tuple(_is_real(v) for v in parts[0]),
+            several,
+        )
+
+    def _computed(self, node: Any, other: Any) -> bool:
+        """Whether a call reads numbers alone; they are computed."""
+        from torch.fx.node import map_aggregate
+
+        if any(word in _kind(node) for word in RANDOM) or _written(node) is not None:
+            return False
+        for one, known in ((node, self.numbers[1]), (other, self.numbers[0])):
+            if any(read not in known for read in one.all_input_nodes):
+                return False
+            try:
+                given = map_aggregate((one.args, one.kwargs), partial(_put, known))
+                known[one] = one.target(*given[0], **given[1])
+            except Exception:
+                return False
+        return True
+
+    def _scale(self, node: Any, other: Any) -> Power:
+        """By which power of the ratios numbers differ from those of the base.
+
+        Raises: KcalcError where that is none.
+        """
+        own, base = self.numbers[1][node], self.numbers[0][other]
+        if not own.is_floating_point() or not own.numel() or not base.numel():
+            return ONE
+        sizes = [float(one.double().square().mean().sqrt()) for one in (own, base)]
+        if not all(math.isfinite(one) and one > 0 for one in sizes):
+            return ONE
+        ratio = sizes[0] / sizes[1]
+        power = self.growth.power(ratio)
+        if own.numel() > 1 and abs(math.log(ratio)) < ALIKE and power is None:
+            return ONE
+        if power is None:
+            raise KcalcError(
+                f"node {self.name(node)!r} is {sizes[0]:.6g}, in the base {sizes[1]:.6g}: that is "
+                f"no power of the ratio of the widths; keep multipliers as they are in the base"
+            )
+        return power
+
+
+def _written(node: Any) -> Any:
+    """The array into which a call writes, that of which its argument is a view; None for others."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.arguments or not node.args or not _is_node(node.args[0]):
+        return None
+    alias = schema.arguments[0].alias_info
+    if alias is None or not alias.is_write:
+        return None
+    root = node.args[0]
+    while root.op == "call_function" and root.args and _is_node(root.args[0]):
+        same = getattr(root.target, "_schema", None)
+        views = same is not None and any(one.alias_info is not None for one in same.returns)
+        if not views and root.target is not operator.getitem:
+            break
+        root = root.args[0]
+    return root
+
+
+def _put(known: Mapping[Any, Any], leaf: Any) -> Any:
+    return known[leaf] if _is_node(leaf) else leaf
+
+
+def _is_node(value: Any) -> bool:
+    return hasattr(value, "all_input_nodes")
+
+
+def _number(value: Any) -> Any:
+    return _extent(value) if isinstance(getattr(value, "node", value), int) else value
+
+
+def _is_real(value: Any) -> bool:
+    dtype = getattr(value, "dtype", None)
+    return bool(getattr(dtype, "is_floating_point", False) or getattr(dtype, "is_complex", False))
+
+
+def _extent(size: Any) -> int:
+    hint = getattr(getattr(size, "node", None), "hint", None)
+    return size if isinstance(size, int) else 1 if hint is None else int(hint)
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    return tuple(map(_extent, getattr(node.meta.get("val"), "shape", ())))
+
+
+def _kind(node: Any) -> str:
+    schema = getattr(node.target, "_schema", None)
+    if node.target is operator.getitem:
+        return "getitem"
+    name = schema.name.rpartition("::")[2] if schema is not None else str(node.target)
+    return getattr(node.target, "__name__", name) if schema is None else name
+
+
+def _arguments(node: Any, name: Callable[[Any], str]) -> dict[str, Any]:
+    """The arguments of a call by name, arrays as references."""
+    from torch.fx.node import map_aggregate
+
+    def told(leaf: Any) -> Any:
+        if not _is_node(leaf):
+            return leaf
+        return Ref(name(leaf)) if _counts(leaf) else _number(leaf.meta.get("val"))
+
+    args, kwargs = map_aggregate((list(node.args), dict(node.kwargs)), told)
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return {str(i): value for i, value in enumerate(args)} | dict(kwargs)
+    named: dict[str, Any] = {}
+    for i, argument in enumerate(schema.arguments):
+        if i < len(args) and not argument.kwarg_only:
+            named[argument.name] = args[i]
+        elif argument.name in kwargs:
+            named[argument.name] = kwargs[argument.name]
+        else:
+            named[argument.name] = argument.default_value
+    return named
+
+
+def total(axes: Iterable[Power]) -> Power:
+    """How the number of entries grows."""
+    found = ONE
+    for axis in axes:
+        found *= axis
+    return found
+
+
+__all__ = ["ZERO", "Program", "Ref", "Step", "Unlike", "leaves", "program_of", "total"]

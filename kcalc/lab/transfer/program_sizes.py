@@ -1,0 +1,334 @@
+"""Sizes along a program: one pass forward, and the same edges backward.
+
+A rule of an operation says the size of what it returns, and by what each of its arrays multiplies
+the size of a gradient on the way back. Parameters are arrays like others: one that is no weight
+keeps its size and changes by order 1, whatever reads it (a gain, a temperature, a table of biases),
+and its gradient sums over the entries that share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+
+from ...foundation.errors import KcalcError
+from .powers import HALF, ONE, ZERO, Power
+from .program import Program, Ref, Step, total
+from .sizes import Part, Setting, Size, Sizes, Use, passed, two_roles, used
+
+Node = Hashable
+ALONE = (
+    "it is assumed to keep coordinates of order 1 in both directions: its rules, and those of the "
+    "parameters before and behind it, are a guess"
+)
+
+
+@dataclass(frozen=True)
+class Value:
+    """An array.
+
+    ``of``: the size of an entry; ``axes``: how its axes grow; ``real``: False for ids and choices,
+    which pass no gradient; ``parameter``: the parameter of which it holds the numbers, in any
+    order and times fixed numbers of the size ``of``; ``gains``: learned factors of these;
+    ``length``: the parameter that is the length of their rows; ``fixed``: made of parameters and
+    numbers alone; ``numbers``: of numbers alone; ``maker``: the weights whose outputs these are,
+    through functions of single entries; ``unlike``: two of its parts that no one rule serves;
+    ``scores``: whether it is a sum of products of two feature maps.
+    """
+
+    of: Power
+    axes: tuple[Power, ...]
+    real: bool = True
+    parameter: str | None = None
+    gains: tuple[str, ...] = ()
+    length: str | None = None
+    fixed: bool = False
+    numbers: bool = False
+    maker: Node | None = None
+    unlike: tuple[Part, Part] | None = None
+    scores: bool = False
+
+    @property
+    def total(self) -> Power:
+        """How the number of its entries grows."""
+        return total(self.axes)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A parameter that is read at a node in a way: as "weight", "bias" or "length"."""
+
+    name: str
+    node: Node
+    kind: str
+
+
+def whole(node: Node) -> str:
+    """The step at which weights stand, of which it may have several."""
+    return str(node).partition(" #")[0]
+
+
+Found = Value | list[Value]
+Rule = Callable[["Fold", Step], Found]
+
+
+@dataclass
+class Fold:
+    """The state of the pass: values by array, edges backward, weights met, what was assumed.
+
+    ``edges``: {array: [(array that it reads, factor of the gradient)]}; ``settled``: {node: the
+    factor that what it reads needs, and whether these are scores}; ``behind``: {weights: the power
+    by which the model multiplies them}; ``guessed``: operations without a rule.
+    """
+
+    program: Program
+    setting: Setting
+    unknown: str | None
+    values: dict[Node, Found] = field(default_factory=dict)
+    edges: dict[Node, list[tuple[Node, Power]]] = field(default_factory=dict)
+    uses: dict[Node, Use] = field(default_factory=dict)
+    kept: list[Kept] = field(default_factory=list)
+    settled: dict[Node, tuple[Power, bool]] = field(default_factory=dict)
+    behind: dict[Node, Power] = field(default_factory=dict)
+    guessed: list[str] = field(default_factory=list)
+    roles: dict[str, str] = field(default_factory=dict)
+
+    # -- what rules ask ----------------------------------------------------------------------------
+
+    def value(self, given: object) -> Value:
+        """The value of an argument that is an array."""
+        assert isinstance(given, Ref)
+        found = self.values[given.name]
+        return found[0] if isinstance(found, list) else found
+
+    def edge(self, step: Step, given: object, factor: Power) -> None:
+        """Pass gradients to an argument."""
+        assert isinstance(given, Ref)
+        if self.value(given).real:
+            self.edges.setdefault(step.name, []).append((given.name, factor))
+
+    def shared(self, step: Step, axes: Sequence[Power], given: object) -> Power:
+        """How many entries with these axes read one of an argument."""
+        ratio = total(axes) / self.value(given).total
+        return ratio if self.setting.order.grows(ratio) else ONE
+
+    def like(self, step: Step, x: Value, k: int = 0) -> Value:
+        """A value in the shape of what a step returns."""
+        return replace(x, axes=step.axes[k], real=x.real and step.real[k])
+
+    def settle(self, step: Step, x: Value, place: str = "") -> Power:
+        """The factor that makes what a function reads of size 1; 1 where it is.
+
+        A function that is not homogeneous is another one for other sizes. ``place``: what is
+        multiplied, where it is not what the step reads.
+        """
+        if self.setting.order.alike(x.of, ONE) or not x.real:
+            return ONE
+        self.settled[place or step.name] = (ONE / x.of, x.scores)
+        return ONE / x.of
+
+    def grows(self, power: Power) -> bool:
+        """Whether a number of entries grows, or shrinks."""
+        return self.setting.order.grows(power) or self.setting.order.grows(1 / power)
+
+    # -- weights -----------------------------------------------------------------------------------
+
+    def weights(
+        self, step: Step, x: Value, w: Value, fans: tuple[Power, Power, Power], hot: bool = False
+    ) -> Use:
+        """A use of weights at a step; they read ``x``."""
+        assert w.parameter is not None
+        key, n = step.name, 1
+        while key in self.uses:  # an operation with several weights
+            n += 1
+            key = f"{step.name} #{n}"
+        use = used(self.setting, key, x.of, fans, hot)
+        if x.unlike is not None and self.setting.order.grows(fans[0]):
+            raise two_roles(step.name, x.unlike)
+        self.uses[key] = use
+        if w.of != 1:
+            self.behind[key] = w.of
+        self.kept.append(Kept(w.parameter, key, "weight"))
+        if w.length is not None:
+            self.kept.append(Kept(w.length, key, "length"))
+        return use
+
+    def bias(self, step: Step, use: Use, given: object) -> None:
+        """A bias behind weights."""
+        if given is None:
+            return
+        found = self.value(given)
+        if found.parameter is not None and found.of == 1:
+            self.kept.append(Kept(found.parameter, use.node, "bias"))
+        else:
+            self.edge(step, given, self.shared(step, step.axes[0], given))
+
+    def gained(self, step: Step, w: Value, use: Use) -> None:
+        """Gradients of learned factors of weights."""
+        for name in w.gains:
+            shares = total(step.axes[0]) / self.value(Ref(name)).total
+            factor = shares if self.setting.order.grows(shares) else ONE
+            self.edges.setdefault(step.name, []).append((name, factor * use.output))
+
+    def backward_of(self, use: Use) -> Power:
+        """By what weights multiply the size of a gradient."""
+        return passed(self.setting, use)
+
+    def role(self, given: object, kind: str) -> None:
+        """Note how a parameter that is no weight is read."""
+        x = self.value(given)
+        if x.parameter is not None:
+            self.roles.setdefault(x.parameter, kind)
+
+    # -- what has no rule --------------------------------------------------------------------------
+
+    def guess(self, step: Step, why: str = "") -> Found:
+        """What an operation without a rule returns where the user allows a guess.
+
+        Raises: KcalcError naming the option where not.
+        """
+        told = f"{step.name!r} ({step.kind})"
+        if self.unknown is None:
+            reason = f": {why}" if why else ""
+            raise KcalcError(
+                f"node {told} has no rule of width{reason}; compute it by operations that have "
+                f'one, or give unknown="heuristic", which assumes that it keeps coordinates of '
+                f"order 1 in both directions"
+            ).at(step.name)
+        self.guessed.append(step.name)
+        for ref in step.refs:
+            x = self.value(ref)
+            if x.parameter is not None and len(x.axes) > 1 and self.grows(x.total):
+                fans = (x.axes[1], x.axes[0], x.axes[0])
+                self.weights(step, Value(ONE, ()), x, fans)
+            else:
+                self.edge(step, ref, self.shared(step, step.axes[0], ref))
+        found = [Value(ONE, axes, real) for axes, real in zip(step.axes, step.real, strict=True)]
+        return found if step.several else found[0]
+
+
+def run(program: Program, setting: Setting, unknown: str | None) -> tuple[Fold, Sizes]:
+    """Both passes.  Raises: KcalcError for operations without a rule and outputs that grow."""
+    from . import program_rules, program_weights  # noqa: F401  # they fill the table
+    from .program_table import rule_of
+
+    fold = Fold(program, setting, unknown)
+    for key, name in program.parameters.items():
+        fold.values[key] = Value(ONE, program.axes[key], parameter=name, fixed=True)
+    for key in program.inputs:
+        fold.values[key] = Value(ONE, program.axes[key], key not in program.whole)
+    for key, power in program.constants.items():
+        fold.values[key] = Value(
+            power, program.axes[key], key not in program.whole, fixed=True, numbers=True
+        )
+    for step in program.steps:
+        fold.values[step.name] = _noted(fold, step, _found(fold, step, rule_of(step)))
+    _check_outputs(fold)
+    gradients = _backward(fold)
+    states: dict[Node, Size] = {
+        key: Size(value.of, ONE) for key, value in fold.values.items() if isinstance(value, Value)
+    }
+    return fold, Sizes(fold.uses, states, gradients)
+
+
+def _found(fold: Fold, step: Step, rule: Rule) -> Found:
+    """What a rule says; a guess where an operator is called in a way that the rule does not know.
+
+    One call must not keep the rest from being read.
+    """
+    try:
+        return rule(fold, step)
+    except KcalcError:
+        raise
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
+        fold.edges.pop(step.name, None)
+        return fold.guess(step, "its arguments are not understood")
+
+
+def _noted(fold: Fold, step: Step, found: Found) -> Found:
+    """What a step returns, as made of parameters or numbers alone where all that it reads is."""
+    reads = [fold.values[ref.name] for ref in step.refs]
+    flat = [one for read in reads for one in (read if isinstance(read, list) else [read])]
+    known = bool(flat) and step.name not in fold.uses
+    fixed = known and all(one.fixed for one in flat)
+    numbers = known and all(one.numbers for one in flat)
+    if isinstance(found, list):
+        return [replace(one, fixed=fixed, numbers=numbers) for one in found]
+    return replace(found, fixed=fixed, numbers=numbers)
+
+
+def _check_outputs(fold: Fold) -> None:
+    for key in fold.program.outputs:
+        x = fold.value(Ref(key))
+        if any(map(fold.setting.order.grows, x.axes)):
+            raise KcalcError(
+                f"the output {key!r} grows with the width: the loss of a "
+                f"network of another width is another one; give it a readout with a fixed number "
+                f"of channels"
+            )
+        if x.real and not fold.setting.order.alike(x.of, ONE):
+            fold.settled[key] = (ONE / x.of, x.scores)
+
+
+def _backward(fold: Fold) -> dict[Node, Power]:
+    """{array, or further weights of a step: the size of its gradient}."""
+    order = fold.setting.order
+    messages: dict[Node, Power] = dict.fromkeys(fold.values, ZERO)
+    for key in fold.program.outputs:
+        if fold.value(Ref(key)).real:
+            messages[key] = fold.settled[key][0] if key in fold.settled else ONE
+    for step in reversed(fold.program.steps):
+        message = messages[step.name]
+        for read, factor in fold.edges.get(step.name, ()):
+            messages[read] = order.larger(messages[read], message * factor)
+    for key in fold.uses:
+        messages.setdefault(key, messages[whole(key)])
+    return messages
+
+
+def guessed_of(fold: Fold) -> dict[str, str]:
+    """{parameter: the operation without a rule on a path through it}."""
+    reads = {step.name: [ref.name for ref in step.refs] for step in fold.program.steps}
+    found: dict[str, str] = {}
+    for guess in reversed(fold.guessed):
+        before, behind = {guess}, {guess}
+        for step in reversed(fold.program.steps):
+            if step.name in before:
+                before.update(reads[step.name])
+        for step in fold.program.steps:
+            if behind.intersection(reads[step.name]):
+                behind.add(step.name)
+        for key, name in fold.program.parameters.items():
+            if key in before:
+                found[name] = guess
+        for one in fold.kept:
+            if whole(one.node) in before | behind:
+                found[one.name] = guess
+        for step in fold.program.steps:
+            if step.name in behind:
+                found |= {
+                    fold.program.parameters[r]: guess
+                    for r in reads[step.name]
+                    if r in fold.program.parameters
+                }
+    return found
+
+
+def before_zeros(fold: Fold, zeros: set[str]) -> frozenset[Node]:
+    """The weights whose output reaches, entry by entry, only weights that start at 0."""
+    silent = {one.node for one in fold.kept if one.kind == "weight" and one.name in zeros}
+    readers: dict[Node, list[Step]] = {}
+    for step in fold.program.steps:
+        for ref in step.refs:
+            readers.setdefault(ref.name, []).append(step)
+
+    def ends(name: Node) -> bool:
+        behind = readers.get(name, [])
+        return bool(behind) and all(
+            step.name in silent or (len(step.refs) == 1 and ends(step.name)) for step in behind
+        )
+
+    return frozenset(node for node in fold.uses if node not in silent and ends(node))
+
+
+__all__ = ["ALONE", "HALF", "Fold", "Found", "Kept", "Rule", "Value", "run"]

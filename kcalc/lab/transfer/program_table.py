@@ -1,0 +1,133 @@
+"""The table of operators, and what rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...foundation.errors import KcalcError
+from .powers import ONE, Power
+from .program import POWERS, Ref, Step
+from .program_sizes import Fold, Found, Rule, Value
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(*kinds: str) -> Callable[[Rule], Rule]:
+    """Register a rule for operators."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(kinds, function))
+        return function
+
+    return register
+
+
+FACTORS = ("mul", "div", "true")  # multipliers, which may be powers of the width
+NUMBERS = ("exponent", "alpha", "other", "num_layers", "value", "min", "max", "threshold", "weight")
+
+
+def rule_of(step: Step) -> Rule:
+    """The rule of a step; operators whose name ends in _ write in place.
+
+    Raises: KcalcError for a function with other numbers than in the base.
+    """
+    kind = step.kind
+    if not kind.startswith(FACTORS):
+        _check_numbers(step)
+    return RULES.get(kind) or RULES.get(kind.rstrip("_")) or RULES.get(kind.strip("_")) or _no_rule
+
+
+def _check_numbers(step: Step) -> None:
+    """Raises: KcalcError for a function with other numbers than in the base."""
+    for name, own in step.args.items():
+        base = step.base.get(name)
+        number = isinstance(own, float) or (name in NUMBERS and isinstance(own, int))
+        if number and name != "scale" and own != base:
+            raise KcalcError(
+                f"node {step.name!r} computes {step.kind} with {name} = {own}, in the base with "
+                f"{base}: keep functions, norms and multipliers as they are in the base; "
+                f"kc.transfer says which multipliers to change"
+            ).at(step.name)
+
+
+def _no_rule(f: Fold, step: Step) -> Found:
+    if not any(step.real):  # whole numbers and comparisons pass no gradient
+        return chosen(f, step)
+    return f.guess(step) if step.refs else made(f, step)
+
+
+def operand(step: Step) -> Ref:
+    """The first array of a step."""
+    for name in ("self", "input", "0"):
+        if isinstance(step.args.get(name), Ref):
+            return step.args[name]
+    return step.refs[0]
+
+
+def several(step: Step, values: list[Value]) -> Found:
+    """What a step returns, a list or one."""
+    return values if step.several else values[0]
+
+
+def largest(f: Fold, step: Step, values: Sequence[Value]) -> Value:
+    """A sum of values, or one of them: the largest counts."""
+    return Value(
+        f.setting.order.larger(*(one.of for one in values)),
+        step.axes[0],
+        step.real[0],
+        fixed=all(one.fixed for one in values),
+        unlike=next((one.unlike for one in values if one.unlike is not None), None),
+        scores=any(one.scores for one in values),
+    )
+
+
+# -- sources and choices ---------------------------------------------------------------------------
+
+_MADE = """
+    rand rand_like randn randn_like normal empty empty_like zeros zeros_like ones ones_like full
+    full_like new_zeros new_ones new_full new_empty bernoulli eye randint arange scalar_tensor
+    linspace
+"""
+
+
+@rule(*_MADE.split())
+def made(f: Fold, step: Step) -> Found:
+    """Numbers that the operation makes itself: noise, zeros."""
+    found = [Value(ONE, axes, real) for axes, real in zip(step.axes, step.real, strict=True)]
+    return several(step, found)
+
+
+_CHOSEN = """
+    round floor ceil trunc sign sgn heaviside one_hot histc wrap_with_set_grad_enabled multinomial
+    argmax argmin
+"""
+
+
+@rule(*_CHOSEN.split())
+def chosen(f: Fold, step: Step) -> Found:
+    """A choice, a comparison: a new input, behind which no gradient is passed on."""
+    return several(step, [Value(ONE, axes, False) for axes in step.axes])
+
+
+def ratio_of(f: Fold, step: Step, name: str) -> Power:
+    """A number relative to that of the base, a power.
+
+    Raises: KcalcError where it is none.
+    """
+    own, base = step.args[name], step.base[name]
+    if own == base or not own or not base or not isinstance(own, int | float):
+        return ONE
+    for symbol, ratio in f.program.ratios.items():
+        for p in POWERS:
+            if abs(own / base / ratio ** float(p) - 1) < 1e-4:
+                return symbol**p
+    raise KcalcError(
+        f"node {step.name!r} multiplies by {own:.6g}, in the base it multiplies by {base:.6g}: "
+        f"that is no power of the ratio of the widths; keep functions, norms and multipliers as "
+        f"they are in the base"
+    )
+
+
+def more(f: Fold, every: Power, own: Power) -> Power:
+    ratio = every / own
+    return ratio if f.setting.order.grows(ratio) else ONE

@@ -1,0 +1,142 @@
+"""What works without jax, matplotlib and the extras, and how a missing library is named."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from refusals import refused
+
+import kcalc as kc
+from kcalc.foundation.extras import PIP, MissingExtra, imported
+
+ROOT = Path(__file__).parents[2]
+BROKEN = """
+import sys
+
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {libraries!r}:
+            raise {error}
+
+sys.meta_path.insert(0, Broken())
+import kcalc as kc
+
+L = kc.layers
+net = kc.chain(L.Input(4), L.Affine(4), L.Nonlinear("tanh"), L.Affine(4))
+
+def missing(call, command):
+    try:
+        call()
+    except kc.KcalcError as error:
+        assert "pip install " + command in str(error) and "\\n" not in str(error), error
+    else:
+        raise AssertionError(command)
+"""
+ERRORS = ("ImportError(name)", "ModuleNotFoundError(name, name=name)", "RuntimeError('versions')")
+CORE = """
+import numpy as np
+shaped = kc.shape(net, zeta=1.2)
+assert max(shaped.residuals.values()) < 1e-9
+values = [kc.c_map(net)(0.3), kc.q_map(net)(2.0), kc.ntk(net)(0.3), kc.gain("tanh")]
+values += [kc.c_map(shaped.network)(0.3), kc.maximal_slope(net)(1.1), kc.scaling(net).to_dict()]
+assert kc.ntk(net).matrix(np.eye(4)).shape == (4, 4)
+assert all(shaped.export(to) for to in ("torch", "jax", "flax", "keras", "numpy"))
+assert net._repr_html_() is None and shaped._repr_html_()
+missing(lambda: kc.c_map(net).plot(), "matplotlib")
+missing(shaped.plot, "matplotlib")
+missing(net.draw, "matplotlib")
+missing(lambda: kc.to_jax(net), "jax")
+missing(lambda: kc.learnable_kernel(net), "jax")
+missing(lambda: kc.ntk(net).matrix(np.eye(4), backend="jax"), "jax")
+missing(lambda: kc.report(net), "'kcalc[report]'")
+"""
+AUDIT = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+found = kc.audit(build, (16, 4))
+assert found.parameters and "jax" not in sys.modules and "matplotlib" not in sys.modules
+"""
+LIGHT = """
+import sys
+from kcalc.cli import main
+assert main("shape resnet-101 --activation tanh --method dks".split()) == 0
+print([name for name in ("jax", "matplotlib", "jinja2", "torch") if name in sys.modules])
+"""
+
+
+def run(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_maps_and_shaping_work_without_jax_and_matplotlib(error: str) -> None:
+    libraries = ("jax", "jaxlib", "matplotlib", "jinja2", "latex2mathml", "markupsafe")
+    run(BROKEN.format(libraries=libraries, error=error) + CORE)
+
+
+def test_audits_work_without_jax_and_matplotlib() -> None:
+    pytest.importorskip("torch")
+    libraries = ("jax", "jaxlib", "matplotlib")
+    run(BROKEN.format(libraries=libraries, error=ERRORS[0]) + AUDIT)
+
+
+def test_the_command_line_shapes_with_neither_jax_nor_matplotlib() -> None:
+    assert run(LIGHT).splitlines()[-1] == "[]"
+
+
+def test_a_missing_library_is_one_line_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for library, packages in PIP.items():
+        monkeypatch.setitem(sys.modules, library, None)
+        with pytest.raises(MissingExtra) as caught:
+            imported(library)
+        assert str(caught.value).endswith(f"not installed; pip install {packages}")
+
+
+def test_a_broken_library_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pandas.py").write_text("raise RuntimeError('built for\\nanother NumPy')")
+    monkeypatch.delitem(sys.modules, "pandas", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with refused("pandas.*built for another NumPy"):
+        imported("pandas")
+
+
+def test_the_commands_name_extras_that_there_are() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = " ".join(project["dependencies"])
+    for library, packages in PIP.items():
+        if "[" in packages:
+            name = packages.partition("[")[2].partition("]")[0]
+            brought = " ".join(project["optional-dependencies"][name])
+            alias = {"sklearn": "scikit-learn", "kfac_jax": "kfac-jax", "markupsafe": "jinja2"}
+            assert alias.get(library, library) in brought
+            assert library not in needed
+        assert not packages.startswith("jax") or "jax" in needed
+
+
+def test_no_module_imports_an_optional_library_at_its_top() -> None:
+    """Readers of PyTorch models do: they are imported for PyTorch objects only."""
+    allowed = {"lab/regression/network_kernel.py": {"sklearn"}}  # a subclass of scikit-learn's
+    room = Path(kc.__file__).parent
+    for path in room.rglob("*.py"):
+        tops = set()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Import):
+                tops |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                tops.add((node.module or "").partition(".")[0])
+        name = path.relative_to(room).as_posix()
+        assert tops & (PIP.keys() - {"torch"}) <= allowed.get(name, set()), name

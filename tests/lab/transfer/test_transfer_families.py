@@ -1,0 +1,435 @@
+"""Families of models beyond networks of kernel calculus: rules by the operations that run."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy as sp
+from refusals import refused
+
+import kcalc as kc
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+from benchmarks import transfer_models as M  # noqa: E402
+from benchmarks.transfer_families import FAMILIES, FLAT, IDS, IMAGE, verdict  # noqa: E402
+
+G = torch.Generator().manual_seed(0)
+TOKENS = (2, 6, 16)
+QUICK = ("weight norm", "LSTM", "soft mixture", "generator", "two halves", "Siamese", "NeRF")
+
+
+class Called(nn.Module):
+    """A function of some modules and parameters."""
+
+    def __init__(self, function: Any, **parts: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self, *inputs)
+
+
+def rules(build: Any, *inputs: Any, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    return kc.transfer(build, *(inputs or (FLAT,)), base=32, to=128, **settings)
+
+
+def power(rule: Any, quantity: str = "learning_rate") -> Any:
+    return rule.exponent(quantity)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(one, id=one.name, marks=[] if one.name in QUICK else pytest.mark.slow)
+        for one in FAMILIES
+    ],
+)
+def test_families_have_the_verdict_of_the_table(family: Any) -> None:
+    torch.manual_seed(0)
+    found, told = verdict(family)
+    assert found == family.expected, told
+
+
+# -- powers, derived by hand -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("up", "name", "role"),
+    [("nearest", "back.weight", "hidden"), ("turned", "turned.weight", "hidden")],
+)
+def test_what_moves_positions_changes_no_power(up: str, name: str, role: str) -> None:
+    found = rules(lambda w: M.UNet(w, up), IMAGE)
+    assert found[name].role == role
+    assert [power(found[name], q) for q in ("init_std", "learning_rate")] == [
+        -sp.Rational(1, 2),
+        -1,
+    ]
+    assert found["o.weight"].role == "readout"
+    assert found["a.weight"].role == "input"
+
+
+def test_numbers_inside_of_activations_are_shared() -> None:
+    found = rules(lambda w: M.Perceptron(w, M.Swish()), optimizer="sgd")
+    # its gradient sums over n channels of 1/n each, so that its rate stays
+    assert (found["act.beta"].role, power(found["act.beta"])) == ("shared", 0)
+    found = rules(lambda w: M.Perceptron(w, M.DynamicTanh(w)), optimizer="sgd")
+    assert (found["act.alpha"].role, power(found["act.alpha"])) == ("shared", 0)
+    assert (found["act.weight"].role, power(found["act.weight"])) == ("gain", 1)
+
+
+def test_a_router_is_a_readout_whose_gradient_sums_over_channels() -> None:
+    found = rules(M.Mixture, optimizer="sgd")
+    router = found["router.weight"]
+    assert router.role == "readout"
+    assert [power(router, q) for q in ("init_std", "learning_rate")] == [-1, -1]
+
+
+def test_weight_norm_has_lengths_that_only_those_of_readouts_shrink() -> None:
+    def build(width: int) -> Any:
+        norm = nn.utils.parametrizations.weight_norm
+        return nn.Sequential(
+            norm(nn.Linear(16, width)), nn.ReLU(), norm(nn.Linear(width, width)), nn.ReLU(),
+            norm(nn.Linear(width, 30)),
+        )  # fmt: skip
+
+    found = rules(build)
+    for layer, length, rows in (("0", 0, 0), ("2", 0, -sp.Rational(1, 2))):
+        base = f"{layer}.parametrizations.weight.original"
+        assert power(found[f"{base}0"]) == power(found[f"{base}0"], "init_std") == length
+        assert power(found[f"{base}1"], "init_std") == rows
+    last = found["4.parametrizations.weight.original0"]
+    assert power(last, "init_std") == power(last) == -sp.Rational(1, 2)
+    small, large = build(32), build(128)
+    found = kc.transfer(large, FLAT, base=small)
+    found.rescale(large)
+    sizes = [
+        float(m[4].parametrizations.weight.original0.detach().square().mean().sqrt())
+        for m in (small, large)
+    ]
+    assert sizes[1] / sizes[0] == pytest.approx(0.5, rel=1e-5)
+
+
+def test_a_root_of_the_width_belongs_to_its_table() -> None:
+    found = rules(lambda w: M.Llama(w, root=True), IDS)
+    table = found["emb.weight"]
+    assert [power(table, q) for q in ("init_std", "learning_rate")] == [-sp.Rational(1, 2)] * 2
+    (edit,) = found.edits
+    assert "'o'" in edit and "1/sqrt(n)" in edit
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_the_parametrisation_of_the_tangent_kernel(optimizer: str) -> None:
+    """Multipliers n^-1/2 in the model: sigma m and eta m^2 (SGD), eta m (Adam) do not change."""
+
+    def build(width: int, scaled: bool = True) -> Any:
+        one = width**-0.5 if scaled else 1.0
+
+        def forward(m: Any, x: Any) -> Any:
+            h = torch.relu((torch.relu(x @ m.a) @ m.b) * one)
+            return (h @ m.c) * one
+
+        shapes = {"a": (16, width), "b": (width, width), "c": (width, 5)}
+        return Called(forward, **{k: nn.Parameter(torch.randn(s)) for k, s in shapes.items()})
+
+    found, plain = (rules(lambda w, s=s: build(w, s), optimizer=optimizer) for s in (True, False))
+    for name in "abc":
+        behind = 0 if name == "a" else -sp.Rational(1, 2)
+        times = 2 if optimizer == "sgd" else 1
+        for quantity, factor in (("init_std", 1), ("learning_rate", times)):
+            mine = power(found[name], quantity) + factor * behind
+            assert mine == power(plain[name], quantity), (name, quantity)
+
+
+def test_stacked_experts_tables_and_temperatures() -> None:
+    def build(width: int) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            h = m.i(x)
+            gates = (m.r(h) * m.tau).softmax(-1)[..., None]
+            u = torch.einsum("bd,edf->bef", h, m.up).relu()
+            return m.o((torch.einsum("bef,efd->bed", u, m.down) * gates).sum(1))
+
+        experts = {k: nn.Parameter(torch.randn(4, width, width)) for k in ("up", "down")}
+        return Called(
+            forward, i=nn.Linear(16, width), r=nn.Linear(width, 4), o=nn.Linear(width, 5),
+            tau=nn.Parameter(torch.ones(4)), **experts,
+        )  # fmt: skip
+
+    found = rules(build)
+    for name in ("up", "down"):
+        assert found[name].role == "hidden"
+        assert [power(found[name], q) for q in ("init_std", "epsilon")] == [-sp.Rational(1, 2), -1]
+    assert (found["r.weight"].role, found["tau"].role) == ("readout", "shared")
+
+
+def test_scores_are_divided_before_biases_are_added() -> None:
+    def build(width: int) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            q, k, v = (p.unflatten(2, (4, -1)).transpose(1, 2) for p in m.qkv(x).chunk(3, 2))
+            scores = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5 + m.bias
+            return m.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(2).mean(1))
+
+        return Called(
+            forward, qkv=nn.Linear(16, 3 * width), o=nn.Linear(width, 5),
+            bias=nn.Parameter(torch.zeros(4, 6, 6)),
+        )  # fmt: skip
+
+    found = rules(build, TOKENS)
+    (edit,) = found.edits
+    assert "scores of 'mul'" in edit and "1/sqrt(n)" in edit
+    assert power(found["bias"], "epsilon") == 0  # n channels of a head send 1/n each
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_recurrent_layers(kind: str) -> None:
+    made = {"gru": nn.GRU, "lstm": nn.LSTM}[kind]
+
+    def build(width: int) -> Any:
+        return Called(
+            lambda m, x: m.o(m.r(x)[0].mean(1)),
+            r=made(16, width, 2, batch_first=True, bidirectional=True),
+            o=nn.Linear(2 * width, 5),
+        )
+
+    found = rules(build, TOKENS)
+    roles = [found[f"r.weight_{k}"].role for k in ("ih_l0", "hh_l0", "ih_l1", "hh_l1_reverse")]
+    assert roles == ["input", "hidden", "hidden", "hidden"]
+
+
+def test_what_is_written_in_place_is_read_behind_it() -> None:
+    def build(width: int) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            h = m.i(x)
+            out = torch.zeros(len(x), 2, width)
+            out[:, 0], out[:, 1] = m.a(h), m.b(h)
+            out.mul_(m.gain)
+            return m.o(out.relu_().cumsum(1).mean(1))
+
+        wide = {k: nn.Linear(width, width) for k in "ab"}
+        gain = nn.Parameter(torch.ones(width))
+        return Called(forward, i=nn.Linear(16, width), o=nn.Linear(width, 5), gain=gain, **wide)
+
+    found = rules(build, optimizer="sgd")
+    assert [found[f"{k}.weight"].role for k in "ab"] == ["hidden", "hidden"]
+    assert (found["gain"].role, power(found["gain"])) == ("gain", 1)
+    assert power(found["i.bias"]) == 1  # its gradient is 1/n
+
+
+def test_a_first_matrix_may_be_the_last() -> None:
+    for optimizer, rate in (("sgd", 1), ("adamw", 0)):
+        found = rules(M.TiedAutoencoder, optimizer=optimizer)
+        assert [power(found["a.weight"], q) for q in ("init_std", "learning_rate")] == [0, rate]
+        assert any("by 1/n" in edit for edit in found.edits)
+
+
+# -- both ways agree -------------------------------------------------------------------------------
+
+BOTH = {
+    "mlp": (M.Perceptron, (FLAT,)),
+    "vit": (M.ViT, (IMAGE,)),
+    "llama": (M.Llama, (IDS,)),
+    "convolutions": (lambda w: M.Gated(w, True), (IMAGE,)),
+    "temperatures": (M.Temperatures, (TOKENS,)),
+}
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize(
+    ("optimizer", "alignment"),
+    [("sgd", "full"), ("adamw", "none"), ("adafactor", "full"), ("muon", "full")],
+)
+def test_programs_and_networks_agree(name: str, optimizer: str, alignment: str) -> None:
+    """Behind a stack, which networks do not have, a model is read as a program."""
+    build, inputs = BOTH[name]
+    settings = {"optimizer": optimizer, "alignment": alignment}
+    network = rules(build, *inputs, **settings)
+    program = rules(
+        lambda w: Called(lambda m, x: torch.stack([m.own(x)]).sum(0), own=build(w)),
+        *inputs,
+        **settings,
+    )
+    assert {f"own.{key}" for key in network.parameters} == set(program.parameters)
+    for key, rule in network.parameters.items():
+        assert dict(rule.exponents) == dict(program[f"own.{key}"].exponents), key
+
+
+# -- what has no rule ------------------------------------------------------------------------------
+
+
+def solved(width: int) -> Any:
+    def forward(m: Any, x: Any) -> Any:
+        h = torch.linalg.solve(3 * torch.eye(width), m.f(m.i(x)).T).T
+        return m.o(h) + m.aside(x)
+
+    return Called(
+        forward, i=nn.Linear(16, width), f=nn.Linear(width, width), o=nn.Linear(width, 5),
+        aside=nn.Linear(16, 5),
+    )  # fmt: skip
+
+
+def test_an_operation_without_a_rule_names_the_option() -> None:
+    with refused("'linalg_solve'.*unknown=\"heuristic\""):
+        rules(solved)
+    with refused("unknown"):
+        rules(solved, unknown="guess")
+
+
+def test_guesses_are_marked() -> None:
+    found = rules(solved, unknown="heuristic")
+    assert found["f.weight"].role == "hidden"
+    marked = {name for name, rule in found.parameters.items() if rule.guessed}
+    assert {"i.weight", "f.weight", "f.bias", "o.weight"} <= marked
+    assert not any(name.startswith("aside") for name in marked)
+    assert "hidden (heuristic)" in str(found)
+    assert any(one.kind == "heuristic" and one.node == "linalg_solve" for one in found.assumptions)
+    assert [one for one in found.to_dict()["parameters"] if one.get("guessed") == "linalg_solve"]
+    with pytest.warns(UserWarning, match=r"heuristic.*linalg_solve") as told:
+        found.param_groups(solved(128), lr=0.1)
+    assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rules(M.Perceptron).param_groups(M.Perceptron(128), lr=0.1)
+
+
+WITHOUT = {
+    "a maximum over the width": (
+        lambda w: Called(
+            lambda m, x: m.o(m.f(m.i(x).amax(1, keepdim=True))),
+            i=nn.Linear(16, w), f=nn.Linear(1, w), o=nn.Linear(w, 5),
+        ),
+        "'amax'.*grows.*unknown=",
+    ),
+    "weights that are computed": (
+        lambda w: nn.Sequential(
+            nn.utils.parametrizations.spectral_norm(nn.Linear(16, w)), nn.ReLU(), nn.Linear(w, 5)
+        ),
+        "'0'.*computed from parameters.*unknown=",
+    ),
+    "other numbers": (
+        lambda w: Called(
+            lambda m, x: m.o(F.leaky_relu(torch.stack([m.i(x), m.i(x)]).sum(0), 1 / w)),
+            i=nn.Linear(16, w), o=nn.Linear(w, 5),
+        ),
+        "'leaky_relu'.*in the base.*keep functions",
+    ),
+    "factors that are no power": (
+        lambda w: Called(
+            lambda m, x: m.o(torch.stack([m.i(x), m.i(x)]).sum(0) * (w + 1)),
+            i=nn.Linear(16, w), o=nn.Linear(w, 5),
+        ),
+        "'mul'.*no power",
+    ),
+    "rows with two roles": (
+        lambda w: Called(
+            lambda m, x: m.o(m.f(m.i(x))[:, :w].cumsum(0)) + m.p(m.f(m.i(x))[:, w:]),
+            i=nn.Linear(16, w), f=nn.Linear(w, w + 8), o=nn.Linear(w, 5), p=nn.Linear(8, 5),
+        ),
+        "'f.*two roles|'f.*several|rows of one matrix",
+    ),
+    "a loss over the width": (
+        lambda w: Called(
+            lambda m, x: F.mse_loss(m.i(x), torch.zeros(2, w)) , i=nn.Linear(16, w),
+        ),
+        "'mse_loss'.*grows with the width",
+    ),
+    "a parameter that nothing reads": (
+        lambda w: Called(
+            lambda m, x: m.o(torch.stack([m.i(x)]).sum(0)), i=nn.Linear(16, w), o=nn.Linear(w, 5),
+            lost=nn.Parameter(torch.randn(w)),
+        ),
+        "'lost'.*requires_grad_",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WITHOUT)
+def test_hypotheses_that_fail_are_named(what: str) -> None:
+    build, words = WITHOUT[what]
+    with refused(words):
+        rules(build)
+
+
+def test_lion_has_the_powers_of_adamw_and_no_epsilon() -> None:
+    lion, adamw = (rules(M.Mixture, optimizer=name) for name in ("lion", "adamw"))
+    for name, rule in adamw.parameters.items():
+        for quantity in ("init_std", "learning_rate", "weight_decay"):
+            assert lion[name].exponents[quantity] == rule.exponents[quantity]
+    assert lion["o.weight"].to_dict()["epsilon"] is None
+    assert "eps" not in lion.param_groups(M.Mixture(128), lr=0.1)[0]
+    with refused("Lion.*optimizer='adamw'"):
+        kc.trained_coordinates(M.Perceptron, X, Y, 1e-3, (32, 64), "lion", steps=1, seeds=2)
+
+
+def lion_change(width: int, by: bool) -> float:
+    """By how much five steps of Lion change the second layer."""
+    torch.manual_seed(0)
+    model = M.Perceptron(width)
+    groups: Any = [{"params": list(model.parameters()), "lr": 1e-3}]
+    if by:
+        found = kc.transfer(model, FLAT, base=M.Perceptron(64), optimizer="lion")
+        found.rescale(model)
+        groups = found.param_groups(model, lr=1e-3)
+    torch.nn.init.zeros_(model.o.weight)
+    before = model.f(torch.relu(model.i(X))).detach()
+    moments = {p: torch.zeros_like(p) for p in model.parameters()}
+    for _ in range(5):
+        model.zero_grad()
+        F.cross_entropy(model(X), Y).backward()
+        with torch.no_grad():
+            for group in groups:
+                for p in group["params"]:
+                    p -= group["lr"] * torch.sign(0.9 * moments[p] + 0.1 * p.grad)
+                    moments[p].mul_(0.99).add_(p.grad, alpha=0.01)
+    return float((model.f(torch.relu(model.i(X))) - before).detach().square().mean().sqrt())
+
+
+def test_lion_changes_features_alike() -> None:
+    slopes = [
+        np.log(lion_change(512, by) / lion_change(128, by)) / np.log(4) for by in (True, False)
+    ]
+    assert abs(slopes[0]) < 0.08 and slopes[1] > 0.4, slopes
+
+
+# -- training --------------------------------------------------------------------------------------
+
+X, Y = torch.randn(32, 16, generator=G), torch.randint(0, 5, (32,), generator=G)
+WORDS = torch.randint(0, 50, (8, 8), generator=G)
+PICTURES, TARGETS = (torch.randn(8, 3, 8, 8, generator=G) for _ in range(2))
+TRAINED = {
+    "swish": (lambda w: M.Perceptron(w, M.Swish()), X, Y, 0.08),
+    "maxout": (M.Maxout, X, Y, 0.08),
+    "LSTM": (M.Recurrent, WORDS, WORDS, 0.12),
+    "U-Net": (M.UNet, PICTURES, TARGETS, 0.08),
+    "super-resolution": (M.SuperResolution, PICTURES, torch.randn(8, 3, 16, 16), 0.08),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.1), ("adamw", 3e-3)])
+def test_activations_change_alike_at_all_widths(name: str, optimizer: str, lr: float) -> None:
+    build, x, y, slack = TRAINED[name]
+    by, plain = (
+        kc.trained_coordinates(
+            build, x, y, lr, (64, 128, 256), optimizer, seeds=2, standard=standard
+        )
+        for standard in (False, True)
+    )
+    slopes = [max(abs(one) for one, _ in found.slopes.values()) for found in (by, plain)]
+    assert slopes[0] <= slack
+    assert slopes[1] >= 0.3 > slopes[0]
+
+
+def test_the_changes_of_a_small_family() -> None:
+    found = kc.trained_coordinates(
+        lambda w: M.Perceptron(w, M.Swish()), X, Y, 3e-3, (64, 256), steps=5, seeds=2
+    )
+    assert max(abs(one) for one, _ in found.slopes.values()) < 0.12
+    assert np.isfinite(found.losses).all()
