@@ -171,7 +171,7 @@ def killed(write, path):
     write(path)
 
 found = {}
-for kind in ("network", "export", "report", "plot", "checkpoint"):
+for kind in ("network", "export", "report", "plot"):
     name, write = WRITERS[kind]
     for way in (limited, killed):
         place = folder / f"{kind}-{way.__name__}"
@@ -201,7 +201,7 @@ def test_a_full_disk_and_a_killed_process(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 10
+    assert len(found) == 8
     for place, (code, intact, entries) in found.items():
         assert intact, place
         assert (

@@ -199,7 +199,7 @@ def collected(expr: sp.Expr) -> sp.Expr:
 
 def _is_value(factor: sp.Expr) -> bool:
     """Whether a factor of a term is a cosine, a tangent or a local map of them."""
-    base = factor.base if isinstance(factor, sp.Pow) else factor
+    base, _ = factor.as_base_exp()
     name = str(base.func) if isinstance(base, AppliedUndef) else getattr(base, "name", "")
     return _VALUE.fullmatch(name) is not None
 

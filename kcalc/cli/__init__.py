@@ -82,10 +82,14 @@ def _status(arguments: Sequence[str] | None) -> int:
             return call(options["run"], options) or 0
     except FreshnessError as error:
         return _refused(
-            spoken(str(error) if "assume_independent" in known else error.message, known)
+            spoken(
+                str(error) if "assume_independent" in known else error.message,
+                known,
+                error.remedies,
+            )
         )
     except KcalcError as error:
-        return _refused(spoken(str(error), known))
+        return _refused(spoken(str(error), known, error.remedies))
     finally:
         if sys.stdout is not None:  # None where it is closed
             sys.stdout.flush()

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from ..foundation.errors import glimpse
+from ..foundation.errors import Remedy, glimpse
 
 Options = Mapping[str, argparse.Action]  # {name of the value: option of the command}
 
@@ -51,8 +51,14 @@ def not_known(kind: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {kind} {glimpse(name)}; choose one of {', '.join(names)}"
 
 
-def spoken(text: str, options: Options) -> str:
-    """An error's text in which options of the command replace Python calls and keywords."""
+def spoken(text: str, options: Options, remedies: Iterable[Remedy] = ()) -> str:
+    """An error's text in which options of the command replace Python calls and keywords.
+
+    A remedy with options that this command does not have becomes a call of ``kcalc shape``.
+    """
+    for remedy in remedies:
+        if not remedy.options.keys() <= options.keys():
+            text = text.replace(str(remedy), f"try {_shaped(remedy)}")
     for call, name in METHODS.items():
         if name in options:
             text = text.replace(call, options[name].option_strings[-1])
@@ -61,6 +67,15 @@ def spoken(text: str, options: Options) -> str:
     if "input" in options:
         text = READ.sub(_input, text).replace(WHOLE, "give --ids SIZES")
     return TWICE.sub(r"\1", KEYWORD.sub(lambda match: _option(match, options), text))
+
+
+def _shaped(remedy: Remedy) -> str:
+    """A remedy as ``kcalc shape --method dks --zeta 3``."""
+    words = [f"kcalc shape --method {remedy.method}"]
+    for name, value in remedy.options.items():
+        flag = "--" + name.replace("_", "-")
+        words.append(flag if value is True else f"{flag} {value}")
+    return " ".join(words)
 
 
 def _input(call: re.Match[str]) -> str:
@@ -87,12 +102,9 @@ def _option(match: re.Match[str], options: Options) -> str:
         return f"{flag} {action.metavar or name.upper()}"
     if value == "None":
         with suppress(Exception):
-            return (
-                f"{flag} none"
-                if callable(action.type) and action.type("none") is None
-                else match[0]
-            )
-        return match[0]
+            if callable(action.type) and action.type("none") is None:
+                return f"{flag} none"
+        return f"no {flag}"
     return f"{flag} {value.strip(chr(39) + chr(34))}"
 
 

@@ -180,7 +180,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "slope of ReLU": (
         lambda: kc.shape(stack(2, 64, 2, "relu"), method="edge", tokens=8),
         r"token slope = 1 is unreachable at stream growth = 2: it is 0\.\d+ with "
-        r"only attention branches and 1 with only MLP branches; mlp='dks' with zeta=1.2 reaches it",
+        r"only attention branches and 1 with only MLP branches; "
+        r"steeper MLPs may reach it: mlp='dks' with zeta=2",
     ),
     "growth below 1": (
         lambda: kc.shape(stack(2, 64, 2), method="edge", tokens=8, growth=0.5),

@@ -81,8 +81,7 @@ def measure(paths: list[str], processes: int) -> dict[str, float]:
             "--run-slow",
             "--every",
             "40",
-            "--durations-to",
-            folder,
+            f"--durations-to={folder}",
             "-p",
             "no:cacheprovider",
         ]
