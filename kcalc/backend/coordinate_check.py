@@ -48,6 +48,20 @@ class CoordinateCheck(Shown):
         """Whether the measured power differs significantly from the expected one.
 
         The difference is significant above ``errors`` standard errors plus ``slack``.
+
+        Parameters
+        ----------
+        node
+            The label of a node.
+        errors
+            The number of standard errors.
+        slack
+            The deviation that finite width may cause.
+
+        Returns
+        -------
+        bool
+
         """
         if not is_key(node, self.expected):
             raise unknown("Affine node", node, map(str, self.expected))
@@ -106,12 +120,36 @@ def coordinate_check(
 ) -> CoordinateCheck:
     """Measure how coordinates grow with width at initialisation.
 
-    Parameters: ``network`` leaves the widths of hidden layers open. Its inputs have the channels of
-    the example ``x``, and its output nodes ``outputs`` channels, at every width. ``options`` are
-    passed to
-    :func:`kcalc.to_jax`. Raises: KcalcError for fewer than two widths or draws, networks without an
-    open width or with BatchNorm, and coordinates that are 0 or not finite (because of the data or
-    the weights).
+    Parameters
+    ----------
+    network
+        Leaves the widths of hidden layers open. Its inputs have the channels of the example ``x``,
+        and its output nodes ``outputs`` channels, at every width.
+    x
+        Example inputs, (batch, ..., channels).
+    outputs
+        The number of channels of every output node.
+    parameterization
+        "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``.
+    widths
+        The widths to measure, at least two.
+    draws
+        The number of random networks per width, at least two.
+    key
+        A JAX random key or an integer.
+    **options
+        Passed to :func:`kcalc.to_jax`.
+
+    Returns
+    -------
+    CoordinateCheck
+
+    Raises
+    ------
+    KcalcError
+        For fewer than two widths or draws, networks without an open width or with BatchNorm, and
+        coordinates that are 0 or not finite (because of the data or the weights).
+
     """
     jax = imported("jax")
     require_network(network)

@@ -82,11 +82,31 @@ class Gradients(Shown, Approximable):
         return max(values) / min(values) if values else float("nan")
 
     def plot(self, ax: Axes | None = None, **line: Any) -> Axes:
-        """Draw the values over the network's nodes in order, on a logarithmic scale."""
+        """Draw the values over the network's nodes in order, on a logarithmic scale.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        **line
+            Further options of the line, passed to matplotlib.
+
+        Returns
+        -------
+        Axes
+
+        """
         return DRAWINGS["Gradients"](self, ax=ax, **line)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "output": str(self.output),
             **{name: {str(k): v for k, v in table.items()} for name, table in self._tables.items()},
@@ -143,21 +163,44 @@ def gradients(
 ) -> Gradients:
     """Mean squared gradients at every node of a network, at initialisation and infinite width.
 
-    ``q``: the mean square of the inputs, a number or {input: number}; ``output``: the output,
-    required if there are several. Gradients through BatchNorm need a large batch,
-    ``kc.large_batch(net)``: at nodes, they are the gradients of one example's output with respect
-    to its own features; at weights, through all examples of the batch. If branches share weights or
-    activations are fused, only Affine layers and inputs are reported. ``tokens``, ``token_cosine``:
-    the tokens of an input, for networks with attention, as in :func:`kcalc.c_map`. ``tokens`` may
-    also be an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (T,) or (N,
-    T), or inputs (N, T, features). Attention is sampled for such tokens, for attention that
-    distinguishes tokens (causal masks, rotary embeddings, ALiBi, sinusoidal positions), and if
-    ``sampling`` is given, a
-    :class:`kcalc.Sampling`, attention is sampled.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    q
+        The mean square of the inputs, a number or {input: number}.
+    output
+        The output, required if there are several. Gradients through BatchNorm need a large batch,
+        ``kc.large_batch(net)``: at nodes, they are the gradients of one example's output with
+        respect to its own features; at weights, through all examples of the batch. If branches
+        share weights or activations are fused, only Affine layers and inputs are reported.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+    tokens
+        May also be an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (T,)
+        or (N, T), or inputs (N, T, features). Attention is sampled for such tokens, for attention
+        that distinguishes tokens (causal masks, rotary embeddings, ALiBi, sinusoidal positions),
+        and if ``sampling`` is given, a :class:`kcalc.Sampling`, attention is sampled.
+    tokens, token_cosine
+        The tokens of an input, for networks with attention, as in :func:`kcalc.c_map`.
+    sampling
+        How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
+        exists.
 
-    Returns: a :class:`Gradients`, or a :class:`SampledGradients` if attention is sampled. Raises:
-    KcalcError for bad q, an unknown output, activations that jump, and if the kernel calculus does
-    not apply. [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
+    Returns
+    -------
+    Gradients
+        A :class:`Gradients`, or a :class:`SampledGradients` if attention is sampled.
+
+    Raises
+    ------
+    KcalcError
+        For bad q, an unknown output, activations that jump, and if the kernel calculus does not
+        apply.
+
+    References
+    ----------
+    [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
 
     Examples
     --------

@@ -145,6 +145,18 @@ class Regime(Shown):
         """Draw the layers' ratios, measured and predicted.
 
         See :func:`kcalc.plotting.kernels.layer_profile`.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        **line
+            Further options of the line, passed to matplotlib.
+
+        Returns
+        -------
+        Axes
+
         """
         return DRAWINGS["Regime"]({self.kind: self}, ax=ax, **line)
 

@@ -75,16 +75,29 @@ def tied_readout(
 ) -> TiedReadout:
     """The logits of a readout tied to an embedding, for the network's output.
 
-    ``network`` ends in the input of the readout, as in :func:`kcalc.architectures.gpt2`, or in a
-    readout that was read as tied from a model. ``embedding``: the Embedding node, required if there
-    are several. ``tokens``, ``token_cosine``, ``sampling``: as in :func:`kcalc.node_values`; one
-    sequence. If attention is sampled, the result has no error estimates: it uses 8 draws in 6
-    chains unless ``sampling`` gives other numbers, and ``error=`` and ``seconds=`` raise an error.
-    Compare two seeds to estimate errors.
+    Parameters
+    ----------
+    network
+        Ends in the input of the readout, as in :func:`kcalc.architectures.gpt2`, or in a readout
+        that was read as tied from a model.
+    embedding
+        The Embedding node, required if there are several.
+    tokens, token_cosine, sampling
+        As in :func:`kcalc.node_values`; one sequence. If attention is sampled, the result has no
+        error estimates: it uses 8 draws in 6 chains unless ``sampling`` gives other numbers, and
+        ``error=`` and ``seconds=`` raise an error. Compare two seeds to estimate errors.
 
-    Returns: a :class:`TiedReadout`. Raises: KcalcError for networks without an Embedding or with
-    several outputs, and if the embedding passes through a layer other than a sum, a norm, or new
-    weights.
+    Returns
+    -------
+    TiedReadout
+        A :class:`TiedReadout`.
+
+    Raises
+    ------
+    KcalcError
+        For networks without an Embedding or with several outputs, and if the embedding passes
+        through a layer other than a sum, a norm, or new weights.
+
     """
     require_network(network)
     table = _chosen(network, embedding)

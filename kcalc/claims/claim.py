@@ -108,7 +108,14 @@ class Evidence:
         object.__setattr__(self, "data", plain)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "about": self.about,
             "method": str(self.method),
@@ -180,7 +187,14 @@ class Claim(Shown):
         return self.printed is not None or self.caveat is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """The claim as plain data, without its check."""
+        """The claim as plain data, without its check.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         names = (
             "id",
             "paper",
@@ -274,11 +288,27 @@ class Paper:
     ) -> Callable[[Check], Check]:
         """Register the decorated function as the check of a claim.
 
-        ``more``: ``printed``, ``caveat``, ``hypotheses`` and ``may_stay_open`` as for
-        :class:`Claim`. Without ``statement`` the docstring of the function is the statement, and
-        its paragraphs that begin with "Printed:", "But:" and "Under:" are the printed form, the
-        caveat and the hypotheses. The expected verdict is CORRECTED with a printed form, CAVEAT
-        with a caveat, otherwise ``expected``.
+        Parameters
+        ----------
+        id
+            The identifier of the claim.
+        place
+            The section, equation or table.
+        statement
+            The statement, LaTeX in text; None takes the docstring.
+        expected
+            The verdict that the check must reach.
+        **more
+            ``printed``, ``caveat``, ``hypotheses`` and ``may_stay_open`` as for :class:`Claim`.
+            Without ``statement`` the docstring of the function is the statement, and its paragraphs
+            that begin with "Printed:", "But:" and "Under:" are the printed form, the caveat and the
+            hypotheses. The expected verdict is CORRECTED with a printed form, CAVEAT with a caveat,
+            otherwise ``expected``.
+
+        Returns
+        -------
+        Callable[[Check], Check]
+
         """
 
         def register(check: Check) -> Check:
@@ -294,7 +324,20 @@ class Paper:
         return register
 
     def undecidable(self, id: str, place: str, statement: str, reason: str) -> None:
-        """Register a claim that cannot be decided here, such as the result of an experiment."""
+        """Register a claim that cannot be decided here, such as the result of an experiment.
+
+        Parameters
+        ----------
+        id
+            The identifier of the claim.
+        place
+            The section, equation or table.
+        statement
+            The statement, LaTeX in text.
+        reason
+            The reason, in one sentence.
+
+        """
         self._add(Claim(id, self.name, place, statement, Verdict.NOT_DECIDABLE, reason=reason))
 
     def _add(self, claim: Claim) -> None:

@@ -31,8 +31,20 @@ class Erratum:
 def errata(paper: str | Paper | Iterable[str | Paper] | None = None) -> tuple[Erratum, ...]:
     """The slips of the copies, in the order of the papers.
 
-    ``paper``: one paper ("dks", "tat", "scaling", "gradient", "skips"), several, or None for all.
-    Raises: KcalcError for an unknown paper, or an empty list.
+    Parameters
+    ----------
+    paper
+        One paper ("dks", "tat", "scaling", "gradient", "skips"), several, or None for all.
+
+    Returns
+    -------
+    tuple[Erratum, ...]
+
+    Raises
+    ------
+    KcalcError
+        For an unknown paper, or an empty list.
+
     """
     asked = wanted_papers(paper)
     wanted = {one.name if isinstance(one, Paper) else one for one in asked}

@@ -87,6 +87,11 @@ class Report(Keyed[Finding], Tabled):
         """Every claim with statement, printed form or caveat, verdict and evidence.
 
         Then the summary.
+
+        Returns
+        -------
+        str
+
         """
         return "\n\n".join([*map(_detailed, self.findings), self.summary])
 
@@ -114,7 +119,14 @@ class Report(Keyed[Finding], Tabled):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, schema kcalc.claims/2."""
+        """Plain data, schema kcalc.claims/2.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         from .. import __version__
 
         return {
@@ -130,7 +142,13 @@ class Report(Keyed[Finding], Tabled):
         }
 
     def to_html(self) -> str:
-        """The report as a single HTML page that works offline."""
+        """The report as a single HTML page that works offline.
+
+        Returns
+        -------
+        str
+
+        """
         return page(self)
 
     def _repr_html_(self) -> str:
@@ -167,7 +185,18 @@ def _detailed(finding: Finding) -> str:
 
 
 def errata_text(rows: Iterable[Erratum]) -> str:
-    """Errata as text for a terminal, by paper."""
+    """Errata as text for a terminal, by paper.
+
+    Parameters
+    ----------
+    rows
+        The errata to print.
+
+    Returns
+    -------
+    str
+
+    """
     chosen = tuple(rows)
     parts = []
     for paper in papers():

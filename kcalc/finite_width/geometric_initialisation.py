@@ -85,12 +85,30 @@ class GeometricShaping(Shaping):
         return values
 
     def plot(self, ax: Axes | None = None) -> Figure:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Draw gamma of all weights before and after, on one panel; returns the figure."""
+        """Draw gamma of all weights before and after, on one panel; returns the figure.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Figure
+
+        """
         drawn = DRAWINGS["GeometricShaping"]
         return drawn({"before": self.before, "geometric": self.scaling}, ax=ax).figure
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return super().to_dict() | {
             "weights": {
                 str(node): weight.to_dict() for node, weight in self.scaling.weights.items()
@@ -154,16 +172,38 @@ def geometric(
     multiplied by sqrt(zeta_here/zeta) and the multiplier by the inverse root. Sums keep their
     weights.
 
-    ``features``, ``image_shape``: as for ``kc.scaling``. ``typical``: k_typ, the most frequent side
-    by default. ``input_scaling``: multiply inputs of mean square ``input_moment`` so that E[x_0^2]
-    = 1/(k_0 sqrt n_0), where the first weights and their biases have the same scaling [sec. 8.1].
-    ``output_std``: multiply the output to give it this root mean square according to the calculus
-    [sec. 7]. ``balance``: "gamma", or "nu", the ratio E[gW^2]/E[W^2] including the correlations
-    from mean pooling, which make the two differ.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    features, image_shape
+        As for ``kc.scaling``.
+    typical
+        K_typ, the most frequent side by default.
+    input_moment
+        The mean square of the inputs.
+    input_scaling
+        Multiply inputs of mean square ``input_moment`` so that E[x_0^2] = 1/(k_0 sqrt n_0), where
+        the first weights and their biases have the same scaling [sec. 8.1].
+    output_std
+        Multiply the output to give it this root mean square according to the calculus [sec. 7].
+    balance
+        "gamma", or "nu", the ratio E[gW^2]/E[W^2] including the correlations from mean pooling,
+        which make the two differ.
 
-    Returns: a :class:`GeometricShaping`. Raises: KcalcError for networks that cannot be shaped,
-    activations that are not positively homogeneous, missing widths and images, and the errors of
-    the scaling calculus.
+    Returns
+    -------
+    GeometricShaping
+        A :class:`GeometricShaping`.
+
+    Raises
+    ------
+    KcalcError
+        For networks that cannot be shaped, activations that are not positively homogeneous, missing
+        widths and images, and the errors of the scaling calculus.
+
     """
     choice(balance, "balance of geometric initialisation", ("gamma", "nu"))
     input_scaling = truth(input_scaling, "input_scaling")

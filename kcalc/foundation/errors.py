@@ -59,19 +59,53 @@ class KcalcError(ValueError):
     _advice: tuple[Advice, ...] = ()
 
     def at(self, node: Hashable) -> Self:
-        """The same error with a node; an error that already has a node keeps it."""
+        """The same error with a node; an error that already has a node keeps it.
+
+        Parameters
+        ----------
+        node
+            The label of a node.
+
+        Returns
+        -------
+        Self
+
+        """
         self.node = node if self.node is None else self.node
         return self
 
     def advising(self, *remedies: Advice, joint: str = "; ", then: str = "") -> Self:
-        """The error with remedies after its text, and ``then`` after them."""
+        """The error with remedies after its text, and ``then`` after them.
+
+        Parameters
+        ----------
+        *remedies
+            The remedies, in the order to print them.
+        joint
+            The text between remedies.
+        then
+            The text after them.
+
+        Returns
+        -------
+        Self
+
+        """
         self._parts = (str(self), joint, then)
         return self._said(remedies)
 
     def keeping(self, serves: Callable[[Remedy], Remedy | None]) -> Self:
         """The error without the remedies that ``serves`` rejects.
 
-        ``serves`` may also complete some.
+        Parameters
+        ----------
+        serves
+            May also complete some.
+
+        Returns
+        -------
+        Self
+
         """
         kept: list[Advice] = []
         for advice in self._advice:

@@ -109,7 +109,20 @@ class Reading(Tabled):
     def cut(self, nodes: Iterable[Node]) -> tuple[Network, ...]:
         """Return the connected parts of the network without some nodes, which become inputs.
 
-        Raises: KcalcError for a node that does not exist.
+        Parameters
+        ----------
+        nodes
+            The nodes of the part.
+
+        Returns
+        -------
+        tuple[Network, ...]
+
+        Raises
+        ------
+        KcalcError
+            For a node that does not exist.
+
         """
         taken = items(nodes, "nodes")
         for node in taken:  # before making a set of them: something unhashable is not a node
@@ -165,7 +178,14 @@ class Reading(Tabled):
         return sorted(self.notes, key=lambda note: -order.index(note.level))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the reading as plain data: the network's document, fidelity by node, and notes."""
+        """Return the reading as plain data: the network's document, fidelity by node, and notes.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         from .json_format import network_to_dict
 
         return {

@@ -241,10 +241,6 @@ def shape(
 
     The constants belong to its activations or its weights.
 
-    ``activation``: replaces every activation; None keeps the present ones. ``method``: a name
-    below. The other options are targets of the methods. A target that the method does not accept
-    raises an error:
-
     - ``"dks"``: ``zeta=1.5`` bounds the slopes of all subnetworks' C maps at 1;
       ``subnetworks="strict"`` or ``"forward"``; ``q_slope=1``, another value, ``"minimize"`` or
       None (no condition); ``free_slope=True`` also adjusts the negative slope of leaky_relu;
@@ -288,9 +284,28 @@ def shape(
     output), and nodes where a hypothesis of the method fails. kcalc then shapes every connected
     part around them by its own slopes, as if its inputs had q = 1, and leaves the rest unchanged.
 
-    Returns: a :class:`Shaping`, or a :class:`RegionalShaping` for a reading with nodes left
-    unchanged. Raises: KcalcError for an unknown method or target, and the errors of the method (for
-    a reading, only if nothing can be shaped).
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        Replaces every activation; None keeps the present ones.
+    method
+        A name below. The other options are targets of the methods. A target that the method does
+        not accept raises an error.
+    **targets
+        The targets and options of the method.
+
+    Returns
+    -------
+    Shaping | RegionalShaping
+        A :class:`Shaping`, or a :class:`RegionalShaping` for a reading with nodes left unchanged.
+
+    Raises
+    ------
+    KcalcError
+        For an unknown method or target, and the errors of the method (for a reading, only if
+        nothing can be shaped).
 
     Examples
     --------
@@ -333,8 +348,20 @@ def shape(
 def works(remedy: Remedy, network: Network | Reading, activation: Any = None) -> bool:
     """Whether a remedy suggested by an error shapes the network; this tries it.
 
-    ``remedy``: one of the ``remedies`` of an error. False for one with a target that only you know
-    (``...``), such as the cosines between tokens.
+    Parameters
+    ----------
+    remedy
+        One of the ``remedies`` of an error. False for one with a target that only you know
+        (``...``), such as the cosines between tokens.
+    network
+        The :class:`kcalc.Network`.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+
+    Returns
+    -------
+    bool
+
     """
     if any(value is ... for value in remedy.options.values()):
         return False

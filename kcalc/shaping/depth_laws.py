@@ -157,14 +157,29 @@ def depth_laws(
 ) -> DepthLaws:
     """The laws of infinitely many copies of a block.
 
-    ``block``: a network with one input and one output, or one that repeats a block. ``tokens``: the
-    number of tokens of an input, for blocks with attention over exchangeable tokens.
-    ``token_cosine``: the initial cosine of two tokens (without tokens, of two inputs). ``q``: their
-    initial mean square. Both select the limit if there are several.
+    Parameters
+    ----------
+    block
+        A network with one input and one output, or one that repeats a block.
+    tokens
+        The number of tokens of an input, for blocks with attention over exchangeable tokens.
+    token_cosine
+        The initial cosine of two tokens (without tokens, of two inputs).
+    q
+        Their initial mean square. Both select the limit if there are several.
 
-    Returns: a :class:`DepthLaws`. Raises: KcalcError for networks with several inputs or outputs
-    that repeat no block, for attention that distinguishes tokens, for streams that follow none of
-    the laws, and as :func:`kcalc.node_values` does.
+    Returns
+    -------
+    DepthLaws
+        A :class:`DepthLaws`.
+
+    Raises
+    ------
+    KcalcError
+        For networks with several inputs or outputs that repeat no block, for attention that
+        distinguishes tokens, for streams that follow none of the laws, and as
+        :func:`kcalc.node_values` does.
+
     """
     found = _Block(repeated_block(block), tokens)
     given = read_tokens(tokens, token_cosine if tokens is not None else None)

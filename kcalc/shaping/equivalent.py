@@ -86,6 +86,12 @@ class EquivalentParameters(Shown):
 
         They contain the changes of all Affine layers, a description of the edits, and the
         assumptions.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
         """
         return {
             "affine": plain(self.affine),
@@ -105,10 +111,22 @@ class EquivalentParameters(Shown):
     ) -> dict[Node, tuple[np.ndarray, np.ndarray | None]]:
         """The changed {Affine node: (W, b)} of the plain network.
 
-        ``parameters``: {every Affine node: (W, b)} of the given network; W of shape (out, in), or
-        (out, in per group, *kernel) for a convolution; b of shape (out,), or None. The bias is None
-        if there was none and none is needed. Raises: KcalcError for missing or unknown nodes and
-        for wrong shapes.
+        Parameters
+        ----------
+        parameters
+            {every Affine node: (W, b)} of the given network; W of shape (out, in), or (out, in per
+            group, *kernel) for a convolution; b of shape (out,), or None. The bias is None if there
+            was none and none is needed.
+
+        Returns
+        -------
+        dict[Node, tuple[np.ndarray, np.ndarray | None]]
+
+        Raises
+        ------
+        KcalcError
+            For missing or unknown nodes and for wrong shapes.
+
         """
         for node in mapping(parameters, "parameters"):
             if not is_key(node, self.affine):
@@ -138,9 +156,25 @@ def equivalent_parameters(
     have padding "valid" or "circular" (or a kernel of 1). With ``border="interior"``, the networks
     agree only away from the border, as ``assumptions`` says.
 
-    Returns: an :class:`EquivalentParameters`. Raises: KcalcError naming the node if absorption is
-    impossible and the reason: an activation that reads an input, a Sum read by several activations
-    with different constants, or an Affine without bias.
+    Parameters
+    ----------
+    shaping
+        A :class:`Shaping`, or a network of transformed activations.
+    border
+        "refuse" or "interior".
+
+    Returns
+    -------
+    EquivalentParameters
+        An :class:`EquivalentParameters`.
+
+    Raises
+    ------
+    KcalcError
+        With a message naming the node if absorption is impossible and the reason: an activation
+        that reads an input, a Sum read by several activations with different constants, or an
+        Affine without bias.
+
     """
     network = shaping.network if isinstance(shaping, Shaping) else shaping
     if not isinstance(network, Network):

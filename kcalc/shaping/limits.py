@@ -73,9 +73,26 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     App. C] Opposite inputs, c = -1, may stay so (odd maps) or become equal (even maps).
 
     The input of the block is treated as fresh, like the output of another block, so a block may
-    begin with an activation or end in one. Raises: KcalcError for several inputs or outputs; for
-    blocks whose output is not fresh (an activation at both ends, or sums of activations without an
-    Affine after them); for bad q; and if q values diverge, vanish, alternate or never settle.
+    begin with an activation or end in one.
+
+    Parameters
+    ----------
+    block
+        A network with one input and one output, as ``kc.chain`` builds it.
+    q
+        The mean square of the inputs, > 0.
+
+    Returns
+    -------
+    DepthLimit
+
+    Raises
+    ------
+    KcalcError
+        For several inputs or outputs; for blocks whose output is not fresh (an activation at both
+        ends, or sums of activations without an Affine after them); for bad q; and if q values
+        diverge, vanish, alternate or never settle.
+
     """
     if not isinstance(block, Network):
         raise KcalcError(f"depth_limit needs a kcalc.Network, got {type(block).__name__}")

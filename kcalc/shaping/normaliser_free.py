@@ -78,7 +78,14 @@ class NormaliserFree(Shaping):
         return out
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with a versioned schema."""
+        """Everything as plain data, with a versioned schema.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         blocks = {
             str(node): {"beta": beta, "variance": self.variances[node]}
             for node, beta in self.betas.items()
@@ -129,19 +136,39 @@ def normaliser_free(
 
     Exact ``gamma = 1/sqrt(Var phi(x))`` per activation, x ~ N(0, 1), and ``beta`` per block.
 
-    ``alpha`` > 0 is the strength of the residual branches. ``standardise=True`` gives every Affine
-    standardised weights, with mean 0 over the fan-in. The mean of the activations then drops out,
-    C(0) = 0 after every layer, and q = 1 before every activation. ``False`` uses ``gamma = 1/sqrt(E
-    phi(x)^2)`` and leaves the weights unchanged; no Sum may then add several activations with
-    nonzero means. Normalisation layers are removed; the weights of residual sums (see
-    :func:`kcalc.shaping.residual_blocks`) are replaced, other sums must be normalised.
-
     An output that ends in activations, without an Affine after them, keeps their means: its q is
     not 1, and an assumption says so.
 
-    Returns: a NormaliserFree. Raises: KcalcError for alpha <= 0, activations that are linear,
-    constant or jump, depthwise convolutions with ``standardise=True``, without it sums of addends
-    whose channel means are not 0, and networks that cannot be shaped.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    alpha
+        > 0 is the strength of the residual branches.
+    standardise
+        ``True`` gives every Affine standardised weights, with mean 0 over the fan-in. The mean of
+        the activations then drops out, C(0) = 0 after every layer, and q = 1 before every
+        activation. ``False`` uses ``gamma = 1/sqrt(E phi(x)^2)`` and leaves the weights unchanged;
+        no Sum may then add several activations with nonzero means. Normalisation layers are
+        removed; the weights of residual sums (see :func:`kcalc.shaping.residual_blocks`) are
+        replaced, other sums must be normalised.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+
+    Returns
+    -------
+    NormaliserFree
+        A NormaliserFree.
+
+    Raises
+    ------
+    KcalcError
+        For alpha <= 0, activations that are linear, constant or jump, depthwise convolutions with
+        ``standardise=True``, without it sums of addends whose channel means are not 0, and networks
+        that cannot be shaped.
+
     """
     refusal = "alpha is the strength of the residual branches and must be a number > 0"
     strength = number_within(alpha, "alpha", lambda a: a > 0, refusal)

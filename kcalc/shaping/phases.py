@@ -72,7 +72,14 @@ class PhaseDiagram(Shown):
         return (Assumption("network", text, "convention"),)
 
     def to_dict(self) -> dict[str, Any]:
-        """The grid and the arrays as nested lists; values that are not finite become None."""
+        """The grid and the arrays as nested lists; values that are not finite become None.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         names = ("sigma_w", "sigma_b", "q", "chi", "c", "rate", "depth")
         return {
             "activation": self.activation.name,
@@ -118,7 +125,16 @@ class PhaseDiagram(Shown):
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw log10 of the depth scale in colour, and the edge of chaos as a line.
 
-        Returns: the Axes.
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+            The Axes.
+
         """
         return DRAWINGS["PhaseDiagram"](self, ax)
 
@@ -129,10 +145,24 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
     Layers are h -> sigma_w W phi(h) + sigma_b b, starting from q = 1, with the limits of
     :func:`kcalc.depth_limit`.
 
-    ``sigma_w``, ``sigma_b``: increasing arrays (default .5 to 3, and 0 to 1). q and chi have a
-    relative error of about 1e-12 (for q, 1e-12 divided by |1 - Q'(q)| if the slope Q' of its map is
-    near 1). c and rate, where they differ from 1 and chi, have an error of about 1e-7. Raises:
-    KcalcError for other arrays, and for activations that are linear or discontinuous.
+    Parameters
+    ----------
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    sigma_w, sigma_b
+        Increasing arrays (default .5 to 3, and 0 to 1). q and chi have a relative error of about
+        1e-12 (for q, 1e-12 divided by |1 - Q'(q)| if the slope Q' of its map is near 1). c and
+        rate, where they differ from 1 and chi, have an error of about 1e-7.
+
+    Returns
+    -------
+    PhaseDiagram
+
+    Raises
+    ------
+    KcalcError
+        For other arrays, and for activations that are linear or discontinuous.
+
     """
     phi = resolve(activation)
     check_shapeable(phi)

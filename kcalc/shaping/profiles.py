@@ -94,12 +94,28 @@ class DepthProfile(Tabled, Approximable):
     def plot(self, ax: Sequence[Axes] | None = None) -> Figure:
         """Draw sizes, cosines, scores and gradients over the blocks, in two to four panels.
 
-        ``ax``: as many Axes; None: those of a new figure. Returns: the figure.
+        Parameters
+        ----------
+        ax
+            As many Axes; None: those of a new figure.
+
+        Returns
+        -------
+        Figure
+            The figure.
+
         """
         return DRAWINGS["DepthProfile"](self, ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """All results as plain data; values that are not finite become None."""
+        """All results as plain data; values that are not finite become None.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         errors = {f"{name}_error": array for name, array in self.errors.items()}
         return plain(
             {"nodes": self.nodes, **self.columns, **errors, "assumptions": self.assumptions}
@@ -156,12 +172,32 @@ def depth_profile(
     Blocks are the repeated pieces of the trunk, and pieces that end in a residual sum; attention
     and its MLP are one block. A network without blocks uses the nodes on all paths.
 
-    ``c``: cosines of two inputs, a number or an array; ``q``: their mean square. ``tokens``,
-    ``token_cosine``, ``sampling``: as in :func:`kcalc.node_values`; if attention is sampled, values
-    have standard errors and ``c`` must be one number. ``output``: the output whose gradients are
-    taken, required if there are several. ``backward=False``: no gradients.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    c
+        Cosines of two inputs, a number or an array.
+    q
+        Their mean square.
+    tokens, token_cosine, sampling
+        As in :func:`kcalc.node_values`; if attention is sampled, values have standard errors and
+        ``c`` must be one number.
+    output
+        The output whose gradients are taken, required if there are several.
+    backward
+        ``False`` no gradients.
 
-    Returns: a :class:`DepthProfile`. Raises: KcalcError as :func:`kcalc.node_values` does.
+    Returns
+    -------
+    DepthProfile
+        A :class:`DepthProfile`.
+
+    Raises
+    ------
+    KcalcError
+        As :func:`kcalc.node_values` does.
+
     """
     require_network(network)
     cosines = np.asarray(cosine_array(c))

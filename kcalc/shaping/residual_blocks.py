@@ -51,6 +51,16 @@ def residual_blocks(network: Network) -> tuple[ResidualBlock, ...]:
     such node is the entry. The shortcut is the addend with fewer nonlinear layers on its longest
     path from the entry, or with equally many and fewer weights. Sums of two equal branches, or of
     three or more addends, are not residual.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+
+    Returns
+    -------
+    tuple[ResidualBlock, ...]
+
     """
     nodes, parents, regions = network_regions(network)
     layers = [network.layer(node) for node in nodes]
@@ -140,9 +150,28 @@ def with_residual_weights(
 
     Each of the two is a number (or SymPy expression) for all blocks, {Sum node: number} for some,
     or a sequence with one number per block in the order of :func:`residual_blocks`. Weights are
-    amplitudes; if both are given, they are used unchanged. Raises: KcalcError for a weight outside
-    [0, 1] if the other follows from it, a residual weight of 0, nodes other than residual Sums, a
-    sequence of the wrong length, or a network without residual blocks.
+    amplitudes; if both are given, they are used unchanged.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    shortcut_weight
+        The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
+    residual_weight
+        The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    KcalcError
+        For a weight outside [0, 1] if the other follows from it, a residual weight of 0, nodes
+        other than residual Sums, a sequence of the wrong length, or a network without residual
+        blocks.
+
     """
     blocks = require_blocks(network)
     if shortcut_weight is None and residual_weight is None:

@@ -131,7 +131,14 @@ class ResidualShaping(Shaping):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with a versioned schema."""
+        """Everything as plain data, with a versioned schema.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return super().to_dict() | {
             "residual_weights": {str(node): list(pair) for node, pair in self.weights.items()}
         }
@@ -180,19 +187,49 @@ def residual_weights(
 
     The activations are normalised to Q(1) = 1.
 
-    ``scheme`` is one of ``SCHEMES``. ``"common"`` takes ``shortcut_weight`` or ``residual_weight``,
-    strictly between 0 and 1; ``"power"`` takes ``power`` >= 0; ``"slope"`` takes the target for the
-    maximal slope, computed with C'(1) of the activations or with ``local_slope`` (if the
-    activations are shaped afterwards). Blocks are found by :func:`kcalc.shaping.residual_blocks`,
-    including transition blocks and blocks within branches. Sums need not be normalised.
-
     ``"layernorm_equivalent"`` removes LayerNorm and RMSNorm but preserves the C map: all sums get
     the normalised weights ``w_i sqrt(q_i)`` with the q values of the network. It raises an error if
     that does not reproduce the C map. Other schemes keep the norms.
 
-    Returns: a ResidualShaping. Raises: KcalcError for bad input, a network without residual blocks,
-    or ``"slope"`` if a LayerNorm or GroupNorm reads activations with nonzero mean;
-    UnreachableTarget with the nearest reachable slope.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    scheme
+        One of ``SCHEMES``. ``"common"`` takes ``shortcut_weight`` or ``residual_weight``, strictly
+        between 0 and 1; ``"power"`` takes ``power`` >= 0; ``"slope"`` takes the target for the
+        maximal slope, computed with C'(1) of the activations or with ``local_slope`` (if the
+        activations are shaped afterwards). Blocks are found by
+        :func:`kcalc.shaping.residual_blocks`, including transition blocks and blocks within
+        branches. Sums need not be normalised.
+    shortcut_weight
+        The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
+    residual_weight
+        The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
+    power
+        The exponent of the scheme "power", >= 0.
+    slope
+        The target of the scheme "slope" for the maximal slope.
+    local_slope
+        C'(1) of the activations; None computes it.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+
+    Returns
+    -------
+    ResidualShaping
+        A ResidualShaping.
+
+    Raises
+    ------
+    KcalcError
+        For bad input, a network without residual blocks, or ``"slope"`` if a LayerNorm or GroupNorm
+        reads activations with nonzero mean.
+    UnreachableTarget
+        With the nearest reachable slope.
+
     """
     if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise unknown("scheme of residual weights", scheme, SCHEMES)

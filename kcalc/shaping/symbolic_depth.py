@@ -80,7 +80,14 @@ class VanillaMaps(Shown):
         return [{"activation": self.activation, "depth": self.depth} | self._closed()]
 
     def to_dict(self) -> dict[str, Any]:
-        """The closed-form expressions, as text."""
+        """The closed-form expressions, as text.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         name = None if self.activation is None else self.activation.name
         own = {
             "activation": name,
@@ -240,7 +247,21 @@ class VanillaMaps(Shown):
     def flow(self, c: float, depth: int) -> float:
         """psi(c, k L), the limit of C_f(c) for many layers of small k.
 
-        ``depth`` is a number [TAT Prop. 3].
+        Parameters
+        ----------
+        c
+            The cosine of the two inputs, in [-1, 1].
+        depth
+            A number.
+
+        Returns
+        -------
+        float
+
+        References
+        ----------
+        [TAT Prop. 3]
+
         """
         return flow(c, float(self.flow_rate) * whole(depth, "depth"))
 
@@ -277,11 +298,29 @@ def vanilla_maps(
 ) -> VanillaMaps:
     """The maps of a plain network whose depth is a SymPy expression (default the symbol L).
 
-    ``activation=None`` leaves C'(1) and C''(1) of a layer as ``kc.symbols.psi`` and
-    ``kc.symbols.kappa``. ``q`` is the mean square of the inputs. It matters only for activations
-    that are not positively homogeneous: their layers must preserve it.
+    Parameters
+    ----------
+    activation
+        ``None`` leaves C'(1) and C''(1) of a layer as ``kc.symbols.psi`` and ``kc.symbols.kappa``.
+    depth
+        The number of layers, or of copies of the block.
+    sigma_w
+        The root of fan-in times the variance of weights, > 0.
+    q
+        The mean square of the inputs. It matters only for activations that are not positively
+        homogeneous: their layers must preserve it.
+    readout
+        Whether an Affine layer ends the network.
 
-    Raises: KcalcError for a numeric depth that is not an integer >= 1, and for bad sigma_w or q.
+    Returns
+    -------
+    VanillaMaps
+
+    Raises
+    ------
+    KcalcError
+        For a numeric depth that is not an integer >= 1, and for bad sigma_w or q.
+
     """
     layers: Any = (
         sp.Symbol("L", positive=True, integer=True)

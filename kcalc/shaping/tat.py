@@ -85,23 +85,42 @@ def tat(
 
     All slopes at c = 1 are 1, and the target sets the curvature of the C maps.
 
-    ``eta`` (default .9), for relu and leaky_relu: the largest c value that any subnetwork gives to
-    orthogonal inputs. Every such activation becomes a leaky ReLU with the same negative slope in
-    [0, 1), times sqrt(2/(1 + slope^2)); the closed form is exact for every q. ``tau`` (default .3),
-    for smooth activations: the largest curvature C_f''(1) of any subnetwork; then Q(1) = Q'(1) =
-    C'(1) = 1 and C''(1) = tau / multiplier at every layer. Domain: 0 < eta < 1, tau > 0. If neither
-    is given, the activations of the network decide. ``tokens``, ``token_rows``: for networks with
-    TokenMix, as in
-    :func:`dks`.
-
     The activations have nonzero means. A LayerNorm or GroupNorm may therefore only read outputs of
     weights (an Affine, or sums and pools of them); one that reads an activation has slope q / (q -
     mean^2) > 1 and raises an error. An RMSNorm may be anywhere. For the same reason, a Sum raises
     an error if more than one addend ends in an activation: their means would add up.
 
-    Returns: a Shaping. Raises: KcalcError for bad targets, unsuitable activations, and norms that
-    read means; UnreachableTarget naming the nearest target, if the network is too shallow for
-    ``eta`` or no constants give ``tau``.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    eta
+        (default .9), for relu and leaky_relu: the largest c value that any subnetwork gives to
+        orthogonal inputs. Every such activation becomes a leaky ReLU with the same negative slope
+        in [0, 1), times sqrt(2/(1 + slope^2)); the closed form is exact for every q.
+    tau
+        (default .3), for smooth activations: the largest curvature C_f''(1) of any subnetwork; then
+        Q(1) = Q'(1) = C'(1) = 1 and C''(1) = tau / multiplier at every layer. Domain: 0 < eta < 1,
+        tau > 0. If neither is given, the activations of the network decide.
+    tokens, token_rows
+        For networks with TokenMix, as in :func:`dks`.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+
+    Returns
+    -------
+    Shaping
+        A Shaping.
+
+    Raises
+    ------
+    KcalcError
+        For bad targets, unsuitable activations, and norms that read means.
+    UnreachableTarget
+        With a message naming the nearest target, if the network is too shallow for ``eta`` or no
+        constants give ``tau``.
 
     Examples
     --------

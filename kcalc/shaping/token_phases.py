@@ -103,7 +103,14 @@ class TokenPhases(Shown, Approximable):
     assumptions: tuple[Assumption, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The grid and the arrays as nested lists; values that are not finite become None."""
+        """The grid and the arrays as nested lists; values that are not finite become None.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "gains": list(self.names),
             **{name: plain(getattr(self, name)) for name in ("x", "y", *QUANTITIES)},
@@ -134,8 +141,18 @@ class TokenPhases(Shown, Approximable):
     def plot(self, ax: Axes | None = None, quantity: str = "cosine") -> Axes:
         """Plot a quantity in colour, with the line where the slope at 1 is 1.
 
-        ``quantity``: cosine, slope, rate, growth, gradient_mean or gradient_difference.
-        Returns: the Axes.
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        quantity
+            Cosine, slope, rate, growth, gradient_mean or gradient_difference.
+
+        Returns
+        -------
+        Axes
+            The Axes.
+
         """
         choice(quantity, "quantity", QUANTITIES)
         labels = (*(GAINS[name] for name in self.names), QUANTITIES[quantity])
@@ -147,12 +164,28 @@ def token_phases(
 ) -> TokenPhases:
     """The laws of depth of a transformer over two of its gains.
 
-    ``network``: a block, or a network that repeats one. ``gains``: two of ``scores``, ``values``,
-    ``residual``, ``shortcut``, each an increasing array of factors > 0, the first along x.
-    ``tokens``, ``token_cosine``: as in :func:`kcalc.depth_laws`, which is evaluated at every point.
-
     The slope at 1 does not depend on the scores, but the limit x* < 1 does.
-    Returns: a :class:`TokenPhases`. Raises: KcalcError for other gains or arrays.
+
+    Parameters
+    ----------
+    network
+        A block, or a network that repeats one.
+    tokens, token_cosine
+        As in :func:`kcalc.depth_laws`, which is evaluated at every point.
+    **gains
+        Two of ``scores``, ``values``, ``residual``, ``shortcut``, each an increasing array of
+        factors > 0, the first along x.
+
+    Returns
+    -------
+    TokenPhases
+        A :class:`TokenPhases`.
+
+    Raises
+    ------
+    KcalcError
+        For other gains or arrays.
+
     """
     require_network(network)
     if len(gains) != 2:
@@ -196,11 +229,33 @@ def token_gain(
 ) -> float:
     """The factor of a gain at which a law of depth meets a target.
 
-    ``gain``: scores, values, residual or shortcut. ``target``: one of ``cosine``, ``slope``,
-    ``rate``, ``growth``, ``gradient_mean``, ``gradient_difference``, as in :class:`TokenPhases`:
-    ``token_gain(net, 64, "scores", cosine=0.5)``. Among several factors between 0.02 and 50, the
-    result is the one nearest to 1 (in its logarithm). Raises: UnreachableTarget with the range of
-    values if there is none; KcalcError for other names.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    tokens
+        The number of tokens, >= 1.
+    gain
+        Scores, values, residual or shortcut.
+    token_cosine
+        The cosine of any two tokens of the input.
+    **target
+        One of ``cosine``, ``slope``, ``rate``, ``growth``, ``gradient_mean``,
+        ``gradient_difference``, as in :class:`TokenPhases`: ``token_gain(net, 64, "scores",
+        cosine=0.5)``. Among several factors between 0.02 and 50, the result is the one nearest to 1
+        (in its logarithm).
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    UnreachableTarget
+        With the range of values if there is none.
+    KcalcError
+        For other names.
+
     """
     require_network(network)
     choice(gain, "gain", GAINS)

@@ -129,7 +129,22 @@ class KernelCheck(Tabled):
     def statistic(self, quantity: str = "c", width: int | None = None) -> Statistic:
         """A quantity at every node, arrays (nodes, cases); ``width=None`` is the last.
 
-        Raises: KcalcError for unknown ones.
+        Parameters
+        ----------
+        quantity
+            The name of the quantity: "c", "q", or another measured one.
+        width
+            The width of the hidden layers, an integer >= 1.
+
+        Returns
+        -------
+        Statistic
+
+        Raises
+        ------
+        KcalcError
+            For unknown ones.
+
         """
         choice(quantity, "quantity", self.quantities)
         sample, k = self.samples[place(self.widths, width)], self.quantities.index(quantity)
@@ -144,6 +159,16 @@ class KernelCheck(Tabled):
         """Mask of the nodes that count in the check.
 
         Excluded are the inputs, which are exact, and nodes with fewer than 16 channels.
+
+        Parameters
+        ----------
+        width
+            The width of the hidden layers, an integer >= 1.
+
+        Returns
+        -------
+        Array
+
         """
         sample = self.samples[place(self.widths, width)]
         return np.array(
@@ -190,6 +215,16 @@ class KernelCheck(Tabled):
         """The largest |z| of a q or c value that counts as no deviation.
 
         It is for this many draws and comparisons; see ``verification.statistics``.
+
+        Parameters
+        ----------
+        errors
+            The number of standard errors.
+
+        Returns
+        -------
+        float
+
         """
         most = one_number(errors, "errors")
         if most < 0:
@@ -201,9 +236,17 @@ class KernelCheck(Tabled):
     def deviating(self, errors: float = 4.0, slack: float = 0.0) -> tuple[Deviation, ...]:
         """The q and c values off the map by more than this many standard errors and ``slack``.
 
-        ``slack`` allows for the O(1/width) effects of finite width. ``errors`` refers to one
-        Gaussian;
-        :meth:`allowed` makes it that for these draws and comparisons.
+        Parameters
+        ----------
+        errors
+            Refers to one Gaussian; :meth:`allowed` makes it that for these draws and comparisons.
+        slack
+            Allows for the O(1/width) effects of finite width.
+
+        Returns
+        -------
+        tuple[Deviation, ...]
+
         """
         most, slack = self.allowed(errors), one_number(slack, "slack")
         return tuple(
@@ -232,7 +275,25 @@ class KernelCheck(Tabled):
         return [part for part in (self.tangent, self.gradients) if part is not None]
 
     def largest_error(self, quantity: str = "c", width: int | None = None) -> float:
-        """The largest standard error of a judged node.  Raises: KcalcError if none is."""
+        """The largest standard error of a judged node.
+
+        Parameters
+        ----------
+        quantity
+            The name of the quantity: "c", "q", or another measured one.
+        width
+            The width of the hidden layers, an integer >= 1.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        KcalcError
+            If none is.
+
+        """
         if not self.judged(width).any():
             raise KcalcError(UNJUDGED)
         return float(self.statistic(quantity, width).error[self.judged(width)].max())
@@ -254,6 +315,16 @@ class KernelCheck(Tabled):
         """The root mean square deviation of one pair in one network from the map, over all nodes.
 
         About width^-1/2.
+
+        Parameters
+        ----------
+        quantity
+            The name of the quantity: "c", "q", or another measured one.
+
+        Returns
+        -------
+        Power
+
         """
         return root_mean_square(*self._deviations(quantity), numbers(self.widths))
 
@@ -261,13 +332,36 @@ class KernelCheck(Tabled):
         """The root mean square over nodes of the mean deviation, noise taken out.
 
         About width^-1.
+
+        Parameters
+        ----------
+        quantity
+            The name of the quantity: "c", "q", or another measured one.
+
+        Returns
+        -------
+        Power
+
         """
         return bias(self._deviations(quantity)[0], numbers(self.widths))
 
     # -- display -----------------------------------------------------------------------------------
 
     def rows_of(self, quantity: str = "c", width: int | None = None) -> TextTable:
-        """Map, mean, fluctuation, standard error and z of one quantity, a row per node and case."""
+        """Map, mean, fluctuation, standard error and z of one quantity, a row per node and case.
+
+        Parameters
+        ----------
+        quantity
+            The name of the quantity: "c", "q", or another measured one.
+        width
+            The width of the hidden layers, an integer >= 1.
+
+        Returns
+        -------
+        TextTable
+
+        """
         s = self.statistic(quantity, width)
         rows = [
             (str(node), f"{c:g}", *s.cells((i, j), ".6f"))
@@ -308,6 +402,11 @@ class KernelCheck(Tabled):
         Largest |z|, standard error, fluctuation and bias, with their powers of the width.
 
         Then the tangent kernel and the gradients, relative to theory.
+
+        Returns
+        -------
+        TextTable
+
         """
         rows: list[tuple[str, ...]] = []
         for quantity in self.quantities:
@@ -383,11 +482,29 @@ class KernelCheck(Tabled):
         )
 
     def plot(self, ax: Sequence[Axes] | None = None) -> Figure:
-        """Draw q and c values by layer with their fluctuations and the maps; returns the figure."""
+        """Draw q and c values by layer with their fluctuations and the maps; returns the figure.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Figure
+
+        """
         return DRAWINGS["KernelCheck"](self, ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the single draws, as plain data."""
+        """Everything except the single draws, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         values = {
             quantity: [
                 {"width": width} | {name: getattr(s, name) for name in MEASURED}

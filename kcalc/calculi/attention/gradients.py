@@ -57,7 +57,14 @@ class SampledGradients(Gradients):
         return texts
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the tables over tokens, as plain data."""
+        """Everything except the tables over tokens, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         errors = {
             name: {str(k): v for k, v in table.items()} for name, table in self.errors.items()
         }

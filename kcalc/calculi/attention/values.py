@@ -102,7 +102,14 @@ class SampledValues(Keyed[SampledValue], Tabled, Approximable):
         return [("node", "q", "token cosine", "c"), *rows]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the covariances, as plain data."""
+        """Everything except the covariances, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return plain(
             {
                 "nodes": {n: v._asdict() for n, v in self.nodes.items()},

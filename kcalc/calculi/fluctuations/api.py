@@ -78,11 +78,29 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
         return self.nodes
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw Var log q over the nodes; see :func:`kcalc.plotting.moments.fluctuation_trace`."""
+        """Draw Var log q over the nodes; see :func:`kcalc.plotting.moments.fluctuation_trace`.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
+        """
         return DRAWINGS["Fluctuations"]({"": self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "weights": self.weights,
             "q": self.q,
@@ -128,10 +146,33 @@ def fluctuations(
     phi^2)^2 - 1)/n per layer, and Var log q adds up, given that no layer is all 0 (n rectified
     values are all 0 with probability 2^-n).
 
-    ``features``: one width, or {node: width}, for layers without one; ``q``: mean square of all
-    inputs; ``c``: the cosine of two inputs (None: one input, no c values). Raises: KcalcError for
-    missing widths, other laws of weights, layers without a rule (NoRule), symbols, and bad q or c.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    features
+        One width, or {node: width}, for layers without one.
+    weights
+        Unused by Gaussian weights; the law of the weights.
+    q
+        Mean square of all inputs.
+    c
+        The cosine of two inputs (None: one input, no c values).
+
+    Returns
+    -------
+    Fluctuations
+
+    Raises
+    ------
+    KcalcError
+        For missing widths, other laws of weights, layers without a rule (NoRule), symbols, and bad
+        q or c.
+
+    References
+    ----------
     [DKS App. K; TAT App. E and Fig. 4; Per-layer gradient, Lemma 2]
+
     """
     require_network(network)
     choice(weights, "weights", WEIGHTS)

@@ -79,9 +79,22 @@ class DepthMoments:
     def jacobian(self, node: Node, block: Any) -> Moment:
         """The moments of |d y_out / d W|^2 for the weights ``node`` of one block.
 
-        ``block``: the number of the block, counted from 1, a number or a symbol.
+        Parameters
+        ----------
+        node
+            A node of the block; None: its input.
+        block
+            The number of the block, counted from 1, a number or a symbol.
 
-        Raises: KcalcError for a node without weights and a number outside 1 ... depth.
+        Returns
+        -------
+        Moment
+
+        Raises
+        ------
+        KcalcError
+            For a node without weights and a number outside 1 ... depth.
+
         """
         if not is_key(node, self.layers):
             raise KcalcError(
@@ -99,7 +112,18 @@ class DepthMoments:
         return Moment.of_expressions(mean, fourth)
 
     def stability(self, parameter: Any = None) -> Stability:
-        """The scaling of a parameter that keeps moments bounded; see :func:`depth_stability`."""
+        """The scaling of a parameter that keeps moments bounded; see :func:`depth_stability`.
+
+        Parameters
+        ----------
+        parameter
+            The symbol that scales with depth.
+
+        Returns
+        -------
+        Stability
+
+        """
         return _stability(self, parameter)
 
     def __str__(self) -> str:
@@ -128,7 +152,14 @@ class DepthMoments:
         return f"DepthMoments({len(self.block)} nodes, {shown})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, expressions as text."""
+        """Everything as plain data, expressions as text.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         names = ("depth", "mean_factor", "fourth_factor", "minus_factor")
         layers = {
             str(node): {k: str(v) for k, v in vars(one).items()}
@@ -143,14 +174,32 @@ def moments_at_depth(
 ) -> DepthMoments:
     """The exact moments of ``depth`` copies of a block in a row.
 
-    The block has one input and one output of the same width. ``depth`` is a number or a SymPy
-    symbol.
+    The block has one input and one output of the same width.
 
-    Weights are Gaussian, and a copy's output is the next one's input. ``q`` is the mean square of
-    the first one's input, |x|^2 = q * channels; by default |x|^2 = 1, as for :func:`kc.moments`.
+    Weights are Gaussian, and a copy's output is the next one's input.
 
-    Raises: KcalcError as :func:`kc.moments` does, for blocks with several outputs or different
-    widths at input and output, and for a depth that is not an integer >= 1.
+    Parameters
+    ----------
+    block
+        A network with one input and one output, as ``kc.chain`` builds it.
+    depth
+        A number or a SymPy symbol.
+    features
+        The width of layers that do not specify one, or {node: width}.
+    q
+        The mean square of the first one's input, |x|^2 = q * channels; by default |x|^2 = 1, as for
+        :func:`kc.moments`.
+
+    Returns
+    -------
+    DepthMoments
+
+    Raises
+    ------
+    KcalcError
+        As :func:`kc.moments` does, for blocks with several outputs or different widths at input and
+        output, and for a depth that is not an integer >= 1.
+
     """
     require_network(block)
     length: Any = sp.sympify(as_number(depth, "depth"), strict=True)
@@ -245,7 +294,14 @@ class Stability(Printed):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, expressions as text."""
+        """Everything as plain data, expressions as text.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         apart = ("bounded", "critical", "assumptions")
         table = {
             name: str(value)
@@ -261,13 +317,31 @@ class Stability(Printed):
 def depth_stability(block: Network, parameter: Any = None, features: Any = None) -> Stability:
     """The scaling that keeps the moments of a repeated block bounded, or their rate of growth.
 
-    ``parameter``: a SymPy symbol in the block's sigma_w or sums. A residual block whose branch is
-    scaled by alpha m times gives s = L alpha^m; bounding L alpha^(2m) is not enough. A plain relu
-    layer preserves its mean at alpha = 1 and then grows by log(1 + 5/n) per layer, so widths must
-    grow as fast as depth. [Per-layer gradient, sec. 4.2, corrected]
+    Parameters
+    ----------
+    block
+        A network with one input and one output, as ``kc.chain`` builds it.
+    parameter
+        A SymPy symbol in the block's sigma_w or sums. A residual block whose branch is scaled by
+        alpha m times gives s = L alpha^m; bounding L alpha^(2m) is not enough. A plain relu layer
+        preserves its mean at alpha = 1 and then grows by log(1 + 5/n) per layer, so widths must
+        grow as fast as depth.
+    features
+        The width of layers that do not specify one, or {node: width}.
 
-    Raises: KcalcError as :func:`moments_at_depth` does, and for a parameter that is not in the
-    block.
+    Returns
+    -------
+    Stability
+
+    Raises
+    ------
+    KcalcError
+        As :func:`moments_at_depth` does, and for a parameter that is not in the block.
+
+    References
+    ----------
+    [Per-layer gradient, sec. 4.2, corrected]
+
     """
     return moments_at_depth(block, L, features).stability(parameter)
 

@@ -48,7 +48,18 @@ class Moment:
         return all(v is None or v == -math.inf or abs(v) < LARGEST for v in logs)
 
     def subs(self, values: Any) -> Moment:
-        """The moments with numbers instead of symbols; floats once no symbol is left."""
+        """The moments with numbers instead of symbols; floats once no symbol is left.
+
+        Parameters
+        ----------
+        values
+            {symbol or its name: number}.
+
+        Returns
+        -------
+        Moment
+
+        """
         if not isinstance(self.mean, sp.Basic):
             return self
         second: Any = sp.sympify(self.mean, strict=True).subs(values)
@@ -62,7 +73,14 @@ class Moment:
             return Moment.of_balls(field.number(second), field.number(fourth))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; numbers beyond double precision and expressions as text."""
+        """Plain data; numbers beyond double precision and expressions as text.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {name: _plain(value) for name, value in vars(self).items()}
 
     @classmethod

@@ -35,11 +35,29 @@ class InputSize:
     q: Any
 
     def subs(self, values: Any) -> InputSize:
-        """The size with numbers instead of symbols."""
+        """The size with numbers instead of symbols.
+
+        Parameters
+        ----------
+        values
+            {symbol or its name: number}.
+
+        Returns
+        -------
+        InputSize
+
+        """
         return InputSize(sp.sympify(self.square).subs(values), sp.sympify(self.q).subs(values))
 
     def to_dict(self) -> dict[str, Any]:
-        """Numbers, with expressions as text."""
+        """Numbers, with expressions as text.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         found = ((name, sp.sympify(value)) for name, value in vars(self).items())
         return {name: _plain(v if v.free_symbols else float(v)) for name, v in found}
 
@@ -116,7 +134,22 @@ class Moments(Shown):
     def width_for(self, variance: float, most: int = 10**9) -> int:
         """The smallest ``features=`` with a relative variance of the output <= ``variance``.
 
-        Raises: KcalcError if layers define all widths, or if even ``most`` channels are too few.
+        Parameters
+        ----------
+        variance
+            The largest accepted relative variance of the output.
+        most
+            The largest width to try.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        KcalcError
+            If layers define all widths, or if even ``most`` channels are too few.
+
         """
         from .stability import width_for
 
@@ -126,7 +159,20 @@ class Moments(Shown):
     def subs(self, values: Mapping[Any, Any]) -> Moments:
         """The moments with numbers (or expressions) instead of symbols.
 
-        ``values``: {symbol or its name: number}. Raises: KcalcError for other symbols.
+        Parameters
+        ----------
+        values
+            {symbol or its name: number}.
+
+        Returns
+        -------
+        Moments
+
+        Raises
+        ------
+        KcalcError
+            For other symbols.
+
         """
         from dataclasses import replace
 
@@ -156,11 +202,28 @@ class Moments(Shown):
         """Draw the relative variances of |y|^2 by node and of |J|^2 by layer.
 
         See :func:`kcalc.plotting.moments.moment_trace`.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
         """
         return DRAWINGS["Moments"]({"": self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "output": str(self.output),
             "input": self.input.to_dict(),

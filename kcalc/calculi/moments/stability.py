@@ -120,8 +120,24 @@ def crelu_budget(width: Any, depth: int = 1) -> Budget:
 
     Both use the variance that preserves E |y|^2.
 
-    [Per-layer gradient, sec. 5: 2 sqrt 2/n against 5/n per layer]. Raises: KcalcError for a width
-    that is not positive and a depth that is not an integer >= 1.
+    [Per-layer gradient, sec. 5: 2 sqrt 2/n against 5/n per layer].
+
+    Parameters
+    ----------
+    width
+        The number of channels of the ReLU layers.
+    depth
+        The number of layers, or of copies of the block.
+
+    Returns
+    -------
+    Budget
+
+    Raises
+    ------
+    KcalcError
+        For a width that is not positive and a depth that is not an integer >= 1.
+
     """
     n = one_number(width, "width")
     if n <= 0:

@@ -253,7 +253,13 @@ class Scaling(Shown):
         return max(values) / min(values) if values else 1.0
 
     def ordered(self) -> list[tuple[Node, WeightScaling]]:
-        """(node, weight), the largest gamma first (symbols: in the order of the network)."""
+        """(node, weight), the largest gamma first (symbols: in the order of the network).
+
+        Returns
+        -------
+        list[tuple[Node, WeightScaling]]
+
+        """
         rows = list(self.weights.items())
         return rows if self.symbolic else sorted(rows, key=lambda row: -row[1].relative)
 
@@ -261,11 +267,28 @@ class Scaling(Shown):
         """Draw gamma of all weights over the network.
 
         See :func:`kcalc.plotting.scaling.weight_scalings`.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
         """
         return DRAWINGS["Scaling"]({"": self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "weights": printing.plain(self.weights),
             "biases": _logarithms(self.biases, self.symbolic),

@@ -215,8 +215,22 @@ class Smoothness(Shown):
 
         ``1 - mu lambda eta (1 - beta eta / 2)``, eta = 1/beta unless given [Theorem 2.3].
 
-        It holds as long as descent stays in the parameter set. Raises: KcalcError for eta outside
-        (0, 2/beta), and if beta or mu does not exist.
+        It holds as long as descent stays in the parameter set.
+
+        Parameters
+        ----------
+        step
+            The step size eta, in (0, 2/beta); None means 1/beta.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        KcalcError
+            For eta outside (0, 2/beta), and if beta or mu does not exist.
+
         """
         if self.pl_constant is None:
             raise KcalcError(f"the loss {self.loss.name!r} has no PL constant: {self.loss.remark}")
@@ -242,7 +256,18 @@ class Smoothness(Shown):
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the bounds of the Jacobian from every layer to the output."""
+        """Draw the bounds of the Jacobian from every layer to the output.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
+        """
         return DRAWINGS["Smoothness"](self, ax=ax)
 
     def _value_or_none(self, name: str) -> float | None:
@@ -255,6 +280,12 @@ class Smoothness(Shown):
         """Everything as plain data.
 
         None for constants that do not exist, logs for large numbers.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
         """
         out = self.bounds[self.output]
         logs = {

@@ -84,7 +84,20 @@ class ResidualSpectrum(Printed):
     def density(self, x: Any) -> float | Array:
         """The density at singular values x >= 0, vectorised.
 
-        Raises: KcalcError unless all x are numbers >= 0.
+        Parameters
+        ----------
+        x
+            Singular values >= 0.
+
+        Returns
+        -------
+        float | Array
+
+        Raises
+        ------
+        KcalcError
+            Unless all x are numbers >= 0.
+
         """
         points = self._points(x)
         return finished(
@@ -96,12 +109,29 @@ class ResidualSpectrum(Printed):
     @overload
     def cdf(self, x: Numbers) -> Array: ...
     def cdf(self, x: Any) -> float | Array:
-        """The share of singular values up to x, vectorised; about 1e-6 accurate."""
+        """The share of singular values up to x, vectorised; about 1e-6 accurate.
+
+        Parameters
+        ----------
+        x
+            Singular values >= 0.
+
+        Returns
+        -------
+        float | Array
+
+        """
         points = self._points(x)
         return finished(np.interp(points, *self._table), points.shape, False)
 
     def mean(self) -> float:
-        """The mean singular value; 8 tau / (3 pi) without a shortcut."""
+        """The mean singular value; 8 tau / (3 pi) without a shortcut.
+
+        Returns
+        -------
+        float
+
+        """
         grid, cumulative = self._table
         return float(grid[-1] - np.sum(np.diff(grid) * (cumulative[1:] + cumulative[:-1]) / 2))
 
@@ -118,11 +148,30 @@ class ResidualSpectrum(Printed):
         """Draw the density [MacDonald et al. 2023, Fig. 1].
 
         It is drawn over a histogram of the singular values ``values`` if given.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        values
+            Singular values to draw as a histogram.
+
+        Returns
+        -------
+        Axes
+
         """
         return DRAWINGS["ResidualSpectrum"](self, values, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         low, high = self.support
         own = {
             "sigma_w": self.sigma_w,
@@ -197,10 +246,29 @@ def residual_spectrum(
 
     A is a wide random square matrix.
 
-    ``sigma_w`` is sqrt(n) times the standard deviation of the entries of A, as in Affine layers;
-    the weights are real numbers.
-    Raises: KcalcError for sigma_w <= 0, symbols, and a residual weight of 0.
+    Parameters
+    ----------
+    sigma_w
+        Sqrt(n) times the standard deviation of the entries of A, as in Affine layers; the weights
+        are real numbers.
+    shortcut_weight
+        The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
+    residual_weight
+        The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
+
+    Returns
+    -------
+    ResidualSpectrum
+
+    Raises
+    ------
+    KcalcError
+        For sigma_w <= 0, symbols, and a residual weight of 0.
+
+    References
+    ----------
     [MacDonald et al. 2023, Fig. 1 and sec. 7]
+
     """
     shortcut = one_number(shortcut_weight, "shortcut_weight")
     residual = one_number(residual_weight, "residual_weight")

@@ -292,6 +292,16 @@ class Maximal(Approximable):
         """The first subnetwork that attains the maximum at a number ``x``.
 
         Of nested ones, the longest.
+
+        Parameters
+        ----------
+        x
+            The argument of the maximum.
+
+        Returns
+        -------
+        Subnetwork
+
         """
         return self._attaining(self.functions, one_number(x, "x"))
 
@@ -304,7 +314,24 @@ class Maximal(Approximable):
     def inverse(self, target: float, low: float, high: float) -> float:
         """``x`` in [low, high] with maximum ``target``; ``r`` must be continuous.
 
-        Raises: UnreachableTarget if the target is not between the maxima at the two ends.
+        Parameters
+        ----------
+        target
+            The value of the maximum to reach.
+        low
+            The lower end of the interval.
+        high
+            The upper end of the interval.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        UnreachableTarget
+            If the target is not between the maxima at the two ends.
+
         """
         value = one_number(target, "target")
         low = one_number(low, "low")
@@ -316,7 +343,14 @@ class Maximal(Approximable):
         return zero_between(lambda x: float(self(x)) - value, low, high, 1e-15, rtol=1e-14)
 
     def to_dict(self) -> dict[str, Any]:
-        """The map, the number of subnetworks and the assumptions, as plain data."""
+        """The map, the number of subnetworks and the assumptions, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         names = self.r if isinstance(self.r, Mapping) else {"r": self.r}
         functions = {str(name): str(getattr(r, "__name__", r)) for name, r in names.items()}
         count, notes = len(self._sweep.exits), plain(self.assumptions)
@@ -381,7 +415,18 @@ def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int
 def maximal(network: Network, r: Function | Mapping[Any, Function], q: Any = None) -> Maximal:
     """The maximum over subnetworks with ``r`` instead of local C maps; see :class:`Maximal`.
 
-    ``r``: one function, or {node or activation name: function}; ``q``: the q value of the inputs,
-    or None.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    r
+        One function, or {node or activation name: function}.
+    q
+        The q value of the inputs, or None.
+
+    Returns
+    -------
+    Maximal
+
     """
     return Maximal(network, r, q)

@@ -248,7 +248,14 @@ class Subnetwork(Shown):
         return True
 
     def to_dict(self) -> dict[str, Any]:
-        """Entry, exit and layers as plain data."""
+        """Entry, exit and layers as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "entry": str(self.entry),
             "exit": str(self.exit),

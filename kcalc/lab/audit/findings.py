@@ -36,7 +36,14 @@ class Finding:
         return f"{self.severity} {self.code}: {self.message}{where}; {self.fix}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the finding as plain data."""
+        """Return the finding as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "code": self.code,
             "severity": self.severity,

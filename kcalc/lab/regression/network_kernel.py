@@ -110,7 +110,18 @@ class NetworkKernel(Kernel):
 
     @without_option()
     def diag(self, X: Any) -> Array:
-        """Return K(x, x) of every row, (n,)."""
+        """Return K(x, x) of every row, (n,).
+
+        Parameters
+        ----------
+        X
+            The rows of data, (n, features).
+
+        Returns
+        -------
+        Array
+
+        """
         function, rows = self._function(), np.asarray(X, dtype=float)
         return np.asarray(
             diagonal(function, rows)
@@ -119,7 +130,13 @@ class NetworkKernel(Kernel):
         )
 
     def is_stationary(self) -> bool:
-        """Return False: the kernel depends on more than x - y."""
+        """Return False: the kernel depends on more than x - y.
+
+        Returns
+        -------
+        bool
+
+        """
         return False
 
     @without_option()

@@ -26,10 +26,20 @@ def classifier(
     preceding layers (unless the network ends in one) and after pooling over all locations, if there
     are any.
 
-    Raises
-    ------
-    KcalcError
-        For a network with several inputs or outputs.
+    Raises ------ KcalcError For a network with several inputs or outputs.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    classes
+        The number of outputs.
+    image_shape
+        (height, width) of the images.
+
+    Returns
+    -------
+    Network
 
     """
     if not isinstance(network, Network):

@@ -125,10 +125,26 @@ def _check_rows(what: str, rows: Array, examples: int) -> None:
 def digits(fold: int = 0, folds: int = 5, seed: int = 0, images: bool = False) -> Split:
     """Load the 1797 handwritten digits of scikit-learn, 8 x 8.
 
-    The ``fold``-th of ``folds`` parts is for testing; ``seed`` shuffles the parts, each of which
-    has all classes in equal proportions. Every pixel is centred by its mean over the training
-    examples, then follows per-location normalisation (:func:`kcalc.normalise_locations`). An
-    example is a vector, or an array (8, 8, channels) with ``images=True``.
+    The ``fold``-th of ``folds`` parts is for testing.
+
+    Parameters
+    ----------
+    fold
+        The number of the test part, from 0.
+    folds
+        The number of parts.
+    seed
+        Shuffles the parts, each of which has all classes in equal proportions. Every pixel is
+        centred by its mean over the training examples, then follows per-location normalisation
+        (:func:`kcalc.normalise_locations`). An example is a vector, or an array (8, 8, channels)
+        with ``images=True``.
+    images
+        Whether examples are images instead of vectors.
+
+    Returns
+    -------
+    Split
+
     """
     folds = whole(folds, "the number of folds", 2, RAREST)
     fold = whole(fold, "the fold", 0, folds - 1)

@@ -62,12 +62,33 @@ class Run(Shown):
         """Return the first evaluation step with a test accuracy of at least ``share``, or None.
 
         Test accuracy is the fraction of correct answers on the test examples.
+
+        Parameters
+        ----------
+        share
+            The fraction of correct answers to reach.
+
+        Returns
+        -------
+        int | None
+
         """
         least = one_number(share, "share")
         return next((record.step for record in self.history if record.test_accuracy >= least), None)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot accuracies against steps; returns the Axes."""
+        """Plot accuracies against steps; returns the Axes.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
+        """
         lines = {
             "training batches": [(r.step, r.train_accuracy) for r in self.history],
             "test examples": [(r.step, r.test_accuracy) for r in self.history],
@@ -78,6 +99,12 @@ class Run(Shown):
         """Return the run as plain data, without the parameters.
 
         The data are settings, history, seconds and the step at which the run diverged.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
         """
         return {
             "settings": self.settings.to_dict(),
