@@ -349,9 +349,8 @@ class Activation(PiecewiseFunction):
     ) -> tuple[Number, ...]:
         """(1 - C(c, q1, q2), C'(c), C''(c)/2, ..., C^(order)(c)/order!) at c = 1 - gap.
 
-        gap in [0, 2]; q1, q2 > 0, q2 = None meaning q1; NumPy broadcasts all three. Derivatives
-        that diverge at c = +-1 are infinite. A :class:`kcalc.fields.gaps.Gap` keeps the digits of 1
-        + c near c = -1.
+        NumPy broadcasts ``gap``, ``q1`` and ``q2``. Derivatives that diverge at c = +-1 are
+        infinite. A :class:`kcalc.fields.gaps.Gap` keeps the digits of 1 + c near c = -1.
 
         Parameters
         ----------
@@ -508,10 +507,12 @@ class Activation(PiecewiseFunction):
     ) -> tuple[Number, ...]:
         """Taylor coefficients in c of E[phi(sqrt q1 x) psi(sqrt q2 (c x + sqrt(1-c^2) y))].
 
+        NumPy only.
+
         Parameters
         ----------
         other
-            psi. NumPy only.
+            The other activation, psi.
         q1
             The q value of the first input, > 0.
         q2
@@ -543,7 +544,7 @@ class Activation(PiecewiseFunction):
         return None
 
     def plot(self, ax: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Figure:
-        """Draw phi, its Q map and its C maps at several q on three panels; returns the figure.
+        """Draw phi, its Q map and its C maps at several q on three panels.
 
         Parameters
         ----------
@@ -613,7 +614,7 @@ class Activation(PiecewiseFunction):
         Raises
         ------
         KcalcError
-            Unless it is an activation.
+            If ``inner`` is not an activation.
 
         """
         inner = checked(inner)

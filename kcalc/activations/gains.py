@@ -28,16 +28,16 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> float | sp.Expr:
 
     With pre-activations of mean square q, ``Affine(sigma_w=gain)`` after the activation returns to
     q. Weights that sum to zero over their inputs (weight standardisation) only see the variance of
-    phi; use ``centred=True`` for them. Domain: q > 0, a number or a SymPy expression.
+    phi; use ``centred=True`` for them.
 
     Parameters
     ----------
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     q
-        The q value.
+        The q value to preserve, > 0: a number or a SymPy expression.
     centred
-        ``True`` gives sqrt(q / Var phi) instead.
+        Whether to use the variance of phi, ``sqrt(q / Var phi)``.
 
     Returns
     -------
@@ -47,7 +47,8 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> float | sp.Expr:
     Raises
     ------
     KcalcError
-        For q <= 0, an activation whose second moment diverges, or a constant one if centred.
+        For q <= 0, for an activation whose second moment diverges, and with ``centred`` for a
+        constant one.
 
     References
     ----------

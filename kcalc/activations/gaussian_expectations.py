@@ -30,13 +30,13 @@ def expectation(f: Any, q: Any = 1) -> float | sp.Expr | Array:
     f
         A name, an activation, a SymPy expression in one real symbol or a callable.
     q
-        > 0 is the variance, a number, an array or a SymPy expression.
+        The variance, > 0: a number, an array or a SymPy expression.
 
     Returns
     -------
     float | sp.Expr | Array
-        Float64 of the shape of ``q``; a SymPy expression for a symbolic q, with an undefined
-        function M_f(q) where there is no closed form.
+        float64, of the shape of ``q``. A symbolic q gives a SymPy expression, with an undefined
+        function M_f(q) if there is no closed form.
 
     Raises
     ------
@@ -77,8 +77,7 @@ def pair_expectation(
 
     The variances are q1 and q2, or ``q`` (default 1) for both.
 
-    Kinks and jumps of f and g are handled exactly, c = +-1 included. Domain: -1 <= c <= 1; q1, q2 >
-    0; numbers or arrays, broadcast.
+    Kinks and jumps of f and g are handled exactly, c = +-1 included. Numbers and arrays broadcast.
 
     Parameters
     ----------
@@ -87,7 +86,7 @@ def pair_expectation(
     g
         The second function, in the same forms as ``f``.
     c
-        The cosine of the two inputs, in [-1, 1].
+        The correlation of u and v, in [-1, 1].
     q1
         The variance of u, > 0.
     q2
@@ -98,7 +97,7 @@ def pair_expectation(
     Returns
     -------
     float | Array
-        Float64.
+        float64, broadcast.
 
     Raises
     ------

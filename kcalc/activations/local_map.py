@@ -205,14 +205,14 @@ class LocalCMap(_Local, CMap):
         Parameters
         ----------
         n
-            >= 1.
+            The first index, an integer >= 1.
         q
-            > 0, one number.
+            The q value, one number > 0.
 
         Returns
         -------
         float
-            A float, rounding above zero where the series ends.
+            A number >= 0, above zero only by rounding where the series ends.
 
         """
         count, size = series_length(n), one_q(q)

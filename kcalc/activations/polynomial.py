@@ -204,7 +204,7 @@ def hermite(n: Any) -> HermitePolynomial:
     Raises
     ------
     KcalcError
-        For other n.
+        For any other n.
 
     """
     order = whole("hermite", "n", n, 1, _HIGHEST)

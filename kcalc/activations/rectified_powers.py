@@ -126,7 +126,7 @@ def rectified_power(k: Any) -> Activation:
     Raises
     ------
     KcalcError
-        For other k.
+        For any other k.
 
     """
     power = whole("rectified_power", "k", k, 0, 5)

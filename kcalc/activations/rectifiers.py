@@ -118,7 +118,7 @@ def abrelu(a: Any, b: Any, name: str | None = None) -> Activation:
 
 
 def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activation:
-    """x for x > 0, negative_slope x for x < 0, a number or a real SymPy expression.
+    """x for x > 0, negative_slope x for x < 0.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activatio
     Raises
     ------
     KcalcError
-        If it is not real.
+        If ``negative_slope`` is not real.
 
     """
     default = isinstance(negative_slope, float) and negative_slope == 0.01
@@ -173,7 +173,7 @@ def trelu(negative_slope: Any) -> Activation:
     Raises
     ------
     KcalcError
-        For other values.
+        If ``negative_slope`` is not real.
 
     """
     a = real("trelu", "negative_slope", negative_slope, True)
@@ -220,7 +220,7 @@ def _clipped(
 def hard_shrink(threshold: Any = 0.5, name: str | None = None) -> Activation:
     """x for |x| > threshold, else 0 (right-continuous, as all jumps here).
 
-    Q by truncated moments; C needs the bivariate normal CDF and is integrated.
+    Q is computed from truncated moments. C involves the bivariate normal CDF and is integrated.
 
     Parameters
     ----------

@@ -32,8 +32,6 @@ _ALIASES: dict[str, str] = {}
 def register(activation: Activation, *aliases: str, source: str) -> Activation:
     """Add ``activation`` to the catalogue under its name and ``aliases`` (all lower case).
 
-    Returns it.
-
     Parameters
     ----------
     activation
@@ -85,7 +83,7 @@ def catalogue() -> tuple[CatalogueEntry, ...]:
 
 
 def aliases() -> dict[str, str]:
-    """alias -> registered name.
+    """The registered name of every alias.
 
     Returns
     -------

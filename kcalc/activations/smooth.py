@@ -100,7 +100,7 @@ class Gelu(ClosedKernel):
 def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
     """scale * (x for x > 0, alpha (e^x - 1) for x < 0): elu and selu [Klambauer et al. 2017].
 
-    Q by truncated moments.
+    Q is computed from truncated moments.
 
     Parameters
     ----------

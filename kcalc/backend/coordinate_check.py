@@ -123,8 +123,8 @@ def coordinate_check(
     Parameters
     ----------
     network
-        Leaves the widths of hidden layers open. Its inputs have the channels of the example ``x``,
-        and its output nodes ``outputs`` channels, at every width.
+        A network without widths in its hidden layers. At every width, its inputs have the channels
+        of ``x`` and its outputs ``outputs`` channels.
     x
         Example inputs, (batch, ..., channels).
     outputs
@@ -138,7 +138,7 @@ def coordinate_check(
     key
         A JAX random key or an integer.
     **options
-        Passed to :func:`kcalc.to_jax`.
+        Options of :func:`kcalc.to_jax`.
 
     Returns
     -------

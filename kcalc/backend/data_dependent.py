@@ -113,7 +113,7 @@ def lsuv(
     Raises
     ------
     KcalcError
-        For layers whose output is constant or not finite, naming the node.
+        For layers whose output is constant or not finite; the message names the node.
 
     """
 
@@ -172,7 +172,7 @@ def wli(
     Raises
     ------
     KcalcError
-        For layers without a bias, naming the node.
+        For layers without a bias; the message names the node.
 
     """
     scales = {

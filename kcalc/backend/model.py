@@ -70,10 +70,11 @@ class Model(Shown):
         Parameters
         ----------
         key
-            ``jax.random.key(seed)`` or a whole number.
+            ``jax.random.key(seed)`` or an integer. If you draw data from the same key, split it
+            first, because the first weights would equal the data.
         x
-            An example input (or {input: array}), gives the channels of inputs that do not specify
-            them. Data drawn from the same key would equal the first weights, so split the key.
+            An example input or {input: array}. It determines the channels of inputs that do not
+            specify them.
 
         Returns
         -------
@@ -82,7 +83,7 @@ class Model(Shown):
         Raises
         ------
         KcalcError
-            If extents do not fit, naming the node.
+            If extents do not fit; the message names the node.
 
         """
         import jax
@@ -138,11 +139,11 @@ class Model(Shown):
         x
             An array (..., channels), images (..., height, width, channels), or {input: array}.
         state
-            For networks with BatchNorm, and then the result is (output, new state).
+            The state of BatchNorm layers. The result is then (output, new state).
         train
-            Turns on dropout, with random numbers from ``key``, and batch statistics.
+            Whether to use dropout, with random numbers from ``key``, and batch statistics.
         key
-            A JAX random key or an integer.
+            The random key of dropout.
 
         Returns
         -------
@@ -441,8 +442,6 @@ class Model(Shown):
     def unstack(self, params: Params, x: Any = None) -> dict[Node, dict[str, Array]]:
         """Return {node: {"weight": ..., "bias": ...}}, with repeated blocks unstacked.
 
-        Pass the ``x`` that :meth:`init` was given, if any.
-
         Parameters
         ----------
         params
@@ -614,7 +613,7 @@ def to_jax(
     Parameters
     ----------
     network
-        The :class:`kcalc.Network`.
+        A :class:`kcalc.Network` or a shaping.
     features
         The width of layers that do not specify one, or {node: width}, with None for all other
         nodes.
@@ -629,11 +628,11 @@ def to_jax(
     dtype
         "float32" or "float64".
     remat
-        Keeps only the inputs of a repeated block and recomputes the rest for gradients.
+        Whether to keep only the inputs of a repeated block and recompute the rest for gradients.
     rolled
-        ``False`` unrolls repeated blocks.
+        Whether repeated blocks run as one scan.
     trainable_norms
-        Gives normalisation layers a trainable gain and offset.
+        Whether normalisation layers have a trainable gain and offset.
 
     Returns
     -------

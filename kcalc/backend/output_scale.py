@@ -81,7 +81,6 @@ def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> Out
     Returns
     -------
     OutputScale
-        An :class:`OutputScale`.
 
     Raises
     ------

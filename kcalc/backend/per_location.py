@@ -49,12 +49,12 @@ def normalise_locations(
     Parameters
     ----------
     x
-        Has shape (batch..., locations..., k); the first ``batch_axes`` axes count examples.
+        An array of shape (batch..., locations..., k).
     extra
-        Determines the new channel, which preserves lengths. "mean_norm": s^2 = the mean of
-        |x_j|^2/k over the locations of the example, which preserves relative lengths (with only one
-        location that is nothing: use "constant"). "constant": s = ``value`` > 0, from which x can
-        be recovered. "none": no new channel, ``sqrt(k) x_i / |x_i|``.
+        The new channel. "mean_norm": s^2 is the mean of |x_j|^2/k over the locations of the
+        example, which preserves relative lengths; for a single location use "constant". "constant":
+        s = ``value`` > 0, from which x can be recovered. "none": no new channel, ``sqrt(k) x_i /
+        |x_i|``.
     value
         The value of the new channel for ``extra="constant"``, > 0.
     batch_axes

@@ -59,14 +59,12 @@ def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
     note this as heuristic: pairs of examples differ in their cosine, and after an activation
     channels differ in their variance. [De and Smith 2020; Yang et al. 2019]
 
-    0 <= c < 1, q > 0.
-
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     c
-        The cosine of the two inputs, in [-1, 1].
+        The pairwise cosine of the inputs, in [0, 1).
     q
         The mean square of the inputs, > 0.
 

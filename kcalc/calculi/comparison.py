@@ -151,7 +151,6 @@ def compare(
     Returns
     -------
     MapComparison
-        A :class:`MapComparison`.
 
     Raises
     ------

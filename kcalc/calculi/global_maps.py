@@ -88,11 +88,11 @@ def c_map(
     network
         The :class:`kcalc.Network`.
     assume_independent
-        ``True`` continues if a hypothesis of the kernel calculus fails, and ``.assumptions``
+        Whether to continue if a hypothesis of the kernel calculus fails; ``.assumptions`` then
         records it.
     spatial
-        ``"exact"`` with the ``image_shape`` (height, width): dense convolutions and mean pooling
-        over the locations of actual images, ``C(X, Y=None)``, a
+        "exact", with the ``image_shape``, for dense convolutions and mean pooling over the
+        locations of actual images: ``C(X, Y=None)``, a
         :class:`kcalc.calculi.spatial.SpatialKernelMap`.
     image_shape
         (height, width) of the images.
@@ -111,7 +111,9 @@ def c_map(
     Raises
     ------
     FreshnessError
-        Or NoRule naming the node if the calculus does not apply.
+        If the calculus does not apply; the message names the node.
+    NoRule
+        If a layer has no rule; the message names the node.
 
     Examples
     --------
@@ -147,7 +149,7 @@ def q_map(
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
     tokens
-        The number of tokens, >= 1.
+        The number of tokens of an input, for networks with attention.
     token_cosine
         The cosine of any two tokens of the input.
 
@@ -188,7 +190,7 @@ def q_values(
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
     tokens
-        The number of tokens, >= 1.
+        The number of tokens of an input, for networks with attention.
     token_cosine
         The cosine of any two tokens of the input.
 
@@ -343,13 +345,16 @@ def node_values(
 
     The depth trace of a network.
 
+    Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal positions
+    distinguishes tokens. It is then sampled as specified by ``sampling``. Attention is also sampled
+    for explicit tokens, and if ``sampling`` is given.
+
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     c
-        (default 0) and ``q`` (default 1; ``q1`` and ``q2`` if the two inputs differ) are numbers,
-        arrays, or {input: value}.
+        The cosine of the two inputs, 0 by default: a number, an array or {input: value}.
     q1
         The q value of the first input, > 0.
     q2
@@ -357,14 +362,12 @@ def node_values(
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
     q
-        The mean square of the inputs, > 0.
+        The q value of both inputs, 1 by default: a number, an array or {input: value}.
     tokens
-        May be a covariance (T, T), token ids (T,) or (N, T), or inputs (N, T, features).
-    tokens, token_cosine
-        The tokens of an input, as in :func:`c_map`. Attention with causal masks, windows, rotary
-        embeddings, ALiBi or sinusoidal positions distinguishes tokens: it is then sampled as
-        specified by ``sampling``, a :class:`kcalc.Sampling`. Attention is also sampled if
-        ``sampling`` is given, and for explicit tokens.
+        The number of tokens of an input, as in :func:`c_map`; or an array: a covariance (T, T),
+        token ids (T,) or (N, T), or inputs (N, T, features).
+    token_cosine
+        The cosine of any two tokens of an input, 0 by default.
     sampling
         How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
         exists.

@@ -163,6 +163,14 @@ def gradients(
 ) -> Gradients:
     """Mean squared gradients at every node of a network, at initialisation and infinite width.
 
+    Gradients through BatchNorm need a large batch, ``kc.large_batch(net)``. At nodes they are the
+    gradients of one example's output with respect to its own features, at weights those through all
+    examples of the batch. If branches share weights or activations are fused, only Affine layers
+    and inputs are reported.
+
+    Attention is sampled for an array of tokens, for attention that distinguishes tokens (causal
+    masks, rotary embeddings, ALiBi, sinusoidal positions), and if ``sampling`` is given.
+
     Parameters
     ----------
     network
@@ -170,19 +178,15 @@ def gradients(
     q
         The mean square of the inputs, a number or {input: number}.
     output
-        The output, required if there are several. Gradients through BatchNorm need a large batch,
-        ``kc.large_batch(net)``: at nodes, they are the gradients of one example's output with
-        respect to its own features; at weights, through all examples of the batch. If branches
-        share weights or activations are fused, only Affine layers and inputs are reported.
+        The output, required if there are several.
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
     tokens
-        May also be an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (T,)
-        or (N, T), or inputs (N, T, features). Attention is sampled for such tokens, for attention
-        that distinguishes tokens (causal masks, rotary embeddings, ALiBi, sinusoidal positions),
-        and if ``sampling`` is given, a :class:`kcalc.Sampling`, attention is sampled.
-    tokens, token_cosine
-        The tokens of an input, for networks with attention, as in :func:`kcalc.c_map`.
+        The number of tokens of an input, for networks with attention, as in :func:`kcalc.c_map`; or
+        an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (T,) or (N, T), or
+        inputs (N, T, features).
+    token_cosine
+        The cosine of any two tokens of an input, 0 by default.
     sampling
         How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
         exists.

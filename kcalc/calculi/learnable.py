@@ -75,7 +75,6 @@ def learnable_kernel(
     Returns
     -------
     LearnableKernel
-        A :class:`LearnableKernel`.
 
     Raises
     ------
@@ -116,7 +115,8 @@ class LearnableKernel(Shown):
         Parameters
         ----------
         shared
-            One sigma_w and one sigma_b for all Affine layers, those of the last layer.
+            Whether to return one sigma_w and one sigma_b for all Affine layers, those of the last
+            layer.
 
         Returns
         -------
@@ -213,12 +213,13 @@ class LearnableKernel(Shown):
 
         Differentiable in params, X and noise.
 
-        The result is nan if K + noise I is not positive definite (a gradient step may not raise)
+        The result is nan if K + noise I is not positive definite (a gradient step may not raise an
+        error).
 
         Parameters
         ----------
         params
-            The parameters of the model, as ``model.init`` returns them.
+            The numbers of the network, as :meth:`init` returns them.
         X
             The rows of data, (n, features).
         y
@@ -228,7 +229,7 @@ class LearnableKernel(Shown):
         kind
             "ntk" or "nngp".
         uniform
-            Whether all rows have the same length.
+            Whether all rows have the same q value; None finds out.
 
         Returns
         -------

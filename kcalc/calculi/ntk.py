@@ -126,6 +126,10 @@ def ntk(
     the last Affine is included. Embeddings and learned positions count as Affine layers without
     bias that read one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
 
+    With tokens, the kernel is between one token of each input. With an array of tokens, the kernels
+    are arrays between all tokens of all sequences, also for causal masks. Softmax attention is then
+    sampled as specified by ``sampling``.
+
     Parameters
     ----------
     network
@@ -138,20 +142,19 @@ def ntk(
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
     spatial
-        "delta", the kernel at one location, as for Delta-initialised convolutions; or "exact",
-        dense convolutions and mean pooling over the locations of actual images: ``K.matrix(X,
-        Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images.
+        "delta", the kernel at one location, as for Delta-initialised convolutions; or "exact", for
+        dense convolutions and mean pooling over the locations of actual images. ``K.matrix(X,
+        Y=None)`` and ``K.nngp.matrix(X, Y=None)`` then read arrays of images.
     image_shape
         (height, width), for "exact".
     weights
         "dense" or "delta", the law of convolutions, for "exact".
     tokens
-        May also be an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N,
-        T), or inputs (N, T, features). The kernels are then arrays between all tokens of all
-        sequences, also for causal masks; softmax attention is sampled as specified by ``sampling``.
-    tokens, token_cosine
-        The tokens of an input, for networks with attention, as in :func:`kcalc.c_map`; the kernel
-        is between one token of each input.
+        The number of tokens of an input, for networks with attention, as in :func:`kcalc.c_map`; or
+        an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N, T), or inputs
+        (N, T, features).
+    token_cosine
+        The cosine of any two tokens of an input, 0 by default.
     sampling
         How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
         exists.
@@ -168,7 +171,9 @@ def ntk(
         For a network without Affine layers or trained weights, a readout tied to an embedding,
         activations that jump, unknown gradients, an unknown parameterisation or missing widths.
     FreshnessError
-        Or NoRule naming the node if the kernel calculus does not apply.
+        If the kernel calculus does not apply; the message names the node.
+    NoRule
+        If a layer has no rule; the message names the node.
 
     Examples
     --------
@@ -513,7 +518,7 @@ class KernelFunction(OfReading, Formula):
             "auto"; "angle" to insist on the function of the angle; "pairs" for the general
             recursion in (c, q1, q2), exact and slow.
         q
-            Assume this q value for all rows, so only angles count.
+            The q value assumed for all rows, so only angles count. None computes it.
         dtype
             The dtype of the result.
         out
@@ -522,9 +527,9 @@ class KernelFunction(OfReading, Formula):
         block_rows
             The number of rows computed at once, instead of memory.
         memory
-            Bytes of work space besides X and the result (512 MiB).
+            The bytes of work space besides X and the result, 512 MiB by default.
         progress
-            True for a progress bar, False for none; by default one appears after 2 seconds on a
+            True shows a progress bar, False none. By default one appears after 2 seconds on a
             terminal and in a notebook.
         backend
             "numpy" or "jax", for NumPy data.
@@ -572,7 +577,7 @@ class KernelFunction(OfReading, Formula):
         Raises
         ------
         KcalcError
-            As there.
+            As :meth:`matrix` does.
 
         """
         return self._on_rows.matrix_method(X, Y, method, q)
@@ -677,6 +682,8 @@ class KernelFunction(OfReading, Formula):
     ) -> Enclosure:
         """A certified enclosure of the kernel at single numbers (or {input: number}).
 
+        The enclosure is proven, not estimated.
+
         Parameters
         ----------
         c
@@ -686,7 +693,7 @@ class KernelFunction(OfReading, Formula):
         q2
             The q value of the second input, > 0; None means ``q1``.
         digits
-            The number of decimal digits. The enclosure is proven, not estimated.
+            The number of decimal digits.
         q
             The mean square of the inputs, > 0.
 

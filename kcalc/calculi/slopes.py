@@ -122,6 +122,8 @@ def slope_polynomial(
     If the factored form would have more than 50,000 terms, as in densely connected networks, it is
     expanded.
 
+    All network inputs share one c value.
+
     Parameters
     ----------
     network
@@ -132,9 +134,9 @@ def slope_polynomial(
         normalised [DKS footnote 10]. With one q value, LayerNorms also have their true slopes ``q /
         (q - m^2)``, ``m`` the mean over the channels they read; otherwise slope 1.
     symbols_by_activation
-        ``True`` gives each activation its own ``psi_<name>``. All network inputs share one c value.
+        Whether each activation has its own ``psi_<name>``.
     expand
-        ``True`` expands the polynomial, exactly if weights are exact.
+        Whether to expand the polynomial, exactly if weights are exact.
 
     Returns
     -------

@@ -78,8 +78,8 @@ def tied_readout(
     Parameters
     ----------
     network
-        Ends in the input of the readout, as in :func:`kcalc.architectures.gpt2`, or in a readout
-        that was read as tied from a model.
+        A network that ends in the input of the readout, as in :func:`kcalc.architectures.gpt2`, or
+        in a readout that was read as tied from a model.
     embedding
         The Embedding node, required if there are several.
     tokens, token_cosine, sampling
@@ -90,7 +90,6 @@ def tied_readout(
     Returns
     -------
     TiedReadout
-        A :class:`TiedReadout`.
 
     Raises
     ------

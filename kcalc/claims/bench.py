@@ -201,6 +201,10 @@ def statistical(
 
     The test is passed within ``threshold`` standard errors.
 
+    The margin is the threshold minus |z|, where z is the deviation in standard errors. The result
+    is undecided if the samples agree with 0 as well as with a ``truth`` other than 0, and for fewer
+    than 30 samples if the truth is 0.
+
     Parameters
     ----------
     samples
@@ -214,10 +218,7 @@ def statistical(
     threshold
         The number of standard errors that the test allows.
     error
-        The standard error, where ``samples`` is the estimate itself. The margin is the threshold
-        less |z|, z the deviation in standard errors. Undecided where the samples agree with 0 as
-        well as with a ``truth`` other than 0, and where there are fewer than 30 samples for a truth
-        of 0.
+        The standard error, if ``samples`` is the estimate itself.
     **data
         Numbers to keep with the evidence.
 
@@ -252,16 +253,18 @@ def worst(
     what: str,
     about: str = STATEMENT,
 ) -> Evidence:
-    """:func:`statistical` for several means, of which the worst comparison is told.
+    """Test several means as :meth:`statistical` does, and return the worst comparison.
 
     A refuted one is worse than an undecided one; otherwise the margins decide.
+
+    The data include the number of comparisons.
 
     Parameters
     ----------
     samples
         {key: independent samples}.
     truths
-        By the keys of ``samples``, or one for all. The data include the number of comparisons.
+        {key: exact mean}, or one number for all.
     what
         A description of the comparison.
     about
@@ -295,11 +298,13 @@ def certified(
 ) -> Evidence:
     """function >= 0 on [low, high], proved by subdivision.
 
+    If the function vanishes at an end of the interval, divide it by a factor that vanishes there.
+    The margin is a proven lower bound.
+
     Parameters
     ----------
     function
-        Maps a ball (python-flint's arb) to a ball that contains its values there. If it vanishes at
-        an end, divide it by a factor that vanishes there. The margin is a proven lower bound.
+        A function of a ball (python-flint's arb) that returns a ball containing its values there.
     low
         The lower end of the interval.
     high
@@ -448,7 +453,9 @@ class Bench:
     proved = staticmethod(proved)
 
     def size(self, quick: T, full: T) -> T:
-        """Parameters
+        """One of two values, by the budget.
+
+        Parameters
         ----------
         quick
             The value for the quick budget.
@@ -463,10 +470,12 @@ class Bench:
         return full if self.budget == "full" else quick
 
     def rounds(self, quick: int, full: int | None = None) -> range:
-        """Parameters
+        """The rounds of a loop, by the budget.
+
+        Parameters
         ----------
         quick
-            Or ``full`` rounds of a loop, by the budget; without ``full``, ``quick``.
+            The number of rounds for the quick budget.
         full
             The number of rounds for the full budget; None means ``quick``.
 
@@ -520,7 +529,7 @@ class Bench:
         return self.rng.uniform(low, high, shape or None)
 
     def whole(self, low: int, high: int) -> int:
-        """A whole number from ``low`` to ``high - 1``.
+        """A random integer from ``low`` to ``high - 1``.
 
         Parameters
         ----------
@@ -537,7 +546,9 @@ class Bench:
         return int(self.rng.integers(low, high))
 
     def wholes(self, low: int, high: int, count: int) -> list[int]:
-        """Parameters
+        """Random integers from ``low`` to ``high - 1``.
+
+        Parameters
         ----------
         low
             The lower end of the interval.

@@ -288,6 +288,11 @@ class Paper:
     ) -> Callable[[Check], Check]:
         """Register the decorated function as the check of a claim.
 
+        Without ``statement`` the docstring of the function is the statement. Its paragraphs that
+        begin with "Printed:", "But:" and "Under:" are the printed form, the caveat and the
+        hypotheses. The expected verdict is CORRECTED with a printed form, CAVEAT with a caveat,
+        otherwise ``expected``.
+
         Parameters
         ----------
         id
@@ -299,11 +304,7 @@ class Paper:
         expected
             The verdict that the check must reach.
         **more
-            ``printed``, ``caveat``, ``hypotheses`` and ``may_stay_open`` as for :class:`Claim`.
-            Without ``statement`` the docstring of the function is the statement, and its paragraphs
-            that begin with "Printed:", "But:" and "Under:" are the printed form, the caveat and the
-            hypotheses. The expected verdict is CORRECTED with a printed form, CAVEAT with a caveat,
-            otherwise ``expected``.
+            ``printed``, ``caveat``, ``hypotheses`` and ``may_stay_open``, as for :class:`Claim`.
 
         Returns
         -------

@@ -85,7 +85,7 @@ class GeometricShaping(Shaping):
         return values
 
     def plot(self, ax: Axes | None = None) -> Figure:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Draw gamma of all weights before and after, on one panel; returns the figure.
+        """Draw gamma of all weights before and after, on one panel.
 
         Parameters
         ----------
@@ -181,22 +181,22 @@ def geometric(
     features, image_shape
         As for ``kc.scaling``.
     typical
-        K_typ, the most frequent side by default.
+        The kernel side k_typ, by default the most frequent one.
     input_moment
         The mean square of the inputs.
     input_scaling
-        Multiply inputs of mean square ``input_moment`` so that E[x_0^2] = 1/(k_0 sqrt n_0), where
-        the first weights and their biases have the same scaling [sec. 8.1].
+        Whether to multiply inputs of mean square ``input_moment`` to give E[x_0^2] = 1/(k_0 sqrt
+        n_0), where the first weights and their biases have the same scaling [sec. 8.1].
     output_std
-        Multiply the output to give it this root mean square according to the calculus [sec. 7].
+        The root mean square of the output according to the calculus, reached by a multiplier [sec.
+        7]; None adds no multiplier.
     balance
-        "gamma", or "nu", the ratio E[gW^2]/E[W^2] including the correlations from mean pooling,
+        "gamma", or "nu", the ratio E[gW^2]/E[W^2]. It includes the correlations from mean pooling,
         which make the two differ.
 
     Returns
     -------
     GeometricShaping
-        A :class:`GeometricShaping`.
 
     Raises
     ------

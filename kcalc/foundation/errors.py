@@ -100,7 +100,7 @@ class KcalcError(ValueError):
         Parameters
         ----------
         serves
-            May also complete some.
+            A function of a remedy that returns it, perhaps completed, or None.
 
         Returns
         -------

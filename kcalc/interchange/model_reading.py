@@ -112,7 +112,7 @@ class Reading(Tabled):
         Parameters
         ----------
         nodes
-            The nodes of the part.
+            The nodes to leave out.
 
         Returns
         -------

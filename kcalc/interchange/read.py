@@ -47,9 +47,9 @@ def read(
         variables); a Keras 3 model; any JAX function with its parameters as the first example
         input; the path of an ONNX or kcalc JSON file; an ``onnx.ModelProto``; or a network.
     *inputs
-        For every input of the model one array, or its shape as a tuple of integers with the
-        examples first. For JAX models give shapes for all of them or for none: next to an array, a
-        tuple is a setting.
+        One array for every input of the model, or its shape as a tuple of integers with the
+        examples first. For JAX models give shapes for all inputs or for none, because a tuple next
+        to an array is a setting.
     example_inputs
         ``[x, y]`` is another form of x and y after the model. The last input may be a dictionary of
         inputs by argument name, ``{"idx": ids}``. Its keys must be names of arguments that were not
@@ -57,11 +57,11 @@ def read(
         for one example, give one example as an array, such as one of shape (3, 32, 32), or the
         shape of a batch, such as (2, 3, 32, 32). Keras models and files know their inputs.
     sigmas
-        Weights give ``sigma_w = sqrt(fan_in mean W^2)``, biases ``sigma_b = sqrt(mean b^2)``: the
-        standard deviations about 0 that the calculi use. With False they are 1 and 0 everywhere,
-        and only the architecture is read.
+        Whether to read standard deviations. Weights then give ``sigma_w = sqrt(fan_in mean W^2)``
+        and biases ``sigma_b = sqrt(mean b^2)``: the standard deviations about 0 that the calculi
+        use. With False they are 1 and 0 everywhere, and only the architecture is read.
     shapes
-        Gives an ONNX file's open dimensions, {input name: shape}.
+        The open dimensions of an ONNX file, {input name: shape}.
 
     Returns
     -------

@@ -335,7 +335,7 @@ class CMap(KernelMap):
     ) -> Enclosure:
         """A certified enclosure of C(c, q1, q2), by ball arithmetic with ``digits`` decimal digits.
 
-        Proven, not estimated.
+        The enclosure is proven, not estimated.
 
         Arguments are single numbers (floats as their exact binary values; SymPy and mpmath numbers
         with all their digits) or {input: number}.

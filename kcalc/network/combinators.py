@@ -56,7 +56,6 @@ def chain(*pieces: Piece) -> Network:
     Returns
     -------
     Network
-        A Network.
 
     Raises
     ------

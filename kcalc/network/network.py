@@ -315,7 +315,6 @@ class Network:
         Returns
         -------
         Axes
-            The axes of the plot.
 
         """
         return DRAWINGS["Network"](self, ax=ax, **options)
@@ -424,7 +423,7 @@ class Network:
         Parameters
         ----------
         whole
-            The kinds of layers to keep.
+            A class of layers to keep; None keeps none.
 
         Returns
         -------
@@ -575,7 +574,7 @@ class Network:
         Parameters
         ----------
         kind
-            One of these classes, to remove only layers of that class.
+            A class of normalisations; only layers of this class are removed.
 
         Returns
         -------

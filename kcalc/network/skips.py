@@ -82,7 +82,7 @@ def _since_fork(
 def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
     """The network with every projection shortcut A replaced by I + A.
 
-    All singular values of I are 1.
+    I averages images, and all its singular values are 1:
 
     - equal channels, stride s: mean pooling over s x s windows, times s;
     - r times the channels, stride 1: r copies, divided by sqrt r;
@@ -96,8 +96,7 @@ def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
     network
         The :class:`kcalc.Network`.
     nodes
-        The Affine shortcuts to change (default: all of :func:`projection_shortcuts`). I averages
-        images.
+        The Affine shortcuts to change, by default all of :func:`projection_shortcuts`.
 
     Returns
     -------

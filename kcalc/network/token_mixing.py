@@ -58,7 +58,7 @@ def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = 
     Returns
     -------
     Array
-        (T, T).
+        An array (T, T).
 
     Raises
     ------
@@ -100,12 +100,12 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
     target
         The covariance after mixing, (T, T).
     nonnegative
-        ``False`` also accepts pairs for which A has negative entries.
+        Whether negative entries of A raise an error.
 
     Returns
     -------
     Array
-        (T, T).
+        An array (T, T).
 
     Raises
     ------
@@ -149,14 +149,14 @@ def rescaled(matrix: Any, source: Any) -> Array:
     Parameters
     ----------
     matrix
-        (T', T).
+        The mixing matrix, (T', T).
     source
-        (T, T), positive semidefinite with unit diagonal.
+        The covariance of the tokens, (T, T), positive semidefinite with unit diagonal.
 
     Returns
     -------
     Array
-        (T', T).
+        An array (T', T).
 
     Raises
     ------
@@ -201,11 +201,12 @@ def uniform(tokens: int, correlations: Iterable[float], start: float = 0.0) -> l
     Returns
     -------
     list[Array]
-        A list of (T, T).
+        One array (T, T) per layer.
 
     Raises
     ------
     KcalcError
+        Outside the domain.
 
     References
     ----------
@@ -271,11 +272,12 @@ def exponential(tokens: int, rates: Iterable[float], start: float = math.inf) ->
     Returns
     -------
     list[Array]
-        A list of (T, T).
+        One array (T, T) per layer.
 
     Raises
     ------
     KcalcError
+        Outside the domain.
 
     References
     ----------

@@ -289,12 +289,12 @@ def shape(
     network
         The :class:`kcalc.Network`.
     activation
-        Replaces every activation; None keeps the present ones.
+        The activation that replaces every activation; None keeps the present ones.
     method
-        A name below. The other options are targets of the methods. A target that the method does
-        not accept raises an error.
+        The name of a method, listed above.
     **targets
-        The targets and options of the method.
+        The targets and options of the method. A target that the method does not accept raises an
+        error.
 
     Returns
     -------
@@ -348,11 +348,13 @@ def shape(
 def works(remedy: Remedy, network: Network | Reading, activation: Any = None) -> bool:
     """Whether a remedy suggested by an error shapes the network; this tries it.
 
+    The result is False for a remedy with a target that only you know (``...``), such as the cosines
+    between tokens.
+
     Parameters
     ----------
     remedy
-        One of the ``remedies`` of an error. False for one with a target that only you know
-        (``...``), such as the cosines between tokens.
+        One of the ``remedies`` of an error.
     network
         The :class:`kcalc.Network`.
     activation

@@ -157,6 +157,8 @@ def depth_laws(
 ) -> DepthLaws:
     """The laws of infinitely many copies of a block.
 
+    The initial cosine and mean square select the limit if there are several.
+
     Parameters
     ----------
     block
@@ -164,14 +166,13 @@ def depth_laws(
     tokens
         The number of tokens of an input, for blocks with attention over exchangeable tokens.
     token_cosine
-        The initial cosine of two tokens (without tokens, of two inputs).
+        The initial cosine of two tokens or, without tokens, of two inputs.
     q
-        Their initial mean square. Both select the limit if there are several.
+        The initial mean square of the tokens.
 
     Returns
     -------
     DepthLaws
-        A :class:`DepthLaws`.
 
     Raises
     ------

@@ -120,46 +120,48 @@ def dks(
 ) -> Shaping:
     """Bound the slopes at 1 of the C maps of all subnetworks by ``zeta``.
 
-    For leaky_relu the negative slope is a further constant, and a closed form meets all four
-    conditions.
+    For leaky_relu the negative slope is a further constant (unless ``free_slope=False``), and a
+    closed form meets all four conditions. Other positively homogeneous activations (relu), and
+    leaky_relu with a fixed slope, have one constant fewer; the condition Q'(1) = 1 is dropped for
+    them.
+
+    A gate is an activation that only Products read, with C(0) >= 1/2, such as the sigmoids of gated
+    units and of squeeze-and-excite blocks. With ``gates="normalise"`` a Product of x and a gate has
+    slope x' + C_g'(1) (.15 for a sigmoid) instead of the sum of two shaped slopes, and errors of q
+    do not double.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     activation
-        ``None`` keeps the present activations. Domain: zeta > 1.
+        The activation that replaces every activation; None keeps the present ones.
     zeta
         The bound on the slopes at 1, > 1.
     subnetworks
-        ``"strict"`` uses the subnetworks of the papers. Taps, heads and further inputs hide depth
-        from them (a warning says so). ``"forward"`` instead bounds the slope from the inputs to
-        every node, even if maps in between have other readers.
+        "strict" uses the subnetworks of the papers. Taps, heads and further inputs hide depth from
+        them (a warning says so). "forward" instead bounds the slope from the inputs to every node,
+        even if maps in between have other readers.
     q_slope
         The target for Q'(1). The default 1 keeps errors of q from growing or shrinking with depth.
-        ``"minimize"`` takes the smallest value compatible with the slope. None drops the condition
-        and solves only for the input scale, with the smallest shift that works.
+        "minimize" takes the smallest value compatible with the slope. None drops the condition and
+        solves only for the input scale, with the smallest shift that works.
     free_slope
-        ``False`` keeps the slope. Other positively homogeneous activations (relu), and leaky_relu
-        with a fixed slope, have one constant fewer; the condition Q'(1) = 1 is dropped for them.
+        Whether the negative slope of leaky_relu is a further constant.
     tokens
         For networks with TokenMix: the cosines between the tokens of an input, (T, T), for which
         every activation must see q = 1 at every token.
     token_rows
-        ``"rescale"`` divides the rows of the matrices to achieve this. zeta then counts only the
-        activations.
+        "keep", or "rescale", which divides the rows of the matrices to achieve this. zeta then
+        counts only the activations.
     gates
-        ``"normalise"`` keeps the activations of gates, such as the sigmoids of gated units and of
-        squeeze-and-excite blocks, scaled to Q(1) = 1: a Product of x and a gate then has slope x' +
-        C_g'(1) (.15 for a sigmoid) instead of the sum of two shaped slopes, and errors of q do not
-        double. A gate is an activation that only Products read, with C(0) >= 1/2.
+        "shape", or "normalise", which keeps the activations of gates, scaled to Q(1) = 1.
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
 
     Returns
     -------
     Shaping
-        A Shaping.
 
     Raises
     ------

@@ -166,14 +166,13 @@ def equivalent_parameters(
     Returns
     -------
     EquivalentParameters
-        An :class:`EquivalentParameters`.
 
     Raises
     ------
     KcalcError
-        With a message naming the node if absorption is impossible and the reason: an activation
-        that reads an input, a Sum read by several activations with different constants, or an
-        Affine without bias.
+        If absorption is impossible: an activation reads an input, activations with different
+        constants read the same Sum, or an Affine has no bias. The message names the node and the
+        reason.
 
     """
     network = shaping.network if isinstance(shaping, Shaping) else shaping

@@ -214,7 +214,6 @@ def looks_linear(
     Returns
     -------
     LooksLinear
-        A :class:`LooksLinear`.
 
     Raises
     ------

@@ -139,6 +139,12 @@ def normaliser_free(
     An output that ends in activations, without an Affine after them, keeps their means: its q is
     not 1, and an assumption says so.
 
+    With standardised weights the mean of the activations drops out, C(0) = 0 after every layer, and
+    q = 1 before every activation. ``standardise=False`` uses ``gamma = 1/sqrt(E phi(x)^2)`` and
+    leaves the weights unchanged; no Sum may then add several activations with nonzero means.
+    Normalisation layers are removed and the weights of residual sums (see
+    :func:`kcalc.shaping.residual_blocks`) replaced; other sums must be normalised.
+
     Parameters
     ----------
     network
@@ -146,21 +152,15 @@ def normaliser_free(
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     alpha
-        > 0 is the strength of the residual branches.
+        The strength of the residual branches, > 0.
     standardise
-        ``True`` gives every Affine standardised weights, with mean 0 over the fan-in. The mean of
-        the activations then drops out, C(0) = 0 after every layer, and q = 1 before every
-        activation. ``False`` uses ``gamma = 1/sqrt(E phi(x)^2)`` and leaves the weights unchanged;
-        no Sum may then add several activations with nonzero means. Normalisation layers are
-        removed; the weights of residual sums (see :func:`kcalc.shaping.residual_blocks`) are
-        replaced, other sums must be normalised.
+        Whether every Affine gets standardised weights, with mean 0 over the fan-in.
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
 
     Returns
     -------
     NormaliserFree
-        A NormaliserFree.
 
     Raises
     ------

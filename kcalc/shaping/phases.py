@@ -133,7 +133,6 @@ class PhaseDiagram(Shown):
         Returns
         -------
         Axes
-            The Axes.
 
         """
         return DRAWINGS["PhaseDiagram"](self, ax)
@@ -145,14 +144,16 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
     Layers are h -> sigma_w W phi(h) + sigma_b b, starting from q = 1, with the limits of
     :func:`kcalc.depth_limit`.
 
+    q and chi have a relative error of about 1e-12 (for q, 1e-12 divided by |1 - Q'(q)| if the slope
+    Q' of its map is near 1). c and rate, where they differ from 1 and chi, have an error of about
+    1e-7.
+
     Parameters
     ----------
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     sigma_w, sigma_b
-        Increasing arrays (default .5 to 3, and 0 to 1). q and chi have a relative error of about
-        1e-12 (for q, 1e-12 divided by |1 - Q'(q)| if the slope Q' of its map is near 1). c and
-        rate, where they differ from 1 and chi, have an error of about 1e-7.
+        Increasing arrays, by default .5 to 3 and 0 to 1.
 
     Returns
     -------

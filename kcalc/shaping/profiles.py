@@ -102,7 +102,6 @@ class DepthProfile(Tabled, Approximable):
         Returns
         -------
         Figure
-            The figure.
 
         """
         return DRAWINGS["DepthProfile"](self, ax)
@@ -177,21 +176,20 @@ def depth_profile(
     network
         The :class:`kcalc.Network`.
     c
-        Cosines of two inputs, a number or an array.
+        The cosine of two inputs, a number or an array.
     q
-        Their mean square.
+        The mean square of the inputs.
     tokens, token_cosine, sampling
         As in :func:`kcalc.node_values`; if attention is sampled, values have standard errors and
         ``c`` must be one number.
     output
         The output whose gradients are taken, required if there are several.
     backward
-        ``False`` no gradients.
+        Whether to compute gradients.
 
     Returns
     -------
     DepthProfile
-        A :class:`DepthProfile`.
 
     Raises
     ------

@@ -191,6 +191,12 @@ def residual_weights(
     the normalised weights ``w_i sqrt(q_i)`` with the q values of the network. It raises an error if
     that does not reproduce the C map. Other schemes keep the norms.
 
+    ``"common"`` takes ``shortcut_weight`` or ``residual_weight``, strictly between 0 and 1;
+    ``"power"`` takes ``power`` >= 0. ``"slope"`` takes the target for the maximal slope, computed
+    with C'(1) of the activations or with ``local_slope`` (if the activations are shaped
+    afterwards). Blocks are found by :func:`kcalc.shaping.residual_blocks`, including transition
+    blocks and blocks within branches. Sums need not be normalised.
+
     Parameters
     ----------
     network
@@ -198,12 +204,7 @@ def residual_weights(
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     scheme
-        One of ``SCHEMES``. ``"common"`` takes ``shortcut_weight`` or ``residual_weight``, strictly
-        between 0 and 1; ``"power"`` takes ``power`` >= 0; ``"slope"`` takes the target for the
-        maximal slope, computed with C'(1) of the activations or with ``local_slope`` (if the
-        activations are shaped afterwards). Blocks are found by
-        :func:`kcalc.shaping.residual_blocks`, including transition blocks and blocks within
-        branches. Sums need not be normalised.
+        One of ``SCHEMES``, described above.
     shortcut_weight
         The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
     residual_weight
@@ -220,7 +221,6 @@ def residual_weights(
     Returns
     -------
     ResidualShaping
-        A ResidualShaping.
 
     Raises
     ------
@@ -228,7 +228,7 @@ def residual_weights(
         For bad input, a network without residual blocks, or ``"slope"`` if a LayerNorm or GroupNorm
         reads activations with nonzero mean.
     UnreachableTarget
-        With the nearest reachable slope.
+        If the slope cannot be reached; the message names the nearest one.
 
     """
     if not isinstance(scheme, str) or scheme not in SCHEMES:

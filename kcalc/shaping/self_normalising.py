@@ -250,18 +250,18 @@ def self_normalising(
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     parameters
-        ``"halves"`` output scale and the scale of the negative half (elu gives SELU), for
-        activations that vanish at 0 and have means of opposite sign on the two halves. It adds
-        nothing to the outputs, but scales x > 0 and x < 0 differently.
+        The two constants. "shift": output scale and output shift, possible for every activation
+        that is not linear. "halves": output scale and the scale of the negative half (elu gives
+        SELU), for activations that vanish at 0 and have means of opposite sign on the two halves.
+        It adds nothing to the outputs, but scales x > 0 and x < 0 differently.
     input_scale
-        (default 1) multiplies the inputs first; it changes C'(1) and Q'(1).
+        A factor of the inputs, 1 by default; it changes C'(1) and Q'(1).
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
 
     Returns
     -------
     SelfNormalising
-        A :class:`SelfNormalising`.
 
     Raises
     ------

@@ -252,7 +252,7 @@ class VanillaMaps(Shown):
         c
             The cosine of the two inputs, in [-1, 1].
         depth
-            A number.
+            The total depth k L, a number.
 
         Returns
         -------
@@ -301,9 +301,10 @@ def vanilla_maps(
     Parameters
     ----------
     activation
-        ``None`` leaves C'(1) and C''(1) of a layer as ``kc.symbols.psi`` and ``kc.symbols.kappa``.
+        The activation. None leaves C'(1) and C''(1) of a layer as ``kc.symbols.psi`` and
+        ``kc.symbols.kappa``.
     depth
-        The number of layers, or of copies of the block.
+        The number of layers, an integer or a SymPy expression.
     sigma_w
         The root of fan-in times the variance of weights, > 0.
     q

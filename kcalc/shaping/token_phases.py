@@ -146,12 +146,11 @@ class TokenPhases(Shown, Approximable):
         ax
             The matplotlib Axes to draw on; None makes new ones.
         quantity
-            Cosine, slope, rate, growth, gradient_mean or gradient_difference.
+            "cosine", "slope", "rate", "growth", "gradient_mean" or "gradient_difference".
 
         Returns
         -------
         Axes
-            The Axes.
 
         """
         choice(quantity, "quantity", QUANTITIES)
@@ -179,7 +178,6 @@ def token_phases(
     Returns
     -------
     TokenPhases
-        A :class:`TokenPhases`.
 
     Raises
     ------
@@ -229,6 +227,9 @@ def token_gain(
 ) -> float:
     """The factor of a gain at which a law of depth meets a target.
 
+    ``token_gain(net, 64, "scores", cosine=0.5)`` gives the limit of token cosines. Among several
+    factors between 0.02 and 50, the result is the one nearest to 1 (in its logarithm).
+
     Parameters
     ----------
     network
@@ -236,14 +237,12 @@ def token_gain(
     tokens
         The number of tokens, >= 1.
     gain
-        Scores, values, residual or shortcut.
+        "scores", "values", "residual" or "shortcut".
     token_cosine
         The cosine of any two tokens of the input.
     **target
         One of ``cosine``, ``slope``, ``rate``, ``growth``, ``gradient_mean``,
-        ``gradient_difference``, as in :class:`TokenPhases`: ``token_gain(net, 64, "scores",
-        cosine=0.5)``. Among several factors between 0.02 and 50, the result is the one nearest to 1
-        (in its logarithm).
+        ``gradient_difference``, as in :class:`TokenPhases`.
 
     Returns
     -------
@@ -252,7 +251,7 @@ def token_gain(
     Raises
     ------
     UnreachableTarget
-        With the range of values if there is none.
+        If no factor meets the target; the message gives the range of values.
     KcalcError
         For other names.
 

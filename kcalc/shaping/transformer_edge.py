@@ -204,7 +204,7 @@ class TransformerShaping(Shaping):
         return {node: factor for node, factor in factors.items() if factor != 1}
 
     def plot(self, ax: Any = None) -> Figure:
-        """Draw q and the token cosine along the stream, before and after; returns the figure.
+        """Draw q and the token cosine along the stream, before and after.
 
         Parameters
         ----------
@@ -321,27 +321,26 @@ def edge(
     score_variance
         The target for the variance of the scores.
     centre
-        The centring of attention; None chooses it.
+        The centring c of attention in networks without shortcuts; None keeps that of the network.
     mlp
         The method that shapes the MLPs; None keeps their activations.
     zeta
         The bound on the slopes at 1, > 1.
     tokens
-        The number of tokens, >= 1.
+        The number of tokens of an input.
     token_cosine
-        The cosine of any two tokens of the input.
+        The cosine of any two tokens of an input.
 
     Returns
     -------
     TransformerShaping
-        A TransformerShaping.
 
     Raises
     ------
     KcalcError
         For bad targets, and for networks without attention or with another structure.
     UnreachableTarget
-        With the reachable range.
+        If a target is out of reach; the message gives the reachable range.
 
     References
     ----------

@@ -80,11 +80,11 @@ def empirical_ntk(
     output
         The output node, if there are several.
     by_layer
-        Return {node: part of its parameters}.
+        Whether to return {node: part of its parameters}.
     memory
-        Bytes for Jacobians, computed in blocks of inputs and, if one input does not fit, of output
-        entries. All parameters of the architecture count, including taps of Delta-initialised
-        convolutions that start at zero.
+        The bytes for Jacobians. They are computed in blocks of inputs and, if one input does not
+        fit, of output entries. All parameters of the architecture count, including taps of
+        Delta-initialised convolutions that start at zero.
 
     Returns
     -------

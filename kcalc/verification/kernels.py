@@ -67,20 +67,28 @@ def verify_kernels(
 
     The measurement is over random weights and inputs.
 
+    Over tokens, c is the cosine of two sequences at equal positions. The cosine of tokens is a
+    further quantity at every node, "token_cosine", and gradients are compared in both modes, mean
+    and difference over tokens. Token ids are drawn as vectors over the vocabulary (rotated one-hot
+    vectors), whose embeddings have the same law. If attention is causal or positions distinguish
+    tokens, maps and gradients are sampled as specified by ``sampling``, and z includes their
+    standard errors. The tangent kernel is then not compared.
+
     Parameters
     ----------
     model
         A :class:`kcalc.Model`, as :func:`kcalc.to_jax` returns it.
     c, q
-        (default 1; ``q1`` and ``q2`` if two inputs differ) are the values of the inputs: numbers,
-        rows of equal length (one entry per case), or {input: either}. Random inputs have these
-        values exactly, at every location.
+        The values of the inputs: numbers, rows of equal length (one entry per case), or {input:
+        either}. ``q`` is 1 by default; use ``q1`` and ``q2`` if the two inputs differ. Random
+        inputs have these values exactly, at every location.
     q1
         The q value of the first input, > 0.
     q2
         The q value of the second input, > 0; None means ``q1``.
     draws
-        Networks see ``pairs`` random pairs each; standard errors are over networks.
+        The number of random networks. Each receives ``pairs`` random pairs; standard errors are
+        over networks.
     pairs
         The number of random pairs of inputs per network and case.
     widths
@@ -88,24 +96,17 @@ def verify_kernels(
     key
         A JAX random key or an integer.
     tangent
-        Compares the empirical NTK (one output channel) with :func:`kcalc.ntk`, ``gradients`` |d out
-        / d node|^2 with :func:`kcalc.gradients`.
+        Whether to compare the empirical NTK of one output channel with :func:`kcalc.ntk`.
     gradients
-        Whether to measure mean squared gradients.
+        Whether to compare |d out / d node|^2 with :func:`kcalc.gradients`.
     jacobians
-        Adds singular values of the last network drawn.
+        Whether to compute the singular values of the last network drawn.
     heuristic
-        ``True`` continues if the maps or the weights are only approximate.
+        Whether to continue if the maps or the weights are only approximate.
     memory
         The bound on working memory, in bytes.
     tokens, token_cosine
-        For networks over tokens. Inputs are sequences of this many tokens with this pairwise cosine
-        (0 by default), and c is the cosine of two sequences at equal positions. The cosine of
-        tokens is a further quantity at every node, "token_cosine", and gradients are compared in
-        both modes, mean and difference over tokens. Token ids are drawn as vectors over the
-        vocabulary (rotated one-hot vectors), whose embeddings have the same law. If attention is
-        causal or positions distinguish tokens, maps and gradients are sampled as specified by
-        ``sampling``, and z includes their standard errors; the tangent kernel is then not compared.
+        The number of tokens of an input, and their pairwise cosine, 0 by default.
     sampling
         How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
         exists.
@@ -113,7 +114,6 @@ def verify_kernels(
     Returns
     -------
     KernelCheck
-        A :class:`kcalc.verification.KernelCheck`.
 
     Raises
     ------

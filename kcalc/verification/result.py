@@ -127,14 +127,14 @@ class KernelCheck(Tabled):
         return (*sizes, "c", *(cosines if self.tokens is not None else ()))
 
     def statistic(self, quantity: str = "c", width: int | None = None) -> Statistic:
-        """A quantity at every node, arrays (nodes, cases); ``width=None`` is the last.
+        """A quantity at every node, as arrays (nodes, cases).
 
         Parameters
         ----------
         quantity
             The name of the quantity: "c", "q", or another measured one.
         width
-            The width of the hidden layers, an integer >= 1.
+            The width to report; None means the last one.
 
         Returns
         -------
@@ -143,7 +143,7 @@ class KernelCheck(Tabled):
         Raises
         ------
         KcalcError
-            For unknown ones.
+            For an unknown quantity or width.
 
         """
         choice(quantity, "quantity", self.quantities)
@@ -163,7 +163,7 @@ class KernelCheck(Tabled):
         Parameters
         ----------
         width
-            The width of the hidden layers, an integer >= 1.
+            The width to report; None means the last one.
 
         Returns
         -------
@@ -214,7 +214,7 @@ class KernelCheck(Tabled):
     def allowed(self, errors: float = 4.0) -> float:
         """The largest |z| of a q or c value that counts as no deviation.
 
-        It is for this many draws and comparisons; see ``verification.statistics``.
+        It depends on the number of draws and comparisons; see ``verification.statistics``.
 
         Parameters
         ----------
@@ -239,9 +239,10 @@ class KernelCheck(Tabled):
         Parameters
         ----------
         errors
-            Refers to one Gaussian; :meth:`allowed` makes it that for these draws and comparisons.
+            The number of standard errors for a single Gaussian; :meth:`allowed` adapts it to the
+            number of draws and comparisons.
         slack
-            Allows for the O(1/width) effects of finite width.
+            The allowance for the O(1/width) effects of finite width.
 
         Returns
         -------
@@ -282,7 +283,7 @@ class KernelCheck(Tabled):
         quantity
             The name of the quantity: "c", "q", or another measured one.
         width
-            The width of the hidden layers, an integer >= 1.
+            The width to report; None means the last one.
 
         Returns
         -------
@@ -291,7 +292,7 @@ class KernelCheck(Tabled):
         Raises
         ------
         KcalcError
-            If none is.
+            If no node is judged.
 
         """
         if not self.judged(width).any():
@@ -329,7 +330,7 @@ class KernelCheck(Tabled):
         return root_mean_square(*self._deviations(quantity), numbers(self.widths))
 
     def bias(self, quantity: str = "c") -> Power:
-        """The root mean square over nodes of the mean deviation, noise taken out.
+        """The root mean square over nodes of the mean deviation, without the noise.
 
         About width^-1.
 
@@ -355,7 +356,7 @@ class KernelCheck(Tabled):
         quantity
             The name of the quantity: "c", "q", or another measured one.
         width
-            The width of the hidden layers, an integer >= 1.
+            The width to report; None means the last one.
 
         Returns
         -------
@@ -482,7 +483,7 @@ class KernelCheck(Tabled):
         )
 
     def plot(self, ax: Sequence[Axes] | None = None) -> Figure:
-        """Draw q and c values by layer with their fluctuations and the maps; returns the figure.
+        """Draw q and c values by layer with their fluctuations and the maps.
 
         Parameters
         ----------

@@ -93,7 +93,6 @@ class HessianBlocks(Shown):
         Returns
         -------
         Axes
-            The axes of the plot.
 
         """
         return DRAWINGS["HessianBlocks.histogram"](self.ratios, ax=ax)
@@ -168,12 +167,11 @@ def hessian_blocks(
     Returns
     -------
     HessianBlocks
-        :class:`HessianBlocks`.
 
     Raises
     ------
     KcalcError
-        For counts that are too small, several inputs or outputs, and the refusals of the calculus.
+        For counts that are too small, several inputs or outputs, and as :func:`kcalc.scaling` does.
 
     """
     draws, batch = whole(draws, "draws", 2, MOST), whole(batch, "batch", 1, MOST)

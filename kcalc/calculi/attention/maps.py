@@ -214,7 +214,7 @@ def token_map(
 ) -> TokenMap:
     """The map ``R(rho)`` of the cosine between two tokens of one sequence.
 
-    The map is for a network with attention.
+    The network must have attention.
 
     The tokens of a sequence are exchangeable: all have the same q value, and any two have cosine
     rho. Attention draws them together. If 1 is the only fixed point of the map, deep networks make

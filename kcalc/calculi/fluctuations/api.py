@@ -153,11 +153,11 @@ def fluctuations(
     features
         One width, or {node: width}, for layers without one.
     weights
-        Unused by Gaussian weights; the law of the weights.
+        The law of the weights, "gaussian" or "orthogonal".
     q
-        Mean square of all inputs.
+        The mean square of all inputs.
     c
-        The cosine of two inputs (None: one input, no c values).
+        The cosine of two inputs; None means one input and no c values.
 
     Returns
     -------

@@ -71,8 +71,8 @@ def moments(
     output
         The output that J differentiates, required if there are several.
     input_fourth
-        Sum_i x_i^4 / |x|^4, relevant for non-Gaussian weights; by default 1 / channels, an input
-        with all |x_i| equal.
+        ``sum_i x_i^4 / |x|^4``, relevant for non-Gaussian weights. By default it is 1 / channels,
+        for an input with all |x_i| equal.
     q
         The mean square of the input, a number or a SymPy expression: |x|^2 = q * channels. The
         default is |x|^2 = 1, q = 1 / channels; maps and kernels have q = 1. Means of squared norms

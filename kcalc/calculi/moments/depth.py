@@ -82,7 +82,7 @@ class DepthMoments:
         Parameters
         ----------
         node
-            A node of the block; None: its input.
+            A node of the block with weights.
         block
             The number of the block, counted from 1, a number or a symbol.
 
@@ -187,8 +187,8 @@ def moments_at_depth(
     features
         The width of layers that do not specify one, or {node: width}.
     q
-        The mean square of the first one's input, |x|^2 = q * channels; by default |x|^2 = 1, as for
-        :func:`kc.moments`.
+        The mean square of the input of the first copy, |x|^2 = q * channels. By default |x|^2 = 1,
+        as for :func:`kc.moments`.
 
     Returns
     -------
@@ -317,15 +317,16 @@ class Stability(Printed):
 def depth_stability(block: Network, parameter: Any = None, features: Any = None) -> Stability:
     """The scaling that keeps the moments of a repeated block bounded, or their rate of growth.
 
+    A residual block whose branch is scaled by alpha m times gives s = L alpha^m; bounding L
+    alpha^(2m) is not enough. A plain relu layer preserves its mean at alpha = 1. Its fourth moment
+    then grows by a factor 1 + 5/n per layer, so widths must grow as fast as depth.
+
     Parameters
     ----------
     block
         A network with one input and one output, as ``kc.chain`` builds it.
     parameter
-        A SymPy symbol in the block's sigma_w or sums. A residual block whose branch is scaled by
-        alpha m times gives s = L alpha^m; bounding L alpha^(2m) is not enough. A plain relu layer
-        preserves its mean at alpha = 1 and then grows by log(1 + 5/n) per layer, so widths must
-        grow as fast as depth.
+        A SymPy symbol in the block's sigma_w or sums.
     features
         The width of layers that do not specify one, or {node: width}.
 

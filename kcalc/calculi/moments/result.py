@@ -171,7 +171,7 @@ class Moments(Shown):
         Raises
         ------
         KcalcError
-            For other symbols.
+            For unknown symbols.
 
         """
         from dataclasses import replace

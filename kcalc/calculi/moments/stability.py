@@ -127,7 +127,7 @@ def crelu_budget(width: Any, depth: int = 1) -> Budget:
     width
         The number of channels of the ReLU layers.
     depth
-        The number of layers, or of copies of the block.
+        The number of layers.
 
     Returns
     -------

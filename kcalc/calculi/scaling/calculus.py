@@ -74,8 +74,8 @@ def scaling(
     network
         The :class:`kcalc.Network`.
     features
-        Widths of layers without one, a number or {node: width}, numbers or SymPy symbols (positive,
-        integer).
+        The widths of layers without one, a number or {node: width}; numbers or SymPy symbols
+        (positive, integer).
     image_shape
         (height, width) of inputs whose layers define none.
     input_moment
@@ -83,20 +83,19 @@ def scaling(
     input_symmetric
         Whether x and -x are equally likely.
     input_correlation
-        Correlation of two locations of an input.
+        The correlation of two locations of an input.
     correlation
-        R within the windows of mean pooling (for max pooling: of the normals before it), {Pool: r}
-        or one number for all, instead of the computed one.
+        The correlation within the windows of mean pooling (for max pooling: of the normals before
+        it), {Pool: r} or one number for all. None computes it.
     weights
-        The law, one of gaussian, uniform, laplace, orthogonal, signs, ternary; those with atoms are
-        reported.
+        The law: "gaussian", "uniform", "laplace", "orthogonal", "signs" or "ternary". Laws with
+        atoms are reported.
     cotangent_moment
-        B at outputs.
+        E[(d loss/dx)^2] at the outputs.
 
     Returns
     -------
     Scaling
-        A :class:`Scaling`.
 
     Raises
     ------

@@ -67,9 +67,9 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
     Parameters
     ----------
     phi : Activation
-        a continuous activation given by a formula.
+        A continuous activation given by a formula.
     reach : float, optional
-        compute bounds for |x| <= reach, by default for all x.
+        Compute bounds for |x| <= reach, by default for all x.
 
     Returns
     -------

@@ -249,8 +249,8 @@ def residual_spectrum(
     Parameters
     ----------
     sigma_w
-        Sqrt(n) times the standard deviation of the entries of A, as in Affine layers; the weights
-        are real numbers.
+        ``sqrt(n)`` times the standard deviation of the entries of A, as in Affine layers; the
+        weights are real numbers.
     shortcut_weight
         The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
     residual_weight

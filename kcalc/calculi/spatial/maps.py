@@ -273,11 +273,11 @@ class SpatialKernelMap(OfReading, Shown):
         X
             Images, (N, height, width, channels), or {input: array}.
         Y
-            The second set of inputs, (m, features); None means ``X``.
+            The second set of images; None means ``X``.
         memory
             The bound on working memory, in MiB.
         progress
-            Whether to print progress, or a function that receives it.
+            Whether to show a progress bar.
 
         Returns
         -------
@@ -320,13 +320,15 @@ class SpatialKernelMap(OfReading, Shown):
     def c_values(self, x: Any, y: Any, pairs: bool = False) -> dict[Node, Array]:
         """{node: c value at every location} for two images.
 
+        Entries are nan if a q value is 0, because there is no cosine.
+
         Parameters
         ----------
         x, y
             The images, (height, width, channels).
         pairs
-            Of all pairs of locations, (*locations of x, *locations of y). Entries are nan if a q
-            value is 0, because there is no cosine.
+            Whether to return the values of all pairs of locations, (*locations of x, *locations of
+            y).
 
         Returns
         -------
@@ -512,11 +514,11 @@ class SpatialTangentKernel(SpatialKernelMap):
         X
             Images, (N, height, width, channels), or {input: array}.
         Y
-            The second set of inputs, (m, features); None means ``X``.
+            The second set of images; None means ``X``.
         memory
             The bound on working memory, in MiB.
         progress
-            Whether to print progress, or a function that receives it.
+            Whether to show a progress bar.
 
         Returns
         -------
@@ -525,9 +527,7 @@ class SpatialTangentKernel(SpatialKernelMap):
         Raises
         ------
         KcalcError
-            As for ``nngp``,.
-        KcalcError
-            For activations that jump.
+            As for ``nngp``, and for activations that jump.
 
         """
         return self._parts(X, Y, memory, progress, None)[1]
@@ -542,11 +542,11 @@ class SpatialTangentKernel(SpatialKernelMap):
         X
             Images, (N, height, width, channels), or {input: array}.
         Y
-            The second set of inputs, (m, features); None means ``X``.
+            The second set of images; None means ``X``.
         memory
             The bound on working memory, in MiB.
         progress
-            Whether to print progress, or a function that receives it.
+            Whether to show a progress bar.
 
         Returns
         -------
@@ -567,11 +567,11 @@ class SpatialTangentKernel(SpatialKernelMap):
         X
             Images, (N, height, width, channels), or {input: array}.
         Y
-            The second set of inputs, (m, features); None means ``X``.
+            The second set of images; None means ``X``.
         memory
             The bound on working memory, in MiB.
         progress
-            Whether to print progress, or a function that receives it.
+            Whether to show a progress bar.
 
         Returns
         -------
@@ -580,9 +580,7 @@ class SpatialTangentKernel(SpatialKernelMap):
         Raises
         ------
         KcalcError
-            As for ``matrix``,.
-        KcalcError
-            For a node that is not an Affine.
+            As for :meth:`matrix`, and for a node that is not an Affine.
 
         """
         if node not in self.network.nodes_of(Affine):

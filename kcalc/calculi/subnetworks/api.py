@@ -88,7 +88,6 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         Returns
         -------
         Axes
-            The axes of the plot.
 
         """
         return DRAWINGS["Subnetworks"](self.network, ax=ax, **{"regions": self, **options})
@@ -157,17 +156,18 @@ def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
     of its cut points. Subnetworks without a nonlinear layer are also listed. In a network with
     several inputs, no subnetwork contains the layer where the inputs first meet.
 
+    In the permissive reading a subnetwork is any layer t together with all layers between it and a
+    feature map that every path to t passes. The maximal ones, one for each t, begin at the earliest
+    such map. The papers' formulas are strict [DKS eq. 20], [TAT App. B.5]; the maximum over
+    permissive ones is ``kc.maximal_slope(net).forward``. The cost is O((nodes + edges) log nodes);
+    ``layers`` are computed on access.
+
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     permissive
-        ``True`` also allows readers of inner feature maps outside. A subnetwork is then any layer t
-        together with all layers between it and a feature map that every path to t passes; the
-        maximal ones, one for each t, begin at the earliest such map. The papers' formulas are
-        strict [DKS eq. 20], [TAT App. B.5]; the maximum over permissive ones is
-        ``kc.maximal_slope(net).forward``. Cost: O((nodes + edges) log nodes); ``layers`` are
-        computed on access.
+        Whether inner feature maps may have readers outside.
 
     Returns
     -------

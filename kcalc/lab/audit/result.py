@@ -59,7 +59,7 @@ class Audit(Tabled):
         fail_on
             "error", "warning" or "note".
         ignore
-            Codes.
+            Codes to leave out.
 
         Returns
         -------
@@ -92,12 +92,11 @@ class Audit(Tabled):
         Returns
         -------
         Audit
-            The audit.
 
         Raises
         ------
         KcalcError
-            That lists the findings.
+            If there are findings; the message lists them.
 
         """
         found = self.found(fail_on, ignore)
@@ -132,17 +131,16 @@ class Audit(Tabled):
         Parameters
         ----------
         path
-            Of the file.
+            The path of the file.
 
         Returns
         -------
         Path
-            The path.
 
         Raises
         ------
         KcalcError
-            If it cannot be written.
+            If the file cannot be written.
 
         """
         return write_whole(file_path(path), lock_text(self.name, self.parameters))
@@ -187,12 +185,11 @@ class Audit(Tabled):
         Parameters
         ----------
         path
-            Ends in .json, .sarif, .html or .txt.
+            A path that ends in .json, .sarif, .html or .txt.
 
         Returns
         -------
         Path
-            The path.
 
         Raises
         ------

@@ -60,8 +60,8 @@ def training_curve(
     X_test
         Inputs for predictions.
     learning_rate
-        Of gradient descent, t counting steps; None for gradient flow, t being time (steps times
-        learning rate).
+        The learning rate of gradient descent, with t counting steps. None means gradient flow, with
+        t the time (steps times learning rate).
     initial, initial_test
         The network's outputs before training, shaped like y; None for 0, their mean.
     loss
@@ -371,7 +371,7 @@ class TrainingCurve(Shown):
     def variance_test(self, t: Any) -> Array:
         """Return the variance of f_t at the test inputs over initialisations.
 
-        T's axes, (m,) [Lee et al. 2019].
+        Its shape is that of t, then (m,) [Lee et al. 2019].
 
         Parameters
         ----------

@@ -59,7 +59,6 @@ def kept_kernel(kernel: Any, keep: int = BYTES, **options: Any) -> KeptKernel:
     Returns
     -------
     KeptKernel
-        A :class:`KeptKernel`.
 
     Raises
     ------

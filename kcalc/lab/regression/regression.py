@@ -44,7 +44,6 @@ def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> Kernel
     Returns
     -------
     KernelRegression
-        A :class:`KernelRegression`.
 
     Raises
     ------
@@ -78,7 +77,6 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
     Returns
     -------
     GaussianProcess
-        A :class:`GaussianProcess`.
 
     """
     return GaussianProcess(kernel, X, y, noise)
@@ -121,7 +119,7 @@ class KernelRegression(Shown):
         Raises
         ------
         KcalcError
-            As :func:`kernel_regression`.
+            As :func:`kernel_regression` does.
 
         """
         other = copy(self)

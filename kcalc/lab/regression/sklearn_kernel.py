@@ -29,6 +29,9 @@ def sklearn_kernel(
     It works in ``GaussianProcessRegressor(kernel=...)``, ``SVC(kernel=...)``, and in sums and
     products with scikit-learn's kernels.
 
+    See :class:`kcalc.lab.regression.network_kernel.NetworkKernel`. For ``kernel="precomputed"`` use
+    ``kc.ntk(net).matrix(X, Y)``.
+
     Parameters
     ----------
     network
@@ -36,8 +39,8 @@ def sklearn_kernel(
     kind
         "ntk" or "nngp".
     sigma_w, sigma_b
-        Values for all Affine layers, hyperparameters that GPR and GPC optimise; None keeps the
-        network's. Bounds: for the optimiser, or "fixed".
+        Values for all Affine layers, hyperparameters that GPR and GPC optimise. None keeps the
+        network's.
     sigma_w_bounds
         The bounds of ``sigma_w`` in a search, or "fixed".
     sigma_b_bounds
@@ -45,9 +48,7 @@ def sklearn_kernel(
     parameterization, features
         As for :func:`kcalc.ntk`.
     q
-        None, or the q value assumed for all rows. See
-        :class:`kcalc.lab.regression.network_kernel.NetworkKernel`. For ``kernel="precomputed"`` use
-        ``kc.ntk(net).matrix(X, Y)``.
+        The q value assumed for all rows, or None.
 
     Returns
     -------

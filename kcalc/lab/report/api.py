@@ -94,29 +94,28 @@ def report(
         :func:`kcalc.read` takes, with its ``example_inputs``: one array or shape, a list of them,
         or a dictionary by argument name.
     path
-        Where the page is written (whole or not at all; None: nowhere).
+        The path of the page, written whole or not at all. None writes no file.
     example_inputs
         Inputs of a model that :func:`kcalc.read` takes.
     activation
-        That of every nonlinear layer, None: each layer's own.
+        The activation of every nonlinear layer; None keeps each layer's own.
     method
         The shaping method of the page, by default "edge" for transformers, "tat" for ReLUs and
         "dks" for all else.
     name, title
         The page's headline and the line below it.
     command
-        How to make the page again, for its last lines.
+        The command that makes the page again, for its last lines.
     tokens, token_cosine
         The tokens of an input, as in :func:`kcalc.node_values`, for networks with attention; by
         default 128 tokens, or as many as the network has positions. For networks with TokenMix
         ``tokens`` is the target of the shaping method.
     **targets
-        That method's (``zeta=1.5``, ``eta=.9``).
+        Targets of the method, such as ``zeta=1.5`` or ``eta=.9``.
 
     Returns
     -------
     NetworkReport
-        A :class:`NetworkReport`.
 
     Raises
     ------

@@ -26,8 +26,6 @@ def classifier(
     preceding layers (unless the network ends in one) and after pooling over all locations, if there
     are any.
 
-    Raises ------ KcalcError For a network with several inputs or outputs.
-
     Parameters
     ----------
     network
@@ -40,6 +38,11 @@ def classifier(
     Returns
     -------
     Network
+
+    Raises
+    ------
+    KcalcError
+        For a network with several inputs or outputs.
 
     """
     if not isinstance(network, Network):

@@ -125,7 +125,10 @@ def _check_rows(what: str, rows: Array, examples: int) -> None:
 def digits(fold: int = 0, folds: int = 5, seed: int = 0, images: bool = False) -> Split:
     """Load the 1797 handwritten digits of scikit-learn, 8 x 8.
 
-    The ``fold``-th of ``folds`` parts is for testing.
+    The ``fold``-th of ``folds`` parts is for testing; each part has all classes in equal
+    proportions. The mean of every pixel over the training examples is subtracted. Then follows
+    per-location normalisation (:func:`kcalc.normalise_locations`). An example is a vector, or an
+    array (8, 8, channels) with ``images=True``.
 
     Parameters
     ----------
@@ -134,10 +137,7 @@ def digits(fold: int = 0, folds: int = 5, seed: int = 0, images: bool = False) -
     folds
         The number of parts.
     seed
-        Shuffles the parts, each of which has all classes in equal proportions. Every pixel is
-        centred by its mean over the training examples, then follows per-location normalisation
-        (:func:`kcalc.normalise_locations`). An example is a vector, or an array (8, 8, channels)
-        with ``images=True``.
+        The seed that shuffles the parts.
     images
         Whether examples are images instead of vectors.
 

@@ -149,7 +149,7 @@ def evaluate(model: Model, params: Any, split: Split, state: Any = None) -> tupl
     split
         The labelled data, of which the test examples are used.
     state
-        The statistics of BatchNorm layers, ``run.state`` of their training.
+        The statistics of BatchNorm layers, ``run.state`` after training.
 
     Returns
     -------

@@ -221,8 +221,6 @@ class Comparison(Shown):
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot mean test accuracy against steps, every configuration at its best learning rate.
 
-        Returns the Axes.
-
         Parameters
         ----------
         ax

@@ -77,7 +77,7 @@ class Run(Shown):
         return next((record.step for record in self.history if record.test_accuracy >= least), None)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot accuracies against steps; returns the Axes.
+        """Plot accuracies against steps.
 
         Parameters
         ----------

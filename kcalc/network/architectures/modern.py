@@ -38,6 +38,10 @@ def gated_mlp(
     It consists of an Affine, ``blocks`` residual blocks ``W (phi(U h) * V h)`` with h the
     normalised input, and a readout Affine.
 
+    A gate adds the slopes of its factors. With B blocks the slope at c = 1 is therefore ``(1 + (1 -
+    w^2) psi)^B`` with psi = C'(1) of the activation; ``shortcut_weight = sqrt(B/(B + 1))`` keeps it
+    below e^psi.
+
     Parameters
     ----------
     blocks
@@ -45,9 +49,7 @@ def gated_mlp(
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     shortcut_weight
-        The amplitude of the identity in normalised sums; None gives plain sums. A gate adds the
-        slopes of its factors, so with B blocks the slope at c = 1 is ``(1 + (1 - w^2) psi)^B`` with
-        psi = C'(1) of the activation: ``shortcut_weight = sqrt(B/(B + 1))`` keeps that below e^psi.
+        The amplitude of the identity in normalised sums; None gives plain sums.
     norm
         None, "rms" or "layer", applied before every branch and before the readout.
     features
@@ -58,7 +60,6 @@ def gated_mlp(
     Returns
     -------
     Network
-        A Network.
 
     Raises
     ------
@@ -106,6 +107,9 @@ def convnext(
     channel, so its output is not Gaussian; the LayerNorm and dense Affine after it restore a
     Gaussian feature map.
 
+    LayerScale is omitted. A patch of even size has no centre tap, so Delta initialisation does not
+    apply to it; use ``kc.to_jax(net, weights={"affine_1": "gaussian"})``.
+
     Parameters
     ----------
     blocks
@@ -113,9 +117,7 @@ def convnext(
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     shortcut_weight
-        As in :func:`gated_mlp` (None: plain sums). LayerScale is omitted. A patch of even size has
-        no centre tap, so Delta initialisation does not apply to it; use ``kc.to_jax(net,
-        weights={"affine_1": "gaussian"})``.
+        As in :func:`gated_mlp`; None gives plain sums.
     features
         The number of channels of the stream.
     kernel
@@ -132,7 +134,6 @@ def convnext(
     Returns
     -------
     Network
-        A Network.
 
     Raises
     ------
@@ -181,9 +182,8 @@ def transformer(
     Layers: an Affine (embedding), ``blocks`` blocks, a readout Affine.
 
     A block consists of attention (Affine for values, TokenMix, Affine for the output) and an MLP
-    (Affine, activation, Affine; with ``gated``, that of :func:`gated_mlp`). Each follows a ``norm``
-    and has a shortcut of amplitude ``shortcut_weight``: 0 means no shortcut (skipless), None a
-    plain sum.
+    (Affine, activation, Affine; with ``gated``, that of :func:`gated_mlp`). Each reads a ``norm``
+    and has a shortcut of amplitude ``shortcut_weight``.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def transformer(
     gated
         Whether the MLP is gated.
     shortcut_weight
-        The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
+        The amplitude of the shortcut; 0 removes it, None gives a plain sum.
     norm
         None, "rms" or "layer".
     features
@@ -208,7 +208,6 @@ def transformer(
     Returns
     -------
     Network
-        A Network.
 
     Raises
     ------

@@ -49,7 +49,7 @@ def vanilla(
     Parameters
     ----------
     depth
-        The number of layers, or of copies of the block.
+        The number of combined layers.
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     features
@@ -100,7 +100,7 @@ def rescaled_resnet(
     branch_depth
         The number of (activation, Affine) pairs in a branch.
     shortcut_weight
-        TAT's ``w``.
+        The amplitude of the shortcut, ``w`` in TAT.
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     features
@@ -147,9 +147,9 @@ def resnet_v2(
     Parameters
     ----------
     depth
-        The number of layers, or of copies of the block.
+        50, 101 or 152.
     shortcut_weight
-        ``0`` gives the skip-free network.
+        The amplitude of the shortcut; 0 gives the skip-free network.
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     residual_weight
@@ -224,7 +224,7 @@ def wide_resnet(
     Parameters
     ----------
     depth
-        A number such that ``depth - 4`` is divisible by 6.
+        An integer such that ``depth - 4`` is divisible by 6.
     shortcut_weight
         The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
     activation
@@ -297,7 +297,7 @@ def layernorm_resnet(
     Parameters
     ----------
     depth
-        The number of layers, or of copies of the block.
+        50, 101 or 152.
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     classes
@@ -604,11 +604,11 @@ def preactivation_resnet50(
 
     Its blocks are those of :func:`preconditioned_block`; the geometric initialisation has c = 1.
 
-    A 7 x 7 convolution of stride 4 in place of the stem's pooling, reading inputs times (3 *
-    49)^(-1/4) (mean square 1 is assumed); stages of 3, 4, 6, 3 blocks with ``width``, 2 ``width``,
-    ... inside and four times as many channels outside; relu times sqrt(2); the mean over all
-    locations; a dense layer, times ``output_scale`` if given. Mean pooling after relu does not keep
-    the activation scaling: see ``kc.scaling(network).violations``.
+    The stem is a 7 x 7 convolution of stride 4 instead of pooling. It reads inputs of mean square 1
+    times (3 * 49)^(-1/4). The four stages have 3, 4, 6 and 3 blocks. They have ``width``, 2
+    ``width``, ... channels inside the blocks and four times as many outside. Then come relu times
+    sqrt(2), the mean over all locations, and a dense layer times ``output_scale``. Mean pooling
+    after relu does not keep the activation scaling: see ``kc.scaling(network).violations``.
 
     Parameters
     ----------

@@ -204,15 +204,16 @@ def transformer_stack(
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     placement
-        ``"peri"`` sandwich with a norm before the first block; ``"deepnorm"``: post with the
-        constants of Wang et al. for as many blocks N, ``a = (2 N)^(1/4)``, and gains ``(8
-        N)^(-1/4)`` of values, outputs and MLPs.
+        "pre", "post", "sandwich" or "none", as above. "peri" is sandwich with a norm before the
+        first block. "deepnorm" is post with the constants of Wang et al. for N blocks: ``a = (2
+        N)^(1/4)``, and gains ``(8 N)^(-1/4)`` of values, outputs and MLPs.
     norm
         "layer", "rms", or an activation that replaces the norm, such as
         ``kc.activation("tanh").transformed(input_scale=0.5)`` (DyT).
     shortcut_weight, residual_weight
-        A and b as in :func:`kcalc.residual`; None means plain sums, and a shortcut weight of 0
-        removes the shortcuts. LayerScale is ``shortcut_weight=1, residual_weight=1e-4``.
+        The weights a and b, as in :func:`kcalc.residual`. None means plain sums, and a shortcut
+        weight of 0 removes the shortcuts. LayerScale is ``shortcut_weight=1,
+        residual_weight=1e-4``.
     gains
         {role: factor} for the standard deviations of weights; the roles are queries, keys, values,
         output, gate, up, down.
@@ -220,20 +221,20 @@ def transformer_stack(
         Arguments of :class:`kcalc.layers.Attend`, such as ``identity=`` and ``centre=`` for shaped
         attention.
     parallel
-        Attention and MLP read the same stream and are added to it together.
+        Whether attention and MLP read the same stream and are added to it together.
     gated, hidden
-        Options of the MLP, ``4 features`` wide by default.
+        Whether the MLP is gated, and its width, by default ``4 features``.
     vocabulary
-        Adds an embedding; None: the input holds the features of the tokens.
+        The number of token ids; the network then begins with an embedding. None: the input holds
+        the features of the tokens.
     length
-        Adds learned positions after the embedding.
+        The number of learned positions, added after the embedding; None adds none.
     std
         As in :func:`gpt2`, or "xavier".
 
     Returns
     -------
     Network
-        A Network.
 
     Raises
     ------
