@@ -54,12 +54,25 @@ class Activation(PiecewiseFunction):
 
     Activations with the same expression and kinks are equal.
 
-    name: the printed name. expr: SymPy expression in ``X``. kinks: sorted SymPy numbers where phi
-    or any derivative jumps. degree: of positive homogeneity, phi(a x) = a^degree phi(x) for a > 0,
-    or None. stable: optional expressions of phi, phi', ... that do not overflow where ``expr``
-    would; further derivatives come from the last one given. growth: optional (A, p, B) with
-    |phi(x)| <= A (1+|x|)^p exp(B|x|), for certified integrals if no such bound can be derived.
-    tails: the behaviour of phi and its first two derivatives at infinity, for bounds on the line.
+    Parameters
+    ----------
+    name
+        The printed name.
+    expr
+        SymPy expression in ``X``.
+    kinks
+        Sorted SymPy numbers where phi or any derivative jumps.
+    degree
+        Of positive homogeneity, phi(a x) = a^degree phi(x) for a > 0, or None.
+    stable
+        Optional expressions of phi, phi', ... that do not overflow where ``expr`` would; further
+        derivatives come from the last one given.
+    growth
+        Optional (A, p, B) with |phi(x)| <= A (1+|x|)^p exp(B|x|), for certified integrals if no
+        such bound can be derived.
+    tails
+        The behaviour of phi and its first two derivatives at infinity, for bounds on the line.
+
     """
 
     closed_in_numpy: ClassVar[bool] = False

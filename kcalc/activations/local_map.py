@@ -62,11 +62,17 @@ class _Local:
 
 
 class LocalCMap(_Local, CMap):
-    """The local C map C(c, q1, q2) = E[phi(u) phi(v)] / sqrt(Q(q1) Q(q2))  [DKS eq. 9].
+    """The local C map C(c, q1, q2) = E[phi(u) phi(v)] / sqrt(Q(q1) Q(q2)) [DKS eq. 9].
 
     (u, v) is Gaussian of variances q1, q2 and correlation c.
 
-    Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it, and if the second moment diverges.
+    Domain: -1 <= c <= 1, q > 0.
+
+    Raises
+    ------
+    KcalcError
+        Outside it, and if the second moment diverges.
+
     """
 
     def gaps(
@@ -299,9 +305,15 @@ class LocalCMapQDerivative:
 
 
 class LocalQMap(_Local, QMap):
-    """Q(q) = E phi(sqrt(q) z)^2, z standard normal  [DKS eq. 8].
+    """Q(q) = E phi(sqrt(q) z)^2, z standard normal [DKS eq. 8].
 
-    Domain: q > 0. Raises: KcalcError outside it and if Q diverges.
+    Domain: q > 0.
+
+    Raises
+    ------
+    KcalcError
+        Outside it and if Q diverges.
+
     """
 
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:

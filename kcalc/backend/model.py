@@ -38,11 +38,15 @@ Node = Hashable
 class Model(Shown):
     """A network with widths and laws of initial weights.
 
-    ``init`` and ``apply`` are pure, for jit, grad, vmap and shard_map.
-
     Parameters are {entry: {"weight": ..., "bias": ...}}. There is an entry per node with weights,
     and ``"first..last"``, with a leading axis, for the corresponding nodes of a repeated block.
     Dense weights are (in, out), convolutions (rows, columns, in / groups, out) on NHWC images.
+
+    Attributes
+    ----------
+    init, apply
+        Pure, for jit, grad, vmap and shard_map.
+
     """
 
     network: Network

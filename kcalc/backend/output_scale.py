@@ -25,11 +25,17 @@ Node = Hashable
 class OutputScale(Shown):
     """A model with a fixed multiplier after every output, and its parameters.
 
-    ``model``: the model with the multipliers; ``params``: its parameters (the weights do not
-    change).
+    Attributes
+    ----------
+    model
+        The model with the multipliers.
+    params
+        Its parameters (the weights do not change).
+    factors
+        {output: multiplier}.
+    before
+        {output: standard deviation on the batch without it}.
 
-    ``factors``: {output: multiplier}; ``before``: {output: standard deviation on the batch without
-    it}.
     """
 
     model: Model

@@ -239,7 +239,11 @@ def end_values(network: Network, assume_independent: bool = False) -> tuple[floa
 class NodeValue(NamedTuple):
     """The q values and the c value of the feature maps of two inputs at one node.
 
-    ``q1`` and ``q2`` are the q values of the two feature maps, ``c`` is their c value.
+    Attributes
+    ----------
+    q1, q2
+        The q values of the two feature maps, ``c`` is their c value.
+
     """
 
     q1: float | Array
@@ -250,7 +254,11 @@ class NodeValue(NamedTuple):
 class NodeValues(dict[Node, Value], Shown, Generic[Value]):
     """{node: its values}, in the order of the network.
 
-    ``assumptions``: the assumptions behind the values.
+    Attributes
+    ----------
+    assumptions
+        The assumptions behind the values.
+
     """
 
     assumptions: tuple[Assumption, ...] = ()

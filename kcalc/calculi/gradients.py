@@ -52,19 +52,30 @@ COPIES = "resizing is the identity: gradients of the copies of a position are no
 class Gradients(Shown, Approximable):
     """E|d out_k / d node|^2 at infinite width, for inputs of the given q.
 
-    ``k`` is one channel of ``output``. ``nodes``: {node: value}, the squared norm summed over the
-    node's channels; ``weights``: {node with parameters: E|d out_k / d parameters|^2} in the NTK
-    parameterisation, whose sum is the tangent kernel at c = 1. Nodes with parameters are Affine
-    layers, embeddings and learned positions; the latter two count as Affine layers on one-hot
-    vectors. ``chi``: {activation: E phi'(z)^2} with its pre-activation z. An activation and the
-    Affine that reads it together multiply the mean squared gradient by sigma_w^2 chi.
+    ``k`` is one channel of ``output``.
 
     Over T tokens ``out_k`` is a channel of one token and ``nodes`` and ``weights`` sum over all
-    tokens of a node. ``mean`` is the squared norm of the sum over tokens of the gradients at a
-    node: a gradient that is the same for all tokens. ``difference`` is
-    ``(T nodes - mean) / (T - 1)``: a gradient whose sum over tokens is 0. Both are None for
-    networks without tokens. Activations mix the two: a gradient of the outputs that is the same for
-    all tokens has a difference at earlier nodes.
+    tokens of a node.
+
+    Attributes
+    ----------
+    nodes
+        {node: value}, the squared norm summed over the node's channels.
+    weights
+        {node with parameters: E|d out_k / d parameters|^2} in the NTK parameterisation, whose sum
+        is the tangent kernel at c = 1. Nodes with parameters are Affine layers, embeddings and
+        learned positions; the latter two count as Affine layers on one-hot vectors.
+    chi
+        {activation: E phi'(z)^2} with its pre-activation z. An activation and the Affine that reads
+        it together multiply the mean squared gradient by sigma_w^2 chi.
+    mean
+        The squared norm of the sum over tokens of the gradients at a node: a gradient that is the
+        same for all tokens.
+    difference
+        ``(T nodes - mean) / (T - 1)``: a gradient whose sum over tokens is 0. Both are None for
+        networks without tokens. Activations mix the two: a gradient of the outputs that is the same
+        for all tokens has a difference at earlier nodes.
+
     """
 
     output: Node

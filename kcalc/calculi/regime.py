@@ -108,12 +108,21 @@ class GramBound(Shown):
 class Regime(Shown):
     """The regime of a network's tangent kernel at its depth; see :func:`regime`.
 
-    ``kind``: "collapsing", "exploding", "edge" or "data-dependent". ``slope`` = C_f'(1) and
-    ``level`` = C_f(0) of the whole network decide it. ``diagonal`` = K(1), ``off_diagonal`` = K(c),
-    ``alpha_bar`` = K(c) / K(1) and ``alphas`` {Affine node: Theta_i(c) / Theta_i(1)} are measured.
-    ``limit`` is the predicted limit of growing depth, ``bound`` the distance to the Gram matrix; if
-    they are None, ``notes`` give the reason. ``accuracy`` is the absolute rounding error of
-    ``alpha_bar``; smaller values are printed as 0.
+    Attributes
+    ----------
+    kind
+        "collapsing", "exploding", "edge" or "data-dependent".
+    slope
+        = C_f'(1) and ``level`` = C_f(0) of the whole network decide it.
+    diagonal
+        = K(1), ``off_diagonal`` = K(c), ``alpha_bar`` = K(c) / K(1) and ``alphas`` {Affine node:
+        Theta_i(c) / Theta_i(1)} are measured.
+    limit
+        The predicted limit of growing depth, ``bound`` the distance to the Gram matrix; if they are
+        None, ``notes`` give the reason.
+    accuracy
+        The absolute rounding error of ``alpha_bar``; smaller values are printed as 0.
+
     """
 
     kind: str

@@ -44,11 +44,21 @@ Array = Any
 class TiedReadout(Approximable, Shown):
     """Logits of a readout whose weights are the table of ``embedding``, at initialisation.
 
-    ``overlap``: ``E out_c e_c``, the covariance of a channel of the output with that of the
-    embedding of the token's own id, a mean over tokens; ``cosine``: the overlap divided by the root
-    mean squares of both; ``own``: the mean logit of the token's own id; ``spread``: the standard
-    deviation of the logits of other ids. ``own`` and ``spread`` are None if the number of channels
-    is unknown. ``own / spread`` is the cosine times the root of the number of channels.
+    Attributes
+    ----------
+    overlap
+        ``E out_c e_c``, the covariance of a channel of the output with that of the embedding of the
+        token's own id, a mean over tokens.
+    cosine
+        The overlap divided by the root mean squares of both.
+    own
+        The mean logit of the token's own id.
+    spread
+        The standard deviation of the logits of other ids.
+    own, spread
+        None if the number of channels is unknown. ``own / spread`` is the cosine times the root of
+        the number of channels.
+
     """
 
     output: Node

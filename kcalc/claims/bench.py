@@ -437,7 +437,13 @@ def _rank(found: Evidence) -> tuple[int, float]:
 class Bench:
     """The tools of one claim's check, with the comparisons of this module as methods.
 
-    ``rng``: a generator for this claim only.  ``budget``: "quick" or "full".
+    Attributes
+    ----------
+    rng
+        A generator for this claim only.
+    budget
+        "quick" or "full".
+
     """
 
     rng: np.random.Generator

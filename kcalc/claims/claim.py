@@ -89,11 +89,20 @@ def _plural(phrase: str) -> str:
 class Evidence:
     """One finding about a claim.
 
-    ``about``: "statement", or "printed" for the printed form that fails, or for the statement
-    without its caveat (None: "printed" if the claim is amended, else "statement"). ``holds``: None
-    if the budget was too small. ``what``: a description of the comparison. ``margin``: the amount
-    by which it holds (negative: fails), in the units of the comparison. ``data``: numbers, seeds,
-    counts; plain JSON values.
+    Attributes
+    ----------
+    about
+        "statement", or "printed" for the printed form that fails, or for the statement without its
+        caveat (None: "printed" if the claim is amended, else "statement").
+    holds
+        None if the budget was too small.
+    what
+        A description of the comparison.
+    margin
+        The amount by which it holds (negative: fails), in the units of the comparison.
+    data
+        Numbers, seeds, counts; plain JSON values.
+
     """
 
     about: str | None
@@ -134,11 +143,21 @@ Check = Callable[[Any], Iterable[Evidence]]
 class Claim(Shown):
     """One statement of a paper.
 
-    ``statement``: the form that holds, LaTeX in text ($...$ for formulas). ``printed``: a
-    mathematically different form in the paper that fails; ``caveat``: a hypothesis or limit that
-    the paper omits. ``expected``: the verdict that the check must reach. ``reason``: the reason why
-    it cannot be decided here, for claims without a check. ``may_stay_open``: the quick budget may
-    be too small, so "undecided" is no contradiction.
+    Attributes
+    ----------
+    statement
+        The form that holds, LaTeX in text ($...$ for formulas).
+    printed
+        A mathematically different form in the paper that fails.
+    caveat
+        A hypothesis or limit that the paper omits.
+    expected
+        The verdict that the check must reach.
+    reason
+        The reason why it cannot be decided here, for claims without a check.
+    may_stay_open
+        The quick budget may be too small, so "undecided" is no contradiction.
+
     """
 
     id: str

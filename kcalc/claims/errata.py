@@ -16,9 +16,19 @@ from .registry import wanted_papers
 class Erratum:
     """One slip of the copy of a paper.
 
-    ``paper``: its short name.  ``place``: section, equation or table.  ``printed``: the text of the
-    copy, LaTeX in text.  ``meant``: the correct text.  ``claim``: the id of the claim that states
-    and checks the correct form, if there is one.
+    Attributes
+    ----------
+    paper
+        Its short name.
+    place
+        Section, equation or table.
+    printed
+        The text of the copy, LaTeX in text.
+    meant
+        The correct text.
+    claim
+        The id of the claim that states and checks the correct form, if there is one.
+
     """
 
     paper: str

@@ -25,7 +25,13 @@ WIDTH = 62  # of a statement in the table
 class Report(Keyed[Finding], Tabled):
     """The findings of a run by the ids of claims, in the order of the papers.
 
-    ``seconds``: its duration.  ``own``: the papers of claims that are not kcalc's.
+    Attributes
+    ----------
+    seconds
+        Its duration.
+    own
+        The papers of claims that are not kcalc's.
+
     """
 
     findings: tuple[Finding, ...]

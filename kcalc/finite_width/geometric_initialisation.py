@@ -42,9 +42,13 @@ SPREADS = {"gamma": "max gamma / min gamma", "nu": "max nu / min nu"}
 class GeometricShaping(Shaping):
     """A network with geometric initialisation.
 
-    ``scaling`` is its scaling calculus, ``before`` that of the original network.
-
     Draw weights independently in all taps: ``kc.to_jax(shaping, weights="gaussian")``.
+
+    Attributes
+    ----------
+    scaling
+        Its scaling calculus, ``before`` that of the original network.
+
     """
 
     given: dict[str, Any] = field(default_factory=dict)

@@ -16,8 +16,13 @@ MANY = 1000  # names that are compared however different they are
 class Remedy:
     """A shaping that may succeed where another one failed: a suggestion, not a promise.
 
-    ``method`` and ``options``: arguments of :func:`kcalc.shape`; :func:`kcalc.shaping.works` tries
-    them. ``words``: the text for messages.
+    Attributes
+    ----------
+    method, options
+        Arguments of :func:`kcalc.shape`; :func:`kcalc.shaping.works` tries them.
+    words
+        The text for messages.
+
     """
 
     method: str
@@ -49,8 +54,13 @@ def either(*remedies: Advice) -> str:
 class KcalcError(ValueError):
     """An invalid argument or network; the message names it and a remedy.
 
-    ``node``: the node of a network that the message is about, if any. ``remedies``: other shapings
-    that the message suggests.
+    Attributes
+    ----------
+    node
+        The node of a network that the message is about, if any.
+    remedies
+        Other shapings that the message suggests.
+
     """
 
     node: Hashable | None = None

@@ -29,7 +29,14 @@ HEADINGS = {
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How well a network represents a model, node by node; ``level`` is the worst."""
+    """How well a network represents a model, node by node.
+
+    Attributes
+    ----------
+    level
+        The worst.
+
+    """
 
     nodes: Mapping[Node, str]
 
@@ -52,13 +59,27 @@ class Fidelity:
 class Reading(Tabled):
     """A model as a :class:`kcalc.Network`.
 
-    ``notes``: every difference from the model, node by node; ``remarks``: on the model as a whole;
-    ``sources``: {node: place in the model}; ``trace``: the operations as the framework lists them,
-    None in a copy from a pickle; ``apart``: the network in which neighbouring operations that were
-    not read are separate nodes; ``places``: {operation of the trace: the node whose feature map it
-    returns}; ``gains``: {norm: (gain, bias)} of norms whose single gain and bias belong to the node
-    after them in the network; ``read_at``: {node: the operations from which other nodes read it},
-    several if the model computes it several times.
+    Attributes
+    ----------
+    notes
+        Every difference from the model, node by node.
+    remarks
+        On the model as a whole.
+    sources
+        {node: place in the model}.
+    trace
+        The operations as the framework lists them, None in a copy from a pickle.
+    apart
+        The network in which neighbouring operations that were not read are separate nodes.
+    places
+        {operation of the trace: the node whose feature map it returns}.
+    gains
+        {norm: (gain, bias)} of norms whose single gain and bias belong to the node after them in
+        the network.
+    read_at
+        {node: the operations from which other nodes read it}, several if the model computes it
+        several times.
+
     """
 
     framework: str

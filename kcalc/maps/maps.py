@@ -48,7 +48,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Assumption:
-    """An assumption of a result at a node; ``kind`` is "exact", "convention" or "heuristic"."""
+    """An assumption of a result at a node.
+
+    Attributes
+    ----------
+    kind
+        "exact", "convention" or "heuristic".
+
+    """
 
     node: Node
     text: str

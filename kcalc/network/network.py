@@ -50,15 +50,22 @@ Node = Hashable
 class Network:
     """A directed acyclic graph whose nodes carry a ``layer`` and whose edges carry a ``slot``.
 
-    Parameters: ``graph``, an ``nx.DiGraph`` with a node attribute ``layer``. An edge attribute
-    ``slot`` orders the inputs of a node; it is optional for a single input, and a tuple of slots if
-    one node is read twice, as in ``x + x``. ``outputs`` declares the output nodes; by default these
-    are all nodes that nothing reads. Weights are never shared between nodes. ``notes`` say where a
-    network that was read from a model differs from it. Results list them among their
-    ``assumptions``, and networks derived from this one keep them. Equality ignores them.
+    Parameters
+    ----------
+    graph
+        An ``nx.DiGraph`` with a node attribute ``layer``. An edge attribute ``slot`` orders the
+        inputs of a node; it is optional for a single input, and a tuple of slots if one node is
+        read twice, as in ``x + x``. ``outputs`` declares the output nodes; by default these are all
+        nodes that nothing reads. Weights are never shared between nodes. ``notes`` say where a
+        network that was read from a model differs from it. Results list them among their
+        ``assumptions``, and networks derived from this one keep them. Equality ignores them.
 
-    Raises: GraphError for a cycle, a node without a layer, a wrong number of inputs, missing or
-    doubled slots, an input nothing reads, a dangling node, or channel counts that do not fit.
+    Raises
+    ------
+    GraphError
+        For a cycle, a node without a layer, a wrong number of inputs, missing or doubled slots, an
+        input nothing reads, a dangling node, or channel counts that do not fit.
+
     """
 
     def __init__(self, graph: nx.DiGraph, outputs: Iterable[Node] | None = None) -> None:

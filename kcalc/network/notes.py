@@ -32,9 +32,15 @@ Pooling and unread operations need no note, because their layers show them.
 
 @dataclass(frozen=True)
 class Note:
-    """A reader's note on a node: ``level`` is one of LEVELS, ``source`` the place in the model.
+    """A reader's note on a node:
 
-    ``of_weights``: whether it concerns the current weights and does not apply to newly drawn ones.
+    Attributes
+    ----------
+    level
+        One of LEVELS, ``source`` the place in the model.
+    of_weights
+        Whether it concerns the current weights and does not apply to newly drawn ones.
+
     """
 
     node: Node

@@ -56,11 +56,23 @@ class Shaping(Approximable, OfModel):
 
     Methods that set weights differ from this and document it.
 
-    ``targets``: the local conditions {condition: value}. ``changes``: a description of every edit.
-    ``systems``: the equations that were solved, by activation name. ``warnings``: where the targets
-    have no effect. ``tokens``: the cosines between tokens used to shape a network that mixes them.
-    ``independent``: whether ``assume_independent=True`` was used. ``left_alone``: {node: reason}
-    for activations at outputs of the model that was read.
+    Attributes
+    ----------
+    targets
+        The local conditions {condition: value}.
+    changes
+        A description of every edit.
+    systems
+        The equations that were solved, by activation name.
+    warnings
+        Where the targets have no effect.
+    tokens
+        The cosines between tokens used to shape a network that mixes them.
+    independent
+        Whether ``assume_independent=True`` was used.
+    left_alone
+        {node: reason} for activations at outputs of the model that was read.
+
     """
 
     method: str

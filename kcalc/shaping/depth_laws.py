@@ -85,29 +85,38 @@ LOOSE = 1e-3  # the error of a limit of cosines above which an error is raised
 class DepthLaws(Shown, Approximable):
     """Laws of many copies of a block.
 
-    ``law``: "settles"; "linear" growth; "power", growth or decay as a power of depth;
-    "logarithmic", as a power of its logarithm; "exponential", a factor per block. ``q``: the mean
-    square that the stream settles at, else nan. ``growth``: for a linear stream, the limit of the
-    increment per block; for an exponential one, the factor per block (below 1 it vanishes); for
-    powers, the amplitude A of ``A L^exponent`` or ``A (ln L)^exponent``; if q settles, the factor
-    per block of the distance from its limit. ``exponent``: 1 for linear growth, below 0 for streams
-    that vanish, nan for others.
+    Attributes
+    ----------
+    law
+        "settles"; "linear" growth; "power", growth or decay as a power of depth; "logarithmic", as
+        a power of its logarithm; "exponential", a factor per block.
+    q
+        The mean square that the stream settles at, else nan.
+    growth
+        For a linear stream, the limit of the increment per block; for an exponential one, the
+        factor per block (below 1 it vanishes); for powers, the amplitude A of ``A L^exponent`` or
+        ``A (ln L)^exponent``; if q settles, the factor per block of the distance from its limit.
+    exponent
+        1 for linear growth, below 0 for streams that vanish, nan for others.
+    cosine
+        The limit x* of token cosines, or without tokens of the c of two inputs. If q vanishes or
+        diverges, it may depend on the start.
+    assumptions
+        Then say so. Distances from it are multiplied by ``cosine_rate`` per block, and shrink by a
+        factor e over ``correlation_depth`` blocks. At criticality the rate is 1, the depth
+        infinite, and distances fall as a power of depth, ``cosine_prefactor * L^cosine_exponent``.
+        The prefactor is nan if it depends on the start though the limit does not. The exponent is
+        nan if the rate is not 1.
+    gradient_mean, gradient_difference
+        The factors by which a block multiplies the two modes of squared gradients in the backward
+        pass. For linear and power laws, they are the power of ``L / l`` by which gradients grow
+        from depth L back to depth l (below 0 they shrink). If ``gradient_stretch`` is a number g >
+        0, they change faster than any power, by ``exp(gradient_mean (L^g - l^g))``. Without tokens
+        there is one mode.
+    slope
+        The slope of the map of cosines at 1; for linear and growing power laws, the slope of B.
+        Above 1, nearly equal tokens separate and x* lies below 1.
 
-    ``cosine``: the limit x* of token cosines, or without tokens of the c of two inputs. If q
-    vanishes or diverges, it may depend on the start; ``assumptions`` then say so. Distances from it
-    are multiplied by ``cosine_rate`` per block, and shrink by a factor e over ``correlation_depth``
-    blocks. At criticality the rate is 1, the depth infinite, and distances fall as a power of
-    depth, ``cosine_prefactor * L^cosine_exponent``. The prefactor is nan if it depends on the start
-    though the limit does not. The exponent is nan if the rate is not 1.
-
-    ``gradient_mean``, ``gradient_difference``: the factors by which a block multiplies the two
-    modes of squared gradients in the backward pass. For linear and power laws, they are the power
-    of ``L / l`` by which gradients grow from depth L back to depth l (below 0 they shrink). If
-    ``gradient_stretch`` is a number g > 0, they change faster than any power, by
-    ``exp(gradient_mean (L^g - l^g))``. Without tokens there is one mode.
-
-    ``slope``: the slope of the map of cosines at 1; for linear and growing power laws, the slope of
-    B. Above 1, nearly equal tokens separate and x* lies below 1.
     """
 
     law: str

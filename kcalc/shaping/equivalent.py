@@ -61,10 +61,15 @@ class EquivalentParameters(Shown):
 
     It does so after its weights and biases are changed.
 
-    ``network``: the plain network. Its sigma_w are exact. If shifts were absorbed, its biases are
-    correlated with the weights and have a mean. Its sigma_b (their root mean square) is then only a
-    summary, and its kernel maps are a heuristic (see ``assumptions``). ``arrays`` converts given
-    weights and biases, with which both networks are the same function.
+    Attributes
+    ----------
+    network
+        The plain network. Its sigma_w are exact. If shifts were absorbed, its biases are correlated
+        with the weights and have a mean. Its sigma_b (their root mean square) is then only a
+        summary, and its kernel maps are a heuristic (see ``assumptions``).
+    arrays
+        Converts given weights and biases, with which both networks are the same function.
+
     """
 
     original: Network

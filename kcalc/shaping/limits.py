@@ -40,9 +40,13 @@ class DepthLimit(Shown):
 
     It holds q* and c*, the slopes there, and the depth scales of convergence.
 
-    ``rate`` is C'(c*), ``q_rate`` is Q'(q*); distances shrink by that factor per block. ``xi_c =
-    -1/log |rate|`` and ``xi_q`` count blocks. They are infinite if the slope is 1 or -1 (slower
-    than any exponential); xi_q is also infinite if q* is a repelling fixed point.
+    Attributes
+    ----------
+    rate
+        C'(c*), ``q_rate`` is Q'(q*); distances shrink by that factor per block. ``xi_c = -1/log
+        |rate|`` and ``xi_q`` count blocks. They are infinite if the slope is 1 or -1 (slower than
+        any exponential); xi_q is also infinite if q* is a repelling fixed point.
+
     """
 
     q: float

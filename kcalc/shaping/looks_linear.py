@@ -72,7 +72,11 @@ class MirroredConstants(Constants):
 class LooksLinear(Shaping):
     """A network with mirrored weights.
 
-    ``network`` uses the (scaled) odd parts of the activations and computes the same function.
+    Attributes
+    ----------
+    network
+        Uses the (scaled) odd parts of the activations and computes the same function.
+
     """
 
     @cached_property

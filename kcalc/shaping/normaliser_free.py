@@ -51,11 +51,19 @@ PUBLISHED = (
 class NormaliserFree(Shaping):
     """A normaliser-free network.
 
-    ``network`` has normalised sums (no scalars). ``unnormalised`` is the same function in its
-    published form, with sums ``shortcut + alpha branch`` and ``Scale(1/beta)`` before their
-    readers. ``betas``, by Sum node, hold beta_l at the entry of the block: the root of the variance
-    there, or of the mean square with ``standardise=False``. ``variances`` are those of the block
-    outputs in ``unnormalised``, over channels.
+    Attributes
+    ----------
+    network
+        Has normalised sums (no scalars).
+    unnormalised
+        The same function in its published form, with sums ``shortcut + alpha branch`` and
+        ``Scale(1/beta)`` before their readers.
+    betas
+        By Sum node, hold beta_l at the entry of the block: the root of the variance there, or of
+        the mean square with ``standardise=False``.
+    variances
+        Those of the block outputs in ``unnormalised``, over channels.
+
     """
 
     unnormalised: Network = None  # pyright: ignore[reportAssignmentType]  # dataclass fields after ones with defaults need one

@@ -48,13 +48,26 @@ class PhaseDiagram(Shown):
 
     Arrays of shape (len(sigma_b), len(sigma_w)).
 
-    ``q``: the fixed point reached from q = 1 (nan if q grows, vanishes or never settles). ``chi``:
-    chi_1 there, < 1 ordered, > 1 chaotic. If q vanishes, or grows more slowly than any exponential,
-    it is the limit (in the latter case 1); if q grows exponentially, nan. ``c``: the limit of the c
-    value of pre-activations of different inputs: 1 in the ordered phase, below 1 in the chaotic
-    one. ``rate``: chi at c*, the slope of the c map there: chi_1 in the ordered phase. ``depth``:
-    xi_c = -1/log rate, the layers over which |c - c*| shrinks by a factor e; infinite if the rate
-    is 1. [Schoenholz et al. 2017, arXiv:1611.01232, eq. 10]
+    Attributes
+    ----------
+    q
+        The fixed point reached from q = 1 (nan if q grows, vanishes or never settles).
+    chi
+        Chi_1 there, < 1 ordered, > 1 chaotic. If q vanishes, or grows more slowly than any
+        exponential, it is the limit (in the latter case 1); if q grows exponentially, nan.
+    c
+        The limit of the c value of pre-activations of different inputs: 1 in the ordered phase,
+        below 1 in the chaotic one.
+    rate
+        Chi at c*, the slope of the c map there: chi_1 in the ordered phase.
+    depth
+        Xi_c = -1/log rate, the layers over which |c - c*| shrinks by a factor e; infinite if the
+        rate is 1.
+
+    References
+    ----------
+    [Schoenholz et al. 2017, arXiv:1611.01232, eq. 10]
+
     """
 
     activation: Activation

@@ -53,18 +53,33 @@ class DepthProfile(Tabled, Approximable):
     Row 0 is the stream before the first block; quantities of a block are nan there. Quantities that
     do not exist for the network are None.
 
-    ``nodes``: the nodes of the rows. ``q``: the mean square of the stream; ``branch``: the mean
-    square that the branches of the block add to it, with their weights in the sums of the trunk;
-    ``token_cosine``: the cosine of two tokens of one input. ``c``: the cosine of two inputs at the
-    same position, (blocks + 1, cosines) if several were given. ``score_variance``: the variance of
-    the attention scores of a row about their mean, ``G_s (H_s - H_d)`` for exchangeable tokens.
-    ``entropy``: the expected entropy of a row of softmax weights, in nats, at most ``ln T``. Both
-    are means if a block has several attention layers. ``gradient_mean``, ``gradient_difference``:
-    the two modes of ``E|d out / d node|^2`` as in :func:`kcalc.gradients`; without tokens, the
-    squared gradient and None.
+    Attributes
+    ----------
+    nodes
+        The nodes of the rows.
+    q
+        The mean square of the stream.
+    branch
+        The mean square that the branches of the block add to it, with their weights in the sums of
+        the trunk.
+    token_cosine
+        The cosine of two tokens of one input.
+    c
+        The cosine of two inputs at the same position, (blocks + 1, cosines) if several were given.
+    score_variance
+        The variance of the attention scores of a row about their mean, ``G_s (H_s - H_d)`` for
+        exchangeable tokens.
+    entropy
+        The expected entropy of a row of softmax weights, in nats, at most ``ln T``. Both are means
+        if a block has several attention layers.
+    gradient_mean, gradient_difference
+        The two modes of ``E|d out / d node|^2`` as in :func:`kcalc.gradients`; without tokens, the
+        squared gradient and None.
+    errors
+        {name: standard errors} if attention is sampled; attributes such as ``q_error`` return them.
+    assumptions
+        The assumptions of the values.
 
-    ``errors``: {name: standard errors} if attention is sampled; attributes such as ``q_error``
-    return them. ``assumptions``: the assumptions of the values.
     """
 
     nodes: tuple[Node, ...]

@@ -28,10 +28,18 @@ class ResidualBlock(Shown):
 
     One addend is a shortcut, the other a branch that is deeper.
 
-    ``shortcut`` and ``branch`` are the nodes that the Sum at ``node`` reads, ``slot`` is that of
-    the shortcut (0 or 1). ``depth``: the number of nonlinear layers on the longest path of the
-    branch. ``identity``: whether the shortcut is the identity; otherwise it contains layers, as in
-    a transition block. ``weights``: the present (shortcut, residual) amplitudes of the Sum.
+    Attributes
+    ----------
+    shortcut, branch
+        The nodes that the Sum at ``node`` reads, ``slot`` is that of the shortcut (0 or 1).
+    depth
+        The number of nonlinear layers on the longest path of the branch.
+    identity
+        Whether the shortcut is the identity; otherwise it contains layers, as in a transition
+        block.
+    weights
+        The present (shortcut, residual) amplitudes of the Sum.
+
     """
 
     node: Node

@@ -80,10 +80,14 @@ OPTIONS = {
 class ResidualShaping(Shaping):
     """A network with residual weights by a scheme.
 
-    ``weights`` are (shortcut, residual) by Sum node.
+    Attributes
+    ----------
+    weights
+        (shortcut, residual) by Sum node.
+    values
+        Also contains C_f(0) and C_f'(1), and the same values for ``limit``, the limit of the
+        network as its residual weights go to 0.
 
-    ``values`` also contains C_f(0) and C_f'(1), and the same values for ``limit``, the limit of the
-    network as its residual weights go to 0.
     """
 
     weights: Weights = field(default_factory=dict)

@@ -96,8 +96,13 @@ def normalised(network: Network, activation: Any = None) -> Shaping:
 class Consequences(Shaping):
     """A network with given weight variances.
 
-    It has no targets: ``values`` lists the resulting Q_f(1), C_f(0) and C_f'(1), and ``residuals``
-    is empty.
+    It has no targets:
+
+    Attributes
+    ----------
+    values
+        Lists the resulting Q_f(1), C_f(0) and C_f'(1), and ``residuals`` is empty.
+
     """
 
     @cached_property

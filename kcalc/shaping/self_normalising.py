@@ -162,7 +162,11 @@ def stability(phi: Activation) -> FixedPointStability:
 class SelfNormalising(Shaping):
     """A network whose activations preserve mean 0 and variance 1.
 
-    ``values`` contains the targets and Q'(1), C'(1) and C_f'(1).
+    Attributes
+    ----------
+    values
+        Contains the targets and Q'(1), C'(1) and C_f'(1).
+
     """
 
     @cached_property

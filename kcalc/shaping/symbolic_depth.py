@@ -28,15 +28,21 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, repr=False)
 class VanillaMaps(Shown):
-    """``depth`` times (Affine of ``sigma_w``, then activation), then a readout Affine.
+    """``kc.architectures.vanilla`` of symbolic depth.
 
-    ``kc.architectures.vanilla`` of symbolic depth.
+    Attributes
+    ----------
+    depth
+        Times (Affine of ``sigma_w``, then activation), then a readout Affine.
+    q_map
+        An expression in ``kc.symbols.q``.
+    slope, curvature
+        C_f'(1) and C_f''(1), ``c_map`` an expression in ``kc.symbols.c``, for two inputs with the
+        same q value that every layer preserves (positively homogeneous activations need not
+        preserve it). Each is computed on access and raises KcalcError if it has no closed form.
+    psi, kappa
+        C'(1) and C''(1) of a layer.
 
-    ``q_map`` is an expression in ``kc.symbols.q``; ``slope`` and ``curvature`` are C_f'(1) and
-    C_f''(1), ``c_map`` an expression in ``kc.symbols.c``, for two inputs with the same q value that
-    every layer preserves (positively homogeneous activations need not preserve it). Each is
-    computed on access and raises KcalcError if it has no closed form. ``psi`` and ``kappa`` are
-    C'(1) and C''(1) of a layer.
     """
 
     activation: Activation | None

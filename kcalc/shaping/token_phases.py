@@ -84,11 +84,19 @@ def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
 class TokenPhases(Shown, Approximable):
     """Laws of depth of a transformer over two gains; arrays of shape (len(y), len(x)).
 
-    ``names``: the gains along x and along y. ``cosine``: the limit of token cosines, 1 if tokens
-    become equal. ``slope``: the slope of the token map at 1, above 1 if nearly equal tokens
-    separate. ``rate``: the factor per block of distances from the limit (1 if they fall as a power
-    of depth). ``gradient_mean``, ``gradient_difference``, ``growth``: as in :class:`DepthLaws`.
-    Values are nan if a block has no law.
+    Attributes
+    ----------
+    names
+        The gains along x and along y.
+    cosine
+        The limit of token cosines, 1 if tokens become equal.
+    slope
+        The slope of the token map at 1, above 1 if nearly equal tokens separate.
+    rate
+        The factor per block of distances from the limit (1 if they fall as a power of depth).
+    gradient_mean, gradient_difference, growth
+        As in :class:`DepthLaws`. Values are nan if a block has no law.
+
     """
 
     names: tuple[str, str]

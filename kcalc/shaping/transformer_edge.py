@@ -86,9 +86,15 @@ AT_TOKENS = (
 class TransformerShaping(Shaping):
     """A transformer at the edge.
 
-    ``weights``: {residual Sum: (shortcut, branch) amplitudes}; ``query_key_scale``: the factor of
-    the ``sigma_w`` of all queries; for networks without shortcuts, ``identity`` and ``centre`` of
-    the attentions, and ``value_gains``: {the Affine that reads the heads: its sigma_w}.
+    Attributes
+    ----------
+    weights
+        {residual Sum: (shortcut, branch) amplitudes}.
+    query_key_scale
+        The factor of the ``sigma_w`` of all queries; for networks without shortcuts, ``identity``
+        and ``centre`` of the attentions, and ``value_gains``: {the Affine that reads the heads: its
+        sigma_w}.
+
     """
 
     weights: dict[Node, tuple[float, float]] = field(default_factory=dict)

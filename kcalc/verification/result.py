@@ -84,10 +84,19 @@ class KernelCheck(Tabled):
     It covers q and c of every node, and further requested quantities.
 
     ``c[i]`` and ``q1[i]``, ``q2[i]`` are the values of the inputs in case i (of the first input, if
-    there are several). ``tangent``, ``gradients`` and ``jacobians`` are None if they were not
-    measured; ``assumptions`` say why. ``tokens``: the number of tokens of an input and their
-    cosine, None without tokens. A network of finite width deviates from the maps by O(1/width) even
-    in the mean, so enough draws show a difference at any width.
+    there are several).
+
+    Attributes
+    ----------
+    tangent, gradients, jacobians
+        None if they were not measured.
+    assumptions
+        Say why.
+    tokens
+        The number of tokens of an input and their cosine, None without tokens. A network of finite
+        width deviates from the maps by O(1/width) even in the mean, so enough draws show a
+        difference at any width.
+
     """
 
     nodes: tuple[Node, ...]

@@ -38,9 +38,14 @@ Node = Hashable
 class HessianBlocks(Shown):
     """Blocks of the Hessian of ``y^T R y`` between weights, R a matrix of standard normals.
 
-    ``draws``: (draws, L, L), per network ``|H_kl|_F^2 / sqrt(rows columns)`` estimated on random
-    inputs: the mean squared singular value on the diagonal. ``predicted``: (L,), gamma of every
-    weight for the cotangents of this loss.
+    Attributes
+    ----------
+    draws
+        (draws, L, L), per network ``|H_kl|_F^2 / sqrt(rows columns)`` estimated on random inputs:
+        the mean squared singular value on the diagonal.
+    predicted
+        (L,), gamma of every weight for the cotangents of this loss.
+
     """
 
     nodes: tuple[Node, ...]

@@ -35,12 +35,21 @@ NOTHING = 1e-12  # of the largest squared gradient: smaller ones are rounding
 class SampledGradients(Gradients):
     """:class:`Gradients` over tokens of which no two are alike; attention was sampled.
 
-    Sums over tokens are means over the N sequences that were given. ``errors``: {"nodes",
-    "weights", "mean", "difference": {node: standard error over the chains of sampling}}.
-    ``tokens``: {node: (mean, standard error)}, the squared gradient at each token, (N, T), which
-    add up to ``nodes``; ``covariances``: {node: mean}, the products of the gradients at two tokens
-    of a sequence, summed over channels, (N, T, T). Attention mixes the modes here: a gradient of
-    the outputs that sums to 0 over tokens has parts of both modes at earlier nodes.
+    Sums over tokens are means over the N sequences that were given.
+
+    Attributes
+    ----------
+    errors
+        {"nodes", "weights", "mean", "difference": {node: standard error over the chains of
+        sampling}}.
+    tokens
+        {node: (mean, standard error)}, the squared gradient at each token, (N, T), which add up to
+        ``nodes``.
+    covariances
+        {node: mean}, the products of the gradients at two tokens of a sequence, summed over
+        channels, (N, T, T). Attention mixes the modes here: a gradient of the outputs that sums to
+        0 over tokens has parts of both modes at earlier nodes.
+
     """
 
     errors: dict[str, dict[Node, float]] = field(default_factory=dict)

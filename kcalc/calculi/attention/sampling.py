@@ -47,12 +47,19 @@ MISSED = (
 class Sampling(Shown):
     """How attention is sampled.
 
-    ``draws`` (per layer and chain) and ``chains``: fixed numbers; if one is given, the other
-    defaults to 8 draws or 6 chains. If neither is given, sampling continues until no standard error
-    exceeds ``error``, by default 0.01. The error is absolute for cosines, and relative for mean
-    squares, gradients, variances and entropies. ``seed``: the seed of the draws; results depend on
-    nothing else. ``seconds``: stop after about that time, by default never. The result then depends
-    on the machine and says if the error was not reached.
+    Attributes
+    ----------
+    draws
+        (per layer and chain) and ``chains``: fixed numbers; if one is given, the other defaults to
+        8 draws or 6 chains. If neither is given, sampling continues until no standard error exceeds
+        ``error``, by default 0.01. The error is absolute for cosines, and relative for mean
+        squares, gradients, variances and entropies.
+    seed
+        The seed of the draws; results depend on nothing else.
+    seconds
+        Stop after about that time, by default never. The result then depends on the machine and
+        says if the error was not reached.
+
     """
 
     draws: int | None = None

@@ -42,9 +42,16 @@ _OUTSIDE = 1e-12  # tolerance for cosines out of range
 class TokenTable(Shown):
     """A table of R(rho) for least <= rho <= 1; call it with rho, a NumPy or JAX array.
 
-    JAX in, JAX out (jit, vmap, grad), nan out of range. ``error_bound``: a bound of |table - R|, 4
-    times the residuals measured between the nodes, plus rounding (float32 arrays: 2e-7 more).
-    ``nodes``, ``values``: the gaps 1 - rho where the map was evaluated, ascending, and 1 - R there.
+    JAX in, JAX out (jit, vmap, grad), nan out of range.
+
+    Attributes
+    ----------
+    error_bound
+        A bound of |table - R|, 4 times the residuals measured between the nodes, plus rounding
+        (float32 arrays: 2e-7 more).
+    nodes, values
+        The gaps 1 - rho where the map was evaluated, ascending, and 1 - R there.
+
     """
 
     name: str

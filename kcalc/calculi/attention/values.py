@@ -68,12 +68,17 @@ def with_error(value: float | None, error: float | None) -> str:
 class SampledValues(Keyed[SampledValue], Tabled, Approximable):
     """{node: :class:`SampledValue`} for a network with sampled attention.
 
-    ``covariances``: {node: (mean, standard error)}.
-
     Covariances are arrays (sequences, tokens, sequences, tokens), means over the channels of
     products at two tokens. For large networks over many tokens, only those of the outputs are kept.
-    ``scores``: {attention: (variance of the scores of a row, its error, entropy of a row, its
-    error)} of depth profiles.
+
+    Attributes
+    ----------
+    covariances
+        {node: (mean, standard error)}.
+    scores
+        {attention: (variance of the scores of a row, its error, entropy of a row, its error)} of
+        depth profiles.
+
     """
 
     nodes: dict[Node, SampledValue]

@@ -55,9 +55,14 @@ class Fluctuation:
 class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
     """Variances of q values (and c values) over random weights, node by node, at finite widths.
 
-    ``q``: the mean square of the inputs. ``exact``: whether ``relative`` and ``log_variance`` hold
-    at any width (chains of positively homogeneous activations). Otherwise they are the leading
-    order in 1/width, and equal.
+    Attributes
+    ----------
+    q
+        The mean square of the inputs.
+    exact
+        Whether ``relative`` and ``log_variance`` hold at any width (chains of positively
+        homogeneous activations). Otherwise they are the leading order in 1/width, and equal.
+
     """
 
     network: Network

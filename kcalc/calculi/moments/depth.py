@@ -45,10 +45,15 @@ class LayerFactors:
 
 @dataclass(frozen=True, repr=False)
 class DepthMoments:
-    """``depth`` copies of a block in a row with Gaussian weights, for an input of size ``input``.
+    """E |y|^2 = |x|^2 mean_factor^depth, E |y|^4 = |x|^4 fourth_factor^depth.
 
-    E |y|^2 = |x|^2 mean_factor^depth, E |y|^4 = |x|^4 fourth_factor^depth; ``minus_factor`` is the
-    factor of the Jacobian's second mode (S = -T/2).
+    Attributes
+    ----------
+    depth
+        Copies of a block in a row with Gaussian weights, for an input of size ``input``.
+    minus_factor
+        The factor of the Jacobian's second mode (S = -T/2).
+
     """
 
     block: Network
@@ -250,13 +255,20 @@ def moments_at_depth(
 class Stability(Printed):
     """The scaling that keeps the moments of a deep network of equal blocks bounded.
 
-    Without a ``parameter``: ``bounded`` says whether both moments stay bounded at any depth (None
-    if symbols leave this open), and ``rate`` is the growth of log E|y|^4 per block. With a
-    ``parameter`` at whose limit 0 the block is the identity: moments stay bounded if and only if s
-    = depth * parameter^mean_power does, and then E |y|^2 -> exp(mean_rate s) and E |y|^4 ->
-    exp(fourth_rate s). For other blocks: ``critical`` holds the values of the parameter at which
-    one block keeps the mean, and ``rate`` the growth of log E|y|^4 per block at the first one.
-    Fields that do not apply are None or empty.
+    Without a ``parameter``:
+
+    Attributes
+    ----------
+    bounded
+        Says whether both moments stay bounded at any depth (None if symbols leave this open), and
+        ``rate`` is the growth of log E|y|^4 per block. With a ``parameter`` at whose limit 0 the
+        block is the identity: moments stay bounded if and only if s = depth * parameter^mean_power
+        does, and then E |y|^2 -> exp(mean_rate s) and E |y|^4 -> exp(fourth_rate s). For other
+        blocks.
+    critical
+        Holds the values of the parameter at which one block keeps the mean, and ``rate`` the growth
+        of log E|y|^4 per block at the first one. Fields that do not apply are None or empty.
+
     """
 
     mean_factor: sp.Expr

@@ -84,12 +84,19 @@ def input_size(network: Network, q: Any, signature: str) -> InputSize:
 class Moments(Shown):
     """Exact moments of a network at finite width, for one input.
 
-    ``input`` contains ``square`` = |x|^2, 1 if no q value was given, and ``q`` = |x|^2 / channels.
-    Means are proportional to |x|^2, fourth moments and variances to |x|^4.
+    Attributes
+    ----------
+    input
+        Contains ``square`` = |x|^2, 1 if no q value was given, and ``q`` = |x|^2 / channels. Means
+        are proportional to |x|^2, fourth moments and variances to |x|^4.
+    nodes
+        {node: :class:`Moment` of |y|^2}, y the feature map's channels.
+    weights
+        {Affine: Moment of |J|^2}, |J|^2 the sum of squares of d y_out / d W over all channels of
+        ``output`` and all entries of the weights.
+    network
+        The network with all widths filled in.
 
-    ``nodes``: {node: :class:`Moment` of |y|^2}, y the feature map's channels; ``weights``: {Affine:
-    Moment of |J|^2}, |J|^2 the sum of squares of d y_out / d W over all channels of ``output`` and
-    all entries of the weights. ``network`` is the network with all widths filled in.
     """
 
     network: Network

@@ -65,8 +65,13 @@ class Budget(Shown):
     """Relu layers of ``width`` channels, and concatenated relu with equally many weights per layer.
 
     y = W1 relu(x) - W2 relu(-x) has two matrices, so ``crelu_width`` = width / sqrt 2. Rates are d
-    log E|y|^4 per layer at kept means: ``relu_rate`` = log(1 + 5/n), ``crelu_rate`` = log(1 + 2
-    sqrt 2/n), the rate of a linear network.
+    log E|y|^4 per layer at kept means:
+
+    Attributes
+    ----------
+    relu_rate
+        = log(1 + 5/n), ``crelu_rate`` = log(1 + 2 sqrt 2/n), the rate of a linear network.
+
     """
 
     width: float

@@ -198,10 +198,21 @@ class WeightScaling:
 class Scaling(Shown):
     """The scaling calculus of a network at initialisation [Scaling].
 
-    ``tensors``: {node: f, b, zeta}; ``weights``: {Affine: gamma}; ``biases``: {Affine with a bias:
-    gamma_b = sum_p b / f, f before adding the bias}; ``scalars``: {Scale: zeta / u^4, the nu of its
-    factor u if it were learned}; ``correlations``: {Pool: correlation within its windows};
-    ``violations``: violated assumptions and their consequences.
+    Attributes
+    ----------
+    tensors
+        {node: f, b, zeta}.
+    weights
+        {Affine: gamma}.
+    biases
+        {Affine with a bias: gamma_b = sum_p b / f, f before adding the bias}.
+    scalars
+        {Scale: zeta / u^4, the nu of its factor u if it were learned}.
+    correlations
+        {Pool: correlation within its windows}.
+    violations
+        Violated assumptions and their consequences.
+
     """
 
     network: Network

@@ -35,9 +35,17 @@ _Parts = tuple[list[SmoothPiece], list[list[Interval]]]
 class ActivationBounds(Shown):
     """Bounds on one interval, inf if nothing is proven.
 
-    ``value`` >= |phi|, ``slope`` >= |phi'|, ``curvature`` >= |phi''|, ``least_slope`` <= |phi'|;
-    ``at_zero`` is |phi(0)|. ``curvature`` is a Lipschitz constant of phi', inf if phi' jumps.
-    ``note``: advice if the behaviour of phi at infinity is unknown.
+    Attributes
+    ----------
+    value
+        >= |phi|, ``slope`` >= |phi'|, ``curvature`` >= |phi''|, ``least_slope`` <= |phi'|.
+    at_zero
+        |phi(0)|.
+    curvature
+        A Lipschitz constant of phi', inf if phi' jumps.
+    note
+        Advice if the behaviour of phi at infinity is unknown.
+
     """
 
     hidden = ("note",)

@@ -65,12 +65,15 @@ class Smoothness(Shown):
     It prints a table of the Affine layers. Upper bounds: of the spectral norm ``|W|`` of the
     weights, and of the operator norms ``|DP|`` of the derivative of W = P(w) in the parameters w
     and ``|Df|`` of that of the layer in its parameters, on all data. ``sigma(J)``, ``|J|`` bound
-    the singular values of the Jacobian from the layer to the output from below and above;
-    ``part of lambda`` is the layer's term in the lower bound of lambda(DF).
+    the singular values of the Jacobian from the layer to the output from below and above; ``part of
+    lambda`` is the layer's term in the lower bound of lambda(DF).
 
-    ``bounds``, ``gains``, ``pieces`` and ``layers`` hold natural logs, so deep networks do not
-    overflow. The properties are plain numbers, inf if they overflow (the printed text uses powers
-    of ten).
+    Attributes
+    ----------
+    bounds, gains, pieces, layers
+        Hold natural logs, so deep networks do not overflow. The properties are plain numbers, inf
+        if they overflow (the printed text uses powers of ten).
+
     """
 
     network: Network

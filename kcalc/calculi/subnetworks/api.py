@@ -25,8 +25,13 @@ Node = Hashable
 class Subnetworks(tuple[Subnetwork, ...], Shown):
     """Subnetworks of a network in the order of their exits, a tuple that can be drawn.
 
-    ``permissive``: the reading, see :func:`subnetworks`; ``warning``: depth that the strict reading
-    hides.
+    Attributes
+    ----------
+    permissive
+        The reading, see :func:`subnetworks`.
+    warning
+        Depth that the strict reading hides.
+
     """
 
     network: Network

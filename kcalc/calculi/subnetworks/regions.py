@@ -179,10 +179,15 @@ def find_regions(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> Re
 class Subnetwork(Shown):
     """The layers between the feature map of ``entry`` and the layer ``exit``.
 
-    ``entry`` is a node that is not one of the layers; ``exit`` is one of them.
+    Attributes
+    ----------
+    entry
+        A node that is not one of the layers.
+    exit
+        One of them.
+    network
+        The induced network with one input and one output, which any kcalc function accepts.
 
-    ``network`` is the induced network with one input and one output, which any kcalc function
-    accepts.
     """
 
     entry: Node

@@ -28,9 +28,13 @@ _HALVINGS = 8
 class QTable(Shown):
     """A table of Q(q) for low <= q <= high; call it with q, a number or an array.
 
-    ``error_bound``: a bound of |table - Q| / Q, 4 times the residuals measured between the nodes,
-    plus rounding. ``nodes``, ``values``: the q values where Q was evaluated, ascending, and Q
-    there.
+    Attributes
+    ----------
+    error_bound
+        A bound of |table - Q| / Q, 4 times the residuals measured between the nodes, plus rounding.
+    nodes, values
+        The q values where Q was evaluated, ascending, and Q there.
+
     """
 
     name: str

@@ -49,10 +49,15 @@ class Table(Shown):
 
     NumPy in, NumPy out; JAX in, JAX out (jit, vmap, grad).
 
-    ``error_bound``: a bound of |table - C|, 4 times the residuals measured between the nodes, plus
-    rounding (float32 arrays: 2e-7 more). ``relative_bound``: the same for the relative error of
-    ``gap`` with its input in (0, 1]. ``nodes``, ``values``: the gaps 1 - c where ``gap_function``
-    was evaluated, ascending, and 1 - C there.
+    Attributes
+    ----------
+    error_bound
+        A bound of |table - C|, 4 times the residuals measured between the nodes, plus rounding
+        (float32 arrays: 2e-7 more).
+    relative_bound
+        The same for the relative error of ``gap`` with its input in (0, 1]. ``nodes``, ``values``:
+        the gaps 1 - c where ``gap_function`` was evaluated, ascending, and 1 - C there.
+
     """
 
     name: str

@@ -18,10 +18,21 @@ CHANGED = "LOCK-CHANGED"
 class Finding:
     """A fault in a model's initialisation.
 
-    ``code``: from the table of criteria; ``severity``: "error", "warning" or "note";
-    ``parameters``: the names of the affected parameters; ``message``: the fault; ``fix``: the
-    remedy; ``place``: file and line where the parameters were last written, such as "model.py:12";
-    "" if unknown.
+    Attributes
+    ----------
+    code
+        From the table of criteria.
+    severity
+        "error", "warning" or "note".
+    parameters
+        The names of the affected parameters.
+    message
+        The fault.
+    fix
+        The remedy.
+    place
+        File and line where the parameters were last written, such as "model.py:12"; "" if unknown.
+
     """
 
     code: str

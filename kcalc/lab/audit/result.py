@@ -31,11 +31,29 @@ BLOCK_HEAD = ("block", "stream", "predicted", "branch", "cosine", "Var scores", 
 class Audit(Tabled):
     """The effects and the faults of a model's initialisation.
 
-    ``name``: of the model's class; ``tier``: "builder" if its run was recorded, "model" if laws are
-    estimates; ``findings``: the worst first; ``parameters`` and ``blocks``: the tables; ``logits``:
-    their rms; ``loss``: the initial cross entropy, averaged over labels; ``uniform``: ln V;
-    ``predicted_logits``: the rms of logits from the kernel calculus, under its ``assumptions``;
-    ``laws``: {parameter: its law}; ``remarks``: on what was not examined.
+    Attributes
+    ----------
+    name
+        Of the model's class.
+    tier
+        "builder" if its run was recorded, "model" if laws are estimates.
+    findings
+        The worst first.
+    parameters, blocks
+        The tables.
+    logits
+        Their rms.
+    loss
+        The initial cross entropy, averaged over labels.
+    uniform
+        Ln V.
+    predicted_logits
+        The rms of logits from the kernel calculus, under its ``assumptions``.
+    laws
+        {parameter: its law}.
+    remarks
+        On what was not examined.
+
     """
 
     name: str

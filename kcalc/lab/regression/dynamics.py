@@ -120,10 +120,18 @@ class TrainingCurve(Shown):
 
     See :func:`training_curve`.
 
-    Times t are numbers or arrays, whose axes come first in the results. ``values`` are the
-    eigenvalues of the tangent kernel's matrix Theta(X, X), in descending order; eigenvalues below
-    rounding error are set to 0, and their components are never learned. ``vectors`` are the
-    eigenvectors; ``initial`` and ``y`` are (n, outputs), ``cross`` is Theta(x, X) at test inputs x.
+    Times t are numbers or arrays, whose axes come first in the results.
+
+    Attributes
+    ----------
+    values
+        The eigenvalues of the tangent kernel's matrix Theta(X, X), in descending order; eigenvalues
+        below rounding error are set to 0, and their components are never learned.
+    vectors
+        The eigenvectors.
+    initial, y
+        (n, outputs), ``cross`` is Theta(x, X) at test inputs x.
+
     """
 
     values: Array

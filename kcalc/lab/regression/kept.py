@@ -30,8 +30,17 @@ BYTES = 1 << 30
 class MatrixRecord:
     """The origin of a kernel matrix.
 
-    kernel: its ``repr``; shape: of the matrix; method: how entries were computed, with the error
-    bound if they come from a table; seconds: how long it took.
+    Attributes
+    ----------
+    kernel
+        Its ``repr``.
+    shape
+        Of the matrix.
+    method
+        How entries were computed, with the error bound if they come from a table.
+    seconds
+        How long it took.
+
     """
 
     kernel: str
@@ -77,7 +86,11 @@ def kept_kernel(kernel: Any, keep: int = BYTES, **options: Any) -> KeptKernel:
 class KeptKernel:
     """A kernel that caches its matrices; see :func:`kept_kernel`.
 
-    ``records``: the origin of every computed matrix, the first one first.
+    Attributes
+    ----------
+    records
+        The origin of every computed matrix, the first one first.
+
     """
 
     kernel: Any

@@ -22,11 +22,18 @@ RAREST = 174  # images of the least frequent digit
 class Split:
     """Labelled inputs, divided into training and test examples.
 
-    ``x`` (examples, ..., channels) are the inputs, ``y`` the labels. Row numbers say which of them
-    are for training and which for testing.
+    Attributes
+    ----------
+    x
+        (examples, ..., channels) are the inputs, ``y`` the labels. Row numbers say which of them
+        are for training and which for testing.
 
-    Raises: KcalcError for inputs that are not finite, labels other than class numbers, and rows
-    that do not exist, are repeated, or are in both parts.
+    Raises
+    ------
+    KcalcError
+        For inputs that are not finite, labels other than class numbers, and rows that do not exist,
+        are repeated, or are in both parts.
+
     """
 
     name: str

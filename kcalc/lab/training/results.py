@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 class Result:
     """The identity of a run, and its accuracies at each evaluation step.
 
-    ``curve``: ((step, training batches, test examples), ...), the fractions correct.
+    Attributes
+    ----------
+    curve
+        ((step, training batches, test examples), ...), the fractions correct.
+
     """
 
     label: str

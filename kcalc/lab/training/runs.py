@@ -37,8 +37,12 @@ class Run(Shown):
     It contains a record per evaluation step, the parameters, BatchNorm's statistics, and the
     training time in seconds.
 
-    ``diverged`` is the step at which the loss became infinite or nan, or None. The parameters are
-    then those of the last good evaluation step.
+    Attributes
+    ----------
+    diverged
+        The step at which the loss became infinite or nan, or None. The parameters are then those of
+        the last good evaluation step.
+
     """
 
     settings: Settings

@@ -23,8 +23,14 @@ class Settings:
 
     It takes ``steps`` steps with ``batch_size`` examples and ``optimizer``. The learning rate rises
     linearly from 0 over the first ``warmup`` steps. Then it stays ("constant") or falls to 0 at the
-    end along half a cosine ("cosine") or a line ("linear"). ``seed`` determines the initial weights
-    and the order of the examples. Every ``evaluate_every`` steps the test examples are evaluated.
+    end along half a cosine ("cosine") or a line ("linear").
+
+    Attributes
+    ----------
+    seed
+        Determines the initial weights and the order of the examples. Every ``evaluate_every`` steps
+        the test examples are evaluated.
+
     """
 
     optimizer: str = "adam"
