@@ -59,16 +59,16 @@ class Activation(PiecewiseFunction):
     name
         The printed name.
     expr
-        SymPy expression in ``X``.
+        A SymPy expression in ``X``.
     kinks
         Sorted SymPy numbers where phi or any derivative jumps.
     degree
-        Of positive homogeneity, phi(a x) = a^degree phi(x) for a > 0, or None.
+        The degree of positive homogeneity, phi(a x) = a^degree phi(x) for a > 0, or None.
     stable
-        Optional expressions of phi, phi', ... that do not overflow where ``expr`` would; further
+        Expressions of phi, phi', ... that do not overflow where ``expr`` would, optional. Further
         derivatives come from the last one given.
     growth
-        Optional (A, p, B) with |phi(x)| <= A (1+|x|)^p exp(B|x|), for certified integrals if no
+        (A, p, B) with |phi(x)| <= A (1+|x|)^p exp(B|x|), optional: for certified integrals if no
         such bound can be derived.
     tails
         The behaviour of phi and its first two derivatives at infinity, for bounds on the line.

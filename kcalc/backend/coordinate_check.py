@@ -33,9 +33,20 @@ OPTIONS = ("image_shape", "weights", "dtype", "remat", "rolled", "trainable_norm
 class CoordinateCheck(Shown):
     """Root mean squares of every Affine's output by width, and the fitted powers of the width.
 
-    ``rms[node]`` has shape (widths, draws). ``slopes[node]`` is (power, standard error).
-    ``expected[node]`` is the power that the parameterization implies, None if a layer before it has
-    a nonzero one. The check covers only initialisation, not whether learning rates transfer.
+    The check covers only initialisation, not whether learning rates transfer.
+
+    Attributes
+    ----------
+    widths
+        The widths.
+    rms
+        {node: root mean squares, (widths, draws)}.
+    slopes
+        {node: (power, standard error)}.
+    expected
+        {node: the power that the parameterization implies}. It is None if a layer before the node
+        has a nonzero one.
+
     """
 
     widths: tuple[int, ...]

@@ -44,7 +44,16 @@ class Adjusted:
 
 @dataclass(frozen=True)
 class DataDependent(Shown):
-    """``params``, rescaled; ``report``, a row per Affine layer."""
+    """The result of an initialisation from data.
+
+    Attributes
+    ----------
+    params
+        The rescaled parameters.
+    report
+        A table with a row per Affine layer.
+
+    """
 
     params: Params
     report: tuple[Adjusted, ...]

@@ -38,14 +38,20 @@ Node = Hashable
 class Model(Shown):
     """A network with widths and laws of initial weights.
 
-    Parameters are {entry: {"weight": ..., "bias": ...}}. There is an entry per node with weights,
-    and ``"first..last"``, with a leading axis, for the corresponding nodes of a repeated block.
-    Dense weights are (in, out), convolutions (rows, columns, in / groups, out) on NHWC images.
+    ``init`` and ``apply`` are pure, for jit, grad, vmap and shard_map.
+
+    Parameters are {entry: {"weight": ..., "bias": ...}}. Every node with weights has an entry.
+    Corresponding nodes of a repeated block share one, ``"first..last"``, with a leading axis. Dense
+    weights are (in, out), convolutions (rows, columns, in / groups, out) on NHWC images.
 
     Attributes
     ----------
-    init, apply
-        Pure, for jit, grad, vmap and shard_map.
+    network
+        The network.
+    parameterization
+        "standard", "ntk", "mup" or a ``kcalc.backend.ABC``.
+    dtype
+        The dtype of the parameters.
 
     """
 

@@ -241,8 +241,12 @@ class NodeValue(NamedTuple):
 
     Attributes
     ----------
-    q1, q2
-        The q values of the two feature maps, ``c`` is their c value.
+    q1
+        The q value of the first feature map.
+    q2
+        The q value of the second feature map.
+    c
+        Their c value.
 
     """
 
@@ -257,7 +261,7 @@ class NodeValues(dict[Node, Value], Shown, Generic[Value]):
     Attributes
     ----------
     assumptions
-        The assumptions behind the values.
+        The assumptions of the values.
 
     """
 

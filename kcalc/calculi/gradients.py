@@ -57,24 +57,25 @@ class Gradients(Shown, Approximable):
     Over T tokens ``out_k`` is a channel of one token and ``nodes`` and ``weights`` sum over all
     tokens of a node.
 
+    Nodes with parameters are Affine layers, embeddings and learned positions; the latter two count
+    as Affine layers on one-hot vectors. An activation and the Affine that reads it together
+    multiply the mean squared gradient by sigma_w^2 chi. Activations mix the two modes over tokens:
+    a gradient of the outputs that is the same for all tokens has a difference at earlier nodes.
+
     Attributes
     ----------
     nodes
         {node: value}, the squared norm summed over the node's channels.
     weights
         {node with parameters: E|d out_k / d parameters|^2} in the NTK parameterisation, whose sum
-        is the tangent kernel at c = 1. Nodes with parameters are Affine layers, embeddings and
-        learned positions; the latter two count as Affine layers on one-hot vectors.
+        is the tangent kernel at c = 1.
     chi
-        {activation: E phi'(z)^2} with its pre-activation z. An activation and the Affine that reads
-        it together multiply the mean squared gradient by sigma_w^2 chi.
+        {activation: E phi'(z)^2} with its pre-activation z.
     mean
         The squared norm of the sum over tokens of the gradients at a node: a gradient that is the
-        same for all tokens.
+        same for all tokens; None without tokens.
     difference
-        ``(T nodes - mean) / (T - 1)``: a gradient whose sum over tokens is 0. Both are None for
-        networks without tokens. Activations mix the two: a gradient of the outputs that is the same
-        for all tokens has a difference at earlier nodes.
+        ``(T nodes - mean) / (T - 1)``: a gradient whose sum over tokens is 0; None without tokens.
 
     """
 

@@ -111,15 +111,25 @@ class Regime(Shown):
     Attributes
     ----------
     kind
-        "collapsing", "exploding", "edge" or "data-dependent".
+        "collapsing", "exploding", "edge" or "data-dependent", decided by ``slope`` and ``level``.
     slope
-        = C_f'(1) and ``level`` = C_f(0) of the whole network decide it.
+        C_f'(1) of the whole network.
+    level
+        C_f(0) of the whole network.
     diagonal
-        = K(1), ``off_diagonal`` = K(c), ``alpha_bar`` = K(c) / K(1) and ``alphas`` {Affine node:
-        Theta_i(c) / Theta_i(1)} are measured.
+        K(1).
+    off_diagonal
+        K(c).
+    alpha_bar
+        K(c) / K(1).
+    alphas
+        {Affine node: Theta_i(c) / Theta_i(1)}.
     limit
-        The predicted limit of growing depth, ``bound`` the distance to the Gram matrix; if they are
-        None, ``notes`` give the reason.
+        The predicted limit of growing depth, or None.
+    bound
+        The distance to the Gram matrix, or None.
+    notes
+        The reasons why ``limit`` or ``bound`` is None.
     accuracy
         The absolute rounding error of ``alpha_bar``; smaller values are printed as 0.
 

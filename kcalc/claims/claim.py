@@ -31,9 +31,11 @@ class Verdict(StrEnum):
 class Method(StrEnum):
     """The method of a piece of evidence.
 
-    exact: a symbolic identity.  certified: ball arithmetic over whole intervals.  numeric:
-    comparison with an independent computation. statistical: Monte Carlo with its standard error.
-    counterexample: one instance, small enough to check by hand.
+    - exact: a symbolic identity;
+    - certified: ball arithmetic over whole intervals;
+    - numeric: comparison with an independent computation;
+    - statistical: Monte Carlo with its standard error;
+    - counterexample: one instance, small enough to check by hand.
     """
 
     EXACT = "exact"
@@ -95,11 +97,11 @@ class Evidence:
         "statement", or "printed" for the printed form that fails, or for the statement without its
         caveat (None: "printed" if the claim is amended, else "statement").
     holds
-        None if the budget was too small.
+        Whether the claim holds; None if the budget was too small.
     what
         A description of the comparison.
     margin
-        The amount by which it holds (negative: fails), in the units of the comparison.
+        The amount by which it holds, in the units of the comparison; negative if it fails.
     data
         Numbers, seeds, counts; plain JSON values.
 
@@ -154,9 +156,9 @@ class Claim(Shown):
     expected
         The verdict that the check must reach.
     reason
-        The reason why it cannot be decided here, for claims without a check.
+        For claims without a check, the reason why they cannot be decided here.
     may_stay_open
-        The quick budget may be too small, so "undecided" is no contradiction.
+        Whether the quick budget may be too small; "undecided" is then no contradiction.
 
     """
 

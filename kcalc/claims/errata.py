@@ -19,9 +19,9 @@ class Erratum:
     Attributes
     ----------
     paper
-        Its short name.
+        The short name of the paper.
     place
-        Section, equation or table.
+        The section, equation or table.
     printed
         The text of the copy, LaTeX in text.
     meant

@@ -28,7 +28,7 @@ class Report(Keyed[Finding], Tabled):
     Attributes
     ----------
     seconds
-        Its duration.
+        The duration of the run.
     own
         The papers of claims that are not kcalc's.
 

@@ -47,7 +47,9 @@ class GeometricShaping(Shaping):
     Attributes
     ----------
     scaling
-        Its scaling calculus, ``before`` that of the original network.
+        The scaling calculus of the network.
+    before
+        That of the original network.
 
     """
 

@@ -18,10 +18,12 @@ class Remedy:
 
     Attributes
     ----------
-    method, options
-        Arguments of :func:`kcalc.shape`; :func:`kcalc.shaping.works` tries them.
     words
         The text for messages.
+    method
+        The method of :func:`kcalc.shape`; :func:`kcalc.shaping.works` tries it.
+    options
+        Its targets and options.
 
     """
 
@@ -149,8 +151,13 @@ class FreshnessError(KcalcError):
 
     The hypotheses are a fresh Gaussian pre-activation and independent addends.
 
-    ``option``: the effect of ``assume_independent=True``, added by functions that accept it;
-    ``message`` is the text without that.
+    Attributes
+    ----------
+    option
+        The effect of ``assume_independent=True``, added by functions that accept it.
+    message
+        The text without that.
+
     """
 
     def __init__(self, message: str, option: str = "") -> None:

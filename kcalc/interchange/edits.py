@@ -164,15 +164,17 @@ class Edit:
 class Edits(Tabled):
     """The changes that a shaping makes to a model, in the order of its nodes.
 
+    Iterating yields each :class:`Edit`; ``edits[node]`` returns those of one node.
+
     Attributes
     ----------
     framework
-        The model's.
+        The framework of the model.
     model
         The name of its class.
     left_alone
         {node: why nothing changes there}, with entries for code that did not run when the model was
-        read. Iterating yields each :class:`Edit`; ``edits[node]`` returns those of one node.
+        read.
 
     """
 

@@ -34,7 +34,7 @@ class Fidelity:
     Attributes
     ----------
     level
-        The worst.
+        The worst level of a node.
 
     """
 
@@ -64,11 +64,11 @@ class Reading(Tabled):
     notes
         Every difference from the model, node by node.
     remarks
-        On the model as a whole.
+        Remarks on the model as a whole.
     sources
         {node: place in the model}.
     trace
-        The operations as the framework lists them, None in a copy from a pickle.
+        The operations as the framework lists them; None in a copy from a pickle.
     apart
         The network in which neighbouring operations that were not read are separate nodes.
     places

@@ -96,10 +96,17 @@ class LocalFunction:
 
 @dataclass(frozen=True)
 class Composition:
-    """``result`` as a function of ``arguments`` through named intermediate values.
+    """A function as a chain of named intermediate values.
 
-    ``definitions`` lists (symbol, expression) in order, each in terms of arguments and earlier
-    symbols.
+    Attributes
+    ----------
+    arguments
+        The symbols of the arguments.
+    definitions
+        (symbol, expression) in order, each in terms of arguments and earlier symbols.
+    result
+        The expression of the result.
+
     """
 
     arguments: tuple[sp.Symbol, ...]

@@ -18,18 +18,20 @@ Step = tuple[Node, Layer, tuple[Node, ...]]
 
 @dataclass(frozen=True)
 class Block:
-    """Each piece reads one feature map and returns that of its last node.
+    """Isomorphic pieces in a row.
 
-    ``pieces[i]`` lists the nodes of the i-th piece; corresponding nodes of all pieces have the same
-    index.
+    Each piece reads one feature map and returns that of its last node.
 
     Attributes
     ----------
     count
-        Isomorphic pieces in a row.
+        The number of pieces.
+    pieces
+        ``pieces[i]`` lists the nodes of the i-th piece; corresponding nodes of all pieces have the
+        same index.
     entry
-        The node whose feature map the first piece reads (None for a piece that starts at the
-        network's inputs).
+        The node whose feature map the first piece reads; None for a piece that starts at the
+        network's inputs.
 
     """
 

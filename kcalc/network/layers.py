@@ -246,7 +246,7 @@ class Affine(Layer):
     padding
         "same" gives ``ceil(size / stride)`` outputs, with the smaller half of the padding at the
         start (as in JAX, Flax and Keras). "circular", "reflect" and "replicate" give the same
-        number of outputs but extend the image in these ways instead of with zeros; "causal" puts
+        number of outputs but extend the image in these ways instead of with zeros. "causal" puts
         all padding at the start. "valid" reads only inside the image. Numbers mean the same as in
         PyTorch.
     groups
@@ -256,14 +256,14 @@ class Affine(Layer):
     sigma_w, sigma_b
         Numbers or SymPy expressions.
     standardised
-        Weight standardisation. The weights into each output then have mean 0 over the fan-in (and
-        the same variance), so the channel mean of the input drops out.
+        Whether weights are standardised. The weights into each output then have mean 0 over the
+        fan-in (and the same variance), so the channel mean of the input drops out.
     dilation
         The step between taps, one number or one per axis.
     trained
-        True, both weights and biases; False, neither, as in a frozen layer; "weights" or "biases",
-        only these; "indirectly", both are functions of other trained parameters, as in spectral or
-        weight normalisation.
+        True trains weights and biases; False trains neither, as in a frozen layer. "weights" or
+        "biases" trains only these. "indirectly" means that both are functions of other trained
+        parameters, as in spectral or weight normalisation.
 
     """
 
@@ -367,12 +367,19 @@ class Nonlinear(Layer):
 
 @dataclass(frozen=True)
 class SurrogateGradient(Layer):
-    """An elementwise ``activation`` with a different derivative in backpropagation.
+    """An elementwise activation with a different derivative in backpropagation.
 
-    Gradients are multiplied by ``slope``, a function of the layer's input, instead of the
-    derivative of ``activation``; a straight-through estimator has slope 1. Kernel maps use the
-    activation; gradients and tangent kernels use the slope. Both accept the same values as the
-    activation of a :class:`Nonlinear`. [Bengio et al. 2013]
+    Gradients are multiplied by ``slope`` instead of the derivative of ``activation``; a
+    straight-through estimator has slope 1. Kernel maps use the activation; gradients and tangent
+    kernels use the slope. [Bengio et al. 2013]
+
+    Parameters
+    ----------
+    activation
+        The activation, as for :class:`Nonlinear`.
+    slope
+        A function of the layer's input, with the same values as ``activation``.
+
     """
 
     activation: Activation
@@ -400,7 +407,7 @@ class Sum(Layer):
     Parameters
     ----------
     weights
-        ``None`` means ones.
+        The weights w_i; None means ones.
 
     """
 
@@ -500,7 +507,14 @@ class Concat(Layer):
 
 @dataclass(frozen=True)
 class Scale(Layer):
-    """Multiplication by a fixed nonzero number."""
+    """Multiplication by a fixed nonzero number.
+
+    Parameters
+    ----------
+    factor
+        The number, not 0.
+
+    """
 
     factor: Number
 
@@ -530,6 +544,12 @@ class GatedUnit(Layer):
 
     With an Affine on each input this is a gated linear unit: GLU with ``"sigmoid"``, SwiGLU with
     ``"swish"``, GEGLU with ``"gelu"`` [Dauphin et al. 2017; Shazeer 2020].
+
+    Parameters
+    ----------
+    activation
+        The activation of the gate.
+
     """
 
     activation: Activation
@@ -688,7 +708,8 @@ class GroupNorm(Normalisation):
     Parameters
     ----------
     groups
-        ``1`` is layer normalisation over everything except the examples.
+        The number of groups of channels; 1 is layer normalisation over everything except the
+        examples.
 
     """
 
@@ -715,8 +736,8 @@ class TokenMix(Layer):
         An array (T, S) of numbers. If it is not square, the output image has one axis of T
         locations.
     random
-        The numbers are a draw of Gaussian weights. Maps without locations then use new weights of
-        the same mean square (exact for many uncorrelated tokens).
+        Whether the numbers are a draw of Gaussian weights. Maps without locations then use new
+        weights of the same mean square (exact for many uncorrelated tokens).
 
     """
 
@@ -782,6 +803,8 @@ class Embedding(Layer):
         The number of channels; None: unknown.
     vocabulary
         The number of ids; None: unknown.
+    sigma
+        The standard deviation of the entries.
     trained
         False for a frozen table; "indirectly" as in :class:`Affine`.
 
@@ -815,10 +838,12 @@ class Positions(Layer):
     Parameters
     ----------
     kind
-        "learned", vectors of independent entries of variance ``sigma^2``; "sinusoidal", the fixed
-        vectors of sines and cosines of [Vaswani et al. 2017], times ``sqrt(2) sigma``, so their
-        mean square is ``sigma^2``; "constant", one learned vector for all positions, such as the
-        embedding of a single token type.
+        "learned", vectors of independent entries of variance ``sigma^2``. "sinusoidal", the fixed
+        vectors of sines and cosines of [Vaswani et al. 2017], times ``sqrt(2) sigma``, which gives
+        them the mean square ``sigma^2``. "constant", one learned vector for all positions, such as
+        the embedding of a single token type.
+    sigma
+        The root mean square of the vectors.
     length
         The number of positions; None: unknown.
     trained
@@ -904,6 +929,8 @@ class Attend(Layer):
     inputs are queries, keys and values, in this order. The maps that produce them, and the one that
     reads the heads, are separate Affine layers.
 
+    Masks combine: a token sees another one only if every mask allows it.
+
     Parameters
     ----------
     heads
@@ -911,7 +938,7 @@ class Attend(Layer):
     key_width
         The channels of the queries and keys of a head; None: unknown.
     causal
-        Token i sees the tokens up to i.
+        Whether token i sees only the tokens up to i.
     scale
         "sqrt" is ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a number, which needs
         ``key_width``.
@@ -921,36 +948,35 @@ class Attend(Layer):
     identity, centre
         Numbers, 0 unless the normaliser is softmax.
     sink
-        Softmax gets one extra score, 0, and drops its weight.
+        Whether softmax gets one extra score, 0, and drops its weight.
     key_heads
         The number of heads of keys and values, if several heads of queries share one; None: one
         each.
     rotary
         The base of rotary position embeddings of queries and keys, such as 10000; None: none.
     alibi
-        Adds the linear biases of ALiBi to the scores, with the slopes of its released code for this
-        number of heads (Press et al. 2022).
+        Whether to add the linear biases of ALiBi to the scores, with the slopes of its released
+        code for this number of heads (Press et al. 2022).
     dropout
-        Dropout of attention weights, the identity in evaluation.
+        The rate of dropout of attention weights, the identity in evaluation.
     wide
         True treats scores as Gaussian, their limit at large ``key_width``. False uses the scores at
-        the given ``key_width``: this takes some hundred times longer where attention is not
-        sampled, and derivatives are sampled. None uses Gaussian scores in formulas and, in
-        sampling, those of ``key_width`` if it is given. The assumptions of a result say which.
+        the given ``key_width``. If attention is not sampled, this takes some hundred times longer,
+        and derivatives are sampled. None uses Gaussian scores in formulas; in sampling it uses
+        those of ``key_width`` if it is given. The assumptions of a result say which.
     window
         Token i sees only tokens j with ``|i - j| < window``; None: all.
     chunk
         Token i sees only its own chunk of ``chunk`` tokens, counted from the first; None: all.
     relative
         (sigma, buckets, furthest) adds learned biases to the scores, one per head and bucket of
-        distances j - i, with standard deviation sigma at initialisation. Unless ``causal``, half of
-        the buckets are for j > i. The first half of the buckets hold one distance each, the others
-        grow geometrically, and all distances from ``furthest`` on share the last one (Raffel et al.
-        2020).
+        distances j - i, with standard deviation sigma at initialisation (Raffel et al. 2020).
+        Unless ``causal``, half of the buckets are for j > i. The first half of the buckets hold one
+        distance each. The others grow geometrically, and all distances from ``furthest`` on share
+        the last one.
     prefix
         Token i sees the tokens up to i and the first ``prefix`` tokens, as in a prefix language
-        model (with ``causal=False``); None: no such mask. Masks combine: a token sees another one
-        only if every mask allows it.
+        model (with ``causal=False``); None: no such mask.
 
     References
     ----------
@@ -1140,14 +1166,16 @@ POOLS = ("max", "mean", "weighted_mean")
 
 @dataclass(frozen=True)
 class Pool(Layer):
-    """Pooling over locations, ``kind`` one of "max", "mean", "weighted_mean".
+    """Pooling over locations.
 
     Parameters
     ----------
+    kind
+        "max", "mean" or "weighted_mean".
     window
-        ``None`` pools over all of them.
+        The size of the window; None pools over all locations.
     stride
-        ``None`` uses the window.
+        The step between windows; None uses the window.
     padding
         "valid", windows inside the image only, or "same", ``ceil(size / stride)`` windows, which
         ignore entries outside the image.
@@ -1242,7 +1270,7 @@ class PixelShuffle(Layer):
     factor
         A positive integer for both axes, or one per axis.
     back
-        The reverse, which turns positions into channels.
+        Whether to do the reverse, which turns positions into channels.
 
     """
 
@@ -1277,7 +1305,14 @@ class PixelShuffle(Layer):
 
 @dataclass(frozen=True)
 class Dropout(Layer):
-    """Dropout of a fraction ``rate`` in [0, 1), with rescaling; the identity in evaluation."""
+    """Dropout with rescaling; the identity in evaluation.
+
+    Parameters
+    ----------
+    rate
+        The dropped fraction, in [0, 1).
+
+    """
 
     rate: Number
     passes: ClassVar[bool] = True
@@ -1344,14 +1379,18 @@ class StopGradient(Layer):
 
 @dataclass(frozen=True)
 class Opaque(Layer):
-    """An operation that a reader did not understand: its ``name`` and the ``reason``.
+    """An operation that a reader did not understand.
 
     Every calculus raises an error for it.
 
     Parameters
     ----------
+    name
+        The name of the operation.
+    reason
+        The reason why it was not read.
     features
-        The number of output channels (None: unknown).
+        The number of output channels; None: unknown.
 
     """
 

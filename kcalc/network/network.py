@@ -50,14 +50,18 @@ Node = Hashable
 class Network:
     """A directed acyclic graph whose nodes carry a ``layer`` and whose edges carry a ``slot``.
 
+    Weights are never shared between nodes.
+
     Parameters
     ----------
     graph
         An ``nx.DiGraph`` with a node attribute ``layer``. An edge attribute ``slot`` orders the
-        inputs of a node; it is optional for a single input, and a tuple of slots if one node is
-        read twice, as in ``x + x``. ``outputs`` declares the output nodes; by default these are all
-        nodes that nothing reads. Weights are never shared between nodes. ``notes`` say where a
-        network that was read from a model differs from it. Results list them among their
+        inputs of a node. It is optional for a single input, and a tuple of slots if one node is
+        read twice, as in ``x + x``.
+    outputs
+        The output nodes; by default all nodes that nothing reads.
+    notes
+        The differences from the model that the network was read from. Results list them among their
         ``assumptions``, and networks derived from this one keep them. Equality ignores them.
 
     Raises

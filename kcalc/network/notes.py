@@ -32,14 +32,20 @@ Pooling and unread operations need no note, because their layers show them.
 
 @dataclass(frozen=True)
 class Note:
-    """A reader's note on a node:
+    """A reader's note on a node.
 
     Attributes
     ----------
+    node
+        The node.
     level
-        One of LEVELS, ``source`` the place in the model.
+        One of LEVELS.
+    text
+        The text of the note.
+    source
+        The place in the model.
     of_weights
-        Whether it concerns the current weights and does not apply to newly drawn ones.
+        Whether the note concerns the current weights and does not apply to newly drawn ones.
 
     """
 

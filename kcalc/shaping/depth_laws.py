@@ -100,13 +100,7 @@ class DepthLaws(Shown, Approximable):
         1 for linear growth, below 0 for streams that vanish, nan for others.
     cosine
         The limit x* of token cosines, or without tokens of the c of two inputs. If q vanishes or
-        diverges, it may depend on the start.
-    assumptions
-        Then say so. Distances from it are multiplied by ``cosine_rate`` per block, and shrink by a
-        factor e over ``correlation_depth`` blocks. At criticality the rate is 1, the depth
-        infinite, and distances fall as a power of depth, ``cosine_prefactor * L^cosine_exponent``.
-        The prefactor is nan if it depends on the start though the limit does not. The exponent is
-        nan if the rate is not 1.
+        diverges, it may depend on the start; ``assumptions`` then say so.
     gradient_mean, gradient_difference
         The factors by which a block multiplies the two modes of squared gradients in the backward
         pass. For linear and power laws, they are the power of ``L / l`` by which gradients grow
@@ -116,6 +110,16 @@ class DepthLaws(Shown, Approximable):
     slope
         The slope of the map of cosines at 1; for linear and growing power laws, the slope of B.
         Above 1, nearly equal tokens separate and x* lies below 1.
+    cosine_rate
+        The factor per block of the distance from ``cosine``, 1 at criticality.
+    correlation_depth
+        The number of blocks over which that distance shrinks by a factor e, infinite at
+        criticality.
+    cosine_prefactor
+        At criticality distances fall as ``cosine_prefactor * L^cosine_exponent``. The prefactor is
+        nan if it depends on the start though the limit does not.
+    cosine_exponent
+        The exponent of that power of depth, nan if the rate is not 1.
 
     """
 

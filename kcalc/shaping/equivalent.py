@@ -59,16 +59,25 @@ class ParameterChange:
 class EquivalentParameters(Shown):
     """A network of plain activations that computes the same function as ``original``.
 
-    It does so after its weights and biases are changed.
+    It does so after its weights and biases are changed; :meth:`arrays` converts given weights and
+    biases.
+
+    If shifts were absorbed, its biases are correlated with the weights and have a mean. Its sigma_b
+    (their root mean square) is then only a summary, and its kernel maps are a heuristic (see
+    ``assumptions``).
 
     Attributes
     ----------
+    original
+        The network of transformed activations.
     network
-        The plain network. Its sigma_w are exact. If shifts were absorbed, its biases are correlated
-        with the weights and have a mean. Its sigma_b (their root mean square) is then only a
-        summary, and its kernel maps are a heuristic (see ``assumptions``).
-    arrays
-        Converts given weights and biases, with which both networks are the same function.
+        The plain network. Its sigma_w are exact.
+    affine
+        The Affine layers that change.
+    changes
+        A description of every change.
+    assumptions
+        The assumptions.
 
     """
 

@@ -38,14 +38,22 @@ START = 0.3  # the cosine for this comparison
 class DepthLimit(Shown):
     """The limit of many copies of a block for q and c values.
 
-    It holds q* and c*, the slopes there, and the depth scales of convergence.
+    Distances from the limit shrink by ``rate`` (``q_rate`` for q) per block. The depth scales
+    ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks. They are infinite if the slope is 1 or -1
+    (slower than any exponential); xi_q is also infinite if q* is a repelling fixed point.
 
     Attributes
     ----------
+    q
+        The limit q* of q values.
+    c
+        The limit c* of c values.
     rate
-        C'(c*), ``q_rate`` is Q'(q*); distances shrink by that factor per block. ``xi_c = -1/log
-        |rate|`` and ``xi_q`` count blocks. They are infinite if the slope is 1 or -1 (slower than
-        any exponential); xi_q is also infinite if q* is a repelling fixed point.
+        C'(c*).
+    q_rate
+        Q'(q*).
+    assumptions
+        The assumptions.
 
     """
 

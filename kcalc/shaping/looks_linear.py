@@ -75,7 +75,7 @@ class LooksLinear(Shaping):
     Attributes
     ----------
     network
-        Uses the (scaled) odd parts of the activations and computes the same function.
+        The network with the (scaled) odd parts of the activations. It computes the same function.
 
     """
 

@@ -54,15 +54,15 @@ class NormaliserFree(Shaping):
     Attributes
     ----------
     network
-        Has normalised sums (no scalars).
+        The network, with normalised sums and no scalars.
     unnormalised
         The same function in its published form, with sums ``shortcut + alpha branch`` and
         ``Scale(1/beta)`` before their readers.
     betas
-        By Sum node, hold beta_l at the entry of the block: the root of the variance there, or of
-        the mean square with ``standardise=False``.
+        {Sum node: beta_l at the entry of the block}: the root of the variance there, or of the mean
+        square with ``standardise=False``.
     variances
-        Those of the block outputs in ``unnormalised``, over channels.
+        The variances of the block outputs in ``unnormalised``, over channels.
 
     """
 

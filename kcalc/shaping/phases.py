@@ -46,22 +46,28 @@ ROUNDED = 1e-14
 class PhaseDiagram(Shown):
     """The limits of a deep plain network over a grid of (sigma_w, sigma_b).
 
-    Arrays of shape (len(sigma_b), len(sigma_w)).
+    Arrays have the shape (len(sigma_b), len(sigma_w)).
 
     Attributes
     ----------
+    activation
+        The activation.
+    sigma_w
+        The values along x.
+    sigma_b
+        The values along y.
     q
-        The fixed point reached from q = 1 (nan if q grows, vanishes or never settles).
+        The fixed point reached from q = 1; nan if q grows, vanishes or never settles.
     chi
-        Chi_1 there, < 1 ordered, > 1 chaotic. If q vanishes, or grows more slowly than any
-        exponential, it is the limit (in the latter case 1); if q grows exponentially, nan.
+        chi_1 there, < 1 in the ordered phase, > 1 in the chaotic one. If q vanishes, it is the
+        limit; if q grows more slowly than any exponential, 1; if q grows exponentially, nan.
     c
         The limit of the c value of pre-activations of different inputs: 1 in the ordered phase,
         below 1 in the chaotic one.
     rate
-        Chi at c*, the slope of the c map there: chi_1 in the ordered phase.
+        chi at c*, the slope of the c map there: chi_1 in the ordered phase.
     depth
-        Xi_c = -1/log rate, the layers over which |c - c*| shrinks by a factor e; infinite if the
+        xi_c = -1/log rate, the layers over which |c - c*| shrinks by a factor e; infinite if the
         rate is 1.
 
     References

@@ -29,12 +29,12 @@ MEASURED = "; on the example inputs, the model as it was read has q = {:.4g} the
 class RegionalShaping(Approximable, Tabled, OfModel):
     """The shaped regions of a model, and the parts left unchanged.
 
+    A region is a connected part of the network without the operations that were not read. Each is
+    shaped by its own maximal slope function, as if its inputs had q = 1. ``apply_to`` shapes the
+    regions in a copy of the model and leaves the rest unchanged.
+
     Attributes
     ----------
-    apply_to
-        Shapes the regions in a copy of the model and leaves the rest unchanged. A region is a
-        connected part of the network without the operations that were not read. Each is shaped by
-        its own maximal slope function, as if its inputs had q = 1.
     regions
         {the first node of a region: its :class:`Shaping`}.
     left_alone

@@ -30,8 +30,6 @@ class ResidualBlock(Shown):
 
     Attributes
     ----------
-    shortcut, branch
-        The nodes that the Sum at ``node`` reads, ``slot`` is that of the shortcut (0 or 1).
     depth
         The number of nonlinear layers on the longest path of the branch.
     identity
@@ -39,6 +37,12 @@ class ResidualBlock(Shown):
         block.
     weights
         The present (shortcut, residual) amplitudes of the Sum.
+    shortcut
+        The node of the shortcut that the Sum reads.
+    branch
+        The node of the branch that the Sum reads.
+    slot
+        The slot of the shortcut, 0 or 1.
 
     """
 

@@ -83,10 +83,10 @@ class ResidualShaping(Shaping):
     Attributes
     ----------
     weights
-        (shortcut, residual) by Sum node.
+        {Sum node: (shortcut, residual) weight}.
     values
-        Also contains C_f(0) and C_f'(1), and the same values for ``limit``, the limit of the
-        network as its residual weights go to 0.
+        The targets, C_f(0) and C_f'(1), and the same values for ``limit``, the limit of the network
+        as its residual weights go to 0.
 
     """
 

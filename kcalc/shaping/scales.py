@@ -96,12 +96,12 @@ def normalised(network: Network, activation: Any = None) -> Shaping:
 class Consequences(Shaping):
     """A network with given weight variances.
 
-    It has no targets:
+    It has no targets, so ``residuals`` is empty.
 
     Attributes
     ----------
     values
-        Lists the resulting Q_f(1), C_f(0) and C_f'(1), and ``residuals`` is empty.
+        The resulting Q_f(1), C_f(0) and C_f'(1).
 
     """
 

@@ -165,7 +165,7 @@ class SelfNormalising(Shaping):
     Attributes
     ----------
     values
-        Contains the targets and Q'(1), C'(1) and C_f'(1).
+        The targets and Q'(1), C'(1) and C_f'(1).
 
     """
 

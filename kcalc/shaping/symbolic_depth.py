@@ -28,20 +28,27 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, repr=False)
 class VanillaMaps(Shown):
-    """``kc.architectures.vanilla`` of symbolic depth.
+    """The maps of ``kc.architectures.vanilla`` of symbolic depth.
+
+    The network is ``depth`` times (Affine of ``sigma_w``, then activation), then a readout Affine.
+    The two inputs have the same q value, and every layer preserves it (positively homogeneous
+    activations need not preserve it). Each map is computed on access and raises KcalcError if it
+    has no closed form.
 
     Attributes
     ----------
-    depth
-        Times (Affine of ``sigma_w``, then activation), then a readout Affine.
     q_map
         An expression in ``kc.symbols.q``.
-    slope, curvature
-        C_f'(1) and C_f''(1), ``c_map`` an expression in ``kc.symbols.c``, for two inputs with the
-        same q value that every layer preserves (positively homogeneous activations need not
-        preserve it). Each is computed on access and raises KcalcError if it has no closed form.
-    psi, kappa
-        C'(1) and C''(1) of a layer.
+    c_map
+        An expression in ``kc.symbols.c``.
+    slope
+        C_f'(1).
+    curvature
+        C_f''(1).
+    psi
+        C'(1) of a layer.
+    kappa
+        C''(1) of a layer.
 
     """
 

@@ -84,6 +84,8 @@ def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
 class TokenPhases(Shown, Approximable):
     """Laws of depth of a transformer over two gains; arrays of shape (len(y), len(x)).
 
+    Values are nan if a block has no law.
+
     Attributes
     ----------
     names

@@ -91,9 +91,13 @@ class TransformerShaping(Shaping):
     weights
         {residual Sum: (shortcut, branch) amplitudes}.
     query_key_scale
-        The factor of the ``sigma_w`` of all queries; for networks without shortcuts, ``identity``
-        and ``centre`` of the attentions, and ``value_gains``: {the Affine that reads the heads: its
-        sigma_w}.
+        The factor of the ``sigma_w`` of all queries.
+    identity
+        The weight of the identity in attention, for networks without shortcuts.
+    centre
+        The centring of attention, for networks without shortcuts.
+    value_gains
+        {the Affine that reads the heads: its sigma_w}, for networks without shortcuts.
 
     """
 

@@ -81,21 +81,29 @@ class Deviation:
 class KernelCheck(Tabled):
     """Comparison of random networks with their kernel maps.
 
-    It covers q and c of every node, and further requested quantities.
+    It covers q and c of every node, and further requested quantities. ``c[i]``, ``q1[i]`` and
+    ``q2[i]`` are the values of the inputs in case i (of the first input, if there are several).
 
-    ``c[i]`` and ``q1[i]``, ``q2[i]`` are the values of the inputs in case i (of the first input, if
-    there are several).
+    A network of finite width deviates from the maps by O(1/width) even in the mean. Enough draws
+    therefore show a difference at any width.
 
     Attributes
     ----------
-    tangent, gradients, jacobians
-        None if they were not measured.
+    nodes
+        The nodes that were measured.
+    draws
+        The number of random networks.
+    tangent
+        The comparison of tangent kernels, or None if it was not measured; ``assumptions`` then give
+        the reason.
+    gradients
+        The comparison of gradients, or None.
+    jacobians
+        The singular values of the last network, or None.
     assumptions
-        Say why.
+        The assumptions of the maps.
     tokens
-        The number of tokens of an input and their cosine, None without tokens. A network of finite
-        width deviates from the maps by O(1/width) even in the mean, so enough draws show a
-        difference at any width.
+        (number of tokens of an input, their cosine), or None without tokens.
 
     """
 

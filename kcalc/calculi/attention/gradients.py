@@ -33,9 +33,10 @@ NOTHING = 1e-12  # of the largest squared gradient: smaller ones are rounding
 
 @dataclass(frozen=True, repr=False)
 class SampledGradients(Gradients):
-    """:class:`Gradients` over tokens of which no two are alike; attention was sampled.
+    """:class:`Gradients` over tokens of which no two are equal, with sampled attention.
 
-    Sums over tokens are means over the N sequences that were given.
+    Sums over tokens are means over the N given sequences. Attention mixes the modes here: a
+    gradient of the outputs that sums to 0 over tokens has parts of both modes at earlier nodes.
 
     Attributes
     ----------
@@ -47,8 +48,7 @@ class SampledGradients(Gradients):
         ``nodes``.
     covariances
         {node: mean}, the products of the gradients at two tokens of a sequence, summed over
-        channels, (N, T, T). Attention mixes the modes here: a gradient of the outputs that sums to
-        0 over tokens has parts of both modes at earlier nodes.
+        channels, (N, T, T).
 
     """
 

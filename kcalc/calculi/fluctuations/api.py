@@ -39,9 +39,21 @@ LEAST, MOST = 1e-60, 1e60  # q values of inputs
 
 @dataclass(frozen=True)
 class Fluctuation:
-    """``q`` and ``c`` at infinite width; ``relative`` = Var q / q^2, ``log_variance`` = Var log q.
+    """The q value of a node and its variance over random weights.
 
-    ``c_variance`` = Var c; ``c`` and ``c_variance`` are None for one input.
+    Attributes
+    ----------
+    q
+        The q value at infinite width.
+    relative
+        Var q / q^2.
+    log_variance
+        Var log q.
+    c
+        The c value at infinite width; None for one input.
+    c_variance
+        Var c; None for one input.
+
     """
 
     q: float

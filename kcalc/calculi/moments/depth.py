@@ -45,14 +45,24 @@ class LayerFactors:
 
 @dataclass(frozen=True, repr=False)
 class DepthMoments:
-    """E |y|^2 = |x|^2 mean_factor^depth, E |y|^4 = |x|^4 fourth_factor^depth.
+    """The moments of ``depth`` copies of a block in a row with Gaussian weights.
+
+    E |y|^2 = |x|^2 mean_factor^depth, E |y|^4 = |x|^4 fourth_factor^depth.
 
     Attributes
     ----------
+    block
+        The block.
     depth
-        Copies of a block in a row with Gaussian weights, for an input of size ``input``.
+        The number of copies, a number or a symbol.
+    mean_factor
+        The factor of E |y|^2 per block.
+    fourth_factor
+        The factor of E |y|^4 per block.
     minus_factor
         The factor of the Jacobian's second mode (S = -T/2).
+    input
+        The size of the input.
 
     """
 
@@ -255,19 +265,33 @@ def moments_at_depth(
 class Stability(Printed):
     """The scaling that keeps the moments of a deep network of equal blocks bounded.
 
-    Without a ``parameter``:
+    Without a ``parameter``, ``bounded`` and ``rate`` describe growth with depth.
+
+    With a ``parameter`` at whose limit 0 the block is the identity, moments stay bounded if and
+    only if s = depth * parameter^mean_power does. Then E |y|^2 -> exp(mean_rate s) and E |y|^4 ->
+    exp(fourth_rate s).
+
+    For other blocks, ``critical`` and ``rate`` describe the parameter. Fields that do not apply are
+    None or empty.
 
     Attributes
     ----------
     bounded
-        Says whether both moments stay bounded at any depth (None if symbols leave this open), and
-        ``rate`` is the growth of log E|y|^4 per block. With a ``parameter`` at whose limit 0 the
-        block is the identity: moments stay bounded if and only if s = depth * parameter^mean_power
-        does, and then E |y|^2 -> exp(mean_rate s) and E |y|^4 -> exp(fourth_rate s). For other
-        blocks.
+        Whether both moments stay bounded at any depth; None if symbols leave this open.
+    parameter
+        The symbol that scales with depth.
+    mean_power
+        The power of the parameter in s.
+    mean_rate
+        The rate of E |y|^2 in s.
+    fourth_rate
+        The rate of E |y|^4 in s.
     critical
-        Holds the values of the parameter at which one block keeps the mean, and ``rate`` the growth
-        of log E|y|^4 per block at the first one. Fields that do not apply are None or empty.
+        The values of the parameter at which one block preserves the mean.
+    rate
+        The growth of log E|y|^4 per block, at the first critical value if there is a parameter.
+    assumptions
+        The assumptions.
 
     """
 

@@ -17,15 +17,25 @@ DIGITS = 12
 class Moment:
     """The moments of a squared norm s.
 
-    Numbers beyond the range of double precision are inf or 0.
+    Numbers beyond the range of double precision are inf or 0; the logarithms remain valid. Networks
+    with symbols give SymPy expressions, with None for the logarithms.
 
     Attributes
     ----------
     mean
-        = E s, ``fourth`` = E s^2, ``variance`` = Var s, ``relative`` = Var s / (E s)^2.
-    log10_mean, log10_fourth, log10_variance
-        (-inf for 0) remain valid. Networks with symbols give SymPy expressions, with None for the
-        logarithms.
+        E s.
+    fourth
+        E s^2.
+    variance
+        Var s.
+    relative
+        Var s / (E s)^2.
+    log10_mean
+        The logarithm of ``mean``, -inf for 0.
+    log10_fourth
+        The logarithm of ``fourth``, -inf for 0.
+    log10_variance
+        The logarithm of ``variance``, -inf for 0.
 
     """
 

@@ -29,7 +29,16 @@ NAMES = ("mean", "fourth", "variance")
 
 @dataclass(frozen=True)
 class InputSize:
-    """``square`` = |x|^2 of the input and its mean square ``q`` = |x|^2 / channels."""
+    """The size of an input x.
+
+    Attributes
+    ----------
+    square
+        |x|^2.
+    q
+        The mean square, |x|^2 / channels.
+
+    """
 
     square: Any
     q: Any
@@ -84,16 +93,18 @@ def input_size(network: Network, q: Any, signature: str) -> InputSize:
 class Moments(Shown):
     """Exact moments of a network at finite width, for one input.
 
+    Means are proportional to |x|^2, fourth moments and variances to |x|^4.
+
     Attributes
     ----------
     input
-        Contains ``square`` = |x|^2, 1 if no q value was given, and ``q`` = |x|^2 / channels. Means
-        are proportional to |x|^2, fourth moments and variances to |x|^4.
+        The size of the input: ``square`` = |x|^2, 1 if no q value was given, and ``q`` = |x|^2 /
+        channels.
     nodes
         {node: :class:`Moment` of |y|^2}, y the feature map's channels.
     weights
-        {Affine: Moment of |J|^2}, |J|^2 the sum of squares of d y_out / d W over all channels of
-        ``output`` and all entries of the weights.
+        {Affine: :class:`Moment` of |J|^2}, |J|^2 the sum of squares of d y_out / d W over all
+        channels of ``output`` and all entries of the weights.
     network
         The network with all widths filled in.
 

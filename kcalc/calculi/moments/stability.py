@@ -62,15 +62,21 @@ def width_for(
 
 @dataclass(frozen=True)
 class Budget(Shown):
-    """Relu layers of ``width`` channels, and concatenated relu with equally many weights per layer.
+    """ReLU layers of ``width`` channels, and concatenated ReLU with equally many weights per layer.
 
     y = W1 relu(x) - W2 relu(-x) has two matrices, so ``crelu_width`` = width / sqrt 2. Rates are d
-    log E|y|^4 per layer at kept means:
+    log E|y|^4 per layer at kept means.
 
     Attributes
     ----------
+    width
+        The number of channels of the ReLU layers.
+    depth
+        The number of layers.
     relu_rate
-        = log(1 + 5/n), ``crelu_rate`` = log(1 + 2 sqrt 2/n), the rate of a linear network.
+        log(1 + 5/n).
+    crelu_rate
+        log(1 + 2 sqrt 2/n), the rate of a linear network.
 
     """
 

@@ -38,11 +38,15 @@ class ActivationBounds(Shown):
     Attributes
     ----------
     value
-        >= |phi|, ``slope`` >= |phi'|, ``curvature`` >= |phi''|, ``least_slope`` <= |phi'|.
+        An upper bound of |phi|.
+    slope
+        An upper bound of |phi'|.
+    curvature
+        An upper bound of |phi''| and a Lipschitz constant of phi'; inf if phi' jumps.
+    least_slope
+        A lower bound of |phi'|.
     at_zero
         |phi(0)|.
-    curvature
-        A Lipschitz constant of phi', inf if phi' jumps.
     note
         Advice if the behaviour of phi at infinity is unknown.
 

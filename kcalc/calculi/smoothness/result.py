@@ -58,21 +58,28 @@ class LayerBound:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Smoothness(Shown):
-    """Bounds of the map F, parameters -> outputs on the data, and of the loss.
+    """Bounds of the map F from parameters to outputs on the data, and of the loss.
 
-    Norms of F are Frobenius norms. The bounds hold over the parameter set of ``assumptions``.
+    Norms of F are Frobenius norms. The bounds hold over the parameter set of ``assumptions``. The
+    attributes below are natural logarithms, so deep networks do not overflow. The properties are
+    plain numbers, inf if they overflow (the printed text uses powers of ten).
 
-    It prints a table of the Affine layers. Upper bounds: of the spectral norm ``|W|`` of the
-    weights, and of the operator norms ``|DP|`` of the derivative of W = P(w) in the parameters w
-    and ``|Df|`` of that of the layer in its parameters, on all data. ``sigma(J)``, ``|J|`` bound
-    the singular values of the Jacobian from the layer to the output from below and above; ``part of
-    lambda`` is the layer's term in the lower bound of lambda(DF).
+    It prints a table of the Affine layers. ``|W|``, ``|DP|`` and ``|Df|`` are upper bounds on all
+    data: of the spectral norm of the weights, and of the operator norms of two derivatives. DP is
+    that of W = P(w) in the parameters w, and Df that of the layer in its parameters. ``sigma(J)``
+    and ``|J|`` bound the singular values of the Jacobian from the layer to the output from below
+    and above. ``part of lambda`` is the layer's term in the lower bound of lambda(DF).
 
     Attributes
     ----------
-    bounds, gains, pieces, layers
-        Hold natural logs, so deep networks do not overflow. The properties are plain numbers, inf
-        if they overflow (the printed text uses powers of ten).
+    bounds
+        The bounds of F and of the loss.
+    gains
+        The bounds of the Jacobians between layers.
+    pieces
+        The bounds of the pieces of the network.
+    layers
+        The bounds of the Affine layers.
 
     """
 

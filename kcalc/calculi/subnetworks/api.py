@@ -28,9 +28,9 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
     Attributes
     ----------
     permissive
-        The reading, see :func:`subnetworks`.
+        Whether the reading is permissive; see :func:`subnetworks`.
     warning
-        Depth that the strict reading hides.
+        A warning about depth that the strict reading hides.
 
     """
 

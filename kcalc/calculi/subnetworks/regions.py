@@ -184,7 +184,7 @@ class Subnetwork(Shown):
     entry
         A node that is not one of the layers.
     exit
-        One of them.
+        One of the layers.
     network
         The induced network with one input and one output, which any kcalc function accepts.
 

@@ -55,8 +55,11 @@ class Table(Shown):
         A bound of |table - C|, 4 times the residuals measured between the nodes, plus rounding
         (float32 arrays: 2e-7 more).
     relative_bound
-        The same for the relative error of ``gap`` with its input in (0, 1]. ``nodes``, ``values``:
-        the gaps 1 - c where ``gap_function`` was evaluated, ascending, and 1 - C there.
+        The same for the relative error of ``gap`` with its input in (0, 1].
+    nodes
+        The gaps 1 - c where ``gap_function`` was evaluated, ascending.
+    values
+        1 - C there.
 
     """
 

@@ -34,25 +34,27 @@ class Audit(Tabled):
     Attributes
     ----------
     name
-        Of the model's class.
+        The name of the model's class.
     tier
-        "builder" if its run was recorded, "model" if laws are estimates.
+        "builder" if the run of a builder was recorded, "model" if laws are estimates.
     findings
-        The worst first.
-    parameters, blocks
-        The tables.
+        The findings, the worst first.
+    parameters
+        The table of parameters.
+    blocks
+        The table of blocks.
     logits
-        Their rms.
+        The root mean square of the logits.
     loss
         The initial cross entropy, averaged over labels.
     uniform
-        Ln V.
+        ln V, the loss of uniform predictions over V classes.
     predicted_logits
-        The rms of logits from the kernel calculus, under its ``assumptions``.
+        The root mean square of logits from the kernel calculus, under its ``assumptions``.
     laws
         {parameter: its law}.
     remarks
-        On what was not examined.
+        Remarks on parts that were not examined.
 
     """
 

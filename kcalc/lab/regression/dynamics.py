@@ -118,9 +118,7 @@ class Prior:
 class TrainingCurve(Shown):
     """Outputs and loss of an infinitely wide network as functions of training time.
 
-    See :func:`training_curve`.
-
-    Times t are numbers or arrays, whose axes come first in the results.
+    See :func:`training_curve`. Times t are numbers or arrays, whose axes come first in the results.
 
     Attributes
     ----------
@@ -129,8 +127,12 @@ class TrainingCurve(Shown):
         below rounding error are set to 0, and their components are never learned.
     vectors
         The eigenvectors.
-    initial, y
-        (n, outputs), ``cross`` is Theta(x, X) at test inputs x.
+    initial
+        The outputs before training, (n, outputs).
+    y
+        The targets, (n, outputs).
+    cross
+        Theta(x, X) at test inputs x.
 
     """
 

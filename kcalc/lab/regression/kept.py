@@ -33,13 +33,13 @@ class MatrixRecord:
     Attributes
     ----------
     kernel
-        Its ``repr``.
+        The ``repr`` of the kernel.
     shape
-        Of the matrix.
+        The shape of the matrix.
     method
         How entries were computed, with the error bound if they come from a table.
     seconds
-        How long it took.
+        The duration.
 
     """
 

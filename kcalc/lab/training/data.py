@@ -24,9 +24,18 @@ class Split:
 
     Attributes
     ----------
+    name
+        The name of the data.
     x
-        (examples, ..., channels) are the inputs, ``y`` the labels. Row numbers say which of them
-        are for training and which for testing.
+        The inputs, (examples, ..., channels).
+    y
+        The labels, integers from 0.
+    train
+        The rows of the training examples.
+    test
+        The rows of the test examples.
+    classes
+        The number of classes.
 
     Raises
     ------

@@ -28,8 +28,23 @@ class Result:
 
     Attributes
     ----------
+    label
+        The label of the network.
+    learning_rate
+        The learning rate.
+    seed
+        The seed.
+    split
+        The name of the data.
     curve
-        ((step, training batches, test examples), ...), the fractions correct.
+        ((step, accuracy on training batches, accuracy on test examples), ...), the fractions
+        correct.
+    accuracy
+        The final test accuracy.
+    seconds
+        The training time.
+    diverged
+        The step at which the run diverged, or None.
 
     """
 
@@ -81,7 +96,18 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Shown):
-    """All runs of a comparison; ``str`` is the table."""
+    """All runs of a comparison; ``str`` is the table.
+
+    Attributes
+    ----------
+    title
+        The title of the table.
+    results
+        The runs.
+    goal
+        The test accuracy of the column of steps, or None.
+
+    """
 
     title: str
     results: tuple[Result, ...]

@@ -34,14 +34,20 @@ class Record:
 class Run(Shown):
     """The result of training.
 
-    It contains a record per evaluation step, the parameters, BatchNorm's statistics, and the
-    training time in seconds.
-
     Attributes
     ----------
+    settings
+        The settings.
+    history
+        A record per evaluation step.
+    params
+        The parameters after training; if the run diverged, those of the last good evaluation step.
+    state
+        BatchNorm's statistics.
+    seconds
+        The training time.
     diverged
-        The step at which the loss became infinite or nan, or None. The parameters are then those of
-        the last good evaluation step.
+        The step at which the loss became infinite or nan, or None.
 
     """
 
