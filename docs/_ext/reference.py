@@ -81,8 +81,9 @@ def _attributes(owner: type, lines: list[str]) -> list[str]:
 
 def _annotation(owner: type, name: str) -> str:
     for base in owner.__mro__:
-        if name in base.__dict__.get("__annotations__", {}):
-            return str(base.__annotations__[name])
+        fields = inspect.get_annotations(base)
+        if name in fields:
+            return str(fields[name])
         member = base.__dict__.get(name)
         getter = member.func if isinstance(member, cached_property) else getattr(member, "fget", 0)
         if getter:

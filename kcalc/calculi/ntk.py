@@ -191,9 +191,9 @@ def ntk(
         )
     if not any(getattr(network.layer(n), "trained", True) for n in parameter_nodes(network)):
         raise KcalcError(
-            "no weights of the network are trained (all are frozen, as requires_grad=False says), "
-            "so its tangent kernel is 0; set trained=True where weights are trained, or use "
-            "kc.c_map and kc.gradients, which do not need trained weights"
+            "no weights of the network are trained (all have requires_grad=False), so its tangent "
+            "kernel is 0. Set trained=True for layers that you train, or use kc.c_map and "
+            "kc.gradients, which do not need trained weights"
         )
     if not truth(assume_independent, "assume_independent"):
         refuse_tied(network)
@@ -744,7 +744,7 @@ class KernelFunction(OfReading, Formula):
     def plot(
         self, ax: Axes | None = None, q1: Any = None, q2: Any = None, *, q: Any = None, **line: Any
     ) -> Axes:
-        """Draw the kernel over c in [-1, 1]; see :func:`kcalc.plotting.kernels.kernel_curves`.
+        """Draw the kernel over c in [-1, 1].
 
         Parameters
         ----------

@@ -163,8 +163,6 @@ class Regime(Shown):
     def plot(self, ax: Axes | None = None, **line: Any) -> Axes:
         """Draw the layers' ratios, measured and predicted.
 
-        See :func:`kcalc.plotting.kernels.layer_profile`.
-
         Parameters
         ----------
         ax

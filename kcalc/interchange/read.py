@@ -43,9 +43,9 @@ def read(
     Parameters
     ----------
     model
-        A ``torch.nn.Module``; an Equinox or Flax module (for Flax Linen the module and its
-        variables); a Keras 3 model; any JAX function with its parameters as the first example
-        input; the path of an ONNX or kcalc JSON file; an ``onnx.ModelProto``; or a network.
+        A ``torch.nn.Module``, an Equinox or Flax module (for Flax Linen the module and its
+        variables), a Keras 3 model, or a network. Also any JAX function with its parameters as the
+        first example input, the path of an ONNX or kcalc JSON file, or an ``onnx.ModelProto``.
     *inputs
         One array for every input of the model, or its shape as a tuple of integers with the
         examples first. For JAX models give shapes for all inputs or for none, because a tuple next
@@ -181,6 +181,6 @@ def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | Non
     raise KcalcError(
         f"no reader for a {type(model).__name__}: give a torch.nn.Module, an Equinox, Flax or "
         f"Keras model, a JAX function with its parameters, kc.read(f, params, x), a path that ends "
-        f"in .onnx or .json, or a kcalc.Network; call a function that builds a model first, "
+        f"in .onnx or .json, or a kcalc.Network. Call a function that builds a model first, "
         f"kc.read(build(), *inputs)"
     )

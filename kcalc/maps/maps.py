@@ -485,8 +485,6 @@ class CMap(KernelMap):
     ) -> Axes:
         """Plot C over its domain, [-1, 1] or for tokens [-1/(T - 1), 1].
 
-        See :func:`kcalc.plotting.c_maps`.
-
         Parameters
         ----------
         ax
@@ -825,7 +823,7 @@ class QMap(KernelMap):
         return tuple(FixedPoint(q, float(slope(q))) for q in roots)
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw Q over q; see :func:`kcalc.plotting.q_maps`.
+        """Draw Q over q.
 
         Parameters
         ----------

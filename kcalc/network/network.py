@@ -314,7 +314,7 @@ class Network:
         )
 
     def draw(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the graph from top to bottom; see :func:`kcalc.plotting.network`.
+        """Draw the graph from top to bottom.
 
         Parameters
         ----------

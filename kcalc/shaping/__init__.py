@@ -241,9 +241,9 @@ def shape(
 
     The constants belong to its activations or its weights.
 
-    - ``"dks"``: ``zeta=1.5`` bounds the slopes of all subnetworks' C maps at 1;
-      ``subnetworks="strict"`` or ``"forward"``; ``q_slope=1``, another value, ``"minimize"`` or
-      None (no condition); ``free_slope=True`` also adjusts the negative slope of leaky_relu;
+    - ``"dks"``: ``zeta=1.5`` bounds the slopes of all subnetworks' C maps at 1. Options are
+      ``subnetworks="strict"`` or ``"forward"``, and ``q_slope=1``, another value, ``"minimize"`` or
+      None (no condition). ``free_slope=True`` also adjusts the negative slope of leaky_relu.
       ``gates="normalise"`` keeps the activations of gates, scaled to Q(1) = 1. See :func:`dks`.
     - ``"tat"``: ``eta=.9`` (relu, leaky_relu: the largest c value that orthogonal inputs reach) or
       ``tau=.3`` (smooth activations: the

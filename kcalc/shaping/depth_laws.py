@@ -1,18 +1,18 @@
 """Laws of depth of a repeated block: growth of the stream, limits of cosines and gradients.
 
 The state of the stream is (q, x): its mean square, and the cosine x of two tokens of one input
-(without tokens, of two inputs). Streams with plain shortcuts, ``x + f(x)``, add
+(without tokens, of two inputs). Streams with plain shortcuts, ``x + f(x)``, add:
 
-    q' = q + b(q, x),    b -> k q^a    as q grows,    and    x'  moves towards  B(x) = d / b,
+    q' = q + b(q, x),    b -> k q^a    as q grows,    and    x'  moves towards  B(x) = d / b.
 
-where b and d are the mean square and the covariance that branches add. So x tends to a fixed point
-of B, ``B(x*) = x*``. With s the slope there, over many blocks L
+Here b and d are the mean square and the covariance that branches add. So x tends to a fixed point
+of B, ``B(x*) = x*``. With s the slope there, over many blocks L:
 
     a = 0    q ~ k L                       |x - x*| ~ L^(s - 1)          gradients ~ L^(m / k)
     a < 1    q ~ (k L / e)^e               |x - x*| ~ L^(e (s - 1))      gradients ~ L^(e m / k)
-    a = 1    q is multiplied by a factor per block, and so are distances and gradients
+    a = 1    q is multiplied by a factor per block, and so are distances and gradients.
 
-where e = 1 / (1 - a), and m is the limit of ``q^(1-a)`` times what branches add to squared
+Here e = 1 / (1 - a), and m is the limit of ``q^(1-a)`` times what branches add to squared
 gradients. If that grows as ``m q^h`` (saturating functions instead of norms), gradients are
 stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are iterated until q and x settle, or
 until q vanishes or diverges (:mod:`.drifting_streams`).
@@ -93,9 +93,9 @@ class DepthLaws(Shown, Approximable):
     q
         The mean square that the stream settles at, else nan.
     growth
-        For a linear stream, the limit of the increment per block; for an exponential one, the
-        factor per block (below 1 it vanishes); for powers, the amplitude A of ``A L^exponent`` or
-        ``A (ln L)^exponent``; if q settles, the factor per block of the distance from its limit.
+        For a linear stream, the limit of the increment per block. For an exponential one, the
+        factor per block (below 1 it vanishes). For powers, the amplitude A of ``A L^exponent`` or
+        ``A (ln L)^exponent``. If q settles, the factor per block of the distance from its limit.
     exponent
         1 for linear growth, below 0 for streams that vanish, nan for others.
     cosine

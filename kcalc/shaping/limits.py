@@ -101,9 +101,9 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     Raises
     ------
     KcalcError
-        For several inputs or outputs; for blocks whose output is not fresh (an activation at both
-        ends, or sums of activations without an Affine after them); for bad q; and if q values
-        diverge, vanish, alternate or never settle.
+        For several inputs or outputs, for bad q, and if q values diverge, vanish, alternate or
+        never settle. Also for blocks whose output is not fresh: an activation at both ends, or
+        sums of activations without an Affine after them.
 
     """
     if not isinstance(block, Network):

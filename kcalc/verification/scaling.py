@@ -71,7 +71,7 @@ class HessianBlocks(Shown):
         }
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The blocks as a heat map; see :func:`kcalc.plotting.scaling.block_map`.
+        """The blocks as a heat map.
 
         Parameters
         ----------
@@ -87,8 +87,6 @@ class HessianBlocks(Shown):
 
     def histogram(self, ax: Axes | None = None) -> Axes:
         """Predicted over measured, network by network.
-
-        See :func:`kcalc.plotting.scaling.ratio_histogram`.
 
         Parameters
         ----------

@@ -95,7 +95,7 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
         return self.nodes
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw Var log q over the nodes; see :func:`kcalc.plotting.moments.fluctuation_trace`.
+        """Draw Var log q over the nodes.
 
         Parameters
         ----------

@@ -219,8 +219,6 @@ class Moments(Shown):
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the relative variances of |y|^2 by node and of |J|^2 by layer.
 
-        See :func:`kcalc.plotting.moments.moment_trace`.
-
         Parameters
         ----------
         ax

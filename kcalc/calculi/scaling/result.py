@@ -277,8 +277,6 @@ class Scaling(Shown):
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw gamma of all weights over the network.
 
-        See :func:`kcalc.plotting.scaling.weight_scalings`.
-
         Parameters
         ----------
         ax

@@ -5,7 +5,7 @@ The support, density and mean square have closed forms.
 Let A be n x n with independent entries of mean 0 and variance sigma_w^2 / n, and tau = |b| sigma_w.
 As n grows, the singular values of a I + b A fill an interval. The diagonal m of the resolvent of
 the Hermitised matrix [[0, a I + b A], [(a I + b A)^*, 0]] solves ``m = -y / (y^2 - a^2)`` with
-``y = x + tau^2 m``, that is ``y^3 - x y^2 + (tau^2 - a^2) y + a^2 x = 0``, and the density is
+``y = x + tau^2 m``, that is ``y^3 - x y^2 + (tau^2 - a^2) y + a^2 x = 0``. The density is
 ``(2 / pi) Im m(x + i0)``. The edges follow from the discriminant.
 """
 

@@ -81,8 +81,6 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
     def draw(self, ax: Axes | None = None, **options: Any) -> Axes:
         """The network with the subnetworks as coloured regions.
 
-        See :func:`kcalc.plotting.network`.
-
         Parameters
         ----------
         ax

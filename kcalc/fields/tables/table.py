@@ -1,7 +1,7 @@
 """Tables of C maps: 10^6 values in the time of a few arccos, from a few thousand exact ones.
 
 ``tabulate`` fits the gap 1 - C as a function of the gap u = 1 - c by polynomials on dyadic
-intervals (:mod:`.dyadic`); near u = 0 their error is relative, so a table is accurate for C, for
+intervals (:mod:`.dyadic`). Near u = 0 their error is relative, so a table is accurate for C, for
 the gap, and for arbitrarily small angles.
 """
 

@@ -496,8 +496,6 @@ class TrainingCurve(Shown):
     ) -> Axes:
         """Draw the loss over t, and the test loss if ``y_test`` is given.
 
-        See :func:`kcalc.plotting.kernels.losses`.
-
         Parameters
         ----------
         ax

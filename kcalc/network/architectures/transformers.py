@@ -186,12 +186,12 @@ def transformer_stack(
 ) -> Network:
     """Blocks of attention and an MLP, in any of the common variants.
 
-    With stream ``x``, branch ``f``, norm ``N`` and the residual weights a and b, a block is
+    With stream ``x``, branch ``f``, norm ``N`` and the residual weights a and b, a block is:
 
         pre        a x + b f(N(x))            post   N(a x + b f(x))
         sandwich   a x + b N(f(N(x)))         none   a x + b f(x)
 
-    and a final norm follows the last block (pre, sandwich, peri).
+    A final norm follows the last block (pre, sandwich, peri).
 
     Parameters
     ----------
