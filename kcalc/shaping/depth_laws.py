@@ -8,9 +8,9 @@ The state of the stream is (q, x): its mean square, and the cosine x of two toke
 Here b and d are the mean square and the covariance that branches add. So x tends to a fixed point
 of B, ``B(x*) = x*``. With s the slope there, over many blocks L:
 
-    a = 0    q ~ k L                       |x - x*| ~ L^(s - 1)          gradients ~ L^(m / k)
-    a < 1    q ~ (k L / e)^e               |x - x*| ~ L^(e (s - 1))      gradients ~ L^(e m / k)
-    a = 1    q is multiplied by a factor per block, and so are distances and gradients.
+    a = 0:   q ~ k L                       |x - x*| ~ L^(s - 1)          gradients ~ L^(m / k)
+    a < 1:   q ~ (k L / e)^e               |x - x*| ~ L^(e (s - 1))      gradients ~ L^(e m / k)
+    a = 1:   q is multiplied by a factor per block, and so are distances and gradients.
 
 Here e = 1 / (1 - a), and m is the limit of ``q^(1-a)`` times what branches add to squared
 gradients. If that grows as ``m q^h`` (saturating functions instead of norms), gradients are

@@ -4,8 +4,8 @@ It rewrites a network of transformed activations as one of plain activations wit
 biases.
 
 Let the feature maps z^ of the given network and z of the plain one satisfy z^ = s z + t (see
-:mod:`kcalc.shaping.absorption`). Then an Affine from (s, t) to (S, T) has the parameters W -> (s/S) W, b
--> (b + t W 1 - T)/S.
+:mod:`kcalc.shaping.absorption`). Then an Affine from (s, t) to (S, T) has the
+parameters W -> (s/S) W, b -> (b + t W 1 - T)/S.
 """
 
 from __future__ import annotations

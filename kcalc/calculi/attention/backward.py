@@ -10,7 +10,7 @@ itself and with another one, per group of channels. With X and R of two rows of 
                one' + (T - 1) two' = one R_s + (T - 1) two R_c
     queries:   one' = one dO_s/dG,    two' = two dO_c/dG
     keys:      one' = one dO_s/dH_s + (T - 1) two dO_c/dH_s
-               (T - 1) two' = one dO_s/dH_d + (T - 1) two dO_c/dH_d
+               (T - 1) two' = one dO_s/dH_d + (T - 1) two dO_c/dH_d.
 
 For softmax, ``dO/dG = dH dV D`` and ``dO/dH_s = -dO/dH_d = dV G D`` with ``D = dS/dkappa``,
 ``dH = H_s - H_d``, ``dV = V_s - V_d``.

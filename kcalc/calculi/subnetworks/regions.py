@@ -2,14 +2,14 @@
 
 A subnetwork is a non-empty set of layers that fulfils three rules. (1) It reads exactly one feature
 map from outside, that of its *entry*. (2) It has no other edges from outside. (3) Exactly one of
-its layers, its *exit*, is used outside or is a network output. Rule 3 is the strict reading, which reproduces [DKS eq. 20]
-and [TAT App. B.5].
+its layers, its *exit*, is used outside or is a network output. Rule 3 is the strict reading, which
+reproduces [DKS eq. 20] and [TAT App. B.5].
 
 In :func:`find_regions` nodes are numbers 0 ... n-1 in topological order; ``parents[v]`` may repeat
 and is empty at inputs. ``idom`` is the dominator tree from a virtual root above the inputs,
 ``ipdom`` the post-dominator tree from a virtual sink below the outputs; both virtual nodes have the
-number n. ``A(s, t)`` contains the nodes reached backwards from ``t`` without passing ``s``. A pair (s, t)
-is a subnetwork iff ``s`` strictly dominates ``t`` and ``t`` post-dominates ``A(s, t)``.
+number n. ``A(s, t)`` contains the nodes reached backwards from ``t`` without passing ``s``. A pair
+(s, t) is a subnetwork iff ``s`` strictly dominates ``t`` and ``t`` post-dominates ``A(s, t)``.
 """
 
 from __future__ import annotations

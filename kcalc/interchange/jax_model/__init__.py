@@ -20,7 +20,8 @@ def trace_model(model: Any, example_inputs: Sequence[Any]) -> Trace | None:
 
     The kinds are an NNX or Equinox module, a Linen module, a Keras model on the JAX backend, and a
     function of the inputs, or of parameters and inputs. A Linen module comes with its variables, as
-    the first input or as a pair. Raises: KcalcError for models of these kinds that cannot be traced.
+    the first input or as a pair. Raises: KcalcError for models of these kinds that cannot be
+    traced.
     """
     inputs = tuple(example_inputs)
     if isinstance(model, tuple) and len(model) == 2 and is_of(model[0], "flax.linen", "Module"):
