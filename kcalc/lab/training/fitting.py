@@ -126,6 +126,10 @@ def fit(model: Model, split: Split, settings: Settings | None = None, params: An
     params
         Initial parameters, by default ``model.init(settings.seed)``.
 
+    Returns
+    -------
+    Run
+
     Raises
     ------
     KcalcError
