@@ -208,7 +208,7 @@ def geometric(
     ------
     KcalcError
         For networks that cannot be shaped, activations that are not positively homogeneous, missing
-        widths and images, and the errors of the scaling calculus.
+        widths and images, and as :func:`kcalc.scaling` does.
 
     """
     choice(balance, "balance of geometric initialisation", ("gamma", "nu"))

@@ -304,7 +304,7 @@ def shape(
     Raises
     ------
     KcalcError
-        For an unknown method or target, and the errors of the method (for a reading, only if
+        For an unknown method or target, and as the method does (for a reading, only if
         nothing can be shaped).
 
     Examples

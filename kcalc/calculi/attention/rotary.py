@@ -25,7 +25,7 @@ def turns(base: float, width: int, count: int) -> Array:
 
 
 def turned(x: Array, angles: Array) -> Array:
-    """Pairs of channels, the first half with the second, rotated by angles."""
+    """Rotate pairs of channels by angles; the first half of the channels pairs with the second."""
     a, b = np.split(x, 2, axis=-1)
     cos, sin = np.cos(angles), np.sin(angles)
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
