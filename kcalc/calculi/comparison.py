@@ -42,7 +42,7 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class MapComparison(Shown):
-    """Networks compared for inputs with c value ``c`` and q value ``q``; see :func:`kcalc.compare`."""
+    """Networks compared for inputs with the values ``c`` and ``q``; see :func:`kcalc.compare`."""
 
     rows: tuple[Compared, ...]
     c: float
