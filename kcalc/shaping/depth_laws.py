@@ -101,12 +101,13 @@ class DepthLaws(Shown, Approximable):
     cosine
         The limit x* of token cosines, or without tokens of the c of two inputs. If q vanishes or
         diverges, it may depend on the start; ``assumptions`` then say so.
-    gradient_mean, gradient_difference
-        The factors by which a block multiplies the two modes of squared gradients in the backward
-        pass. For linear and power laws, they are the power of ``L / l`` by which gradients grow
-        from depth L back to depth l (below 0 they shrink). If ``gradient_stretch`` is a number g >
-        0, they change faster than any power, by ``exp(gradient_mean (L^g - l^g))``. Without tokens
-        there is one mode.
+    gradient_mean
+        The factor by which a block multiplies the mean mode of squared gradients in the backward
+        pass. For linear and power laws, it is the power of ``L / l`` by which gradients grow from
+        depth L back to depth l (below 0 they shrink). If ``gradient_stretch`` is a number g > 0,
+        they change faster than any power, by ``exp(gradient_mean (L^g - l^g))``.
+    gradient_difference
+        The same for the difference mode. Without tokens there is one mode.
     slope
         The slope of the map of cosines at 1; for linear and growing power laws, the slope of B.
         Above 1, nearly equal tokens separate and x* lies below 1.
