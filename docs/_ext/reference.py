@@ -15,7 +15,7 @@ from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
-from sphinx.domains.python import PythonDomain
+from sphinx.domains.python._object import PyObject
 from sphinx.pycode import ModuleAnalyzer
 
 LITERAL = re.compile(r"(``.+?``|:[a-z:]+:`[^`]+`|`[^`]+`_?)", re.DOTALL)
@@ -167,7 +167,7 @@ def page_names(text: str) -> dict[str, str]:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    for field in PythonDomain.directives["class"].doc_field_types:
+    for field in PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"
     analyzer = ModuleAnalyzer.for_module("kcalc.shaping")
