@@ -582,7 +582,7 @@ class Activation(PiecewiseFunction):
         output_scale: Any = 1,
         output_shift: Any = 0,
     ) -> Activation:
-        """output_scale * (phi(input_scale x + input_shift) + output_shift) [DKS sec. 18].
+        """output_scale * (phi(input_scale x + input_shift) + output_shift).
 
         The identity transformation returns the activation itself.
 
@@ -605,6 +605,10 @@ class Activation(PiecewiseFunction):
         ------
         KcalcError
             For zero scales and for constants that are not real numbers.
+
+        References
+        ----------
+        [DKS sec. 18]
 
         """
         numbers = (

@@ -62,7 +62,7 @@ class _Local:
 
 
 class LocalCMap(_Local, CMap):
-    """The local C map C(c, q1, q2) = E[phi(u) phi(v)] / sqrt(Q(q1) Q(q2)) [DKS eq. 9].
+    """The local C map C(c, q1, q2) = E[phi(u) phi(v)] / sqrt(Q(q1) Q(q2)).
 
     (u, v) is Gaussian of variances q1, q2 and correlation c.
 
@@ -72,6 +72,10 @@ class LocalCMap(_Local, CMap):
     ------
     KcalcError
         Outside it, and if the second moment diverges.
+
+    References
+    ----------
+    [DKS eq. 9]
 
     """
 
@@ -305,7 +309,7 @@ class LocalCMapQDerivative:
 
 
 class LocalQMap(_Local, QMap):
-    """Q(q) = E phi(sqrt(q) z)^2, z standard normal [DKS eq. 8].
+    """Q(q) = E phi(sqrt(q) z)^2, z standard normal.
 
     Domain: q > 0.
 
@@ -313,6 +317,10 @@ class LocalQMap(_Local, QMap):
     ------
     KcalcError
         Outside it and if Q diverges.
+
+    References
+    ----------
+    [DKS eq. 8]
 
     """
 

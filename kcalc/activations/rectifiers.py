@@ -157,7 +157,7 @@ def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activatio
 
 
 def trelu(negative_slope: Any) -> Activation:
-    """Tailored ReLU, a leaky ReLU scaled so that Q(q) = q [TAT eq. 8].
+    """Tailored ReLU, a leaky ReLU scaled so that Q(q) = q.
 
     It is x for x > 0 and negative_slope x for x < 0, both times sqrt(2/(1 + negative_slope^2)).
 
@@ -174,6 +174,10 @@ def trelu(negative_slope: Any) -> Activation:
     ------
     KcalcError
         If ``negative_slope`` is not real.
+
+    References
+    ----------
+    [TAT eq. 8]
 
     """
     a = real("trelu", "negative_slope", negative_slope, True)

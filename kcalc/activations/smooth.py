@@ -98,7 +98,7 @@ class Gelu(ClosedKernel):
 
 
 def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
-    """scale * (x for x > 0, alpha (e^x - 1) for x < 0): elu and selu [Klambauer et al. 2017].
+    """scale * (x for x > 0, alpha (e^x - 1) for x < 0): elu and selu.
 
     Q is computed from truncated moments.
 
@@ -119,6 +119,10 @@ def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
     ------
     KcalcError
         If alpha or scale is not a real number, and for scale = 0.
+
+    References
+    ----------
+    [Klambauer et al. 2017]
 
     """
     a, s = real(text(name, "an activation's name"), "alpha", alpha), real(name, "scale", scale)

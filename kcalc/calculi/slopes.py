@@ -115,7 +115,7 @@ def slope_polynomial(
 def slope_polynomial(
     network: Network, q: Any = None, *, symbols_by_activation: bool = False, expand: bool = False
 ) -> sp.Expr | sp.Poly:
-    """The slope polynomial ``p(psi)`` of a network [DKS sec. 21.3, eq. 20].
+    """The slope polynomial ``p(psi)`` of a network.
 
     Its factors follow the structure of the network.
 
@@ -151,6 +151,10 @@ def slope_polynomial(
         For BatchNorm and Opaque.
     KcalcError
         For a Concat of known and unknown channels.
+
+    References
+    ----------
+    [DKS sec. 21.3, eq. 20]
 
     Examples
     --------

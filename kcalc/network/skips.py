@@ -191,7 +191,7 @@ def skip_network(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """Six convolutions with optional residual blocks [MacDonald et al. 2023, sec. 6.2].
+    """Six convolutions with optional residual blocks.
 
     Convolutions 2-3 and 5-6 may be residual blocks, the second with a projection.
 
@@ -226,6 +226,10 @@ def skip_network(
     ------
     KcalcError
         For other names, and for images with odd sides.
+
+    References
+    ----------
+    [MacDonald et al. 2023, sec. 6.2]
 
     """
     choice(skips, "kind of skips", SKIPS)

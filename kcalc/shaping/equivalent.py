@@ -161,7 +161,7 @@ class EquivalentParameters(Shown):
 def equivalent_parameters(
     shaping: Shaping | Network, border: str = "refuse"
 ) -> EquivalentParameters:
-    """The plain network equivalent to a network of transformed activations [DKS sec. 18.2].
+    """The plain network equivalent to a network of transformed activations.
 
     Input scales and shifts go into the Affine layers before an activation, output scales and shifts
     into those after it. On residual trunks all inputs of a Sum share the work (its branches carry
@@ -187,6 +187,10 @@ def equivalent_parameters(
         If absorption is impossible: an activation reads an input, activations with different
         constants read the same Sum, or an Affine has no bias. The message names the node and the
         reason.
+
+    References
+    ----------
+    [DKS sec. 18.2]
 
     """
     network = shaping.network if isinstance(shaping, Shaping) else shaping

@@ -81,7 +81,7 @@ def tat(
     *,
     assume_independent: bool = False,
 ) -> Shaping:
-    """Give all C maps slope 1 at c = 1 and a target curvature [TAT sec. 4].
+    """Give all C maps slope 1 at c = 1 and a target curvature.
 
     The activations have nonzero means. A LayerNorm or GroupNorm may therefore only read outputs of
     weights (an Affine, or sums and pools of them); one that reads an activation has slope q / (q -
@@ -119,6 +119,10 @@ def tat(
     UnreachableTarget
         If the network is too shallow for ``eta`` or no constants give ``tau``; the message names
         the nearest target.
+
+    References
+    ----------
+    [TAT sec. 4]
 
     Examples
     --------

@@ -145,7 +145,7 @@ class ResidualSpectrum(Printed):
         return (Assumption("network", text, "convention"),)
 
     def plot(self, ax: Axes | None = None, values: Any = None) -> Axes:
-        """Draw the density [MacDonald et al. 2023, Fig. 1].
+        """Draw the density.
 
         It is drawn over a histogram of the singular values ``values`` if given.
 
@@ -159,6 +159,10 @@ class ResidualSpectrum(Printed):
         Returns
         -------
         Axes
+
+        References
+        ----------
+        [MacDonald et al. 2023, Fig. 1]
 
         """
         return DRAWINGS["ResidualSpectrum"](self, values, ax=ax)

@@ -229,7 +229,7 @@ class _Paths:
 
 
 class Maximal(Approximable):
-    """``M_{f,r}(x) = max_g U_{g,r}(x)`` over the subnetworks ``g`` [TAT App. B.2].
+    """``M_{f,r}(x) = max_g U_{g,r}(x)`` over the subnetworks ``g``.
 
     ``r`` is any non-decreasing function.
 
@@ -242,6 +242,11 @@ class Maximal(Approximable):
 
     With ``q``, the q value of the inputs, mixes are weighted by true q values, and LayerNorms have
     their C maps. Callable on numbers, and on arrays if ``r`` is.
+
+    References
+    ----------
+    [TAT App. B.2]
+
     """
 
     def __init__(

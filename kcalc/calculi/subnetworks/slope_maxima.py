@@ -106,12 +106,17 @@ class Polynomials:
 
 
 class MaximalSlope(Approximable):
-    """The maximal slope function ``mu(psi) = max_f p_f(psi)``, for ``psi >= 1`` [DKS sec. 17.1].
+    """The maximal slope function ``mu(psi) = max_f p_f(psi)``, for ``psi >= 1``.
 
     The maximum is over all subnetworks ``f``.
 
     Callable on numbers and arrays; where activations have their own symbols, on a mapping
     {activation name: slope}.
+
+    References
+    ----------
+    [DKS sec. 17.1]
+
     """
 
     def __init__(

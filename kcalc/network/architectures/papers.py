@@ -138,7 +138,7 @@ def resnet_v2(
     classes: int = 1000,
     image_shape: tuple[int, int] | None = (224, 224),
 ) -> Network:
-    """The BatchNorm-free ResNet-V2 with bottleneck branches, depth 50, 101 or 152 [DKS sec. 23].
+    """The BatchNorm-free ResNet-V2 with bottleneck branches, depth 50, 101 or 152.
 
     It has ``depth - 1`` nonlinear layers, not counting the one on each of the four transition
     shortcuts. Sums are ``shortcut_weight * shortcut + residual_weight * branch`` with squares
@@ -162,6 +162,10 @@ def resnet_v2(
     Returns
     -------
     Network
+
+    References
+    ----------
+    [DKS sec. 23]
 
     """
     weights = _weights(shortcut_weight, residual_weight)
@@ -216,7 +220,7 @@ def wide_resnet(
     classes: int = 10,
     image_shape: tuple[int, int] | None = (32, 32),
 ) -> Network:
-    """The BatchNorm-free Wide-ResNet for small images [DKS sec. 23.6].
+    """The BatchNorm-free Wide-ResNet for small images.
 
     It has ``depth - 3`` nonlinear layers, not counting the one on each of the three transition
     shortcuts, in ``(depth - 4) / 2`` blocks of two. The weights are as in :func:`resnet_v2`.
@@ -241,6 +245,10 @@ def wide_resnet(
     Returns
     -------
     Network
+
+    References
+    ----------
+    [DKS sec. 23.6]
 
     """
     if _depth(depth, 10) % 6 != 4:
@@ -287,7 +295,7 @@ def layernorm_resnet(
     classes: int = 1000,
     image_shape: tuple[int, int] | None = (224, 224),
 ) -> Network:
-    """ResNet-V2 with LayerNorm instead of BatchNorm [DKS App. J].
+    """ResNet-V2 with LayerNorm instead of BatchNorm.
 
     Its sums are plain and its weights use ``sigma_w = sqrt 2``.
 
@@ -308,6 +316,10 @@ def layernorm_resnet(
     Returns
     -------
     Network
+
+    References
+    ----------
+    [DKS App. J]
 
     """
     gain = sp.sqrt(2)
@@ -441,7 +453,7 @@ def alexnet(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """AlexNet with strided convolutions instead of pooling [Scaling sec. 10].
+    """AlexNet with strided convolutions instead of pooling.
 
     The strides of the pooling layers move to the convolutions before them (kernels 11, 5, 3, 3, 3).
 
@@ -463,6 +475,10 @@ def alexnet(
     Returns
     -------
     Network
+
+    References
+    ----------
+    [Scaling sec. 10]
 
     """
     affine = partial(L.Affine, sigma_w=sigma_w, sigma_b=sigma_b)
@@ -517,7 +533,7 @@ def preconditioned_block(
     padding: Any = "same",
     pool_correlation: Any = 0,
 ) -> Network:
-    """The pre-activation bottleneck block in geometric initialisation [Scaling sec. 11.1].
+    """The pre-activation bottleneck block in geometric initialisation.
 
     Its weights scale like weights with c = 1 outside the block. Some constants of the source are
     corrected.
@@ -558,6 +574,10 @@ def preconditioned_block(
     Returns
     -------
     Network
+
+    References
+    ----------
+    [Scaling sec. 11.1]
 
     """
     for count in (inputs, outputs, width):
@@ -600,7 +620,7 @@ def preactivation_resnet50(
     pool_correlation: Any = 0,
     output_scale: Any = None,
 ) -> Network:
-    """The unnormalised pre-activation ResNet-50 in geometric initialisation [Scaling sec. 11].
+    """The unnormalised pre-activation ResNet-50 in geometric initialisation.
 
     Its blocks are those of :func:`preconditioned_block`; the geometric initialisation has c = 1.
 
@@ -630,6 +650,10 @@ def preactivation_resnet50(
     Returns
     -------
     Network
+
+    References
+    ----------
+    [Scaling sec. 11]
 
     """
     stem = [L.Scale(sp.Integer(147) ** sp.Rational(-1, 4)), _geometric(3, width, 7, 1, 4, padding)]
