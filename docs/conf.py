@@ -13,6 +13,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE / "_ext"), str(ROOT)]
 
+from reference import page_names  # noqa: E402
+
 from kcalc.version import __version__  # noqa: E402
 
 project = "kcalc"
@@ -23,13 +25,15 @@ version = release = __version__
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "mathml",
     "pictures",
-    "docstrings",
+    "reference",
     "catalogue",
     "layout",
 ]
+templates_path = ["_templates"]
 exclude_patterns = ["_build", "_ext", "_generated", "**.ipynb_checkpoints"]
 html_math_renderer = "mathml"
 myst_enable_extensions = [
@@ -49,10 +53,16 @@ nb_render_markdown_format = "myst"
 nb_ipywidgets_js = {}
 myst_fence_as_directive = []
 
-autodoc_typehints = "signature"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
 napoleon_google_docstring = False
+napoleon_use_ivar = True
+autosummary_generate = True
+autosummary_filename_map = page_names(
+    "\n".join(path.read_text(encoding="utf-8") for path in HERE.glob("reference/*.md"))
+)
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 autodoc_preserve_defaults = False  # signatures with added options have no source

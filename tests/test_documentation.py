@@ -166,10 +166,10 @@ def test_the_reference_has_every_public_name() -> None:
         "__version__",
     }
     missing = [
-        name for name in kc.__all__ if name not in modules and f":: kcalc.{name}\n" not in text
+        name for name in kc.__all__ if name not in modules and f"   kcalc.{name}\n" not in text
     ]
     assert not missing, f"docs/reference lacks {missing}"
-    assert not [name for name in kc.layers.KINDS if f":: kcalc.layers.{name}\n" not in text]
+    assert not [name for name in kc.layers.KINDS if f"   kcalc.layers.{name}\n" not in text]
 
 
 @pytest.mark.parametrize(

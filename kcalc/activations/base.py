@@ -54,12 +54,25 @@ class Activation(PiecewiseFunction):
 
     Activations with the same expression and kinks are equal.
 
-    name: the printed name. expr: SymPy expression in ``X``. kinks: sorted SymPy numbers where phi
-    or any derivative jumps. degree: of positive homogeneity, phi(a x) = a^degree phi(x) for a > 0,
-    or None. stable: optional expressions of phi, phi', ... that do not overflow where ``expr``
-    would; further derivatives come from the last one given. growth: optional (A, p, B) with
-    |phi(x)| <= A (1+|x|)^p exp(B|x|), for certified integrals if no such bound can be derived.
-    tails: the behaviour of phi and its first two derivatives at infinity, for bounds on the line.
+    Parameters
+    ----------
+    name
+        The printed name.
+    expr
+        A SymPy expression in ``X``.
+    kinks
+        Sorted SymPy numbers where phi or any derivative jumps.
+    degree
+        The degree of positive homogeneity, phi(a x) = a^degree phi(x) for a > 0, or None.
+    stable
+        Expressions of phi, phi', ... that do not overflow where ``expr`` would, optional. Further
+        derivatives come from the last one given.
+    growth
+        (A, p, B) with |phi(x)| <= A (1+|x|)^p exp(B|x|), optional: for certified integrals if no
+        such bound can be derived.
+    tails
+        The behaviour of phi and its first two derivatives at infinity, for bounds on the line.
+
     """
 
     closed_in_numpy: ClassVar[bool] = False
@@ -118,6 +131,16 @@ class Activation(PiecewiseFunction):
         """Q(q) in SymPy, for a number or a positive symbol q.
 
         None if no closed form is known.
+
+        Parameters
+        ----------
+        q
+            A number > 0 or a positive SymPy symbol.
+
+        Returns
+        -------
+        sp.Expr | None
+
         """
         return self._closed_second_moment(symbolic_q(q, "q", "q_expr(q=1)"), SYMPY)
 
@@ -125,6 +148,20 @@ class Activation(PiecewiseFunction):
         """C(c, q1, q2) in SymPy in textbook form; q2 = None means q1.
 
         None if no closed form is known.
+
+        Parameters
+        ----------
+        c
+            A number in [-1, 1] or a SymPy symbol.
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+
+        Returns
+        -------
+        sp.Expr | None
+
         """
         first = SYMPY.number(q1)
         gap = self._closed_gap(
@@ -135,19 +172,81 @@ class Activation(PiecewiseFunction):
     # --- one-dimensional quantities ---------------------------------------------------------------
 
     def mean(self, q: object = 1, field: Field = NUMPY) -> Number:
-        """E phi(sqrt(q) z).  Raises KcalcError for q <= 0 and divergent expectations."""
+        """E phi(sqrt(q) z).
+
+        Parameters
+        ----------
+        q
+            The mean square of the inputs, > 0.
+        field
+            The number field to compute in, NumPy by default.
+
+        Returns
+        -------
+        Number
+
+        Raises
+        ------
+        KcalcError
+            For q <= 0 and divergent expectations.
+
+        """
         return self._moment("M", self._closed_mean, expectations.mean, q, field)
 
     def second_moment(self, q: object = 1, field: Field = NUMPY) -> Number:
-        """Q(q) = E phi(sqrt(q) z)^2.  Raises KcalcError for q <= 0 and divergent expectations."""
+        """Q(q) = E phi(sqrt(q) z)^2.
+
+        Parameters
+        ----------
+        q
+            The mean square of the inputs, > 0.
+        field
+            The number field to compute in, NumPy by default.
+
+        Returns
+        -------
+        Number
+
+        Raises
+        ------
+        KcalcError
+            For q <= 0 and divergent expectations.
+
+        """
         return self._moment("Q", self._closed_second_moment, expectations.second_moment, q, field)
 
     def mean_slope(self, q: object = 1, field: Field = NUMPY) -> Number:
-        """E phi'(sqrt(q) z) with phi' a distribution (jumps of phi count)."""
+        """E phi'(sqrt(q) z) with phi' a distribution (jumps of phi count).
+
+        Parameters
+        ----------
+        q
+            The mean square of the inputs, > 0.
+        field
+            The number field to compute in, NumPy by default.
+
+        Returns
+        -------
+        Number
+
+        """
         return self._moment("D", self._closed_mean_slope, expectations.mean_slope, q, field)
 
     def q_slope(self, q: object = 1, field: Field = NUMPY) -> Number:
-        """dQ/dq = E[phi(sqrt q z) phi'(sqrt q z) z]/sqrt q, plus the terms of jumps of phi."""
+        """dQ/dq = E[phi(sqrt q z) phi'(sqrt q z) z]/sqrt q, plus the terms of jumps of phi.
+
+        Parameters
+        ----------
+        q
+            The mean square of the inputs, > 0.
+        field
+            The number field to compute in, NumPy by default.
+
+        Returns
+        -------
+        Number
+
+        """
         if field is SYMPY:
             symbol = sp.Symbol("q", positive=True)
             return sp.diff(self.second_moment(symbol, SYMPY), symbol).subs(symbol, SYMPY.number(q))
@@ -166,17 +265,58 @@ class Activation(PiecewiseFunction):
         """Taylor coefficients in q of E phi(sqrt(q) z)^power, orders 0 to ``order``.
 
         Power 1 is the mean, 2 is Q. NumPy only.
+
+        Parameters
+        ----------
+        q
+            The mean square of the inputs, > 0.
+        power
+            The power of phi, 1 or 2.
+        order
+            The highest order, an integer >= 0.
+
+        Returns
+        -------
+        tuple[Array, ...]
+
         """
         return series(lambda value: q_series.moment_series(self, power, value, order), q)
 
     def mean_slope_series(self, q: object, order: int) -> tuple[Array, ...]:
-        """Taylor coefficients in q of E phi'(sqrt(q) z).  NumPy only."""
+        """Taylor coefficients in q of E phi'(sqrt(q) z). NumPy only.
+
+        Parameters
+        ----------
+        q
+            The mean square of the inputs, > 0.
+        order
+            The highest order, an integer >= 0.
+
+        Returns
+        -------
+        tuple[Array, ...]
+
+        """
         return series(lambda value: q_series.slope_series(self, value, order), q)
 
     def q_product_series(self, other: Any, q: object, order: int) -> tuple[Array, ...]:
         """Taylor coefficients in q of E[phi(sqrt(q) z) psi(sqrt(q) z)], ``other`` being psi.
 
         NumPy only.
+
+        Parameters
+        ----------
+        other
+            The other activation, psi.
+        q
+            The mean square of the inputs, > 0.
+        order
+            The highest order, an integer >= 0.
+
+        Returns
+        -------
+        tuple[Array, ...]
+
         """
         return series(lambda value: q_series.product_series(self, other, value, order), q)
 
@@ -222,10 +362,31 @@ class Activation(PiecewiseFunction):
     ) -> tuple[Number, ...]:
         """(1 - C(c, q1, q2), C'(c), C''(c)/2, ..., C^(order)(c)/order!) at c = 1 - gap.
 
-        gap in [0, 2]; q1, q2 > 0, q2 = None meaning q1; NumPy broadcasts all three. Derivatives
-        that diverge at c = +-1 are infinite. A :class:`kcalc.fields.gaps.Gap` keeps the digits of 1
-        + c near c = -1. Raises KcalcError for arguments out of range, and for orders above 2 near
-        |c| = 1 without a closed form.
+        NumPy broadcasts ``gap``, ``q1`` and ``q2``. Derivatives that diverge at c = +-1 are
+        infinite. A :class:`kcalc.fields.gaps.Gap` keeps the digits of 1 + c near c = -1.
+
+        Parameters
+        ----------
+        gap
+            1 - c, in [0, 2].
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        order
+            The highest order, an integer >= 0.
+        field
+            The number field to compute in, NumPy by default.
+
+        Returns
+        -------
+        tuple[Number, ...]
+
+        Raises
+        ------
+        KcalcError
+            For arguments out of range, and for orders above 2 near |c| = 1 without a closed form.
+
         """
         rest = getattr(gap, "rest", None)
         order, gap, q1 = derivative_order(order), field.number(gap), field.number(q1)
@@ -329,6 +490,24 @@ class Activation(PiecewiseFunction):
 
         G(c) = E[phi(u) psi(v)], ``other`` being psi. The drop G(1) - G(c) is computed without
         cancellation.
+
+        Parameters
+        ----------
+        other
+            The other activation, psi.
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        gap
+            1 - c, in [0, 2].
+        order
+            The highest order, an integer >= 0.
+
+        Returns
+        -------
+        tuple[Number, ...]
+
         """
         if not isinstance(other, Activation):
             raise KcalcError(
@@ -341,7 +520,25 @@ class Activation(PiecewiseFunction):
     ) -> tuple[Number, ...]:
         """Taylor coefficients in c of E[phi(sqrt q1 x) psi(sqrt q2 (c x + sqrt(1-c^2) y))].
 
-        ``other`` is psi. NumPy only.
+        NumPy only.
+
+        Parameters
+        ----------
+        other
+            The other activation, psi.
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        c
+            The cosine of the two inputs, in [-1, 1].
+        order
+            The highest order, an integer >= 0.
+
+        Returns
+        -------
+        tuple[Number, ...]
+
         """
         cosine = np.asarray(NUMPY.number(c), dtype=float)
         top, drop, *rest = self.cross_drop(
@@ -360,7 +557,20 @@ class Activation(PiecewiseFunction):
         return None
 
     def plot(self, ax: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Figure:
-        """Draw phi, its Q map and its C maps at several q on three panels; returns the figure."""
+        """Draw phi, its Q map and its C maps at several q on three panels.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        q
+            The q values to draw.
+
+        Returns
+        -------
+        Figure
+
+        """
         return DRAWINGS["Activation"](self, ax, q)
 
     # --- new activations from old -----------------------------------------------------------------
@@ -372,11 +582,34 @@ class Activation(PiecewiseFunction):
         output_scale: Any = 1,
         output_shift: Any = 0,
     ) -> Activation:
-        """output_scale * (phi(input_scale x + input_shift) + output_shift)  [DKS sec. 18].
+        """output_scale * (phi(input_scale x + input_shift) + output_shift).
 
         The identity transformation returns the activation itself.
 
-        Raises KcalcError for zero scales and for constants that are not real numbers.
+        Parameters
+        ----------
+        input_scale
+            The factor of x, not 0.
+        input_shift
+            The number added to the scaled x.
+        output_scale
+            The factor of the result, not 0.
+        output_shift
+            The number added to phi before scaling.
+
+        Returns
+        -------
+        Activation
+
+        Raises
+        ------
+        KcalcError
+            For zero scales and for constants that are not real numbers.
+
+        References
+        ----------
+        [DKS sec. 18]
+
         """
         numbers = (
             SYMPY.number(value) for value in (input_scale, input_shift, output_scale, output_shift)
@@ -386,7 +619,20 @@ class Activation(PiecewiseFunction):
     def composed(self, inner: Activation) -> Activation:
         """The activation phi(psi(x)) with ``inner`` as psi.
 
-        Raises KcalcError unless it is an activation.
+        Parameters
+        ----------
+        inner
+            The inner activation, psi.
+
+        Returns
+        -------
+        Activation
+
+        Raises
+        ------
+        KcalcError
+            If ``inner`` is not an activation.
+
         """
         inner = checked(inner)
         for phi in (self, inner):

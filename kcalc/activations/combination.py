@@ -44,9 +44,22 @@ class Combination(Activation):
 def combine(terms: Iterable[tuple[Any, Activation, Any]], name: str | None = None) -> Activation:
     """The activation sum_k coefficient_k phi_k(input_scale_k x).
 
-    ``terms``: triples (coefficient, activation, input scale).
+    Parameters
+    ----------
+    terms
+        Triples (coefficient, activation, input scale).
+    name
+        The printed name; None derives one.
 
-    Raises KcalcError for no terms, zero scales and constants that are not numbers.
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    KcalcError
+        For no terms, zero scales and constants that are not numbers.
+
     """
     try:
         triples = [(c, phi, s) for c, phi, s in items(terms, "terms")]

@@ -26,13 +26,33 @@ def gain(activation: Any, q: sp.Expr, centred: bool = False) -> sp.Expr | float:
 def gain(activation: Any, q: Any = 1, centred: bool = False) -> float | sp.Expr:
     """The weight scale ``sigma_w = sqrt(q / Q(q))`` after an activation that preserves ``q``.
 
-    ``q``: the q value. ``centred=True`` gives sqrt(q / Var phi) instead.
-
     With pre-activations of mean square q, ``Affine(sigma_w=gain)`` after the activation returns to
     q. Weights that sum to zero over their inputs (weight standardisation) only see the variance of
-    phi; use ``centred=True`` for them. Domain: q > 0, a number or a SymPy expression. Returns: a
-    float, or a SymPy expression for a symbolic q. [He et al. 2015 for ReLU] Raises: KcalcError for
-    q <= 0, an activation whose second moment diverges, or a constant one if centred.
+    phi; use ``centred=True`` for them.
+
+    Parameters
+    ----------
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    q
+        The q value to preserve, > 0: a number or a SymPy expression.
+    centred
+        Whether to use the variance of phi, ``sqrt(q / Var phi)``.
+
+    Returns
+    -------
+    float | sp.Expr
+        A float, or a SymPy expression for a symbolic q.
+
+    Raises
+    ------
+    KcalcError
+        For q <= 0, for an activation whose second moment diverges, and with ``centred`` for a
+        constant one.
+
+    References
+    ----------
+    [He et al. 2015 for ReLU]
 
     Examples
     --------

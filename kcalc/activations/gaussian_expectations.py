@@ -25,12 +25,23 @@ def expectation(f: Any, q: ArrayLike) -> Array: ...
 def expectation(f: Any, q: Any = 1) -> float | sp.Expr | Array:
     """E f(sqrt(q) z), z standard normal.
 
-    Parameters: ``f`` is a name, an activation, a SymPy expression in one real symbol or a callable;
-    ``q`` > 0 is the variance, a number, an array or a SymPy expression. Returns: float64 of the
-    shape of ``q``; a SymPy expression for a symbolic q, with an undefined function M_f(q) where
-    there is no closed form.
-    Raises: KcalcError for q <= 0, functions that are not real on the line, and expectations that
-    diverge.
+    Parameters
+    ----------
+    f
+        A name, an activation, a SymPy expression in one real symbol or a callable.
+    q
+        The variance, > 0: a number, an array or a SymPy expression.
+
+    Returns
+    -------
+    float | sp.Expr | Array
+        float64, of the shape of ``q``. A symbolic q gives a SymPy expression, with an undefined
+        function M_f(q) if there is no closed form.
+
+    Raises
+    ------
+    KcalcError
+        For q <= 0, functions that are not real on the line, and expectations that diverge.
 
     Examples
     --------
@@ -66,9 +77,33 @@ def pair_expectation(
 
     The variances are q1 and q2, or ``q`` (default 1) for both.
 
-    Kinks and jumps of f and g are handled exactly, c = +-1 included. Domain: -1 <= c <= 1; q1, q2 >
-    0; numbers or arrays, broadcast.
-    Returns: float64. Raises: KcalcError as :func:`expectation` does, and for |c| > 1.
+    Kinks and jumps of f and g are handled exactly, c = +-1 included. Numbers and arrays broadcast.
+
+    Parameters
+    ----------
+    f
+        A name, an activation, a SymPy expression in one real symbol or a callable.
+    g
+        The second function, in the same forms as ``f``.
+    c
+        The correlation of u and v, in [-1, 1].
+    q1
+        The variance of u, > 0.
+    q2
+        The variance of v, > 0.
+    q
+        The variance of both, > 0; default 1.
+
+    Returns
+    -------
+    float | Array
+        float64, broadcast.
+
+    Raises
+    ------
+    KcalcError
+        As :func:`expectation` does, and for |c| > 1.
+
     """
     first, second = resolve(f), resolve(g)
     cosine, one, two = pair_arrays(c, *q_pair(q1, q2, q))

@@ -62,11 +62,21 @@ class _Local:
 
 
 class LocalCMap(_Local, CMap):
-    """The local C map C(c, q1, q2) = E[phi(u) phi(v)] / sqrt(Q(q1) Q(q2))  [DKS eq. 9].
+    """The local C map C(c, q1, q2) = E[phi(u) phi(v)] / sqrt(Q(q1) Q(q2)).
 
     (u, v) is Gaussian of variances q1, q2 and correlation c.
 
-    Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it, and if the second moment diverges.
+    Domain: -1 <= c <= 1, q > 0.
+
+    Raises
+    ------
+    KcalcError
+        Outside it, and if the second moment diverges.
+
+    References
+    ----------
+    [DKS eq. 9]
+
     """
 
     def gaps(
@@ -121,7 +131,24 @@ class LocalCMap(_Local, CMap):
     def symbolic(self, q1: Any = None, q2: Any = None, *, q: Any = None) -> Composition:
         """The map in ``kc.symbols.c`` at q values, numbers or SymPy expressions.
 
-        Raises: KcalcError for q values that are not positive or have symbols of other quantities.
+        Parameters
+        ----------
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        Composition
+
+        Raises
+        ------
+        KcalcError
+            For q values that are not positive or have symbols of other quantities.
+
         """
         one, other = read_pair(
             lambda given, what: symbolic_q(given, what, SYMBOLIC), *q_pair(q1, q2, q)
@@ -149,7 +176,22 @@ class LocalCMap(_Local, CMap):
 
         b_n = a_n^2/Q >= 0, a_n = E[phi(sqrt(q) z) h_n(z)], sum b_n = 1.
 
-        Raises: KcalcError for more coefficients than can be computed to rounding.
+        Parameters
+        ----------
+        n
+            The number of coefficients.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        Array
+
+        Raises
+        ------
+        KcalcError
+            For more coefficients than can be computed to rounding.
+
         """
         count, size = series_length(n), one_q(q)
         found = hermite(self.activation, size)
@@ -170,8 +212,18 @@ class LocalCMap(_Local, CMap):
         It bounds |C(c) - sum_{k < n} b_k c^k| / |c|^n and is computed without the cancellation of 1
         - sum b_k.
 
-        Parameters: ``n`` >= 1; ``q`` > 0, one number. Returns: a float, rounding above zero where
-        the series ends.
+        Parameters
+        ----------
+        n
+            The first index, an integer >= 1.
+        q
+            The q value, one number > 0.
+
+        Returns
+        -------
+        float
+            A number >= 0, above zero only by rounding where the series ends.
+
         """
         count, size = series_length(n), one_q(q)
         found = hermite(self.activation, size)
@@ -188,7 +240,18 @@ class LocalCMap(_Local, CMap):
         return power
 
     def q_derivative(self, which: int | None = None) -> LocalCMapQDerivative:
-        """dC/dq1 (``which=1``) or dC/dq2 (2) at fixed c, or the derivative along q1 = q2 (None)."""
+        """dC/dq1 (``which=1``) or dC/dq2 (2) at fixed c, or the derivative along q1 = q2 (None).
+
+        Parameters
+        ----------
+        which
+            1, 2, or None for the derivative along q1 = q2.
+
+        Returns
+        -------
+        LocalCMapQDerivative
+
+        """
         if which is not None and (
             isinstance(which, bool) or not isinstance(which, int) or which not in (1, 2)
         ):
@@ -246,9 +309,19 @@ class LocalCMapQDerivative:
 
 
 class LocalQMap(_Local, QMap):
-    """Q(q) = E phi(sqrt(q) z)^2, z standard normal  [DKS eq. 8].
+    """Q(q) = E phi(sqrt(q) z)^2, z standard normal.
 
-    Domain: q > 0. Raises: KcalcError outside it and if Q diverges.
+    Domain: q > 0.
+
+    Raises
+    ------
+    KcalcError
+        Outside it and if Q diverges.
+
+    References
+    ----------
+    [DKS eq. 8]
+
     """
 
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
@@ -266,7 +339,20 @@ class LocalQMap(_Local, QMap):
     def symbolic(self, q: Any = symbols.q) -> Composition:
         """The map at a number or a SymPy expression q.
 
-        Raises: KcalcError if q is not positive or has symbols of other quantities.
+        Parameters
+        ----------
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        Composition
+
+        Raises
+        ------
+        KcalcError
+            If q is not positive or has symbols of other quantities.
+
         """
         at = symbolic_q(q, "q", "symbolic(q)")
         value = self.activation.q_expr(at)

@@ -60,17 +60,31 @@ def activation(
 ) -> Activation:
     """The activation that ``spec`` describes.
 
-    spec: a registered name or alias ("tanh", "silu"; any case), an :class:`Activation`, a SymPy
-    expression in exactly one symbol, or a Python, NumPy or JAX callable (numeric only; see
-    :func:`kcalc.activations.callables.from_callable`). name: its name in results. kinks: the points
-    where it or a derivative jumps; for expressions they are found from Piecewise, Abs, Max, Min,
-    Heaviside and sign if None, for callables None means no kinks. growth: (A, p, B), your guarantee
-    that |phi(x)| <= A (1+|x|)^p exp(B|x|) everywhere; certified integrals need it if they cannot
-    derive such a bound.
+    Parameters
+    ----------
+    spec
+        A registered name or alias ("tanh", "silu"; any case), an :class:`Activation`, a SymPy
+        expression in one variable, or a Python, NumPy or JAX callable (numeric only; see
+        :func:`kcalc.activations.callables.from_callable`).
+    name
+        The name in results.
+    kinks
+        The points where it or a derivative jumps. None finds the kinks of an expression from
+        Piecewise, Abs, Max, Min, Heaviside and sign; for a callable it means that there are none.
+    growth
+        (A, p, B) with |phi(x)| <= A (1 + |x|)^p exp(B |x|) everywhere, which you guarantee.
+        Certified integrals need it if they cannot derive such a bound.
 
-    Raises KcalcError for unknown names (listing similar ones), several symbols, missing kinks, and
-    functions that vanish, are not real and finite on the whole line, or have no Gaussian second
-    moment at any reasonable q.
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    KcalcError
+        For unknown names (listing similar ones), several symbols, missing kinks, and functions that
+        vanish, are not real and finite on the whole line, or have no Gaussian second moment at any
+        reasonable q.
 
     Examples
     --------

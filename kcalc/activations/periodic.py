@@ -139,7 +139,27 @@ class Gabor(ClosedKernel):
 
 
 def gabor(a: Any = 0.5, w: Any = 2, name: str | None = None) -> Activation:
-    """exp(-a x^2) cos(w x).  Raises KcalcError unless a and w are positive numbers."""
+    """exp(-a x^2) cos(w x).
+
+    Parameters
+    ----------
+    a
+        A number > 0.
+    w
+        The frequency, a number > 0.
+    name
+        The printed name; None derives one.
+
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    KcalcError
+        Unless a and w are positive numbers.
+
+    """
     decay, frequency = positive("gabor", "a", a), positive("gabor", "w", w)
     expr = sp.exp(-decay * X**2) * sp.cos(frequency * X)
     start = 7 / sp.sqrt(decay) + 7 / frequency
@@ -153,7 +173,25 @@ def gabor(a: Any = 0.5, w: Any = 2, name: str | None = None) -> Activation:
 
 
 def gaussian(a: Any = 1, name: str | None = None) -> Activation:
-    """exp(-a x^2).  Raises KcalcError unless a is a positive number."""
+    """exp(-a x^2).
+
+    Parameters
+    ----------
+    a
+        A number > 0.
+    name
+        The printed name; None derives one.
+
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    KcalcError
+        Unless a is a positive number.
+
+    """
     decay = positive("gaussian", "a", a)
     title = named(name, "gaussian" if decay == 1 else f"gaussian({label(decay)})")
     far = tails(2 / sp.sqrt(decay), (0,), (0,))
@@ -272,7 +310,25 @@ class Snake(ClosedKernel):
 
 
 def snake(a: Any = 1, name: str | None = None) -> Activation:
-    """x + sin(a x)^2/a.  Raises KcalcError unless a is a positive number."""
+    """x + sin(a x)^2/a.
+
+    Parameters
+    ----------
+    a
+        A number > 0.
+    name
+        The printed name; None derives one.
+
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    KcalcError
+        Unless a is a positive number.
+
+    """
     frequency = positive("snake", "a", a)
     return Snake(
         named(name, f"snake({label(frequency)})"),

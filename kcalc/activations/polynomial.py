@@ -190,7 +190,23 @@ def _hermite_coefficients(n: int) -> dict[int, int]:
 
 
 def hermite(n: Any) -> HermitePolynomial:
-    """The probabilists' Hermite polynomial He_n, n = 1 ... 30.  Raises KcalcError for other n."""
+    """The probabilists' Hermite polynomial He_n, n = 1 ... 30.
+
+    Parameters
+    ----------
+    n
+        The degree, an integer from 1 to 30.
+
+    Returns
+    -------
+    HermitePolynomial
+
+    Raises
+    ------
+    KcalcError
+        For any other n.
+
+    """
     order = whole("hermite", "n", n, 1, _HIGHEST)
     return HermitePolynomial(
         f"hermite{order}",

@@ -112,7 +112,23 @@ class RectifiedPower(Closed):
 
 
 def rectified_power(k: Any) -> Activation:
-    """max(x, 0)^k for k = 0 (heaviside), 1 (relu), ... 5.  Raises KcalcError for other k."""
+    """max(x, 0)^k for k = 0 (heaviside), 1 (relu), ... 5.
+
+    Parameters
+    ----------
+    k
+        The power, an integer from 0 to 5.
+
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    KcalcError
+        For any other k.
+
+    """
     power = whole("rectified_power", "k", k, 0, 5)
     if power == 1:
         return relu

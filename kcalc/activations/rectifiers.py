@@ -74,7 +74,24 @@ class Leaky(Closed):
 def abrelu(a: Any, b: Any, name: str | None = None) -> Activation:
     """a x for x < 0, b x for x >= 0 (ABReLU); a and b are numbers or real SymPy expressions.
 
-    Raises KcalcError if a or b is not real, and if both are 0.
+    Parameters
+    ----------
+    a
+        The slope for x < 0, a number or a real SymPy expression.
+    b
+        The slope for x >= 0, a number or a real SymPy expression.
+    name
+        The printed name; None derives one.
+
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    KcalcError
+        If a or b is not real, and if both are 0.
+
     """
     left, right = real("abrelu", "a", a, True), real("abrelu", "b", b, True)
     if left == right == 0:
@@ -101,9 +118,24 @@ def abrelu(a: Any, b: Any, name: str | None = None) -> Activation:
 
 
 def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activation:
-    """x for x > 0, negative_slope x for x < 0, a number or a real SymPy expression.
+    """x for x > 0, negative_slope x for x < 0.
 
-    Raises KcalcError if it is not real.
+    Parameters
+    ----------
+    negative_slope
+        The slope for x < 0, a number or a real SymPy expression.
+    name
+        The printed name; None derives one.
+
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    KcalcError
+        If ``negative_slope`` is not real.
+
     """
     default = isinstance(negative_slope, float) and negative_slope == 0.01
     a = (
@@ -125,12 +157,28 @@ def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activatio
 
 
 def trelu(negative_slope: Any) -> Activation:
-    """Tailored ReLU, a leaky ReLU scaled so that Q(q) = q [TAT eq. 8].
+    """Tailored ReLU, a leaky ReLU scaled so that Q(q) = q.
 
     It is x for x > 0 and negative_slope x for x < 0, both times sqrt(2/(1 + negative_slope^2)).
 
-    ``negative_slope``: a number, or a real SymPy expression whose symbols stay in the formulas.
-    Raises KcalcError for other values.
+    Parameters
+    ----------
+    negative_slope
+        A number, or a real SymPy expression whose symbols stay in the formulas.
+
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    KcalcError
+        If ``negative_slope`` is not real.
+
+    References
+    ----------
+    [TAT eq. 8]
+
     """
     a = real("trelu", "negative_slope", negative_slope, True)
     return leaky_relu(a).transformed(output_scale=sp.sqrt(2 / (1 + a**2)))
@@ -176,8 +224,24 @@ def _clipped(
 def hard_shrink(threshold: Any = 0.5, name: str | None = None) -> Activation:
     """x for |x| > threshold, else 0 (right-continuous, as all jumps here).
 
-    Q by truncated moments; C needs the bivariate normal CDF and is integrated. Raises KcalcError
-    unless threshold is a positive number.
+    Q is computed from truncated moments. C involves the bivariate normal CDF and is integrated.
+
+    Parameters
+    ----------
+    threshold
+        A number > 0.
+    name
+        The printed name; None derives one.
+
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    KcalcError
+        Unless threshold is a positive number.
+
     """
     t = positive("hard_shrink", "threshold", threshold)
     return Activation(

@@ -32,9 +32,24 @@ _ALIASES: dict[str, str] = {}
 def register(activation: Activation, *aliases: str, source: str) -> Activation:
     """Add ``activation`` to the catalogue under its name and ``aliases`` (all lower case).
 
-    Returns it.
+    Parameters
+    ----------
+    activation
+        The :class:`kcalc.Activation` to register.
+    *aliases
+        Further names, in lower case.
+    source
+        Who introduced it, or its kernel.
 
-    ``source``: who introduced it, or its kernel.  Raises KcalcError for a name that is taken.
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    KcalcError
+        For a name that is taken.
+
     """
     text(source, "source")
     for name in (checked(activation).name, *aliases):
@@ -46,17 +61,35 @@ def register(activation: Activation, *aliases: str, source: str) -> Activation:
 
 
 def names() -> tuple[str, ...]:
-    """The registered names, sorted, without aliases."""
+    """The registered names, sorted, without aliases.
+
+    Returns
+    -------
+    tuple[str, ...]
+
+    """
     return tuple(sorted(_BY_NAME))
 
 
 def catalogue() -> tuple[CatalogueEntry, ...]:
-    """The entries, sorted by name: each with its activation, aliases and source."""
+    """The entries, sorted by name: each with its activation, aliases and source.
+
+    Returns
+    -------
+    tuple[CatalogueEntry, ...]
+
+    """
     return tuple(_BY_NAME[name] for name in names())
 
 
 def aliases() -> dict[str, str]:
-    """alias -> registered name."""
+    """The registered name of every alias.
+
+    Returns
+    -------
+    dict[str, str]
+
+    """
     return dict(_ALIASES)
 
 

@@ -91,7 +91,25 @@ class Erf(ClosedKernel):
 
 
 def scaled_erf(a: Any, name: str | None = None) -> Activation:
-    """erf(a x).  Raises KcalcError unless a is a positive number."""
+    """erf(a x).
+
+    Parameters
+    ----------
+    a
+        A number > 0.
+    name
+        The printed name; None derives one.
+
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    KcalcError
+        Unless a is a positive number.
+
+    """
     steepness = positive("scaled_erf", "a", a)
     title = named(name, "erf" if steepness == 1 else f"scaled_erf({label(steepness)})")
     bound = tails(1 / steepness, *_ODD)

@@ -98,11 +98,32 @@ class Gelu(ClosedKernel):
 
 
 def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
-    """scale * (x for x > 0, alpha (e^x - 1) for x < 0): elu and selu  [Klambauer et al. 2017].
+    """scale * (x for x > 0, alpha (e^x - 1) for x < 0): elu and selu.
 
-    Q by truncated moments.
+    Q is computed from truncated moments.
 
-    Raises KcalcError if alpha or scale is not a real number, and for scale = 0.
+    Parameters
+    ----------
+    name
+        The printed name.
+    alpha
+        The limit at minus infinity is ``-alpha scale``; a real number.
+    scale
+        A real number other than 0.
+
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    KcalcError
+        If alpha or scale is not a real number, and for scale = 0.
+
+    References
+    ----------
+    [Klambauer et al. 2017]
+
     """
     a, s = real(text(name, "an activation's name"), "alpha", alpha), real(name, "scale", scale)
     if s == 0:
@@ -116,7 +137,23 @@ def celu(alpha: Any = 1, name: str | None = None) -> Activation:
 
     The registered "celu" has alpha = 1, the default here as in PyTorch, JAX and ONNX: the same
     function as elu.
-    Raises KcalcError unless alpha is a positive number.
+
+    Parameters
+    ----------
+    alpha
+        The limit at minus infinity is ``-alpha``; a number > 0.
+    name
+        The printed name; None derives one.
+
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    KcalcError
+        Unless alpha is a positive number.
+
     """
     a = positive("celu", "alpha", alpha)
     return Activation(

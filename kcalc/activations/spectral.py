@@ -3,7 +3,7 @@
 Chebyshev panels resolve it to rounding and give its derivatives.
 
 The polynomial used on a panel is fitted on a window that overlaps the neighbours (but crosses no
-kink), because rounding errors grow like (N/h)^n in the n-th derivative in the middle of a window of
+kink). In the n-th derivative, rounding errors grow like (N/h)^n in the middle of a window of
 half-width h and like (N^2/h)^n at its ends. A point that no window resolves is an undeclared kink.
 """
 

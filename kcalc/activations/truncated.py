@@ -3,8 +3,8 @@
 E phi, E phi^2 and E phi' of every activation whose pieces are sums of x^n e^(rate x).
 
 These are all piecewise polynomials (hard_tanh, relu6, hard_swish, hard_shrink, ...), elu, selu,
-celu, and sums and products of such pieces by affine maps, sums and composition. For u = sqrt(q) z
-with density N(x; 0, q) on a piece from a to b, completing the square gives
+celu, and sums and products of such pieces by affine maps, sums and composition. Let u = sqrt(q) z
+have the density N(x; 0, q) on a piece from a to b. Completing the square gives:
 
     M_0 = e^(rate^2 q/2) P(a < u + rate q < b),
     M_n = rate q M_(n-1) + (n-1) q M_(n-2) - q [x^(n-1) e^(rate x) N(x; 0, q)]_a^b.

@@ -33,9 +33,20 @@ OPTIONS = ("image_shape", "weights", "dtype", "remat", "rolled", "trainable_norm
 class CoordinateCheck(Shown):
     """Root mean squares of every Affine's output by width, and the fitted powers of the width.
 
-    ``rms[node]`` has shape (widths, draws). ``slopes[node]`` is (power, standard error).
-    ``expected[node]`` is the power that the parameterization implies, None if a layer before it has
-    a nonzero one. The check covers only initialisation, not whether learning rates transfer.
+    The check covers only initialisation, not whether learning rates transfer.
+
+    Attributes
+    ----------
+    widths
+        The widths.
+    rms
+        {node: root mean squares, (widths, draws)}.
+    slopes
+        {node: (power, standard error)}.
+    expected
+        {node: the power that the parameterization implies}. It is None if a layer before the node
+        has a nonzero one.
+
     """
 
     widths: tuple[int, ...]
@@ -48,6 +59,20 @@ class CoordinateCheck(Shown):
         """Whether the measured power differs significantly from the expected one.
 
         The difference is significant above ``errors`` standard errors plus ``slack``.
+
+        Parameters
+        ----------
+        node
+            The label of a node.
+        errors
+            The number of standard errors.
+        slack
+            The deviation that finite width may cause.
+
+        Returns
+        -------
+        bool
+
         """
         if not is_key(node, self.expected):
             raise unknown("Affine node", node, map(str, self.expected))
@@ -106,12 +131,36 @@ def coordinate_check(
 ) -> CoordinateCheck:
     """Measure how coordinates grow with width at initialisation.
 
-    Parameters: ``network`` leaves the widths of hidden layers open. Its inputs have the channels of
-    the example ``x``, and its output nodes ``outputs`` channels, at every width. ``options`` are
-    passed to
-    :func:`kcalc.to_jax`. Raises: KcalcError for fewer than two widths or draws, networks without an
-    open width or with BatchNorm, and coordinates that are 0 or not finite (because of the data or
-    the weights).
+    Parameters
+    ----------
+    network
+        A network without widths in its hidden layers. At every width, its inputs have the channels
+        of ``x`` and its outputs ``outputs`` channels.
+    x
+        Example inputs, (batch, ..., channels).
+    outputs
+        The number of channels of every output node.
+    parameterization
+        "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``.
+    widths
+        The widths to measure, at least two.
+    draws
+        The number of random networks per width, at least two.
+    key
+        A JAX random key or an integer.
+    **options
+        Options of :func:`kcalc.to_jax`.
+
+    Returns
+    -------
+    CoordinateCheck
+
+    Raises
+    ------
+    KcalcError
+        For fewer than two widths or draws, networks without an open width or with BatchNorm, and
+        coordinates that are 0 or not finite (because of the data or the weights).
+
     """
     jax = imported("jax")
     require_network(network)

@@ -44,7 +44,16 @@ class Adjusted:
 
 @dataclass(frozen=True)
 class DataDependent(Shown):
-    """``params``, rescaled; ``report``, a row per Affine layer."""
+    """The result of an initialisation from data.
+
+    Attributes
+    ----------
+    params
+        The rescaled parameters.
+    report
+        A table with a row per Affine layer.
+
+    """
 
     params: Params
     report: tuple[Adjusted, ...]
@@ -59,7 +68,14 @@ class DataDependent(Shown):
         return [head, *(tuple(map(shown, astuple(row))) for row in self.report)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data, without the parameters."""
+        """Return the report as plain data, without the parameters.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {"converged": self.converged, "report": plain(self.report)}
 
     def __repr__(self) -> str:
@@ -82,9 +98,32 @@ def lsuv(
     The outputs of every Affine get variance 1 over channels, locations and examples.
 
     From first to last layer, ``W -> W / std(output)`` until ``|variance - 1| <= tolerance`` or
-    ``iterations`` are used up [Mishkin, Matas 2015]; one is enough if biases are 0. ``x`` is a
-    batch of inputs, (batch, ..., channels). Parameters keep their form (parameterization, rolled
-    blocks). Raises: KcalcError for layers whose output is constant or not finite, naming the node.
+    ``iterations`` are used up [Mishkin, Matas 2015]; one is enough if biases are 0.
+
+    Parameters
+    ----------
+    model
+        A :class:`kcalc.Model`, as :func:`kcalc.to_jax` returns it.
+    params
+        The parameters of the model, as ``model.init`` returns them.
+    x
+        A batch of inputs, (batch, ..., channels).
+    tolerance
+        The largest accepted error.
+    iterations
+        The largest number of steps per layer.
+    state
+        The state of BatchNorm layers, as ``model.init_state`` returns it.
+
+    Returns
+    -------
+    DataDependent
+
+    Raises
+    ------
+    KcalcError
+        For layers whose output is constant or not finite; the message names the node.
+
     """
 
     def adjust(
@@ -118,9 +157,32 @@ def wli(
     Every channel of every Affine gets mean 0 and variance 1 over locations and examples.
 
     From first to last layer, ``W_j -> W_j / std_j`` and ``b_j`` is shifted by the mean, per output
-    channel j [Kraehenbuehl et al. 2016]. ``x`` is a batch of inputs. Channels that are constant on
-    the batch do not change and are counted in the report. Raises: KcalcError for layers without a
-    bias, naming the node.
+    channel j [Kraehenbuehl et al. 2016].
+
+    Parameters
+    ----------
+    model
+        A :class:`kcalc.Model`, as :func:`kcalc.to_jax` returns it.
+    params
+        The parameters of the model, as ``model.init`` returns them.
+    x
+        A batch of inputs, (batch, ..., channels).
+    tolerance
+        The largest accepted error.
+    iterations
+        The largest number of steps per layer.
+    state
+        The state of BatchNorm layers, as ``model.init_state`` returns it.
+
+    Returns
+    -------
+    DataDependent
+
+    Raises
+    ------
+    KcalcError
+        For layers without a bias; the message names the node.
+
     """
     scales = {
         node: lowered.numbers[3]

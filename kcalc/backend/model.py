@@ -40,9 +40,19 @@ class Model(Shown):
 
     ``init`` and ``apply`` are pure, for jit, grad, vmap and shard_map.
 
-    Parameters are {entry: {"weight": ..., "bias": ...}}. There is an entry per node with weights,
-    and ``"first..last"``, with a leading axis, for the corresponding nodes of a repeated block.
-    Dense weights are (in, out), convolutions (rows, columns, in / groups, out) on NHWC images.
+    Parameters are {entry: {"weight": ..., "bias": ...}}. Every node with weights has an entry.
+    Corresponding nodes of a repeated block share one, ``"first..last"``, with a leading axis. Dense
+    weights are (in, out), convolutions (rows, columns, in / groups, out) on NHWC images.
+
+    Attributes
+    ----------
+    network
+        The network.
+    parameterization
+        "standard", "ntk", "mup" or a ``kcalc.backend.ABC``.
+    dtype
+        The dtype of the parameters.
+
     """
 
     network: Network
@@ -67,10 +77,24 @@ class Model(Shown):
     def init(self, key: Any, x: Any = None) -> Params:
         """Return initial parameters.
 
-        Parameters: ``key`` is ``jax.random.key(seed)`` or a whole number; ``x``, an example input
-        (or {input: array}), gives the channels of inputs that do not specify them. Data drawn from
-        the same key would equal the first weights, so split the key. Raises: KcalcError if extents
-        do not fit, naming the node.
+        Parameters
+        ----------
+        key
+            ``jax.random.key(seed)`` or an integer. If you draw data from the same key, split it
+            first, because the first weights would equal the data.
+        x
+            An example input or {input: array}. It determines the channels of inputs that do not
+            specify them.
+
+        Returns
+        -------
+        Params
+
+        Raises
+        ------
+        KcalcError
+            If extents do not fit; the message names the node.
+
         """
         import jax
 
@@ -86,6 +110,16 @@ class Model(Shown):
         """Return the state kept between steps: BatchNorm's running mean and variance.
 
         It is empty without BatchNorm.
+
+        Parameters
+        ----------
+        x
+            An example input, (..., channels) or {input: array}.
+
+        Returns
+        -------
+        Params
+
         """
         with self.precision():
             return self.plan(x).fresh_state(self._dtype)
@@ -108,10 +142,28 @@ class Model(Shown):
     ) -> Array | dict[Node, Array] | tuple[Array | dict[Node, Array], Params]:
         """Return the output, (..., channels), or {output: array} if there are several.
 
-        Parameters: ``x`` is an array (..., channels), images (..., height, width, channels), or
-        {input: array}; ``state`` is for networks with BatchNorm, and then the result is (output,
-        new state); ``train`` turns on dropout, with random numbers from ``key``, and batch
-        statistics. Raises: KcalcError for inputs or parameters that do not fit.
+        Parameters
+        ----------
+        params
+            The parameters of the model, as ``model.init`` returns them.
+        x
+            An array (..., channels), images (..., height, width, channels), or {input: array}.
+        state
+            The state of BatchNorm layers. The result is then (output, new state).
+        train
+            Whether to use dropout, with random numbers from ``key``, and batch statistics.
+        key
+            The random key of dropout.
+
+        Returns
+        -------
+        Array | dict[Node, Array] | tuple[Array | dict[Node, Array], Params]
+
+        Raises
+        ------
+        KcalcError
+            For inputs or parameters that do not fit.
+
         """
         states, new = self._run(params, x, state, train, key, keep=False)
         out = (
@@ -129,7 +181,26 @@ class Model(Shown):
         train: bool = False,
         key: Any = None,
     ) -> dict[Node, Array]:
-        """Return the feature maps of all nodes (inputs too), as :meth:`apply` computes them."""
+        """Return the feature maps of all nodes (inputs too), as :meth:`apply` computes them.
+
+        Parameters
+        ----------
+        params
+            The parameters of the model, as ``model.init`` returns them.
+        x
+            The input, as for :meth:`apply`.
+        state
+            The state of BatchNorm layers, as ``model.init_state`` returns it.
+        train
+            Whether dropout and batch statistics are on.
+        key
+            The random key of dropout.
+
+        Returns
+        -------
+        dict[Node, Array]
+
+        """
         return self._run(params, x, state, train, key, keep=True)[0]
 
     def _run(
@@ -225,7 +296,13 @@ class Model(Shown):
         return jnp.dtype(self.dtype)
 
     def precision(self) -> AbstractContextManager[object]:
-        """Return the context in which arrays of the model's dtype exist."""
+        """Return the context in which arrays of the model's dtype exist.
+
+        Returns
+        -------
+        AbstractContextManager[object]
+
+        """
         import jax
 
         return jax.enable_x64(True) if self.dtype == "float64" else nullcontext()
@@ -375,7 +452,17 @@ class Model(Shown):
     def unstack(self, params: Params, x: Any = None) -> dict[Node, dict[str, Array]]:
         """Return {node: {"weight": ..., "bias": ...}}, with repeated blocks unstacked.
 
-        Pass the ``x`` that :meth:`init` was given, if any.
+        Parameters
+        ----------
+        params
+            The parameters of the model, as ``model.init`` returns them.
+        x
+            The example input that :meth:`init` received, if any.
+
+        Returns
+        -------
+        dict[Node, dict[str, Array]]
+
         """
         plan = self._plan_for(params, x)
         self._check_params(plan, params)
@@ -385,6 +472,18 @@ class Model(Shown):
         """Return the parameters, from {node: {"weight": ..., "bias": ...}}.
 
         It is the inverse of :meth:`unstack`.
+
+        Parameters
+        ----------
+        own
+            {node: {"weight": ..., "bias": ...}}.
+        x
+            The example input that :meth:`init` received, if any.
+
+        Returns
+        -------
+        Params
+
         """
         with self.precision():
             plan = (
@@ -395,7 +494,27 @@ class Model(Shown):
             return plan.stacked(own)
 
     def node_params(self, params: Params, node: Node, x: Any = None) -> dict[str, Array]:
-        """Return the weights of one node. Raises: KcalcError for a node without any."""
+        """Return the weights of one node.
+
+        Parameters
+        ----------
+        params
+            The parameters of the model, as ``model.init`` returns them.
+        node
+            The label of a node.
+        x
+            The example input that :meth:`init` received, if any.
+
+        Returns
+        -------
+        dict[str, Array]
+
+        Raises
+        ------
+        KcalcError
+            For a node without any.
+
+        """
         own = self.unstack(params, x)
         if not is_key(node, own):
             self.network.layer(node)
@@ -436,7 +555,14 @@ class Model(Shown):
         return (*self.network.assumptions, *found)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return widths, laws of the weights and settings as plain data."""
+        """Return widths, laws of the weights and settings as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         laws = {str(node): law.name for node, law in self.laws.items()}
         own = {
             "parameterization": self.parameterization.name,
@@ -491,20 +617,43 @@ def to_jax(
 ) -> Model:
     """Return a network or shaping as functions ``init`` and ``apply`` on JAX arrays.
 
-    Parameters: ``features`` is the width of layers that do not specify one, or {node: width}, with
-    None for all other nodes. ``image_shape`` is the (height, width) of inputs that do not specify
-    it. ``parameterization`` is "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``. ``weights``
-    is the law of initial weights, or {node: law} with None for all others: "delta_orthogonal"
-    (which is "orthogonal" in dense layers), "delta_gaussian", "orthogonal", "gaussian",
-    "geometric", ... (``kcalc.backend.LAWS``). ``remat`` keeps only the inputs of a repeated block
-    and recomputes the rest for gradients. ``rolled=False`` unrolls repeated blocks.
-    ``trainable_norms`` gives normalisation layers a trainable gain and offset.
-
     Isomorphic consecutive blocks run as one scan with stacked parameters, so deeper networks do not
-    take longer to compile; initial weights and outputs are those of the unrolled network. Raises:
-    KcalcError for symbols, unknown names, nodes or laws, extents that do not fit, layers that
-    arrays cannot run, and networks whose positions differ from those of the model that they were
-    read from.
+    take longer to compile; initial weights and outputs are those of the unrolled network.
+
+    Parameters
+    ----------
+    network
+        A :class:`kcalc.Network` or a shaping.
+    features
+        The width of layers that do not specify one, or {node: width}, with None for all other
+        nodes.
+    image_shape
+        The (height, width) of inputs that do not specify it.
+    parameterization
+        "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``.
+    weights
+        The law of initial weights, or {node: law} with None for all others: "delta_orthogonal"
+        (which is "orthogonal" in dense layers), "delta_gaussian", "orthogonal", "gaussian",
+        "geometric", ... (``kcalc.backend.LAWS``).
+    dtype
+        "float32" or "float64".
+    remat
+        Whether to keep only the inputs of a repeated block and recompute the rest for gradients.
+    rolled
+        Whether repeated blocks run as one scan.
+    trainable_norms
+        Whether normalisation layers have a trainable gain and offset.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    KcalcError
+        For symbols, unknown names, nodes or laws, extents that do not fit, layers that arrays
+        cannot run, and networks whose positions differ from those of the model that they were read
+        from.
 
     Examples
     --------

@@ -25,11 +25,17 @@ Node = Hashable
 class OutputScale(Shown):
     """A model with a fixed multiplier after every output, and its parameters.
 
-    ``model``: the model with the multipliers; ``params``: its parameters (the weights do not
-    change).
+    Attributes
+    ----------
+    model
+        The model with the multipliers.
+    params
+        Its parameters (the weights do not change).
+    factors
+        {output: multiplier}.
+    before
+        {output: standard deviation on the batch without it}.
 
-    ``factors``: {output: multiplier}; ``before``: {output: standard deviation on the batch without
-    it}.
     """
 
     model: Model
@@ -44,7 +50,14 @@ class OutputScale(Shown):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the factors and the standard deviations without them, as plain data."""
+        """Return the factors and the standard deviations without them, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {"factors": plain(self.factors), "before": plain(self.before)}
 
     def __repr__(self) -> str:
@@ -57,12 +70,29 @@ def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> Out
 
     The standard deviation is over examples and channels. Afterwards the factor is fixed.
 
-    The standard deviation is about the mean over the batch;
-    ``kc.shape(net, method="geometric", output_std=...)`` finds the factor without data, from
-    E[y^2]. ``x``: (batch, ..., channels) or {input: array}.
-    Returns: an :class:`OutputScale`.
-    Raises: KcalcError for bad ``std``, networks with BatchNorm, and outputs that are constant or
-    not finite.
+    The standard deviation is about the mean over the batch; ``kc.shape(net, method="geometric",
+    output_std=...)`` finds the factor without data, from E[y^2].
+
+    Parameters
+    ----------
+    model
+        A :class:`kcalc.Model`, as :func:`kcalc.to_jax` returns it.
+    params
+        The parameters of the model, as ``model.init`` returns them.
+    x
+        A batch of inputs, (batch, ..., channels) or {input: array}.
+    std
+        The standard deviation to reach, > 0.
+
+    Returns
+    -------
+    OutputScale
+
+    Raises
+    ------
+    KcalcError
+        For bad ``std``, networks with BatchNorm, and outputs that are constant or not finite.
+
     """
     as_model(model)
     std = positive_number(std, "std")

@@ -46,13 +46,31 @@ def normalise_locations(
 
     It makes all q values 1.
 
-    Parameters: ``x`` has shape (batch..., locations..., k); the first ``batch_axes`` axes count
-    examples. ``extra`` determines the new channel, which preserves lengths. "mean_norm": s^2 = the
-    mean of |x_j|^2/k over the locations of the example, which preserves relative lengths (with only
-    one location that is nothing: use "constant"). "constant": s = ``value`` > 0, from which x can
-    be recovered. "none": no new channel, ``sqrt(k) x_i / |x_i|``. Returns: an array of k+1 channels
-    (k for "none"), NumPy float64 (float32 for float32) or JAX, like ``x``. Raises: KcalcError for
-    unknown variants, and for zero vectors (NumPy) without a direction; JAX gives nan there.
+    Parameters
+    ----------
+    x
+        An array of shape (batch..., locations..., k).
+    extra
+        The new channel. "mean_norm": s^2 is the mean of |x_j|^2/k over the locations of the
+        example, which preserves relative lengths; for a single location use "constant". "constant":
+        s = ``value`` > 0, from which x can be recovered. "none": no new channel, ``sqrt(k) x_i /
+        |x_i|``.
+    value
+        The value of the new channel for ``extra="constant"``, > 0.
+    batch_axes
+        The number of leading axes that count examples.
+
+    Returns
+    -------
+    JaxArray | np.ndarray
+        An array of k+1 channels (k for "none"), NumPy float64 (float32 for float32) or JAX, like
+        ``x``.
+
+    Raises
+    ------
+    KcalcError
+        For unknown variants, and for zero vectors (NumPy) without a direction; JAX gives nan there.
+
     """
     choice(extra, "variant of per-location normalisation", VARIANTS)
     batch_axes, value = whole(batch_axes, "batch_axes", 0), positive_number(value, "value")

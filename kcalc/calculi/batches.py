@@ -55,14 +55,30 @@ def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
 
     Take a batch of n examples with the same q value and pairwise cosine b. As n grows, the mean of
     a channel has mean square ``b q``, and its variance is ``(1 - b) q``. So BatchNorm maps ``c ->
-    (c - b) / (1
-    - b)`` and q to 1, and two examples of the batch have c = 0 after it. Kernel maps note this as
-      heuristic: pairs of examples differ in their cosine, and after an activation channels differ
-      in their variance. [De and Smith 2020; Yang et al. 2019]
+    (c - b) / (1 - b)`` and q to 1, and two examples of the batch have c = 0 after it. Kernel maps
+    note this as heuristic: pairs of examples differ in their cosine, and after an activation
+    channels differ in their variance. [De and Smith 2020; Yang et al. 2019]
 
-    Parameters: 0 <= c < 1, q > 0. Returns: a network; other layers are unchanged. Raises:
-    KcalcError for bad numbers, if the kernel calculus does not apply, and if all examples have the
-    same direction before a BatchNorm.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    c
+        The pairwise cosine of the inputs, in [0, 1).
+    q
+        The mean square of the inputs, > 0.
+
+    Returns
+    -------
+    Network
+        A network; other layers are unchanged.
+
+    Raises
+    ------
+    KcalcError
+        For bad numbers, if the kernel calculus does not apply, and if all examples have the same
+        direction before a BatchNorm.
+
     """
     require_network(network)
     between, size = one_number(c, "c"), one_q(q)

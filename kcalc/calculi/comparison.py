@@ -42,7 +42,7 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class MapComparison(Shown):
-    """Networks compared for inputs with c value ``c`` and q value ``q``; see :func:`compare`."""
+    """Networks compared for inputs with the values ``c`` and ``q``; see :func:`kcalc.compare`."""
 
     rows: tuple[Compared, ...]
     c: float
@@ -67,7 +67,20 @@ class MapComparison(Shown):
         return [", ".join(getattr(row, part) for part in fields) for row in self.rows]
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the C maps, a line per pair; options as in :func:`kcalc.plotting.c_maps`."""
+        """Draw the C maps, a line per pair; options as in :func:`kcalc.plotting.c_maps`.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        **options
+            Further options of the plot.
+
+        Returns
+        -------
+        Axes
+
+        """
         return DRAWINGS["MapComparison"](
             [row.c_map for row in self.rows],
             ax=ax,
@@ -92,7 +105,14 @@ class MapComparison(Shown):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the maps, as plain data; infinite values become None."""
+        """Everything except the maps, as plain data; infinite values become None.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "c": self.c,
             "q": self.q,
@@ -116,10 +136,26 @@ def compare(
 ) -> MapComparison:
     """Compare Q and C maps of networks, each with every activation.
 
-    Parameters: ``networks``, one, several or {label: network}, each with one output;
-    ``activations``, one, several (a list) or {label: activation}, which replace those of the
-    networks (None: no replacement); ``c`` and ``q``, the c and q value of the inputs. Returns: a
-    :class:`MapComparison`. Raises: KcalcError for other arguments, and as a C map does.
+    Parameters
+    ----------
+    networks
+        One, several or {label: network}, each with one output.
+    activations
+        One, several (a list) or {label: activation}, which replace those of the networks (None: no
+        replacement).
+    c, q
+        The c and q value of the inputs.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+
+    Returns
+    -------
+    MapComparison
+
+    Raises
+    ------
+    KcalcError
+        For other arguments, and as a C map does.
 
     Examples
     --------

@@ -83,15 +83,37 @@ def c_map(
 
     Its arguments are the c and q values of the inputs.
 
-    ``assume_independent=True`` continues if a hypothesis of the kernel calculus fails, and
-    ``.assumptions`` records it. ``spatial="exact"``, with the ``image_shape`` (height, width):
-    dense convolutions and mean pooling over the locations of actual images, ``C(X, Y=None)``, a
-    :class:`kcalc.calculi.spatial.SpatialKernelMap`; ``weights`` as in :func:`kcalc.ntk`.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    assume_independent
+        Whether to continue if a hypothesis of the kernel calculus fails; ``.assumptions`` then
+        records it.
+    spatial
+        "exact", with the ``image_shape``, for dense convolutions and mean pooling over the
+        locations of actual images: ``C(X, Y=None)``, a
+        :class:`kcalc.calculi.spatial.SpatialKernelMap`.
+    image_shape
+        (height, width) of the images.
+    weights
+        As in :func:`kcalc.ntk`.
+    tokens
+        The number of tokens of an input, for networks with attention.
+    token_cosine
+        The cosine of any two of them, 0 by default. c is the cosine of two inputs at the same
+        position; at different positions it is ``c token_cosine``.
 
-    ``tokens``: the number of tokens of an input, for networks with attention; ``token_cosine``: the
-    cosine of any two of them, 0 by default. c is the cosine of two inputs at the same position; at
-    different positions it is ``c token_cosine``. Raises: FreshnessError or NoRule naming the node
-    if the calculus does not apply.
+    Returns
+    -------
+    NetworkCMap | SpatialKernelMap
+
+    Raises
+    ------
+    FreshnessError
+        If the calculus does not apply; the message names the node.
+    NoRule
+        If a layer has no rule; the message names the node.
 
     Examples
     --------
@@ -120,6 +142,21 @@ def q_map(
 ) -> NetworkQMap:
     """The global Q map of a network, ``Q(q)`` in the q values of its inputs; see :func:`c_map`.
 
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+    tokens
+        The number of tokens of an input, for networks with attention.
+    token_cosine
+        The cosine of any two tokens of the input.
+
+    Returns
+    -------
+    NetworkQMap
+
     Examples
     --------
     >>> import kcalc as kc
@@ -143,6 +180,23 @@ def q_values(
     token_cosine: float | None = None,
 ) -> dict[Node, float]:
     """The q value of every node for uniform input q (a number, or {input: number}), as floats.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    q
+        The mean square of the inputs, > 0.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+    tokens
+        The number of tokens of an input, for networks with attention.
+    token_cosine
+        The cosine of any two tokens of the input.
+
+    Returns
+    -------
+    dict[Node, float]
 
     Examples
     --------
@@ -185,7 +239,15 @@ def end_values(network: Network, assume_independent: bool = False) -> tuple[floa
 class NodeValue(NamedTuple):
     """The q values and the c value of the feature maps of two inputs at one node.
 
-    ``q1`` and ``q2`` are the q values of the two feature maps, ``c`` is their c value.
+    Attributes
+    ----------
+    q1
+        The q value of the first feature map.
+    q2
+        The q value of the second feature map.
+    c
+        Their c value.
+
     """
 
     q1: float | Array
@@ -196,7 +258,11 @@ class NodeValue(NamedTuple):
 class NodeValues(dict[Node, Value], Shown, Generic[Value]):
     """{node: its values}, in the order of the network.
 
-    ``assumptions``: the assumptions behind the values.
+    Attributes
+    ----------
+    assumptions
+        The assumptions of the values.
+
     """
 
     assumptions: tuple[Assumption, ...] = ()
@@ -221,7 +287,14 @@ class NodeValues(dict[Node, Value], Shown, Generic[Value]):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return plain(
             {
                 "nodes": {node: value._asdict() for node, value in self.items()},
@@ -284,17 +357,43 @@ def node_values(
 
     The depth trace of a network.
 
-    ``c`` (default 0) and ``q`` (default 1; ``q1`` and ``q2`` if the two inputs differ) are numbers,
-    arrays, or {input: value}. ``tokens``, ``token_cosine``: the tokens of an input, as in
-    :func:`c_map`. Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal
-    positions distinguishes tokens: it is then sampled as specified by ``sampling``, a
-    :class:`kcalc.Sampling`. Attention is also sampled if ``sampling`` is given, and for explicit
-    tokens: ``tokens`` may be a covariance (T, T), token ids (T,) or (N, T), or inputs (N, T,
-    features).
+    Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal positions
+    distinguishes tokens. It is then sampled as specified by ``sampling``. Attention is also sampled
+    for explicit tokens, and if ``sampling`` is given.
 
-    Returns: {node: NodeValue}; over tokens {node: TokenValue}; if attention is sampled, a
-    :class:`SampledValues`.
-    Raises: KcalcError as a C map does.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    c
+        The cosine of the two inputs, 0 by default: a number, an array or {input: value}.
+    q1
+        The q value of the first input, > 0.
+    q2
+        The q value of the second input, > 0; None means ``q1``.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+    q
+        The q value of both inputs, 1 by default: a number, an array or {input: value}.
+    tokens
+        The number of tokens of an input, as in :func:`c_map`; or an array: a covariance (T, T),
+        token ids (T,) or (N, T), or inputs (N, T, features).
+    token_cosine
+        The cosine of any two tokens of an input, 0 by default.
+    sampling
+        How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
+        exists.
+
+    Returns
+    -------
+    NodeValues[NodeValue] | NodeValues[TokenValue] | SampledValues
+        {node: NodeValue}; over tokens {node: TokenValue}; if attention is sampled, a
+        :class:`SampledValues`.
+
+    Raises
+    ------
+    KcalcError
+        As a C map does.
 
     Examples
     --------

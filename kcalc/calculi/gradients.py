@@ -52,19 +52,31 @@ COPIES = "resizing is the identity: gradients of the copies of a position are no
 class Gradients(Shown, Approximable):
     """E|d out_k / d node|^2 at infinite width, for inputs of the given q.
 
-    ``k`` is one channel of ``output``. ``nodes``: {node: value}, the squared norm summed over the
-    node's channels; ``weights``: {node with parameters: E|d out_k / d parameters|^2} in the NTK
-    parameterisation, whose sum is the tangent kernel at c = 1. Nodes with parameters are Affine
-    layers, embeddings and learned positions; the latter two count as Affine layers on one-hot
-    vectors. ``chi``: {activation: E phi'(z)^2} with its pre-activation z. An activation and the
-    Affine that reads it together multiply the mean squared gradient by sigma_w^2 chi.
+    ``k`` is one channel of ``output``.
 
     Over T tokens ``out_k`` is a channel of one token and ``nodes`` and ``weights`` sum over all
-    tokens of a node. ``mean`` is the squared norm of the sum over tokens of the gradients at a
-    node: a gradient that is the same for all tokens. ``difference`` is
-    ``(T nodes - mean) / (T - 1)``: a gradient whose sum over tokens is 0. Both are None for
-    networks without tokens. Activations mix the two: a gradient of the outputs that is the same for
-    all tokens has a difference at earlier nodes.
+    tokens of a node.
+
+    Nodes with parameters are Affine layers, embeddings and learned positions; the latter two count
+    as Affine layers on one-hot vectors. An activation and the Affine that reads it together
+    multiply the mean squared gradient by sigma_w^2 chi. Activations mix the two modes over tokens:
+    a gradient of the outputs that is the same for all tokens has a difference at earlier nodes.
+
+    Attributes
+    ----------
+    nodes
+        {node: value}, the squared norm summed over the node's channels.
+    weights
+        {node with parameters: E|d out_k / d parameters|^2} in the NTK parameterisation, whose sum
+        is the tangent kernel at c = 1.
+    chi
+        {activation: E phi'(z)^2} with its pre-activation z.
+    mean
+        The squared norm of the sum over tokens of the gradients at a node: a gradient that is the
+        same for all tokens; None without tokens.
+    difference
+        ``(T nodes - mean) / (T - 1)``: a gradient whose sum over tokens is 0; None without tokens.
+
     """
 
     output: Node
@@ -82,11 +94,31 @@ class Gradients(Shown, Approximable):
         return max(values) / min(values) if values else float("nan")
 
     def plot(self, ax: Axes | None = None, **line: Any) -> Axes:
-        """Draw the values over the network's nodes in order, on a logarithmic scale."""
+        """Draw the values over the network's nodes in order, on a logarithmic scale.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        **line
+            Further options of the line, passed to matplotlib.
+
+        Returns
+        -------
+        Axes
+
+        """
         return DRAWINGS["Gradients"](self, ax=ax, **line)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "output": str(self.output),
             **{name: {str(k): v for k, v in table.items()} for name, table in self._tables.items()},
@@ -143,21 +175,48 @@ def gradients(
 ) -> Gradients:
     """Mean squared gradients at every node of a network, at initialisation and infinite width.
 
-    ``q``: the mean square of the inputs, a number or {input: number}; ``output``: the output,
-    required if there are several. Gradients through BatchNorm need a large batch,
-    ``kc.large_batch(net)``: at nodes, they are the gradients of one example's output with respect
-    to its own features; at weights, through all examples of the batch. If branches share weights or
-    activations are fused, only Affine layers and inputs are reported. ``tokens``, ``token_cosine``:
-    the tokens of an input, for networks with attention, as in :func:`kcalc.c_map`. ``tokens`` may
-    also be an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (T,) or (N,
-    T), or inputs (N, T, features). Attention is sampled for such tokens, for attention that
-    distinguishes tokens (causal masks, rotary embeddings, ALiBi, sinusoidal positions), and if
-    ``sampling`` is given, a
-    :class:`kcalc.Sampling`, attention is sampled.
+    Gradients through BatchNorm need a large batch, ``kc.large_batch(net)``. At nodes they are the
+    gradients of one example's output with respect to its own features, at weights those through all
+    examples of the batch. If branches share weights or activations are fused, only Affine layers
+    and inputs are reported.
 
-    Returns: a :class:`Gradients`, or a :class:`SampledGradients` if attention is sampled. Raises:
-    KcalcError for bad q, an unknown output, activations that jump, and if the kernel calculus does
-    not apply. [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
+    Attention is sampled for an array of tokens, for attention that distinguishes tokens (causal
+    masks, rotary embeddings, ALiBi, sinusoidal positions), and if ``sampling`` is given.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    q
+        The mean square of the inputs, a number or {input: number}.
+    output
+        The output, required if there are several.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+    tokens
+        The number of tokens of an input, for networks with attention, as in :func:`kcalc.c_map`; or
+        an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (T,) or (N, T), or
+        inputs (N, T, features).
+    token_cosine
+        The cosine of any two tokens of an input, 0 by default.
+    sampling
+        How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
+        exists.
+
+    Returns
+    -------
+    Gradients
+        A :class:`Gradients`, or a :class:`SampledGradients` if attention is sampled.
+
+    Raises
+    ------
+    KcalcError
+        For bad q, an unknown output, activations that jump, and if the kernel calculus does not
+        apply.
+
+    References
+    ----------
+    [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
 
     Examples
     --------

@@ -61,9 +61,27 @@ def learnable_kernel(
 
     The function depends on the data, sigma_w, sigma_b and activation constants.
 
-    Arguments as for :func:`kcalc.ntk`. Returns: a :class:`LearnableKernel`. Raises: KcalcError for
-    several inputs or outputs, symbols, activations that jump, and if the tangent calculus does not
-    apply.
+    Arguments as for :func:`kcalc.ntk`.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    parameterization
+        "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``.
+    features
+        The width of layers that do not specify one, or {node: width}.
+
+    Returns
+    -------
+    LearnableKernel
+
+    Raises
+    ------
+    KcalcError
+        For several inputs or outputs, symbols, activations that jump, and if the tangent calculus
+        does not apply.
+
     """
     K = ntk(network, parameterization, features)
     return LearnableKernel(network.written_out(), K.reading.fan_in)
@@ -94,7 +112,16 @@ class LearnableKernel(Shown):
     def init(self, shared: bool = False) -> dict[str, Any]:
         """The numbers of the network as ``params``.
 
-        ``shared``: one sigma_w and one sigma_b for all Affine layers, those of the last layer.
+        Parameters
+        ----------
+        shared
+            Whether to return one sigma_w and one sigma_b for all Affine layers, those of the last
+            layer.
+
+        Returns
+        -------
+        dict[str, Any]
+
         """
         layer = self.network.layer
         own = {
@@ -186,8 +213,28 @@ class LearnableKernel(Shown):
 
         Differentiable in params, X and noise.
 
-        The result is nan if K + noise I is not positive definite (a gradient step may not raise);
-        ``noise`` is the variance added to the diagonal.
+        The result is nan if K + noise I is not positive definite (a gradient step may not raise an
+        error).
+
+        Parameters
+        ----------
+        params
+            The numbers of the network, as :meth:`init` returns them.
+        X
+            The rows of data, (n, features).
+        y
+            The targets, (n,) or (n, outputs).
+        noise
+            The variance added to the diagonal.
+        kind
+            "ntk" or "nngp".
+        uniform
+            Whether all rows have the same q value; None finds out.
+
+        Returns
+        -------
+        Array
+
         """
         choice(kind, "kind of kernel", KINDS[:2])
         y = y if is_jax(y) else real_array(y, "y")
@@ -317,7 +364,14 @@ class LearnableKernel(Shown):
         return ntk(self.network).assumptions
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers of the network and the assumptions, as plain data."""
+        """The numbers of the network and the assumptions, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {"parameters": plain(self.init()), "assumptions": plain(self.assumptions)}
 
     def _rows(self) -> list[tuple[str, ...]]:

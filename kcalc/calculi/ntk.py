@@ -121,31 +121,59 @@ def ntk(
 
     ``K(c)``, ``K.nngp(c)``, ``K.layers[node](c)``.
 
-    ``parameterization``: "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is
-    differentiated in W and b, or "standard", in the weights themselves; that kernel grows with
-    width. ``features``: the width of layers without one, for "standard".
-
-    ``spatial``: "delta", the kernel at one location, as for Delta-initialised convolutions; or
-    "exact", dense convolutions and mean pooling over the locations of actual images: ``K.matrix(X,
-    Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``: (height,
-    width), for "exact". ``weights``: "dense" or "delta", the law of convolutions, for "exact".
-    ``tokens``, ``token_cosine``: the tokens of an input, for networks with attention, as in
-    :func:`kcalc.c_map`; the kernel is between one token of each input. ``tokens`` may also be an
-    array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N, T), or inputs (N, T,
-    features). The kernels are then arrays between all tokens of all sequences, also for causal
-    masks; softmax attention is sampled as specified by ``sampling``.
-
     ``K(c)`` and ``K.nngp(c)`` are kernels of one output channel, not divided by q values: at c = 1
     ``K.nngp`` is its mean square. Inputs have cosine c, and q = 1 unless ``q1``, ``q2`` are given;
     the last Affine is included. Embeddings and learned positions count as Affine layers without
     bias that read one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
 
-    Returns: a :class:`TangentKernel`, for "exact" a
-    :class:`kcalc.calculi.spatial.SpatialTangentKernel`, for an array of tokens a
-    :class:`kcalc.calculi.attention.kernels.TokenKernels`.
-    Raises: KcalcError for a network without Affine layers or trained weights, a readout tied to an
-    embedding, activations that jump, unknown gradients, an unknown parameterisation or missing
-    widths; FreshnessError or NoRule naming the node if the kernel calculus does not apply.
+    With tokens, the kernel is between one token of each input. With an array of tokens, the kernels
+    are arrays between all tokens of all sequences, also for causal masks. Softmax attention is then
+    sampled as specified by ``sampling``.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    parameterization
+        "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is differentiated in W and b, or
+        "standard", in the weights themselves; that kernel grows with width.
+    features
+        The width of layers without one, for "standard".
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+    spatial
+        "delta", the kernel at one location, as for Delta-initialised convolutions; or "exact", for
+        dense convolutions and mean pooling over the locations of actual images. ``K.matrix(X,
+        Y=None)`` and ``K.nngp.matrix(X, Y=None)`` then read arrays of images.
+    image_shape
+        (height, width), for "exact".
+    weights
+        "dense" or "delta", the law of convolutions, for "exact".
+    tokens
+        The number of tokens of an input, for networks with attention, as in :func:`kcalc.c_map`; or
+        an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N, T), or inputs
+        (N, T, features).
+    token_cosine
+        The cosine of any two tokens of an input, 0 by default.
+    sampling
+        How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
+        exists.
+
+    Returns
+    -------
+    TangentKernel | SpatialTangentKernel | TokenKernels
+        A :class:`TangentKernel`, for "exact" a :class:`kcalc.calculi.spatial.SpatialTangentKernel`,
+        for an array of tokens a :class:`kcalc.calculi.attention.kernels.TokenKernels`.
+
+    Raises
+    ------
+    KcalcError
+        For a network without Affine layers or trained weights, a readout tied to an embedding,
+        activations that jump, unknown gradients, an unknown parameterisation or missing widths.
+    FreshnessError
+        If the kernel calculus does not apply; the message names the node.
+    NoRule
+        If a layer has no rule; the message names the node.
 
     Examples
     --------
@@ -163,9 +191,9 @@ def ntk(
         )
     if not any(getattr(network.layer(n), "trained", True) for n in parameter_nodes(network)):
         raise KcalcError(
-            "no weights of the network are trained (all are frozen, as requires_grad=False says), "
-            "so its tangent kernel is 0; set trained=True where weights are trained, or use "
-            "kc.c_map and kc.gradients, which do not need trained weights"
+            "no weights of the network are trained (all have requires_grad=False), so its tangent "
+            "kernel is 0. Set trained=True for layers that you train, or use kc.c_map and "
+            "kc.gradients, which do not need trained weights"
         )
     if not truth(assume_independent, "assume_independent"):
         refuse_tied(network)
@@ -384,7 +412,24 @@ class KernelFunction(OfReading, Formula):
     def at_angle(
         self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None
     ) -> float | Array:
-        """The kernel at angles theta = arccos c in [0, pi]; small angles keep their digits."""
+        """The kernel at angles theta = arccos c in [0, pi]; small angles keep their digits.
+
+        Parameters
+        ----------
+        theta
+            The angle between the two inputs, in [0, pi].
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        float | Array
+
+        """
         return self._evaluate(
             gaps_at_angle(self.network.inputs, theta),
             *q_pair(q1, q2, q),
@@ -446,7 +491,7 @@ class KernelFunction(OfReading, Formula):
 
         It is an (N, M) array, exact for equal rows.
 
-        The kernel depends on the angles between rows and their q values |x|^2/d.  If all q values
+        The kernel depends on the angles between rows and their q values |x|^2/d. If all q values
         agree, or the network is positively homogeneous, it is a function of the angle, tabulated
         once (see :meth:`table`); for |c| > 0.992 the angle is computed from the difference (or sum)
         of the rows. If norms differ, pairs are followed through the layers by tables of the
@@ -457,25 +502,50 @@ class KernelFunction(OfReading, Formula):
         per pair and layer. NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask;
         float32 gives float32, computed in double precision.
 
-        kind: "ntk", "nngp", or "both" as for :meth:`matrices`; by default the kind of this kernel.
-        method: "auto"; "angle" to insist on the function of the angle; "pairs" for the general
-        recursion in (c, q1, q2), exact and slow. q: assume this q value for all rows, so only
-        angles count. out: a path (``.npy``; a record next to it lets an interrupted run continue)
-        or an array to fill;
-            two of them for both kernels.
-        memory: bytes of work space besides X and the result (512 MiB).
-        block_rows: the number of rows computed at once, instead of memory.
-        progress: True for a progress bar, False for none; by default one appears after 2 seconds
-            on a terminal and in a notebook.
-        backend: "numpy" or "jax", for NumPy data.
-        mesh: a :class:`jax.sharding.Mesh` over whose devices rows are distributed.
-
         A zero row has no angle; its kernels depend on the other row's norm. They are 0 if only the
         input feeds the network; otherwise biases and activations with phi(0) != 0 contribute. A
         norm of a zero feature map returns 0, as in frameworks.
 
-        Raises: KcalcError for zero rows if ``q`` is given, nan, wrong shapes, several inputs or
-        outputs, files of another run, or unknown options.
+        Parameters
+        ----------
+        X
+            The rows of data, (n, features).
+        Y
+            The second set of inputs; None means ``X``.
+        kind
+            "ntk", "nngp", or "both" as for :meth:`matrices`; by default the kind of this kernel.
+        method
+            "auto"; "angle" to insist on the function of the angle; "pairs" for the general
+            recursion in (c, q1, q2), exact and slow.
+        q
+            The q value assumed for all rows, so only angles count. None computes it.
+        dtype
+            The dtype of the result.
+        out
+            A path (``.npy``; a record next to it lets an interrupted run continue) or an array to
+            fill; two of them for both kernels.
+        block_rows
+            The number of rows computed at once, instead of memory.
+        memory
+            The bytes of work space besides X and the result, 512 MiB by default.
+        progress
+            True shows a progress bar, False none. By default one appears after 2 seconds on a
+            terminal and in a notebook.
+        backend
+            "numpy" or "jax", for NumPy data.
+        mesh
+            A :class:`jax.sharding.Mesh` over whose devices rows are distributed.
+
+        Returns
+        -------
+        JaxArray | Array | Matrices
+
+        Raises
+        ------
+        KcalcError
+            For zero rows if ``q`` is given, nan, wrong shapes, several inputs or outputs, files of
+            another run, or unknown options.
+
         """
         work = (dtype, out, block_rows, memory, progress, backend, mesh)
         return self._on_rows.matrix(X, Y, kind, method, q, work)
@@ -485,7 +555,30 @@ class KernelFunction(OfReading, Formula):
     ) -> str:
         """How :meth:`matrix` computes the entries for NumPy data, with the error bound of tables.
 
-        Arguments as for :meth:`matrix`. Raises: KcalcError as there.
+        Arguments as for :meth:`matrix`.
+
+        Parameters
+        ----------
+        X
+            The rows of data, (n, features).
+        Y
+            The second set of inputs, (m, features); None means ``X``.
+        method
+            As for :meth:`matrix`.
+        q
+            The mean square of the inputs, > 0.
+        **_
+            Ignored.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        KcalcError
+            As :meth:`matrix` does.
+
         """
         return self._on_rows.matrix_method(X, Y, method, q)
 
@@ -493,6 +586,20 @@ class KernelFunction(OfReading, Formula):
         """NNGP and NTK of the same data from one pass, as ``.nngp`` and ``.ntk``.
 
         Arguments as for :meth:`matrix`.
+
+        Parameters
+        ----------
+        X
+            The rows of data, (n, features).
+        Y
+            The second set of inputs, (m, features); None means ``X``.
+        **options
+            The options of :meth:`matrix`.
+
+        Returns
+        -------
+        Matrices
+
         """
         return self.matrix(X, Y, kind="both", **options)
 
@@ -500,6 +607,16 @@ class KernelFunction(OfReading, Formula):
         """The table after :meth:`matrix` for inputs of one q value.
 
         It has an ``error_bound``; evaluate it with ``at_gap(1 - c)``.
+
+        Parameters
+        ----------
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        AngleTable
+
         """
         return self._on_rows.table(q)
 
@@ -507,6 +624,18 @@ class KernelFunction(OfReading, Formula):
         """lambda_max / lambda_min of the kernel matrix of the rows of X.
 
         It is infinite if lambda_min is below the rounding error. Options are as for :meth:`matrix`.
+
+        Parameters
+        ----------
+        X
+            The rows of data, (n, features).
+        **options
+            The options of :meth:`matrix`.
+
+        Returns
+        -------
+        float
+
         """
         if options.get("kind") == "both":
             raise KcalcError(
@@ -521,7 +650,25 @@ class KernelFunction(OfReading, Formula):
         """The kernel as a named composition at q values, numbers or SymPy expressions.
 
         ``c_k`` are cosines, ``t_k`` tangent kernels over sqrt(q1 q2).
-        Raises: KcalcError as for a C map's ``symbolic``.
+
+        Parameters
+        ----------
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        Composition | dict[Node, Composition]
+
+        Raises
+        ------
+        KcalcError
+            As for a C map's ``symbolic``.
+
         """
         reading = self.reading
         reading.require_closed()
@@ -535,10 +682,31 @@ class KernelFunction(OfReading, Formula):
     ) -> Enclosure:
         """A certified enclosure of the kernel at single numbers (or {input: number}).
 
-        ``digits``: the number of decimal digits. The enclosure is proven, not estimated.
+        The enclosure is proven, not estimated.
 
-        Returns: a :class:`kcalc.fields.balls.Enclosure`, {output: enclosure} for several outputs.
-        Raises: KcalcError as for a C map's ``ball``.
+        Parameters
+        ----------
+        c
+            The cosine of the two inputs, in [-1, 1].
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        digits
+            The number of decimal digits.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        Enclosure
+            A :class:`kcalc.fields.balls.Enclosure`, {output: enclosure} for several outputs.
+
+        Raises
+        ------
+        KcalcError
+            As for a C map's ``ball``.
+
         """
         from ..fields.balls import Enclosure, ball_field
 
@@ -576,12 +744,43 @@ class KernelFunction(OfReading, Formula):
     def plot(
         self, ax: Axes | None = None, q1: Any = None, q2: Any = None, *, q: Any = None, **line: Any
     ) -> Axes:
-        """Draw the kernel over c in [-1, 1]; see :func:`kcalc.plotting.kernels.kernel_curves`."""
+        """Draw the kernel over c in [-1, 1].
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        q
+            The mean square of the inputs, > 0.
+        **line
+            Further options of the line, passed to matplotlib.
+
+        Returns
+        -------
+        Axes
+
+        """
         label = f"{self.name}, {self.network.name}" if self.network.name else self.name
         return DRAWINGS["KernelFunction"]({label: self}, ax=ax, q1=q1, q2=q2, q=q, **line)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Name, sampled values at q = 1 and assumptions, as plain data."""
+        """Name, sampled values at q = 1 and assumptions, as plain data.
+
+        Parameters
+        ----------
+        points
+            The number of sampled points.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         theta = np.linspace(np.pi, 0, series_length(points))
         values = self.at_angle(theta)
         sampled = (
@@ -624,6 +823,18 @@ class TangentKernel(KernelFunction):
         """The regime of depth: "collapsing", "exploding", "edge" or "data-dependent".
 
         See :func:`kcalc.calculi.regime.regime`.
+
+        Parameters
+        ----------
+        c
+            The cosine of the two inputs, in [-1, 1].
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        Regime
+
         """
         return regime(self, c, q)
 
@@ -646,6 +857,22 @@ class TangentKernel(KernelFunction):
         """{node with parameters: its part of the kernel} for one output; arguments as for a call.
 
         Many parts are computed in one pass.
+
+        Parameters
+        ----------
+        c
+            The cosine of the two inputs, in [-1, 1].
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        dict[Node, float] | dict[Node, Array]
+
         """
         q1, q2 = q_pair(q1, q2, q)
         if len(self.network.outputs) != 1:

@@ -108,12 +108,31 @@ class GramBound(Shown):
 class Regime(Shown):
     """The regime of a network's tangent kernel at its depth; see :func:`regime`.
 
-    ``kind``: "collapsing", "exploding", "edge" or "data-dependent". ``slope`` = C_f'(1) and
-    ``level`` = C_f(0) of the whole network decide it. ``diagonal`` = K(1), ``off_diagonal`` = K(c),
-    ``alpha_bar`` = K(c) / K(1) and ``alphas`` {Affine node: Theta_i(c) / Theta_i(1)} are measured.
-    ``limit`` is the predicted limit of growing depth, ``bound`` the distance to the Gram matrix; if
-    they are None, ``notes`` give the reason. ``accuracy`` is the absolute rounding error of
-    ``alpha_bar``; smaller values are printed as 0.
+    Attributes
+    ----------
+    kind
+        "collapsing", "exploding", "edge" or "data-dependent", decided by ``slope`` and ``level``.
+    slope
+        C_f'(1) of the whole network.
+    level
+        C_f(0) of the whole network.
+    diagonal
+        K(1).
+    off_diagonal
+        K(c).
+    alpha_bar
+        K(c) / K(1).
+    alphas
+        {Affine node: Theta_i(c) / Theta_i(1)}.
+    limit
+        The predicted limit of growing depth, or None.
+    bound
+        The distance to the Gram matrix, or None.
+    notes
+        The reasons why ``limit`` or ``bound`` is None.
+    accuracy
+        The absolute rounding error of ``alpha_bar``; smaller values are printed as 0.
+
     """
 
     kind: str
@@ -144,7 +163,17 @@ class Regime(Shown):
     def plot(self, ax: Axes | None = None, **line: Any) -> Axes:
         """Draw the layers' ratios, measured and predicted.
 
-        See :func:`kcalc.plotting.kernels.layer_profile`.
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        **line
+            Further options of the line, passed to matplotlib.
+
+        Returns
+        -------
+        Axes
+
         """
         return DRAWINGS["Regime"]({self.kind: self}, ax=ax, **line)
 

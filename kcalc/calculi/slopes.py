@@ -115,23 +115,46 @@ def slope_polynomial(
 def slope_polynomial(
     network: Network, q: Any = None, *, symbols_by_activation: bool = False, expand: bool = False
 ) -> sp.Expr | sp.Poly:
-    """The slope polynomial ``p(psi)`` of a network [DKS sec. 21.3, eq. 20].
+    """The slope polynomial ``p(psi)`` of a network.
 
     Its factors follow the structure of the network.
 
     If the factored form would have more than 50,000 terms, as in densely connected networks, it is
     expanded.
 
-    ``q``: the q value of the inputs, or {node: q value}, for the weights of addends in sums. None
-    assumes equal q values, which holds if ``Q(q) = q`` at every nonlinear layer and sums are
-    normalised [DKS footnote 10]. With one q value, LayerNorms also have their true slopes ``q / (q
-    - m^2)``, ``m`` the mean over the channels they read; otherwise slope 1.
-      ``symbols_by_activation=True`` gives each activation its own ``psi_<name>``. All network
-      inputs share one c value. ``expand=True`` expands the polynomial, exactly if weights are
-      exact. Returns: a SymPy expression in ``kc.symbols.psi`` (a ``sympy.Poly`` if ``expand``), or
-      {output: expression} for several outputs. Its assumptions are ``kc.maximal_slope(network,
-      q).assumptions``. Raises: NoRule for BatchNorm and Opaque; KcalcError for a Concat of known
-      and unknown channels.
+    All network inputs share one c value.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    q
+        The q value of the inputs, or {node: q value}, for the weights of addends in sums. None
+        assumes equal q values, which holds if ``Q(q) = q`` at every nonlinear layer and sums are
+        normalised [DKS footnote 10]. With one q value, LayerNorms also have their true slopes ``q /
+        (q - m^2)``, ``m`` the mean over the channels they read; otherwise slope 1.
+    symbols_by_activation
+        Whether each activation has its own ``psi_<name>``.
+    expand
+        Whether to expand the polynomial, exactly if weights are exact.
+
+    Returns
+    -------
+    sp.Expr | sp.Poly
+        A SymPy expression in ``kc.symbols.psi`` (a ``sympy.Poly`` if ``expand``), or {output:
+        expression} for several outputs. Its assumptions are ``kc.maximal_slope(network,
+        q).assumptions``.
+
+    Raises
+    ------
+    NoRule
+        For BatchNorm and Opaque.
+    KcalcError
+        For a Concat of known and unknown channels.
+
+    References
+    ----------
+    [DKS sec. 21.3, eq. 20]
 
     Examples
     --------

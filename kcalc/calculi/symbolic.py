@@ -246,6 +246,12 @@ def tidy(expr: sp.Expr) -> sp.Expr:
     return sp.expand(expr, deep=False, power_base=False, power_exp=False, log=False)
 
 
+def _shorter(expr: sp.Expr) -> sp.Expr:
+    """The expression, or its products multiplied out: q w^2 + q (1 - w^2) = q."""
+    expanded = sp.Add(*(tidy(term) for term in sp.Add.make_args(expr)))
+    return min(expr, expanded, key=sp.count_ops)
+
+
 class NamedMaps:
     """Local maps in SymPy, with ``Q_phi``, ``C_phi`` and ``M_phi`` kept as functions.
 
@@ -454,7 +460,10 @@ class Namer:
         return Jet((1 - self._name(self.letters[2], cosine(gap.value), cut, real=True),))
 
     def _name(self, letter: str, expr: sp.Expr, cut: bool, **assumptions: bool) -> sp.Expr:
-        expr = rounded(expr)
+        known = {value: symbol for symbol, value in self.pending if value.is_Add}
+        expr = rounded(expr).xreplace(known)  # a cosine divides by the q value, which has a name
+        if letter != self.letters[2]:
+            expr = _shorter(expr)
         if isinstance(expr, sp.Symbol) or expr.is_Rational:
             return expr
         trivial = not expr.atoms(AppliedUndef) and sp.count_ops(expr) <= 3

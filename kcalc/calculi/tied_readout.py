@@ -44,11 +44,21 @@ Array = Any
 class TiedReadout(Approximable, Shown):
     """Logits of a readout whose weights are the table of ``embedding``, at initialisation.
 
-    ``overlap``: ``E out_c e_c``, the covariance of a channel of the output with that of the
-    embedding of the token's own id, a mean over tokens; ``cosine``: the overlap divided by the root
-    mean squares of both; ``own``: the mean logit of the token's own id; ``spread``: the standard
-    deviation of the logits of other ids. ``own`` and ``spread`` are None if the number of channels
-    is unknown. ``own / spread`` is the cosine times the root of the number of channels.
+    Attributes
+    ----------
+    overlap
+        ``E out_c e_c``, the covariance of a channel of the output with that of the embedding of the
+        token's own id, a mean over tokens.
+    cosine
+        The overlap divided by the root mean squares of both.
+    own
+        The mean logit of the token's own id.
+    spread
+        The standard deviation of the logits of other ids.
+    own, spread
+        None if the number of channels is unknown. ``own / spread`` is the cosine times the root of
+        the number of channels.
+
     """
 
     output: Node
@@ -75,16 +85,28 @@ def tied_readout(
 ) -> TiedReadout:
     """The logits of a readout tied to an embedding, for the network's output.
 
-    ``network`` ends in the input of the readout, as in :func:`kcalc.architectures.gpt2`, or in a
-    readout that was read as tied from a model. ``embedding``: the Embedding node, required if there
-    are several. ``tokens``, ``token_cosine``, ``sampling``: as in :func:`kcalc.node_values`; one
-    sequence. If attention is sampled, the result has no error estimates: it uses 8 draws in 6
-    chains unless ``sampling`` gives other numbers, and ``error=`` and ``seconds=`` raise an error.
-    Compare two seeds to estimate errors.
+    Parameters
+    ----------
+    network
+        A network that ends in the input of the readout, as in :func:`kcalc.architectures.gpt2`, or
+        in a readout that was read as tied from a model.
+    embedding
+        The Embedding node, required if there are several.
+    tokens, token_cosine, sampling
+        As in :func:`kcalc.node_values`; one sequence. If attention is sampled, the result has no
+        error estimates: it uses 8 draws in 6 chains unless ``sampling`` gives other numbers, and
+        ``error=`` and ``seconds=`` raise an error. Compare two seeds to estimate errors.
 
-    Returns: a :class:`TiedReadout`. Raises: KcalcError for networks without an Embedding or with
-    several outputs, and if the embedding passes through a layer other than a sum, a norm, or new
-    weights.
+    Returns
+    -------
+    TiedReadout
+
+    Raises
+    ------
+    KcalcError
+        For networks without an Embedding or with several outputs, and if the embedding passes
+        through a layer other than a sum, a norm, or new weights.
+
     """
     require_network(network)
     table = _chosen(network, embedding)

@@ -33,6 +33,20 @@ def exact(difference: Any, what: str, about: str = STATEMENT) -> Evidence:
 
     It holds if SymPy simplifies the expression to 0; it fails if its value at a random point, in 50
     digits, is not 0.
+
+    Parameters
+    ----------
+    difference
+        A SymPy expression.
+    what
+        A description of the comparison.
+    about
+        "statement", or "printed" for the printed form.
+
+    Returns
+    -------
+    Evidence
+
     """
     found = partial(Evidence, about, Method.EXACT)
     expr = sympify(difference, strict=True)
@@ -62,6 +76,26 @@ def equal(
     """|found - truth| <= tolerance max(1, |truth|), everywhere.
 
     The margin is the tolerance minus the worst error.
+
+    Parameters
+    ----------
+    found
+        The computed values.
+    truth
+        The exact values.
+    what
+        A description of the comparison.
+    tolerance
+        The largest error, relative where |truth| > 1.
+    about
+        "statement", or "printed" for the printed form.
+    **data
+        Numbers to keep with the evidence.
+
+    Returns
+    -------
+    Evidence
+
     """
     told = partial(Evidence, about, Method.NUMERIC)
     found, truth = _broadcast(found, truth)
@@ -79,6 +113,26 @@ def at_most(
     """left <= right + ``rounding`` max(1, |right|), everywhere.
 
     The margin is the least difference of the two sides.
+
+    Parameters
+    ----------
+    left
+        The left side, a number or an array.
+    right
+        The right side.
+    what
+        A description of the comparison.
+    rounding
+        The allowance for rounding errors.
+    about
+        "statement", or "printed" for the printed form.
+    **data
+        Numbers to keep with the evidence.
+
+    Returns
+    -------
+    Evidence
+
     """
     told = partial(Evidence, about, Method.NUMERIC)
     left, right = _broadcast(left, right)
@@ -104,6 +158,26 @@ def counterexample(
     That is a deviation from an equality, of either sign, or with ``one_sided`` the excess over the
     bound of an inequality; a negative excess violates nothing. Up to ``tolerance`` it counts as
     satisfied; nan is undecided. For an amended claim it is by default about the printed form.
+
+    Parameters
+    ----------
+    violated_by
+        The amount by which the instance violates the statement.
+    what
+        A description of the comparison.
+    about
+        "statement" or "printed"; None decides by the claim.
+    tolerance
+        A violation up to this amount counts as rounding.
+    one_sided
+        Whether the statement is an inequality.
+    **data
+        Numbers to keep with the evidence.
+
+    Returns
+    -------
+    Evidence
+
     """
     told = partial(Evidence, about, Method.COUNTEREXAMPLE)
     amount = float(violated_by)
@@ -127,10 +201,31 @@ def statistical(
 
     The test is passed within ``threshold`` standard errors.
 
-    ``error``: the standard error, where ``samples`` is the estimate itself.  The margin is the
-    threshold less |z|, z the deviation in standard errors.  Undecided where the samples agree with
-    0 as well as with a ``truth`` other than 0, and where there are fewer than 30 samples for a
-    truth of 0.
+    The margin is the threshold minus |z|, where z is the deviation in standard errors. The result
+    is undecided if the samples agree with 0 as well as with a ``truth`` other than 0, and for fewer
+    than 30 samples if the truth is 0.
+
+    Parameters
+    ----------
+    samples
+        Independent samples, or {key: samples}.
+    truth
+        The exact value.
+    what
+        A description of the comparison.
+    about
+        "statement", or "printed" for the printed form.
+    threshold
+        The number of standard errors that the test allows.
+    error
+        The standard error, if ``samples`` is the estimate itself.
+    **data
+        Numbers to keep with the evidence.
+
+    Returns
+    -------
+    Evidence
+
     """
     told = partial(Evidence, about, Method.STATISTICAL)
     values, truth = np.asarray(samples, dtype=float), float(truth)
@@ -158,10 +253,27 @@ def worst(
     what: str,
     about: str = STATEMENT,
 ) -> Evidence:
-    """:func:`statistical` for several means, of which the worst comparison is told.
+    """Test several means as :meth:`statistical` does, and return the worst comparison.
 
-    A refuted one is worse than an undecided one; otherwise the margins decide. ``truths``: by the
-    keys of ``samples``, or one for all. The data include the number of comparisons.
+    A refuted one is worse than an undecided one; otherwise the margins decide.
+
+    The data include the number of comparisons.
+
+    Parameters
+    ----------
+    samples
+        {key: independent samples}.
+    truths
+        {key: exact mean}, or one number for all.
+    what
+        A description of the comparison.
+    about
+        "statement", or "printed" for the printed form.
+
+    Returns
+    -------
+    Evidence
+
     """
     if not isinstance(truths, Mapping):
         truths = dict.fromkeys(samples, truths)
@@ -186,9 +298,30 @@ def certified(
 ) -> Evidence:
     """function >= 0 on [low, high], proved by subdivision.
 
-    ``function`` maps a ball (python-flint's arb) to a ball that contains its values there.  If it
-    vanishes at an end, divide it by a factor that vanishes there.  The margin is a proven lower
-    bound.
+    If the function vanishes at an end of the interval, divide it by a factor that vanishes there.
+    The margin is a proven lower bound.
+
+    Parameters
+    ----------
+    function
+        A function of a ball (python-flint's arb) that returns a ball containing its values there.
+    low
+        The lower end of the interval.
+    high
+        The upper end of the interval.
+    what
+        A description of the comparison.
+    about
+        "statement", or "printed" for the printed form.
+    digits
+        The number of digits of the balls.
+    **data
+        Numbers to keep with the evidence.
+
+    Returns
+    -------
+    Evidence
+
     """
     import flint
 
@@ -222,6 +355,22 @@ def proved(quantities: Sequence[Any], what: str, about: str = STATEMENT, **data:
 
     A negative exact number or a ball below 0 refutes the claim; a negative lower bound leaves it
     undecided.
+
+    Parameters
+    ----------
+    quantities
+        Lower bounds (floats), balls or exact numbers.
+    what
+        A description of the comparison.
+    about
+        "statement", or "printed" for the printed form.
+    **data
+        Numbers to keep with the evidence.
+
+    Returns
+    -------
+    Evidence
+
     """
     told = partial(Evidence, about, Method.CERTIFIED)
     ends = [_ends(value) for value in quantities]
@@ -288,7 +437,13 @@ def _rank(found: Evidence) -> tuple[int, float]:
 class Bench:
     """The tools of one claim's check, with the comparisons of this module as methods.
 
-    ``rng``: a generator for this claim only.  ``budget``: "quick" or "full".
+    Attributes
+    ----------
+    rng
+        A generator for this claim only.
+    budget
+        "quick" or "full".
+
     """
 
     rng: np.random.Generator
@@ -304,11 +459,37 @@ class Bench:
     proved = staticmethod(proved)
 
     def size(self, quick: T, full: T) -> T:
-        """``quick`` or ``full``, by the budget."""
+        """One of two values, by the budget.
+
+        Parameters
+        ----------
+        quick
+            The value for the quick budget.
+        full
+            The value for the full budget.
+
+        Returns
+        -------
+        T
+
+        """
         return full if self.budget == "full" else quick
 
     def rounds(self, quick: int, full: int | None = None) -> range:
-        """``quick`` or ``full`` rounds of a loop, by the budget; without ``full``, ``quick``."""
+        """The rounds of a loop, by the budget.
+
+        Parameters
+        ----------
+        quick
+            The number of rounds for the quick budget.
+        full
+            The number of rounds for the full budget; None means ``quick``.
+
+        Returns
+        -------
+        range
+
+        """
         return range(self.size(quick, quick if full is None else full))
 
     @overload
@@ -316,7 +497,18 @@ class Bench:
     @overload
     def normal(self, *shape: int) -> Array: ...
     def normal(self, *shape: int) -> float | Array:
-        """Standard normals: one float, or an array of this shape."""
+        """Standard normals: one float, or an array of this shape.
+
+        Parameters
+        ----------
+        *shape
+            The shape of the array; empty for one float.
+
+        Returns
+        -------
+        float | Array
+
+        """
         return self.rng.normal(size=shape) if shape else self.rng.normal()
 
     @overload
@@ -324,15 +516,58 @@ class Bench:
     @overload
     def uniform(self, low: float, high: float, *shape: int) -> Array: ...
     def uniform(self, low: float, high: float, *shape: int) -> float | Array:
-        """Uniform numbers between ``low`` and ``high``: one float, or an array of this shape."""
+        """Uniform numbers between ``low`` and ``high``: one float, or an array of this shape.
+
+        Parameters
+        ----------
+        low
+            The lower end of the interval.
+        high
+            The upper end of the interval.
+        *shape
+            The shape of the array; empty for one float.
+
+        Returns
+        -------
+        float | Array
+
+        """
         return self.rng.uniform(low, high, shape or None)
 
     def whole(self, low: int, high: int) -> int:
-        """A whole number from ``low`` to ``high - 1``."""
+        """A random integer from ``low`` to ``high - 1``.
+
+        Parameters
+        ----------
+        low
+            The lower end of the interval.
+        high
+            The upper end of the interval.
+
+        Returns
+        -------
+        int
+
+        """
         return int(self.rng.integers(low, high))
 
     def wholes(self, low: int, high: int, count: int) -> list[int]:
-        """``count`` whole numbers from ``low`` to ``high - 1``."""
+        """Random integers from ``low`` to ``high - 1``.
+
+        Parameters
+        ----------
+        low
+            The lower end of the interval.
+        high
+            The upper end of the interval.
+        count
+            The number of integers.
+
+        Returns
+        -------
+        list[int]
+
+        """
         return self.rng.integers(low, high, count).tolist()
 
 

@@ -31,9 +31,11 @@ class Verdict(StrEnum):
 class Method(StrEnum):
     """The method of a piece of evidence.
 
-    exact: a symbolic identity.  certified: ball arithmetic over whole intervals.  numeric:
-    comparison with an independent computation. statistical: Monte Carlo with its standard error.
-    counterexample: one instance, small enough to check by hand.
+    - exact: a symbolic identity;
+    - certified: ball arithmetic over whole intervals;
+    - numeric: comparison with an independent computation;
+    - statistical: Monte Carlo with its standard error;
+    - counterexample: one instance, small enough to check by hand.
     """
 
     EXACT = "exact"
@@ -89,11 +91,20 @@ def _plural(phrase: str) -> str:
 class Evidence:
     """One finding about a claim.
 
-    ``about``: "statement", or "printed" for the printed form that fails, or for the statement
-    without its caveat (None: "printed" if the claim is amended, else "statement"). ``holds``: None
-    if the budget was too small. ``what``: a description of the comparison. ``margin``: the amount
-    by which it holds (negative: fails), in the units of the comparison. ``data``: numbers, seeds,
-    counts; plain JSON values.
+    Attributes
+    ----------
+    about
+        "statement", or "printed" for the printed form that fails, or for the statement without its
+        caveat (None: "printed" if the claim is amended, else "statement").
+    holds
+        Whether the claim holds; None if the budget was too small.
+    what
+        A description of the comparison.
+    margin
+        The amount by which it holds, in the units of the comparison; negative if it fails.
+    data
+        Numbers, seeds, counts; plain JSON values.
+
     """
 
     about: str | None
@@ -108,7 +119,14 @@ class Evidence:
         object.__setattr__(self, "data", plain)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "about": self.about,
             "method": str(self.method),
@@ -127,11 +145,21 @@ Check = Callable[[Any], Iterable[Evidence]]
 class Claim(Shown):
     """One statement of a paper.
 
-    ``statement``: the form that holds, LaTeX in text ($...$ for formulas). ``printed``: a
-    mathematically different form in the paper that fails; ``caveat``: a hypothesis or limit that
-    the paper omits. ``expected``: the verdict that the check must reach. ``reason``: the reason why
-    it cannot be decided here, for claims without a check. ``may_stay_open``: the quick budget may
-    be too small, so "undecided" is no contradiction.
+    Attributes
+    ----------
+    statement
+        The form that holds, LaTeX in text ($...$ for formulas).
+    printed
+        A mathematically different form in the paper that fails.
+    caveat
+        A hypothesis or limit that the paper omits.
+    expected
+        The verdict that the check must reach.
+    reason
+        For claims without a check, the reason why they cannot be decided here.
+    may_stay_open
+        Whether the quick budget may be too small; "undecided" is then no contradiction.
+
     """
 
     id: str
@@ -180,7 +208,14 @@ class Claim(Shown):
         return self.printed is not None or self.caveat is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """The claim as plain data, without its check."""
+        """The claim as plain data, without its check.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         names = (
             "id",
             "paper",
@@ -274,11 +309,28 @@ class Paper:
     ) -> Callable[[Check], Check]:
         """Register the decorated function as the check of a claim.
 
-        ``more``: ``printed``, ``caveat``, ``hypotheses`` and ``may_stay_open`` as for
-        :class:`Claim`. Without ``statement`` the docstring of the function is the statement, and
-        its paragraphs that begin with "Printed:", "But:" and "Under:" are the printed form, the
-        caveat and the hypotheses. The expected verdict is CORRECTED with a printed form, CAVEAT
-        with a caveat, otherwise ``expected``.
+        Without ``statement`` the docstring of the function is the statement. Its paragraphs that
+        begin with "Printed:", "But:" and "Under:" are the printed form, the caveat and the
+        hypotheses. The expected verdict is CORRECTED with a printed form, CAVEAT with a caveat,
+        otherwise ``expected``.
+
+        Parameters
+        ----------
+        id
+            The identifier of the claim.
+        place
+            The section, equation or table.
+        statement
+            The statement, LaTeX in text; None takes the docstring.
+        expected
+            The verdict that the check must reach.
+        **more
+            ``printed``, ``caveat``, ``hypotheses`` and ``may_stay_open``, as for :class:`Claim`.
+
+        Returns
+        -------
+        Callable[[Check], Check]
+
         """
 
         def register(check: Check) -> Check:
@@ -294,7 +346,20 @@ class Paper:
         return register
 
     def undecidable(self, id: str, place: str, statement: str, reason: str) -> None:
-        """Register a claim that cannot be decided here, such as the result of an experiment."""
+        """Register a claim that cannot be decided here, such as the result of an experiment.
+
+        Parameters
+        ----------
+        id
+            The identifier of the claim.
+        place
+            The section, equation or table.
+        statement
+            The statement, LaTeX in text.
+        reason
+            The reason, in one sentence.
+
+        """
         self._add(Claim(id, self.name, place, statement, Verdict.NOT_DECIDABLE, reason=reason))
 
     def _add(self, claim: Claim) -> None:

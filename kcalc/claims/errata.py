@@ -16,9 +16,19 @@ from .registry import wanted_papers
 class Erratum:
     """One slip of the copy of a paper.
 
-    ``paper``: its short name.  ``place``: section, equation or table.  ``printed``: the text of the
-    copy, LaTeX in text.  ``meant``: the correct text.  ``claim``: the id of the claim that states
-    and checks the correct form, if there is one.
+    Attributes
+    ----------
+    paper
+        The short name of the paper.
+    place
+        The section, equation or table.
+    printed
+        The text of the copy, LaTeX in text.
+    meant
+        The correct text.
+    claim
+        The id of the claim that states and checks the correct form, if there is one.
+
     """
 
     paper: str
@@ -31,8 +41,20 @@ class Erratum:
 def errata(paper: str | Paper | Iterable[str | Paper] | None = None) -> tuple[Erratum, ...]:
     """The slips of the copies, in the order of the papers.
 
-    ``paper``: one paper ("dks", "tat", "scaling", "gradient", "skips"), several, or None for all.
-    Raises: KcalcError for an unknown paper, or an empty list.
+    Parameters
+    ----------
+    paper
+        One paper ("dks", "tat", "scaling", "gradient", "skips"), several, or None for all.
+
+    Returns
+    -------
+    tuple[Erratum, ...]
+
+    Raises
+    ------
+    KcalcError
+        For an unknown paper, or an empty list.
+
     """
     asked = wanted_papers(paper)
     wanted = {one.name if isinstance(one, Paper) else one for one in asked}

@@ -26,7 +26,13 @@ PAPERS: dict[str, str] = {
 
 @lru_cache(maxsize=1)
 def papers() -> tuple[Paper, ...]:
-    """The papers of kcalc with all their claims."""
+    """The papers of kcalc with all their claims.
+
+    Returns
+    -------
+    tuple[Paper, ...]
+
+    """
     found = tuple(importlib.import_module(place).PAPER for place in PAPERS.values())
     ids = [claim for paper in found for claim in paper.claims]
     twice = next((claim for claim in ids if ids.count(claim) > 1), None)
@@ -84,10 +90,21 @@ def _not_ours(own: Paper) -> None:
 def all(paper: str | Paper | Iterable[str | Paper] | None = None) -> tuple[Claim, ...]:
     """All claims of kcalc's papers, or those of some papers.
 
-    ``paper``: "dks", "tat", "scaling", "gradient", "skips", "attention", a paper of your own
-    (:func:`paper`), or several of these.
+    Parameters
+    ----------
+    paper
+        "dks", "tat", "scaling", "gradient", "skips", "attention", a paper of your own
+        (:func:`paper`), or several of these.
 
-    Raises: KcalcError for an unknown paper, or an empty list.
+    Returns
+    -------
+    tuple[Claim, ...]
+
+    Raises
+    ------
+    KcalcError
+        For an unknown paper, or an empty list.
+
     """
     return _claims(sources(paper))
 
@@ -161,7 +178,20 @@ def wanted_papers(
 def get(id: str) -> Claim:
     """The claim of kcalc with an id.
 
-    Raises: KcalcError for an unknown id, suggesting the nearest.
+    Parameters
+    ----------
+    id
+        The identifier of the claim.
+
+    Returns
+    -------
+    Claim
+
+    Raises
+    ------
+    KcalcError
+        For an unknown id, suggesting the nearest.
+
     """
     return _named(id, all())
 

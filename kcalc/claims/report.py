@@ -25,7 +25,13 @@ WIDTH = 62  # of a statement in the table
 class Report(Keyed[Finding], Tabled):
     """The findings of a run by the ids of claims, in the order of the papers.
 
-    ``seconds``: its duration.  ``own``: the papers of claims that are not kcalc's.
+    Attributes
+    ----------
+    seconds
+        The duration of the run.
+    own
+        The papers of claims that are not kcalc's.
+
     """
 
     findings: tuple[Finding, ...]
@@ -87,6 +93,11 @@ class Report(Keyed[Finding], Tabled):
         """Every claim with statement, printed form or caveat, verdict and evidence.
 
         Then the summary.
+
+        Returns
+        -------
+        str
+
         """
         return "\n\n".join([*map(_detailed, self.findings), self.summary])
 
@@ -114,7 +125,14 @@ class Report(Keyed[Finding], Tabled):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, schema kcalc.claims/2."""
+        """Plain data, schema kcalc.claims/2.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         from .. import __version__
 
         return {
@@ -130,7 +148,13 @@ class Report(Keyed[Finding], Tabled):
         }
 
     def to_html(self) -> str:
-        """The report as a single HTML page that works offline."""
+        """The report as a single HTML page that works offline.
+
+        Returns
+        -------
+        str
+
+        """
         return page(self)
 
     def _repr_html_(self) -> str:
@@ -167,7 +191,18 @@ def _detailed(finding: Finding) -> str:
 
 
 def errata_text(rows: Iterable[Erratum]) -> str:
-    """Errata as text for a terminal, by paper."""
+    """Errata as text for a terminal, by paper.
+
+    Parameters
+    ----------
+    rows
+        The errata to print.
+
+    Returns
+    -------
+    str
+
+    """
     chosen = tuple(rows)
     parts = []
     for paper in papers():

@@ -98,7 +98,22 @@ def bench_of(claim: Claim, budget: str = "quick", seed: int = 0) -> Bench:
 
 
 def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
-    """The finding for one claim, computed in this process."""
+    """The finding for one claim, computed in this process.
+
+    Parameters
+    ----------
+    claim
+        The :class:`Claim`.
+    budget
+        "quick" or "full".
+    seed
+        The seed of the random numbers.
+
+    Returns
+    -------
+    Finding
+
+    """
     if not isinstance(claim, Claim):
         raise KcalcError(f"expected a claim, as kc.claims.get(id) returns it, got {glimpse(claim)}")
     bench = bench_of(claim, choice(budget, "budget", BUDGETS), whole(seed, "seed"))

@@ -73,15 +73,19 @@ def _section(paper: Paper) -> list[str]:
 
 
 def _entry(claim: Claim) -> list[str]:
-    lines = [f"- **{claim.id}** ({claim.place}): {_flat(claim.statement)}"]
+    lines = [f"- **{claim.id}** ({claim.place}): {_ended(claim.statement)}"]
     for label, text in (
         ("Assumptions", claim.hypotheses),
         ("The paper prints", claim.printed),
         ("Caveat", claim.caveat),
         ("Reason", claim.reason),
     ):
-        lines += [f"  *{label}:* {_flat(text)}"] if text else []
+        lines += [f"  *{label}:* {_ended(text)}"] if text else []
     return lines
+
+
+def _ended(text: str) -> str:
+    return f"{_flat(text).removesuffix('.')}."
 
 
 def _flat(text: str) -> str:

@@ -42,9 +42,15 @@ SPREADS = {"gamma": "max gamma / min gamma", "nu": "max nu / min nu"}
 class GeometricShaping(Shaping):
     """A network with geometric initialisation.
 
-    ``scaling`` is its scaling calculus, ``before`` that of the original network.
-
     Draw weights independently in all taps: ``kc.to_jax(shaping, weights="gaussian")``.
+
+    Attributes
+    ----------
+    scaling
+        The scaling calculus of the network.
+    before
+        That of the original network.
+
     """
 
     given: dict[str, Any] = field(default_factory=dict)
@@ -85,12 +91,30 @@ class GeometricShaping(Shaping):
         return values
 
     def plot(self, ax: Axes | None = None) -> Figure:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Draw gamma of all weights before and after, on one panel; returns the figure."""
+        """Draw gamma of all weights before and after, on one panel.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Figure
+
+        """
         drawn = DRAWINGS["GeometricShaping"]
         return drawn({"before": self.before, "geometric": self.scaling}, ax=ax).figure
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return super().to_dict() | {
             "weights": {
                 str(node): weight.to_dict() for node, weight in self.scaling.weights.items()
@@ -154,16 +178,38 @@ def geometric(
     multiplied by sqrt(zeta_here/zeta) and the multiplier by the inverse root. Sums keep their
     weights.
 
-    ``features``, ``image_shape``: as for ``kc.scaling``. ``typical``: k_typ, the most frequent side
-    by default. ``input_scaling``: multiply inputs of mean square ``input_moment`` so that E[x_0^2]
-    = 1/(k_0 sqrt n_0), where the first weights and their biases have the same scaling [sec. 8.1].
-    ``output_std``: multiply the output to give it this root mean square according to the calculus
-    [sec. 7]. ``balance``: "gamma", or "nu", the ratio E[gW^2]/E[W^2] including the correlations
-    from mean pooling, which make the two differ.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    features, image_shape
+        As for ``kc.scaling``.
+    typical
+        The kernel side k_typ, by default the most frequent one.
+    input_moment
+        The mean square of the inputs.
+    input_scaling
+        Whether to multiply inputs of mean square ``input_moment`` to give E[x_0^2] = 1/(k_0 sqrt
+        n_0), where the first weights and their biases have the same scaling [sec. 8.1].
+    output_std
+        The root mean square of the output according to the calculus, reached by a multiplier [sec.
+        7]; None adds no multiplier.
+    balance
+        "gamma", or "nu", the ratio E[gW^2]/E[W^2]. It includes the correlations from mean pooling,
+        which make the two differ.
 
-    Returns: a :class:`GeometricShaping`. Raises: KcalcError for networks that cannot be shaped,
-    activations that are not positively homogeneous, missing widths and images, and the errors of
-    the scaling calculus.
+    Returns
+    -------
+    GeometricShaping
+
+    Raises
+    ------
+    KcalcError
+        For networks that cannot be shaped, activations that are not positively homogeneous, missing
+        widths and images, and as :func:`kcalc.scaling` does.
+
     """
     choice(balance, "balance of geometric initialisation", ("gamma", "nu"))
     input_scaling = truth(input_scaling, "input_scaling")

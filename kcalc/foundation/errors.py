@@ -16,8 +16,15 @@ MANY = 1000  # names that are compared however different they are
 class Remedy:
     """A shaping that may succeed where another one failed: a suggestion, not a promise.
 
-    ``method`` and ``options``: arguments of :func:`kcalc.shape`; :func:`kcalc.shaping.works` tries
-    them. ``words``: the text for messages.
+    Attributes
+    ----------
+    words
+        The text for messages.
+    method
+        The method of :func:`kcalc.shape`; :func:`kcalc.shaping.works` tries it.
+    options
+        Its targets and options.
+
     """
 
     method: str
@@ -49,8 +56,13 @@ def either(*remedies: Advice) -> str:
 class KcalcError(ValueError):
     """An invalid argument or network; the message names it and a remedy.
 
-    ``node``: the node of a network that the message is about, if any. ``remedies``: other shapings
-    that the message suggests.
+    Attributes
+    ----------
+    node
+        The node of a network that the message is about, if any.
+    remedies
+        Other shapings that the message suggests.
+
     """
 
     node: Hashable | None = None
@@ -59,19 +71,53 @@ class KcalcError(ValueError):
     _advice: tuple[Advice, ...] = ()
 
     def at(self, node: Hashable) -> Self:
-        """The same error with a node; an error that already has a node keeps it."""
+        """The same error with a node; an error that already has a node keeps it.
+
+        Parameters
+        ----------
+        node
+            The label of a node.
+
+        Returns
+        -------
+        Self
+
+        """
         self.node = node if self.node is None else self.node
         return self
 
     def advising(self, *remedies: Advice, joint: str = "; ", then: str = "") -> Self:
-        """The error with remedies after its text, and ``then`` after them."""
+        """The error with remedies after its text, and ``then`` after them.
+
+        Parameters
+        ----------
+        *remedies
+            The remedies, in the order to print them.
+        joint
+            The text between remedies.
+        then
+            The text after them.
+
+        Returns
+        -------
+        Self
+
+        """
         self._parts = (str(self), joint, then)
         return self._said(remedies)
 
     def keeping(self, serves: Callable[[Remedy], Remedy | None]) -> Self:
         """The error without the remedies that ``serves`` rejects.
 
-        ``serves`` may also complete some.
+        Parameters
+        ----------
+        serves
+            A function of a remedy that returns it, perhaps completed, or None.
+
+        Returns
+        -------
+        Self
+
         """
         kept: list[Advice] = []
         for advice in self._advice:
@@ -105,8 +151,13 @@ class FreshnessError(KcalcError):
 
     The hypotheses are a fresh Gaussian pre-activation and independent addends.
 
-    ``option``: the effect of ``assume_independent=True``, added by functions that accept it;
-    ``message`` is the text without that.
+    Attributes
+    ----------
+    option
+        The effect of ``assume_independent=True``, added by functions that accept it.
+    message
+        The text without that.
+
     """
 
     def __init__(self, message: str, option: str = "") -> None:

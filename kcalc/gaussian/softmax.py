@@ -4,11 +4,11 @@
 
 The scores ``a_j`` of row A and ``b_j`` of row B are independent over the T tokens j, with variances
 ``v1``, ``v2`` and covariance ``k`` at equal j. With ``f(x) = exp(-e^x)`` and
-``Phi(u, w) = E f(u + a) f(w + b)``
+``Phi(u, w) = E f(u + a) f(w + b)``:
 
     S        = T int int Phi_uw Phi^(T-1) du dw
     dS/dk    = T (T-1) int int Phi_uw Phi^(T-3) [2 Phi_uw Phi + (T-2) Phi_u Phi_w] du dw
-    dS/dv1   = T (T-1) / 2 int int Phi_uw Phi^(T-3) [2 Phi_uu Phi + (T-2) Phi_u^2] du dw
+    dS/dv1   = T (T-1) / 2 int int Phi_uw Phi^(T-3) [2 Phi_uu Phi + (T-2) Phi_u^2] du dw.
 
 The integrands are analytic in a strip of half-width pi/2 and decay doubly exponentially, so the
 trapezoidal rule is exact to rounding. The Gaussians are split, ``a = l1 z + own``, ``b = +-l2 z +
@@ -142,8 +142,8 @@ def self_overlap(tokens: int, variance: float) -> float:
 def row_entropy(tokens: int, variance: float) -> float:
     """``-E sum_j A_j ln A_j`` of one row, in nats; ``ln T`` if all weights are equal.
 
-    It is ``E ln Z - E sum_j A_j a_j`` with ``Z = sum_j e^(a_j)``; the second part is
-    ``v (1 - S_self)`` by Stein's lemma, the first
+    It is ``E ln Z - E sum_j A_j a_j`` with ``Z = sum_j e^(a_j)``. The second part is
+    ``v (1 - S_self)`` by Stein's lemma, the first is
     ``ln T + int [exp(-T e^u) - (E f(u + a))^T] du``.
     """
     if tokens == 1:

@@ -2,7 +2,7 @@
 
 The scores of n exchangeable tokens are ``a_j, b_j``, independent over j, with variances and a
 covariance. The scores of the special token, ``a_0, b_0``, have other variances and another
-covariance. With ``x = e^a``, ``y = e^b`` and ``p_j``, ``q_j`` the powers of the weights of token j,
+covariance. With ``x = e^a``, ``y = e^b`` and ``p_j``, ``q_j`` the powers of the weights of token j:
 
     E prod_j A_j^(p_j) B_j^(q_j) = int int prod_j phi_(p_j q_j)(u, w) du dw / ((P - 1)! (Q - 1)!)
     phi_pq(u, w) = E (e^(u + a))^p (e^(w + b))^q exp(-e^(u + a) - e^(w + b))

@@ -164,9 +164,18 @@ class Edit:
 class Edits(Tabled):
     """The changes that a shaping makes to a model, in the order of its nodes.
 
-    ``framework``: the model's; ``model``: the name of its class; ``left_alone``: {node: why nothing
-    changes there}, with entries for code that did not run when the model was read. Iterating yields
-    each :class:`Edit`; ``edits[node]`` returns those of one node.
+    Iterating yields each :class:`Edit`; ``edits[node]`` returns those of one node.
+
+    Attributes
+    ----------
+    framework
+        The framework of the model.
+    model
+        The name of its class.
+    left_alone
+        {node: why nothing changes there}, with entries for code that did not run when the model was
+        read.
+
     """
 
     framework: str
@@ -191,7 +200,18 @@ class Edits(Tabled):
         return tuple(found[node])
 
     def only(self, *kinds: str) -> Edits:
-        """Return the edits of some kinds, such as ``edits.only("activation", "sum")``."""
+        """Return the edits of some kinds, such as ``edits.only("activation", "sum")``.
+
+        Parameters
+        ----------
+        *kinds
+            Names of kinds of edits.
+
+        Returns
+        -------
+        Edits
+
+        """
         known = ("activation", "sum", "norm", "factor", "dropout", "weight", "bias")
         for kind in kinds:
             choice(kind, "kind of edit", known)
@@ -228,7 +248,14 @@ class Edits(Tabled):
     # -- as a document -----------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the edits as plain data: places and numbers, never code."""
+        """Return the edits as plain data: places and numbers, never code.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "schema": SCHEMA,
             "framework": self.framework,
@@ -238,7 +265,14 @@ class Edits(Tabled):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the edits as JSON for :func:`kcalc.load_edits`."""
+        """Write the edits as JSON for :func:`kcalc.load_edits`.
+
+        Parameters
+        ----------
+        path
+            The path of the JSON file.
+
+        """
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
         write_whole(file_path(path), text)
 
@@ -290,7 +324,20 @@ class Edits(Tabled):
 def load_edits(path: str | os.PathLike[str]) -> Edits:
     """Load edits from a file that :meth:`Edits.save` wrote.
 
-    Raises: KcalcError for files that are missing, too large, or not documents of edits.
+    Parameters
+    ----------
+    path
+        The path of the file.
+
+    Returns
+    -------
+    Edits
+
+    Raises
+    ------
+    KcalcError
+        For files that are missing, too large, or not documents of edits.
+
     """
     return edits_from_dict(read_json(path, "a document of edits"))
 

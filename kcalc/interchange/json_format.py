@@ -266,7 +266,20 @@ def _only(data: dict[str, Any], allowed: tuple[str, ...], where: str) -> None:
 def load_json(path: str | os.PathLike[str]) -> Network:
     """Read a network from a JSON file.
 
-    Raises: KcalcError for missing, oversized and malformed files, and for other documents.
+    Parameters
+    ----------
+    path
+        The path of the file.
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    KcalcError
+        For missing, oversized and malformed files, and for other documents.
+
     """
     return network_from_dict(read_json(path, "a network document"))
 
@@ -333,6 +346,14 @@ def save_json(network: Network, path: str | os.PathLike[str]) -> None:
     """Write a network as JSON; ``path="-"`` writes to standard output.
 
     The file is written completely or not at all.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    path
+        The path of the file.
+
     """
     write_json(network_to_dict(network), path)
 

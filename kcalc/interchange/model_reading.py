@@ -29,7 +29,14 @@ HEADINGS = {
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How well a network represents a model, node by node; ``level`` is the worst."""
+    """How well a network represents a model, node by node.
+
+    Attributes
+    ----------
+    level
+        The worst level of a node.
+
+    """
 
     nodes: Mapping[Node, str]
 
@@ -52,13 +59,27 @@ class Fidelity:
 class Reading(Tabled):
     """A model as a :class:`kcalc.Network`.
 
-    ``notes``: every difference from the model, node by node; ``remarks``: on the model as a whole;
-    ``sources``: {node: place in the model}; ``trace``: the operations as the framework lists them,
-    None in a copy from a pickle; ``apart``: the network in which neighbouring operations that were
-    not read are separate nodes; ``places``: {operation of the trace: the node whose feature map it
-    returns}; ``gains``: {norm: (gain, bias)} of norms whose single gain and bias belong to the node
-    after them in the network; ``read_at``: {node: the operations from which other nodes read it},
-    several if the model computes it several times.
+    Attributes
+    ----------
+    notes
+        Every difference from the model, node by node.
+    remarks
+        Remarks on the model as a whole.
+    sources
+        {node: place in the model}.
+    trace
+        The operations as the framework lists them; None in a copy from a pickle.
+    apart
+        The network in which neighbouring operations that were not read are separate nodes.
+    places
+        {operation of the trace: the node whose feature map it returns}.
+    gains
+        {norm: (gain, bias)} of norms whose single gain and bias belong to the node after them in
+        the network.
+    read_at
+        {node: the operations from which other nodes read it}, several if the model computes it
+        several times.
+
     """
 
     framework: str
@@ -109,7 +130,20 @@ class Reading(Tabled):
     def cut(self, nodes: Iterable[Node]) -> tuple[Network, ...]:
         """Return the connected parts of the network without some nodes, which become inputs.
 
-        Raises: KcalcError for a node that does not exist.
+        Parameters
+        ----------
+        nodes
+            The nodes to leave out.
+
+        Returns
+        -------
+        tuple[Network, ...]
+
+        Raises
+        ------
+        KcalcError
+            For a node that does not exist.
+
         """
         taken = items(nodes, "nodes")
         for node in taken:  # before making a set of them: something unhashable is not a node
@@ -165,7 +199,14 @@ class Reading(Tabled):
         return sorted(self.notes, key=lambda note: -order.index(note.level))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the reading as plain data: the network's document, fidelity by node, and notes."""
+        """Return the reading as plain data: the network's document, fidelity by node, and notes.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         from .json_format import network_to_dict
 
         return {

@@ -40,30 +40,42 @@ def read(
 ) -> Reading:
     """Return the network of a model from another framework.
 
-    model: a ``torch.nn.Module``; an Equinox or Flax module (for Flax Linen the module and its
-    variables); a Keras 3 model; any JAX function with its parameters as the first example input;
-    the path of an ONNX or kcalc JSON file; an ``onnx.ModelProto``; or a network.
+    Parameters
+    ----------
+    model
+        A ``torch.nn.Module``, an Equinox or Flax module (for Flax Linen the module and its
+        variables), a Keras 3 model, or a network. Also any JAX function with its parameters as the
+        first example input, the path of an ONNX or kcalc JSON file, or an ``onnx.ModelProto``.
+    *inputs
+        One array for every input of the model, or its shape as a tuple of integers with the
+        examples first. For JAX models give shapes for all inputs or for none, because a tuple next
+        to an array is a setting.
+    example_inputs
+        ``[x, y]`` is another form of x and y after the model. The last input may be a dictionary of
+        inputs by argument name, ``{"idx": ids}``. Its keys must be names of arguments that were not
+        given yet; otherwise the dictionary is one argument. For an Equinox module, which is written
+        for one example, give one example as an array, such as one of shape (3, 32, 32), or the
+        shape of a batch, such as (2, 3, 32, 32). Keras models and files know their inputs.
+    sigmas
+        Whether to read standard deviations. Weights then give ``sigma_w = sqrt(fan_in mean W^2)``
+        and biases ``sigma_b = sqrt(mean b^2)``: the standard deviations about 0 that the calculi
+        use. With False they are 1 and 0 everywhere, and only the architecture is read.
+    shapes
+        The open dimensions of an ONNX file, {input name: shape}.
 
-    inputs: for every input of the model one array, or its shape as a tuple of integers with the
-    examples first. For JAX models give shapes for all of them or for none: next to an array, a
-    tuple is a setting. ``example_inputs=[x, y]`` is another form of x and y after the model. The
-    last input may be a dictionary of inputs by argument name, ``{"idx": ids}``. Its keys must be
-    names of arguments that were not given yet; otherwise the dictionary is one argument. For an
-    Equinox module, which is written for one example, give one example as an array, such as one of
-    shape (3, 32, 32), or the shape of a batch, such as (2, 3, 32, 32). Keras models and files know
-    their inputs; ``shapes`` gives an ONNX file's open dimensions, {input name: shape}.
+    Returns
+    -------
+    Reading
+        A :class:`Reading` with ``.network``, ``.fidelity`` (node by node: exact, locations,
+        approximate, not read), ``.notes`` and ``.parts`` (the parts around unread operations).
+        ``.network.name`` is the name of the model's class or function, or the stem of its file. The
+        model does not change, and nothing in a file is evaluated.
 
-    sigmas: weights give ``sigma_w = sqrt(fan_in mean W^2)``, biases ``sigma_b = sqrt(mean b^2)``:
-    the standard deviations about 0 that the calculi use. With False they are 1 and 0 everywhere,
-    and only the architecture is read.
-
-    Returns: a :class:`Reading` with ``.network``, ``.fidelity`` (node by node: exact, locations,
-    approximate, not read), ``.notes`` and ``.parts`` (the parts around unread operations).
-    ``.network.name`` is the name of the model's class or function, or the stem of its file. The
-    model does not change, and nothing in a file is evaluated.
-
-    Raises: KcalcError for models that cannot be traced (with the place and the reason), frameworks
-    that are not installed, dynamic shapes, empty models and files that are not models.
+    Raises
+    ------
+    KcalcError
+        For models that cannot be traced (with the place and the reason), frameworks that are not
+        installed, dynamic shapes, empty models and files that are not models.
 
     Examples
     --------
@@ -169,6 +181,6 @@ def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | Non
     raise KcalcError(
         f"no reader for a {type(model).__name__}: give a torch.nn.Module, an Equinox, Flax or "
         f"Keras model, a JAX function with its parameters, kc.read(f, params, x), a path that ends "
-        f"in .onnx or .json, or a kcalc.Network; call a function that builds a model first, "
+        f"in .onnx or .json, or a kcalc.Network. Call a function that builds a model first, "
         f"kc.read(build(), *inputs)"
     )

@@ -96,10 +96,17 @@ class LocalFunction:
 
 @dataclass(frozen=True)
 class Composition:
-    """``result`` as a function of ``arguments`` through named intermediate values.
+    """A function as a chain of named intermediate values.
 
-    ``definitions`` lists (symbol, expression) in order, each in terms of arguments and earlier
-    symbols.
+    Attributes
+    ----------
+    arguments
+        The symbols of the arguments.
+    definitions
+        (symbol, expression) in order, each in terms of arguments and earlier symbols.
+    result
+        The expression of the result.
+
     """
 
     arguments: tuple[sp.Symbol, ...]
@@ -136,7 +143,20 @@ class Composition:
 
         It is a composition, with a dot over a name for each derivative of its value.
 
-        Raises: KcalcError for orders beyond 4.
+        Parameters
+        ----------
+        order
+            The order, an integer >= 1.
+
+        Returns
+        -------
+        Composition
+
+        Raises
+        ------
+        KcalcError
+            For orders beyond 4.
+
         """
         return differentiated(self, order)
 
@@ -201,9 +221,22 @@ class Composition:
     def evaluate(self, values: Mapping[Any, Any], digits: int = 30) -> Mpf:
         """The value at given numbers, in mpmath with ``digits`` digits.
 
-        ``values``: {argument or its name: number}.
+        Parameters
+        ----------
+        values
+            {argument or its name: number}.
+        digits
+            The number of decimal digits.
 
-        Raises: KcalcError if an argument has no value or an activation has no closed form.
+        Returns
+        -------
+        Mpf
+
+        Raises
+        ------
+        KcalcError
+            If an argument has no value or an activation has no closed form.
+
         """
         names = {s.name: s for s in self.arguments}
         given = {
@@ -252,7 +285,15 @@ class Composition:
 
         One row per definition, one per run of equal blocks.
 
-        ``remark``: text below the formula, with a dagger at the result.
+        Parameters
+        ----------
+        remark
+            Text below the formula, with a dagger at the result.
+
+        Returns
+        -------
+        str
+
         """
         remark = plain_text(remark, "remark", empty=True)
         mark = r"^{\dagger}" if remark else ""
@@ -346,8 +387,17 @@ class Formula:
 
         Several outputs one below the other.
 
-        A dagger and a last line mark a heuristic result. Raises: KcalcError if there is no symbolic
-        form.
+        A dagger and a last line mark a heuristic result.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        KcalcError
+            If there is no symbolic form.
+
         """
         composition = self.symbolic()
         if isinstance(composition, Composition):

@@ -48,14 +48,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Assumption:
-    """An assumption of a result at a node; ``kind`` is "exact", "convention" or "heuristic"."""
+    """An assumption of a result at a node.
+
+    Attributes
+    ----------
+    kind
+        "exact", "convention" or "heuristic".
+
+    """
 
     node: Node
     text: str
     kind: str = "convention"
 
     def to_dict(self) -> dict[str, str]:
-        """The assumption as plain data."""
+        """The assumption as plain data.
+
+        Returns
+        -------
+        dict[str, str]
+            Plain values, ready for JSON.
+
+        """
         return asdict(self) | {"node": str(self.node)}
 
     def __str__(self) -> str:
@@ -203,6 +217,22 @@ class CMap(KernelMap):
         """The angle arccos C at the output for angles theta at the input.
 
         theta = arccos c in [0, pi]; the result is accurate even near 0.
+
+        Parameters
+        ----------
+        theta
+            The angle between the two inputs, in [0, pi].
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        float | Array
+
         """
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._jets(gaps_at_angle(self.inputs, theta), q1, q2, 0)
@@ -233,6 +263,22 @@ class CMap(KernelMap):
         """1 - C at the output for angles at the input.
 
         At uniform q it has full relative accuracy, however small (absolute accuracy for q1 != q2).
+
+        Parameters
+        ----------
+        theta
+            The angle between the two inputs, in [0, pi].
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        float | Array
+
         """
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._jets(gaps_at_angle(self.inputs, theta), q1, q2, 0)
@@ -243,13 +289,34 @@ class CMap(KernelMap):
         """The n-th derivative in c.
 
         With several inputs it is the derivative in a common change of the c values of all inputs.
+
+        Parameters
+        ----------
+        n
+            The order, an integer >= 1.
+
+        Returns
+        -------
+        CMapDerivative
+
         """
         return CMapDerivative(self, derivative_order(n))
 
     def series(self, n: int, q: Any = 1) -> Array:
         """Taylor coefficients b_0 ... b_{n-1} of C at c = 0 for uniform input q.
 
-        Returns: an array of n numbers.
+        Parameters
+        ----------
+        n
+            The number of coefficients.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        Array
+            An array of n numbers.
+
         """
         jets, _ = self._jets(
             {node: np.asarray(1.0) for node in self.inputs},
@@ -275,12 +342,34 @@ class CMap(KernelMap):
     ) -> Enclosure:
         """A certified enclosure of C(c, q1, q2), by ball arithmetic with ``digits`` decimal digits.
 
-        Proven, not estimated.
+        The enclosure is proven, not estimated.
 
         Arguments are single numbers (floats as their exact binary values; SymPy and mpmath numbers
-        with all their digits) or {input: number}. Returns: a :class:`kcalc.fields.balls.Enclosure`,
-        {output: enclosure} for several outputs. Raises: KcalcError outside the domain, for symbols,
-        and if no bound on an activation can be derived.
+        with all their digits) or {input: number}.
+
+        Parameters
+        ----------
+        c
+            The cosine of the two inputs, in [-1, 1].
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        digits
+            The number of decimal digits.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        Enclosure
+            A :class:`kcalc.fields.balls.Enclosure`, {output: enclosure} for several outputs.
+
+        Raises
+        ------
+        KcalcError
+            Outside the domain, for symbols, and if no bound on an activation can be derived.
+
         """
         from ..fields.balls import Enclosure, ball_field
 
@@ -305,8 +394,28 @@ class CMap(KernelMap):
 
         A million values take about 20 ms; the table has an error bound.
 
-        All inputs share one c value. Raises: KcalcError for several outputs, and for q values that
-        are not single numbers.
+        All inputs share one c value.
+
+        Parameters
+        ----------
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        tolerance
+            The largest accepted error.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        KcalcError
+            For several outputs, and for q values that are not single numbers.
+
         """
         from ..fields.tables import tabulate
 
@@ -330,6 +439,16 @@ class CMap(KernelMap):
         """The isolated solutions of C(c) = c in [-1, 1] at uniform input q, in increasing order.
 
         Returns None for the identity map.
+
+        Parameters
+        ----------
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        tuple[FixedPoint, ...]
+
         """
         from ..foundation.rootfinding import sign_changes
 
@@ -366,12 +485,40 @@ class CMap(KernelMap):
     ) -> Axes:
         """Plot C over its domain, [-1, 1] or for tokens [-1/(T - 1), 1].
 
-        See :func:`kcalc.plotting.c_maps`.
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        q
+            The mean square of the inputs, > 0.
+        **options
+            Further options of the plot.
+
+        Returns
+        -------
+        Axes
+
         """
         return DRAWINGS["CMap"]({self.name: self}, ax=ax, q1=q1, q2=q2, q=q, **options)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Name, sampled values at q = 1 and assumptions, as plain data."""
+        """Name, sampled values at q = 1 and assumptions, as plain data.
+
+        Parameters
+        ----------
+        points
+            The number of sampled points.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         c = np.cos(np.linspace(np.arccos(self.least), 0, series_length(points)))
         values = self(c)
         sampled = (
@@ -451,7 +598,24 @@ class CMapDerivative(MapDerivative):
     ) -> Composition | dict[Node, Composition]:
         """The derivative as a named composition, at q values as in the map's ``symbolic``.
 
-        Raises: KcalcError for orders beyond 4.
+        Parameters
+        ----------
+        q1
+            The q value of the first input, > 0.
+        q2
+            The q value of the second input, > 0; None means ``q1``.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        Composition | dict[Node, Composition]
+
+        Raises
+        ------
+        KcalcError
+            For orders beyond 4.
+
         """
         return self._derived(self.base.symbolic(q1, q2, q=q))
 
@@ -518,13 +682,35 @@ class QMap(KernelMap):
         return self._evaluate(q, 0)
 
     def derivative(self, n: int = 1) -> QMapDerivative:
-        """The n-th derivative in q."""
+        """The n-th derivative in q.
+
+        Parameters
+        ----------
+        n
+            The order, an integer >= 1.
+
+        Returns
+        -------
+        QMapDerivative
+
+        """
         return QMapDerivative(self, derivative_order(n))
 
     def series(self, n: int, q: Any = 1) -> Array:
         """Taylor coefficients a_0 ... a_{n-1} of Q about q: Q(q + t) = sum_k a_k t^k.
 
-        Returns: an array of n numbers, n <= 101.
+        Parameters
+        ----------
+        n
+            The number of coefficients.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        Array
+            An array of n numbers, n <= 101.
+
         """
         order = derivative_order(series_length(n) - 1)
         jets = self.values(per_input(self.inputs)(q, lambda v: np.asarray(one_q(v)), "q"), order)
@@ -543,6 +729,18 @@ class QMap(KernelMap):
         """A certified enclosure of Q(q), by ball arithmetic with ``digits`` decimal digits.
 
         See :meth:`CMap.ball`.
+
+        Parameters
+        ----------
+        q
+            The mean square of the inputs, > 0.
+        digits
+            The number of decimal digits.
+
+        Returns
+        -------
+        Enclosure
+
         """
         from ..fields.balls import Enclosure, ball_field
 
@@ -558,8 +756,25 @@ class QMap(KernelMap):
     def table(self, low: float = 1e-3, high: float = 1e3, tolerance: float = 1e-13) -> QTable:
         """A table of Q for low <= q <= high, the q value of all inputs.
 
-        Returns: a :class:`~kcalc.fields.tables.QTable` with relative error ``tolerance``. Raises:
-        KcalcError for several outputs, unless 0 < low < high, and for too rough a Q.
+        Parameters
+        ----------
+        low
+            The lower end of the interval.
+        high
+            The upper end of the interval.
+        tolerance
+            The largest accepted error.
+
+        Returns
+        -------
+        QTable
+            A :class:`~kcalc.fields.tables.QTable` with relative error ``tolerance``.
+
+        Raises
+        ------
+        KcalcError
+            For several outputs, unless 0 < low < high, and for too rough a Q.
+
         """
         from ..fields.tables import tabulate_q
 
@@ -576,6 +791,18 @@ class QMap(KernelMap):
         """The isolated solutions of Q(q) = q in [low, high], in increasing order.
 
         None if every q is fixed.
+
+        Parameters
+        ----------
+        low
+            The lower end of the interval.
+        high
+            The upper end of the interval.
+
+        Returns
+        -------
+        tuple[FixedPoint, ...]
+
         """
         from ..foundation.rootfinding import finite_part, sign_changes
 
@@ -596,11 +823,36 @@ class QMap(KernelMap):
         return tuple(FixedPoint(q, float(slope(q))) for q in roots)
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw Q over q; see :func:`kcalc.plotting.q_maps`."""
+        """Draw Q over q.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        **options
+            Further options of the plot.
+
+        Returns
+        -------
+        Axes
+
+        """
         return DRAWINGS["QMap"]({self.name: self}, ax=ax, **options)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Name, sampled values and assumptions, as plain data."""
+        """Name, sampled values and assumptions, as plain data.
+
+        Parameters
+        ----------
+        points
+            The number of sampled points.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         q = np.geomspace(0.01, 100, series_length(points))
         values = self(q)
         sampled = (
@@ -629,7 +881,15 @@ class QMapDerivative(MapDerivative):
     def symbolic(self) -> Composition | dict[Node, Composition]:
         """The derivative as a named composition in the symbol ``q``.
 
-        Raises: KcalcError for orders beyond 4.
+        Returns
+        -------
+        Composition | dict[Node, Composition]
+
+        Raises
+        ------
+        KcalcError
+            For orders beyond 4.
+
         """
         return self._derived(self.base.expr)
 

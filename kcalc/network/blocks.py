@@ -18,13 +18,21 @@ Step = tuple[Node, Layer, tuple[Node, ...]]
 
 @dataclass(frozen=True)
 class Block:
-    """``count`` isomorphic pieces in a row.
+    """Isomorphic pieces in a row.
 
     Each piece reads one feature map and returns that of its last node.
 
-    ``pieces[i]`` lists the nodes of the i-th piece; corresponding nodes of all pieces have the same
-    index. ``entry`` is the node whose feature map the first piece reads (None for a piece that
-    starts at the network's inputs).
+    Attributes
+    ----------
+    count
+        The number of pieces.
+    pieces
+        ``pieces[i]`` lists the nodes of the i-th piece; corresponding nodes of all pieces have the
+        same index.
+    entry
+        The node whose feature map the first piece reads; None for a piece that starts at the
+        network's inputs.
+
     """
 
     entry: Node | None

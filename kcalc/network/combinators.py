@@ -47,9 +47,20 @@ def output_scaled(network: Network, factors: Mapping[Node, float]) -> Network:
 def chain(*pieces: Piece) -> Network:
     """The composition of pieces, first to last.
 
-    ``pieces``: layers, and networks with one input and one output. If the first piece is not an
-    ``Input``, an ``Input()`` is added before it, so a chain is itself a piece. Returns: a Network.
-    Raises: KcalcError for anything but a piece, or for an Input in the middle.
+    Parameters
+    ----------
+    *pieces
+        Layers, and networks with one input and one output. If the first piece is not an ``Input``,
+        an ``Input()`` is added before it, so a chain is itself a piece.
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    KcalcError
+        For anything but a piece, or for an Input in the middle.
 
     Examples
     --------
@@ -78,7 +89,16 @@ def chain(*pieces: Piece) -> Network:
 def repeat(block: Piece, n: int) -> Network:
     """Copies of a piece in a row, each with independent weights.
 
-    ``block``: a layer, or a network with one input and one output. ``n``: the number of copies.
+    Parameters
+    ----------
+    block
+        A layer, or a network with one input and one output.
+    n
+        The number of copies.
+
+    Returns
+    -------
+    Network
 
     Examples
     --------
@@ -102,14 +122,25 @@ def residual(
 
     The shortcut is the identity by default.
 
-    ``branch``: a layer, or a network with one input and one output. ``shortcut_weight``,
-    ``residual_weight``: amplitudes. If one is given, the other follows from squares summing to one;
-    if none is given, both are one (a plain sum); if both are given, they are used unchanged. A
-    shortcut weight of 0 gives only the branch, without a Sum. ``shortcut``: a piece on the
-    shortcut, such as an Affine where widths change; None: the identity.
+    Parameters
+    ----------
+    branch
+        A layer, or a network with one input and one output.
+    shortcut_weight, residual_weight
+        Amplitudes. If one is given, the other follows from squares summing to one; if none is
+        given, both are one (a plain sum); if both are given, they are used unchanged. A shortcut
+        weight of 0 gives only the branch, without a Sum.
+    shortcut
+        A piece on the shortcut, such as an Affine where widths change; None: the identity.
 
-    Raises: KcalcError for a residual weight of 0, or for a weight outside [0, 1] if the other
-    follows from it.
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    KcalcError
+        For a residual weight of 0, or for a weight outside [0, 1] if the other follows from it.
 
     Examples
     --------

@@ -99,10 +99,18 @@ def _extent(layer: object, name: str, optional: bool = False) -> None:
 class Layer:
     """Base of all layers.
 
-    ``arity``: the minimum and maximum number of inputs. ``per_input``: {field with one number per
-    input: a description}. ``passes``: whether kernel maps treat the layer as the identity, as they
-    do for pooling. ``family``: the group of layers that share a colour in drawings: "input",
-    "affine", "activation", "join", "normalisation", "pooling", "attention" or "other".
+    Parameters
+    ----------
+    arity
+        The minimum and maximum number of inputs.
+    per_input
+        {field with one number per input: a description}.
+    passes
+        Whether kernel maps treat the layer as the identity, as they do for pooling.
+    family
+        The group of layers that share a colour in drawings: "input", "affine", "activation",
+        "join", "normalisation", "pooling", "attention" or "other".
+
     """
 
     arity: ClassVar[tuple[float, float]] = (1, 1)
@@ -182,8 +190,13 @@ class Layer:
 class Input(Layer):
     """A network input.
 
-    ``features``: the number of channels; None: unknown. ``image_shape``: (height, width) of images,
-    whose pixels are the locations.
+    Parameters
+    ----------
+    features
+        The number of channels; None: unknown.
+    image_shape
+        (height, width) of images, whose pixels are the locations.
+
     """
 
     features: int | Any = None  # an integer or a symbol
@@ -224,18 +237,34 @@ class Affine(Layer):
 
     At initialisation ``Var W = sigma_w^2 / fan_in`` and ``Var b = sigma_b^2``.
 
-    ``features``: the number of output channels; None: unknown. ``kernel`` and ``stride``: one
-    number, or one per axis of the image. ``padding``: "same" gives ``ceil(size / stride)`` outputs,
-    with the smaller half of the padding at the start (as in JAX, Flax and Keras). "circular",
-    "reflect" and "replicate" give the same number of outputs but extend the image in these ways
-    instead of with zeros; "causal" puts all padding at the start. "valid" reads only inside the
-    image. Numbers mean the same as in PyTorch. ``dilation``: the step between taps, one number or
-    one per axis. ``groups``: the number of channel groups, which do not mix. ``bias``: whether the
-    layer has a bias. ``sigma_w``, ``sigma_b``: numbers or SymPy expressions. ``standardised``:
-    weight standardisation. The weights into each output then have mean 0 over the fan-in (and the
-    same variance), so the channel mean of the input drops out. ``trained``: True, both weights and
-    biases; False, neither, as in a frozen layer; "weights" or "biases", only these; "indirectly",
-    both are functions of other trained parameters, as in spectral or weight normalisation.
+    Parameters
+    ----------
+    features
+        The number of output channels; None: unknown.
+    kernel, stride
+        One number, or one per axis of the image.
+    padding
+        "same" gives ``ceil(size / stride)`` outputs, with the smaller half of the padding at the
+        start (as in JAX, Flax and Keras). "circular", "reflect" and "replicate" give the same
+        number of outputs but extend the image in these ways instead of with zeros. "causal" puts
+        all padding at the start. "valid" reads only inside the image. Numbers mean the same as in
+        PyTorch.
+    groups
+        The number of channel groups, which do not mix.
+    bias
+        Whether the layer has a bias.
+    sigma_w, sigma_b
+        Numbers or SymPy expressions.
+    standardised
+        Whether weights are standardised. The weights into each output then have mean 0 over the
+        fan-in (and the same variance), so the channel mean of the input drops out.
+    dilation
+        The step between taps, one number or one per axis.
+    trained
+        True trains weights and biases; False trains neither, as in a frozen layer. "weights" or
+        "biases" trains only these. "indirectly" means that both are functions of other trained
+        parameters, as in spectral or weight normalisation.
+
     """
 
     features: int | Any = None  # an integer or a symbol
@@ -315,7 +344,11 @@ class Affine(Layer):
 class Nonlinear(Layer):
     """An elementwise activation.
 
-    ``activation`` is a registered name, an ``Activation`` or a SymPy expression in one symbol.
+    Parameters
+    ----------
+    activation
+        A registered name, an ``Activation`` or a SymPy expression in one symbol.
+
     """
 
     activation: Activation
@@ -334,12 +367,19 @@ class Nonlinear(Layer):
 
 @dataclass(frozen=True)
 class SurrogateGradient(Layer):
-    """An elementwise ``activation`` with a different derivative in backpropagation.
+    """An elementwise activation with a different derivative in backpropagation.
 
-    Gradients are multiplied by ``slope``, a function of the layer's input, instead of the
-    derivative of ``activation``; a straight-through estimator has slope 1. Kernel maps use the
-    activation; gradients and tangent kernels use the slope. Both accept the same values as the
-    activation of a :class:`Nonlinear`. [Bengio et al. 2013]
+    Gradients are multiplied by ``slope`` instead of the derivative of ``activation``; a
+    straight-through estimator has slope 1. Kernel maps use the activation; gradients and tangent
+    kernels use the slope. [Bengio et al. 2013]
+
+    Parameters
+    ----------
+    activation
+        The activation, as for :class:`Nonlinear`.
+    slope
+        A function of the layer's input, with the same values as ``activation``.
+
     """
 
     activation: Activation
@@ -360,9 +400,15 @@ class SurrogateGradient(Layer):
 
 @dataclass(frozen=True)
 class Sum(Layer):
-    """``sum_i w_i x_i`` over the inputs in slot order; ``weights=None`` means ones.
+    """``sum_i w_i x_i`` over the inputs in slot order.
 
     kcalc never renormalises the weights.
+
+    Parameters
+    ----------
+    weights
+        The weights w_i; None means ones.
+
     """
 
     weights: tuple[Number, ...] | None = None
@@ -401,7 +447,11 @@ class Sum(Layer):
 class Concat(Layer):
     """Concatenation by channels.
 
-    ``channels``: the number of channels of each input, for networks with unknown features.
+    Parameters
+    ----------
+    channels
+        The number of channels of each input, for networks with unknown features.
+
     """
 
     channels: tuple[Number, ...] | None = None
@@ -457,7 +507,14 @@ class Concat(Layer):
 
 @dataclass(frozen=True)
 class Scale(Layer):
-    """Multiplication by a fixed nonzero number."""
+    """Multiplication by a fixed nonzero number.
+
+    Parameters
+    ----------
+    factor
+        The number, not 0.
+
+    """
 
     factor: Number
 
@@ -487,6 +544,12 @@ class GatedUnit(Layer):
 
     With an Affine on each input this is a gated linear unit: GLU with ``"sigmoid"``, SwiGLU with
     ``"swish"``, GEGLU with ``"gelu"`` [Dauphin et al. 2017; Shazeer 2020].
+
+    Parameters
+    ----------
+    activation
+        The activation of the gate.
+
     """
 
     activation: Activation
@@ -541,8 +604,13 @@ class Normalisation(Layer):
 class LayerNorm(Normalisation):
     """Per location: subtract the mean over channels, divide by the standard deviation.
 
-    The gain is 1, the bias 0, epsilon 0. ``groups``: the number of channel groups, normalised
-    separately.
+    The gain is 1, the bias 0, epsilon 0.
+
+    Parameters
+    ----------
+    groups
+        The number of channel groups, normalised separately.
+
     """
 
     groups: int = field(default=1, repr=False)
@@ -555,7 +623,11 @@ class LayerNorm(Normalisation):
 class RMSNorm(Normalisation):
     """Per location: divide by the root mean square over channels (gain 1, epsilon 0).
 
-    ``groups``: the number of channel groups, normalised separately, such as the heads of attention.
+    Parameters
+    ----------
+    groups
+        The number of channel groups, normalised separately, such as the heads of attention.
+
     """
 
     groups: int = field(default=1, repr=False)
@@ -569,10 +641,15 @@ class RMSNorm(Normalisation):
 class L2Norm(Normalisation):
     """Per location: divide by the Euclidean norm over channels, ``scale x / |x|`` (epsilon 0).
 
-    ``groups``: the number of channel groups, normalised separately, such as the heads of an
-    attention with normalised queries and keys. ``scale``: the gain at initialisation. The mean
-    square of the output is ``scale^2`` divided by the channels per group, so the channels of the
-    input must be known.
+    Parameters
+    ----------
+    groups
+        The number of channel groups, normalised separately, such as the heads of an attention with
+        normalised queries and keys.
+    scale
+        The gain at initialisation. The mean square of the output is ``scale^2`` divided by the
+        channels per group, so the channels of the input must be known.
+
     """
 
     groups: int = 1
@@ -598,9 +675,14 @@ class L2Norm(Normalisation):
 class BatchNorm(Normalisation):
     """Batch normalisation, which couples the examples of a batch.
 
-    Kernel maps cannot represent this coupling. ``batch_c``: the c value in [0, 1) between different
-    examples of a large batch at this node. Kernel maps use it to approximate the layer;
-    ``kc.large_batch(network)`` fills it in.
+    Kernel maps cannot represent this coupling.
+
+    Parameters
+    ----------
+    batch_c
+        The c value in [0, 1) between different examples of a large batch at this node. Kernel maps
+        use it to approximate the layer; ``kc.large_batch(network)`` fills it in.
+
     """
 
     batch_c: Number | None = None
@@ -623,7 +705,12 @@ class GroupNorm(Normalisation):
 
     There are ``groups`` groups of channels. The gain is 1, the bias 0, epsilon 0.
 
-    ``groups=1`` is layer normalisation over everything except the examples.
+    Parameters
+    ----------
+    groups
+        The number of groups of channels; 1 is layer normalisation over everything except the
+        examples.
+
     """
 
     groups: int = 1
@@ -641,9 +728,17 @@ class TokenMix(Layer):
     and input.
 
     This is fixed token mixing: attention with zero query or key weights, or the token weights of an
-    MLP-Mixer. ``matrix`` is an array (T, S) of numbers. If it is not square, the output image has
-    one axis of T locations. ``random``: the numbers are a draw of Gaussian weights. Maps without
-    locations then use new weights of the same mean square (exact for many uncorrelated tokens).
+    MLP-Mixer.
+
+    Parameters
+    ----------
+    matrix
+        An array (T, S) of numbers. If it is not square, the output image has one axis of T
+        locations.
+    random
+        Whether the numbers are a draw of Gaussian weights. Maps without locations then use new
+        weights of the same mean square (exact for many uncorrelated tokens).
+
     """
 
     matrix: Any
@@ -702,8 +797,17 @@ class Embedding(Layer):
     The layer reads ids; different ids have independent vectors. Kernel maps treat it as an Affine
     without bias that reads one-hot vectors.
 
-    ``features``: the number of channels; None: unknown. ``vocabulary``: the number of ids; None:
-    unknown. ``trained``: False for a frozen table; "indirectly" as in :class:`Affine`.
+    Parameters
+    ----------
+    features
+        The number of channels; None: unknown.
+    vocabulary
+        The number of ids; None: unknown.
+    sigma
+        The standard deviation of the entries.
+    trained
+        False for a frozen table; "indirectly" as in :class:`Affine`.
+
     """
 
     features: int | Any = None
@@ -731,11 +835,20 @@ class Embedding(Layer):
 class Positions(Layer):
     """Adds a vector for its position to every token, the same for all inputs.
 
-    ``kind``: "learned", vectors of independent entries of variance ``sigma^2``; "sinusoidal", the
-    fixed vectors of sines and cosines of [Vaswani et al. 2017], times ``sqrt(2) sigma``, so their
-    mean square is ``sigma^2``; "constant", one learned vector for all positions, such as the
-    embedding of a single token type. ``length``: the number of positions; None: unknown.
-    ``trained``: False if learned vectors are frozen; "indirectly" as in :class:`Affine`.
+    Parameters
+    ----------
+    kind
+        "learned", vectors of independent entries of variance ``sigma^2``. "sinusoidal", the fixed
+        vectors of sines and cosines of [Vaswani et al. 2017], times ``sqrt(2) sigma``, which gives
+        them the mean square ``sigma^2``. "constant", one learned vector for all positions, such as
+        the embedding of a single token type.
+    sigma
+        The root mean square of the vectors.
+    length
+        The number of positions; None: unknown.
+    trained
+        False if learned vectors are frozen; "indirectly" as in :class:`Affine`.
+
     """
 
     kind: str = "learned"
@@ -768,9 +881,15 @@ class Positions(Layer):
 class ClassToken(Layer):
     """Puts learned tokens, the same for all inputs, before the tokens of its input.
 
-    ``sigma``: the standard deviation of their independent entries; ``count``: the number of learned
-    tokens, such as 2 in DeiT (a class token and a distillation token). ``trained``: as in
-    :class:`Embedding`.
+    Parameters
+    ----------
+    sigma
+        The standard deviation of their independent entries.
+    count
+        The number of learned tokens, such as 2 in DeiT (a class token and a distillation token).
+    trained
+        As in :class:`Embedding`.
+
     """
 
     sigma: Number = 1
@@ -810,31 +929,59 @@ class Attend(Layer):
     inputs are queries, keys and values, in this order. The maps that produce them, and the one that
     reads the heads, are separate Affine layers.
 
-    ``heads``: the number of heads; None: unknown. ``key_width``: the channels of the queries and
-    keys of a head; None: unknown. ``causal``: token i sees the tokens up to i. ``window``: token i
-    sees only tokens j with ``|i - j| < window``; None: all. ``chunk``: token i sees only its own
-    chunk of ``chunk`` tokens, counted from the first; None: all. ``prefix``: token i sees the
-    tokens up to i and the first ``prefix`` tokens, as in a prefix language model (with
-    ``causal=False``); None: no such mask. Masks combine: a token sees another one only if every
-    mask allows it. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a
-    number, which needs ``key_width``. ``normaliser``: "softmax"; or a function of each score
-    separately: "sigmoid", ``A = 1 / (1 + T exp(-s))``, "relu", ``A = max(0, s) / T``, "identity",
-    ``A = s``. ``identity``, ``centre``: numbers, 0 unless the normaliser is softmax. ``sink``:
-    softmax gets one extra score, 0, and drops its weight. ``key_heads``: the number of heads of
-    keys and values, if several heads of queries share one; None: one each. ``rotary``: the base of
-    rotary position embeddings of queries and keys, such as 10000; None: none. ``alibi``: adds the
-    linear biases of ALiBi to the scores, with the slopes of its released code for this number of
-    heads (Press et al. 2022). ``relative``: (sigma, buckets, furthest) adds learned biases to the
-    scores, one per head and bucket of distances j - i, with standard deviation sigma at
-    initialisation. Unless ``causal``, half of the buckets are for j > i. The first half of the
-    buckets hold one distance each, the others grow geometrically, and all distances from
-    ``furthest`` on share the last one (Raffel et al. 2020). ``dropout``: dropout of attention
-    weights, the identity in evaluation. ``wide``: True treats scores as Gaussian, their limit at
-    large ``key_width``. False uses the scores at the given ``key_width``: this takes some hundred
-    times longer where attention is not sampled, and derivatives are sampled. None uses Gaussian
-    scores in formulas and, in sampling, those of ``key_width`` if it is given. The assumptions of a
-    result say which. [Vaswani et al. 2017; Ramapuram et al. 2024 (sigmoid); Wortsman et al. 2023
-    (relu)]
+    Masks combine: a token sees another one only if every mask allows it.
+
+    Parameters
+    ----------
+    heads
+        The number of heads; None: unknown.
+    key_width
+        The channels of the queries and keys of a head; None: unknown.
+    causal
+        Whether token i sees only the tokens up to i.
+    scale
+        "sqrt" is ``1 / sqrt(key_width)``, "linear" ``1 / key_width``, or a number, which needs
+        ``key_width``.
+    normaliser
+        "softmax"; or a function of each score separately: "sigmoid", ``A = 1 / (1 + T exp(-s))``,
+        "relu", ``A = max(0, s) / T``, "identity", ``A = s``.
+    identity, centre
+        Numbers, 0 unless the normaliser is softmax.
+    sink
+        Whether softmax gets one extra score, 0, and drops its weight.
+    key_heads
+        The number of heads of keys and values, if several heads of queries share one; None: one
+        each.
+    rotary
+        The base of rotary position embeddings of queries and keys, such as 10000; None: none.
+    alibi
+        Whether to add the linear biases of ALiBi to the scores, with the slopes of its released
+        code for this number of heads (Press et al. 2022).
+    dropout
+        The rate of dropout of attention weights, the identity in evaluation.
+    wide
+        True treats scores as Gaussian, their limit at large ``key_width``. False uses the scores at
+        the given ``key_width``. If attention is not sampled, this takes some hundred times longer,
+        and derivatives are sampled. None uses Gaussian scores in formulas; in sampling it uses
+        those of ``key_width`` if it is given. The assumptions of a result say which.
+    window
+        Token i sees only tokens j with ``|i - j| < window``; None: all.
+    chunk
+        Token i sees only its own chunk of ``chunk`` tokens, counted from the first; None: all.
+    relative
+        (sigma, buckets, furthest) adds learned biases to the scores, one per head and bucket of
+        distances j - i, with standard deviation sigma at initialisation (Raffel et al. 2020).
+        Unless ``causal``, half of the buckets are for j > i. The first half of the buckets hold one
+        distance each. The others grow geometrically, and all distances from ``furthest`` on share
+        the last one.
+    prefix
+        Token i sees the tokens up to i and the first ``prefix`` tokens, as in a prefix language
+        model (with ``causal=False``); None: no such mask.
+
+    References
+    ----------
+    [Vaswani et al. 2017; Ramapuram et al. 2024 (sigmoid); Wortsman et al. 2023 (relu)]
+
     """
 
     heads: int | None = None
@@ -1019,11 +1166,20 @@ POOLS = ("max", "mean", "weighted_mean")
 
 @dataclass(frozen=True)
 class Pool(Layer):
-    """Pooling over locations, ``kind`` one of "max", "mean", "weighted_mean".
+    """Pooling over locations.
 
-    ``window=None`` pools over all of them; ``stride=None`` uses the window. ``padding``: "valid",
-    windows inside the image only, or "same", ``ceil(size / stride)`` windows, which ignore entries
-    outside the image.
+    Parameters
+    ----------
+    kind
+        "max", "mean" or "weighted_mean".
+    window
+        The size of the window; None pools over all locations.
+    stride
+        The step between windows; None uses the window.
+    padding
+        "valid", windows inside the image only, or "same", ``ceil(size / stride)`` windows, which
+        ignore entries outside the image.
+
     """
 
     kind: str
@@ -1060,13 +1216,20 @@ RESIZES = ("nearest", "linear", "corners", "zeros")
 class Resize(Layer):
     """Resizes images to ``floor(factor n)`` positions along an axis of n.
 
-    ``factor``: a number > 0, or one per axis. ``kind``: "nearest" copies the nearest position.
-    "linear" interpolates along every axis, and "corners" does so with the first and last positions
-    fixed (PyTorch's ``align_corners=True``). "zeros" takes integer factors: it inserts zeros after
-    every position and multiplies by the root of the product of the factors, which preserves the
-    mean square over positions. An Affine after that is a transposed convolution of stride
-    ``factor``. ``place``: for "zeros", how many zeros come before each position instead of after
-    it; a number >= 0, or one per axis.
+    Parameters
+    ----------
+    factor
+        A number > 0, or one per axis.
+    kind
+        "nearest" copies the nearest position. "linear" interpolates along every axis, and "corners"
+        does so with the first and last positions fixed (PyTorch's ``align_corners=True``). "zeros"
+        takes integer factors: it inserts zeros after every position and multiplies by the root of
+        the product of the factors, which preserves the mean square over positions. An Affine after
+        that is a transposed convolution of stride ``factor``.
+    place
+        For "zeros", how many zeros come before each position instead of after it; a number >= 0, or
+        one per axis.
+
     """
 
     factor: Any
@@ -1100,8 +1263,15 @@ class PixelShuffle(Layer):
 
     An image of ``C r s`` channels becomes one of C channels with r times as many rows and s times
     as many columns for ``factor = (r, s)``: output (r i + a, s j + b) of channel k is input (i, j)
-    of channel ``(k r + a) s + b``, as in PyTorch. ``factor``: a positive integer for both axes, or
-    one per axis. ``back``: the reverse, which turns positions into channels.
+    of channel ``(k r + a) s + b``, as in PyTorch.
+
+    Parameters
+    ----------
+    factor
+        A positive integer for both axes, or one per axis.
+    back
+        Whether to do the reverse, which turns positions into channels.
+
     """
 
     factor: int | tuple[int, ...] = 2
@@ -1135,7 +1305,14 @@ class PixelShuffle(Layer):
 
 @dataclass(frozen=True)
 class Dropout(Layer):
-    """Dropout of a fraction ``rate`` in [0, 1), with rescaling; the identity in evaluation."""
+    """Dropout with rescaling; the identity in evaluation.
+
+    Parameters
+    ----------
+    rate
+        The dropped fraction, in [0, 1).
+
+    """
 
     rate: Number
     passes: ClassVar[bool] = True
@@ -1179,9 +1356,13 @@ class StopGradient(Layer):
     Kernel maps treat it as the identity. Gradients below it are 0, and the weights there do not
     contribute to the tangent kernel.
 
-    ``unknown``: the name of an operation with an unknown custom gradient, such as a function with a
-    handwritten backward pass; "" if there is none. Kernel maps still work, but gradients and
-    tangent kernels through it raise an error.
+    Parameters
+    ----------
+    unknown
+        The name of an operation with an unknown custom gradient, such as a function with a
+        handwritten backward pass; "" if there is none. Kernel maps still work, but gradients and
+        tangent kernels through it raise an error.
+
     """
 
     unknown: str = ""
@@ -1198,11 +1379,19 @@ class StopGradient(Layer):
 
 @dataclass(frozen=True)
 class Opaque(Layer):
-    """An operation that a reader did not understand: its ``name`` and the ``reason``.
+    """An operation that a reader did not understand.
 
     Every calculus raises an error for it.
 
-    ``features``: the number of output channels (None: unknown).
+    Parameters
+    ----------
+    name
+        The name of the operation.
+    reason
+        The reason why it was not read.
+    features
+        The number of output channels; None: unknown.
+
     """
 
     name: str

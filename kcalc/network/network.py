@@ -50,15 +50,26 @@ Node = Hashable
 class Network:
     """A directed acyclic graph whose nodes carry a ``layer`` and whose edges carry a ``slot``.
 
-    Parameters: ``graph``, an ``nx.DiGraph`` with a node attribute ``layer``. An edge attribute
-    ``slot`` orders the inputs of a node; it is optional for a single input, and a tuple of slots if
-    one node is read twice, as in ``x + x``. ``outputs`` declares the output nodes; by default these
-    are all nodes that nothing reads. Weights are never shared between nodes. ``notes`` say where a
-    network that was read from a model differs from it. Results list them among their
-    ``assumptions``, and networks derived from this one keep them. Equality ignores them.
+    Weights are never shared between nodes.
 
-    Raises: GraphError for a cycle, a node without a layer, a wrong number of inputs, missing or
-    doubled slots, an input nothing reads, a dangling node, or channel counts that do not fit.
+    Parameters
+    ----------
+    graph
+        An ``nx.DiGraph`` with a node attribute ``layer``. An edge attribute ``slot`` orders the
+        inputs of a node. It is optional for a single input, and a tuple of slots if one node is
+        read twice, as in ``x + x``.
+    outputs
+        The output nodes; by default all nodes that nothing reads.
+    notes
+        The differences from the model that the network was read from. Results list them among their
+        ``assumptions``, and networks derived from this one keep them. Equality ignores them.
+
+    Raises
+    ------
+    GraphError
+        For a cycle, a node without a layer, a wrong number of inputs, missing or doubled slots, an
+        input nothing reads, a dangling node, or channel counts that do not fit.
+
     """
 
     def __init__(self, graph: nx.DiGraph, outputs: Iterable[Node] | None = None) -> None:
@@ -70,8 +81,22 @@ class Network:
     def from_steps(cls, steps: Iterable[Step], outputs: Iterable[Node] | None = None) -> Network:
         """The network with the given (node, layer, parents in slot order) triples, in any order.
 
-        Raises: GraphError as for a graph, and for a node defined twice or one that reads an unknown
-        node.
+        Parameters
+        ----------
+        steps
+            Triples (node, layer, parents).
+        outputs
+            The output nodes; None takes the nodes that nothing reads.
+
+        Returns
+        -------
+        Network
+
+        Raises
+        ------
+        GraphError
+            As for a graph, and for a node defined twice or one that reads an unknown node.
+
         """
         network = cls.__new__(cls)
         # built directly: going through a graph takes several times longer than all checks
@@ -109,7 +134,13 @@ class Network:
         return self.nodes_of(L.Input)
 
     def steps(self) -> Iterator[Step]:
-        """Triples (node, layer, parents in slot order), every node after its parents."""
+        """Triples (node, layer, parents in slot order), every node after its parents.
+
+        Returns
+        -------
+        Iterator[Step]
+
+        """
         layers = self._layers
         return zip(layers, layers.values(), map(self._parents.__getitem__, layers), strict=True)
 
@@ -126,14 +157,38 @@ class Network:
         return dict(zip(self._layers, lowered(self.steps(), self._features), strict=True))
 
     def operations_of(self, node: Node) -> tuple[Operation, ...]:
-        """The operations of one node."""
+        """The operations of one node.
+
+        Parameters
+        ----------
+        node
+            The label of a node.
+
+        Returns
+        -------
+        tuple[Operation, ...]
+
+        """
         self.layer(node)
         return self._lowered[node]
 
     def layer(self, node: Node) -> SomeLayer:
         """The layer of a node whose kind the caller knows.
 
-        Raises: KcalcError if there is no such node, with a list of similar names.
+        Parameters
+        ----------
+        node
+            The label of a node.
+
+        Returns
+        -------
+        SomeLayer
+
+        Raises
+        ------
+        KcalcError
+            If there is no such node, with a list of similar names.
+
         """
         if not is_key(node, self._layers):
             raise unknown("node", node, map(str, self._layers))
@@ -144,14 +199,38 @@ class Network:
             self.layer(node)
 
     def parents(self, node: Node) -> tuple[Node, ...]:
-        """The nodes whose feature maps a node reads, in slot order."""
+        """The nodes whose feature maps a node reads, in slot order.
+
+        Parameters
+        ----------
+        node
+            The label of a node.
+
+        Returns
+        -------
+        tuple[Node, ...]
+
+        """
         self.layer(node)
         return self._parents[node]
 
     def nodes_of(self, *kinds: type[L.Layer]) -> tuple[Node, ...]:
         """The nodes whose layer has one of the given kinds, in order.
 
-        Raises: KcalcError for anything but classes of layers.
+        Parameters
+        ----------
+        *kinds
+            Classes of layers.
+
+        Returns
+        -------
+        tuple[Node, ...]
+
+        Raises
+        ------
+        KcalcError
+            For anything but classes of layers.
+
         """
         for kind in kinds:
             if not isinstance(kind, type) or not issubclass(kind, L.Layer):
@@ -192,6 +271,11 @@ class Network:
         """The network cut at the feature maps that all paths cross.
 
         Equal consecutive pieces are grouped into repetitions.
+
+        Returns
+        -------
+        tuple[Block, ...]
+
         """
         return self._blocks
 
@@ -200,13 +284,29 @@ class Network:
         return find_blocks(tuple(self.steps()), self.outputs)
 
     def cut_nodes(self) -> tuple[Node, ...]:
-        """The nodes that lie on every path from an input to an output, in order."""
+        """The nodes that lie on every path from an input to an output, in order.
+
+        Returns
+        -------
+        tuple[Node, ...]
+
+        """
         return tuple(cut_nodes(tuple(self.steps()), self.outputs))
 
     def isomorphic(self, other: Network) -> bool:
         """True if relabelling nodes turns one network into the other.
 
         The addends of a Sum may be permuted.
+
+        Parameters
+        ----------
+        other
+            The other :class:`kcalc.Network`.
+
+        Returns
+        -------
+        bool
+
         """
         require_network(other)
         return same_structure(
@@ -214,7 +314,20 @@ class Network:
         )
 
     def draw(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the graph from top to bottom; see :func:`kcalc.plotting.network`."""
+        """Draw the graph from top to bottom.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        **options
+            Further options of the plot.
+
+        Returns
+        -------
+        Axes
+
+        """
         return DRAWINGS["Network"](self, ax=ax, **options)
 
     # -- making others -----------------------------------------------------------------------------
@@ -224,7 +337,22 @@ class Network:
 
         Every layer of the given kinds is replaced, or every layer if no kind is given.
 
-        Raises: KcalcError if the result is not a layer, or if a kind is not a class of layers.
+        Parameters
+        ----------
+        change
+            A function of a node and its layer that returns the new layer.
+        *kinds
+            Classes of layers.
+
+        Returns
+        -------
+        Network
+
+        Raises
+        ------
+        KcalcError
+            If the result is not a layer, or if a kind is not a class of layers.
+
         """
         if not callable(change):
             raise KcalcError(
@@ -268,7 +396,20 @@ class Network:
 
         ``with_notes([])`` drops them.
 
-        Raises: KcalcError for anything but a :class:`kcalc.network.notes.Note`.
+        Parameters
+        ----------
+        notes
+            The new notes.
+
+        Returns
+        -------
+        Network
+
+        Raises
+        ------
+        KcalcError
+            For anything but a :class:`kcalc.network.notes.Note`.
+
         """
         given = items(notes, "notes")
         if not all(isinstance(note, Note) for note in given):
@@ -289,6 +430,16 @@ class Network:
         The last of them keeps the node's label; the others are called ``"<label>.1"``,
         ``"<label>.2"``, ... Returns the network itself if there are none. A layer with its own
         primitive, such as Positions, stays.
+
+        Parameters
+        ----------
+        whole
+            A class of layers to keep; None keeps none.
+
+        Returns
+        -------
+        Network
+
         """
         kept = () if whole is None else self.nodes_of(whole)
         alike = {  # many nodes share few layers
@@ -332,7 +483,20 @@ class Network:
     def named(self, name: str) -> Network:
         """The same network with a name, shown in plot legends and in the ``repr`` of maps.
 
-        Raises: KcalcError unless the name is a string.
+        Parameters
+        ----------
+        name
+            The printed name; None derives one.
+
+        Returns
+        -------
+        Network
+
+        Raises
+        ------
+        KcalcError
+            Unless the name is a string.
+
         """
         other = self.with_notes(self.notes)
         other.name = text(name, "the name of a network", empty=True)
@@ -344,7 +508,18 @@ class Network:
         return tuple(note.assumption for note in self.notes if CARRIED[note.level])
 
     def subs(self, values: Mapping[Any, Any]) -> Network:
-        """The network with SymPy symbols (or their names) in its layers replaced by numbers."""
+        """The network with SymPy symbols (or their names) in its layers replaced by numbers.
+
+        Parameters
+        ----------
+        values
+            {symbol or its name: number}.
+
+        Returns
+        -------
+        Network
+
+        """
         named = {symbol.name: symbol for symbol in self.free_symbols}
         resolved: dict[Any, Any] = {}
         for key, value in mapping(values, "values").items():
@@ -357,8 +532,22 @@ class Network:
     def relabelled(self, names: Mapping[Node, Node] | Callable[[Node], Node]) -> Network:
         """The network with new node labels, which must be distinct.
 
-        ``names``: {node: its new label}, or a function of the old label, such as ``str``. Raises:
-        GraphError if labels would coincide or are not hashable, KcalcError for an unknown node.
+        Parameters
+        ----------
+        names
+            {node: its new label}, or a function of the old label, such as ``str``.
+
+        Returns
+        -------
+        Network
+
+        Raises
+        ------
+        GraphError
+            If labels would coincide or are not hashable.
+        KcalcError
+            For an unknown node.
+
         """
         if not callable(names):
             self._check_nodes(mapping(names, "names"))
@@ -374,7 +563,13 @@ class Network:
         return network.with_notes(moved)
 
     def normalised(self) -> Network:
-        """The network with the weights of every Sum divided by ``sqrt(sum_i w_i^2)``."""
+        """The network with the weights of every Sum divided by ``sqrt(sum_i w_i^2)``.
+
+        Returns
+        -------
+        Network
+
+        """
         return self.map_layers(
             lambda node, layer: normalised_sum(layer, len(self._parents[node])), L.Sum
         )
@@ -382,13 +577,25 @@ class Network:
     def without_normalization(self, kind: type[L.Layer] = L.Normalisation) -> Network:
         """The network without its normalisation layers: BatchNorm, LayerNorm and others.
 
-        ``kind``: one of these classes, to remove only layers of that class.
-
         ``.removed`` lists their nodes.
 
         Affine layers without a bias before a normalisation get one with sigma_b = 0. Outputs move
-        as described in :meth:`without`. Raises: KcalcError for anything but classes of
-        normalisations.
+        as described in :meth:`without`.
+
+        Parameters
+        ----------
+        kind
+            A class of normalisations; only layers of this class are removed.
+
+        Returns
+        -------
+        Network
+
+        Raises
+        ------
+        KcalcError
+            For anything but classes of normalisations.
+
         """
         if not isinstance(kind, type) or not issubclass(kind, L.Normalisation):
             raise KcalcError(
@@ -411,6 +618,11 @@ class Network:
         The result computes a different function from the post-activation network (ResNet V1). The
         kernel calculus applies to it, but not to V1, whose sums have dependent addends: activations
         that share their input. Node labels stay. [DKS sec. 23]
+
+        Returns
+        -------
+        Network
+
         """
         return self._kept(Network.from_steps(preactivated_steps(self), self.outputs))
 
@@ -421,7 +633,22 @@ class Network:
         Notes on how a bypassed layer differs from a model are dropped with it. Notes on positions
         stay, because they affect all later nodes.
 
-        Raises: GraphError for a node with several inputs, KcalcError for an unknown node.
+        Parameters
+        ----------
+        dropped
+            The nodes to bypass.
+
+        Returns
+        -------
+        Network
+
+        Raises
+        ------
+        GraphError
+            For a node with several inputs.
+        KcalcError
+            For an unknown node.
+
         """
         dropped = items(dropped, "dropped")
         self._check_nodes(dropped)

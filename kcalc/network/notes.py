@@ -32,9 +32,21 @@ Pooling and unread operations need no note, because their layers show them.
 
 @dataclass(frozen=True)
 class Note:
-    """A reader's note on a node: ``level`` is one of LEVELS, ``source`` the place in the model.
+    """A reader's note on a node.
 
-    ``of_weights``: whether it concerns the current weights and does not apply to newly drawn ones.
+    Attributes
+    ----------
+    node
+        The node.
+    level
+        One of LEVELS.
+    text
+        The text of the note.
+    source
+        The place in the model.
+    of_weights
+        Whether the note concerns the current weights and does not apply to newly drawn ones.
+
     """
 
     node: Node

@@ -82,19 +82,33 @@ def _since_fork(
 def averaging_shortcuts(network: Network, nodes: Any = None) -> Network:
     """The network with every projection shortcut A replaced by I + A.
 
-    All singular values of I are 1.
-
-    Parameters: ``nodes``, the Affine shortcuts to change (default: all of
-    :func:`projection_shortcuts`). I averages images:
+    I averages images, and all its singular values are 1:
 
     - equal channels, stride s: mean pooling over s x s windows, times s;
     - r times the channels, stride 1: r copies, divided by sqrt r;
     - twice the channels, stride 2: the means of the upper and of the lower half of every 2 x 2
       window, times sqrt 2.
 
-    Images must divide into windows. Returns: a network in which each such Affine ``a`` is read
-    through a plain Sum ``(a, "sum")``. Raises: KcalcError if there is no projection shortcut, if
-    widths are unknown, or if no such map is known for the change of shape.
+    Images must divide into windows.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    nodes
+        The Affine shortcuts to change, by default all of :func:`projection_shortcuts`.
+
+    Returns
+    -------
+    Network
+        A network in which each such Affine ``a`` is read through a plain Sum ``(a, "sum")``.
+
+    Raises
+    ------
+    KcalcError
+        If there is no projection shortcut, if widths are unknown, or if no such map is known for
+        the change of shape.
+
     """
     chosen = projection_shortcuts(network) if nodes is None else items(nodes, "nodes")
     if not chosen:
@@ -177,13 +191,46 @@ def skip_network(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """Six convolutions with optional residual blocks [MacDonald et al. 2023, sec. 6.2].
+    """Six convolutions with optional residual blocks.
 
     Convolutions 2-3 and 5-6 may be residual blocks, the second with a projection.
 
-    ``skips``: "none" (a chain), "projection" (identity and 1 x 1 convolution, "Res") or "average"
-    (I + A instead of A, "ResAvg"). The second block halves both axes of the image and doubles the
-    channels. Raises: KcalcError for other names, and for images with odd sides.
+    Parameters
+    ----------
+    skips
+        "none" (a chain), "projection" (identity and 1 x 1 convolution, "Res") or "average" (I + A
+        instead of A, "ResAvg"). The second block halves both axes of the image and doubles the
+        channels.
+    width
+        The number of channels of the first convolution.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    classes
+        The number of outputs.
+    image_shape
+        (height, width) of the images.
+    channels
+        The number of channels of the images.
+    batch_norm
+        Whether a BatchNorm follows each convolution.
+    sigma_w
+        The root of fan-in times the variance of weights, > 0.
+    sigma_b
+        The standard deviation of biases, >= 0.
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    KcalcError
+        For other names, and for images with odd sides.
+
+    References
+    ----------
+    [MacDonald et al. 2023, sec. 6.2]
+
     """
     choice(skips, "kind of skips", SKIPS)
     sides = tuple(

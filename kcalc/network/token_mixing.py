@@ -42,8 +42,33 @@ def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = 
     With a mix > 0, a row a preserves q only at token covariances with ``a Sigma a^T = 1``;
     :func:`rescaled` makes such rows.
 
-    Domain: 1 to 4096 tokens; finite numbers, not both 0. Returns: (T, T). Raises: KcalcError
-    outside the domain. [He et al. 2023, sec. 3.1]
+    Domain: 1 to 4096 tokens; finite numbers, not both 0.
+
+    Parameters
+    ----------
+    tokens
+        The number of tokens T, 1 to 4096.
+    skip
+        The weight of the identity, a finite number.
+    mix
+        The weight of the mean over tokens, a finite number.
+    causal
+        Whether each token sees only itself and earlier tokens.
+
+    Returns
+    -------
+    Array
+        An array (T, T).
+
+    Raises
+    ------
+    KcalcError
+        Outside the domain.
+
+    References
+    ----------
+    [He et al. 2023, sec. 3.1]
+
     """
     count, a, b = _tokens(tokens), _number(skip, "skip"), _number(mix, "mix")
     read = np.tril(np.ones((count, count))) if truth(causal, "causal") else np.ones((count, count))
@@ -67,9 +92,30 @@ def preserving(source: Any, target: Any, nonnegative: bool = True) -> Array:
     least eigenvalue of ``source``.
 
     Domain: symmetric (T, T) arrays of numbers with unit diagonal and eigenvalues >= 1e-8.
-    ``nonnegative=False`` also accepts pairs for which A has negative entries. Returns: (T, T).
-    Raises: KcalcError outside the domain, and for negative entries of A, naming the worst one. [He
-    et al. 2023, sec. 3.2]
+
+    Parameters
+    ----------
+    source
+        The covariance of the incoming tokens, (T, T).
+    target
+        The covariance after mixing, (T, T).
+    nonnegative
+        Whether negative entries of A raise an error.
+
+    Returns
+    -------
+    Array
+        An array (T, T).
+
+    Raises
+    ------
+    KcalcError
+        Outside the domain, and for negative entries of A, naming the worst one.
+
+    References
+    ----------
+    [He et al. 2023, sec. 3.2]
+
     """
     truth(nonnegative, "nonnegative")
     first, second = covariance(source, "source", LEAST), covariance(target, "target", LEAST)
@@ -100,8 +146,23 @@ def rescaled(matrix: Any, source: Any) -> Array:
 
     Every token then has q = 1 after mixing tokens with covariance ``source``.
 
-    ``matrix`` is (T', T). ``source`` is (T, T), positive semidefinite with unit diagonal. Returns:
-    (T', T). Raises: KcalcError for other shapes, and for rows whose token is 0 at this covariance.
+    Parameters
+    ----------
+    matrix
+        The mixing matrix, (T', T).
+    source
+        The covariance of the tokens, (T, T), positive semidefinite with unit diagonal.
+
+    Returns
+    -------
+    Array
+        An array (T', T).
+
+    Raises
+    ------
+    KcalcError
+        For other shapes, and for rows whose token is 0 at this covariance.
+
     """
     known = covariance(source, "source", 0.0)
     rows = _array(matrix, "matrix")
@@ -126,8 +187,31 @@ def uniform(tokens: int, correlations: Iterable[float], start: float = 0.0) -> l
     ``start``. The Cholesky factors have a closed form: ``L_jj^2 = (1 - r)(1 + j r)/(1 + (j - 1)
     r)`` and ``L_ij = r (1 - r)/((1 + (j - 1) r) L_jj)`` for i > j (j from 0). Entries are >= 0,
     with an absolute error of about 1e-15 up to r = 1 - 1e-12. Domain: 0 <= start <= rho_1 <= rho_2
-    <= ... <= 1 - 1e-12. Returns: a list of (T, T). Raises: KcalcError. [He et al. 2023, sec. 3.2:
-    U-SPA]
+    <= ... <= 1 - 1e-12.
+
+    Parameters
+    ----------
+    tokens
+        The number of tokens, >= 1.
+    correlations
+        The correlations after each layer, not decreasing.
+    start
+        The correlation of the tokens that enter.
+
+    Returns
+    -------
+    list[Array]
+        One array (T, T) per layer.
+
+    Raises
+    ------
+    KcalcError
+        Outside the domain.
+
+    References
+    ----------
+    [He et al. 2023, sec. 3.2: U-SPA]
+
     """
     count = _tokens(tokens)
     values = [_number(start, "start"), *_numbers(correlations, "correlations")]
@@ -174,7 +258,31 @@ def exponential(tokens: int, rates: Iterable[float], start: float = math.inf) ->
     independent tokens). With a = exp(-r_(l-1)), b = exp(-r_l) and w = sqrt((1 - b^2)/(1 - a^2)):
     ``A_00 = 1``, ``A_ii = w``, ``A_ij = w b^(i-j-1) (b - a)`` for i > j > 0 and ``A_i0 = b^(i-1) (b
     - a w)``: all >= 0, and accurate to rounding even at the smallest rates. Domain: start >= r_1 >=
-    r_2 >= ... > 0. Returns: a list of (T, T). Raises: KcalcError. [He et al. 2023, sec. 3.2: E-SPA]
+    r_2 >= ... > 0.
+
+    Parameters
+    ----------
+    tokens
+        The number of tokens, >= 1.
+    rates
+        The decay rates after each layer, > 0 and not increasing.
+    start
+        The decay rate of the incoming tokens; infinity means independent tokens.
+
+    Returns
+    -------
+    list[Array]
+        One array (T, T) per layer.
+
+    Raises
+    ------
+    KcalcError
+        Outside the domain.
+
+    References
+    ----------
+    [He et al. 2023, sec. 3.2: E-SPA]
+
     """
     count = _tokens(tokens)
     first = math.inf if isinstance(start, float) and start == math.inf else _number(start, "start")

@@ -5,6 +5,7 @@ They are symbols in mathtext, or nouns with their unit.
 
 X, PHI = "$x$", r"$\phi(x)$"
 C, C_MAP, C_SLOPE = "$c$", r"$\mathcal{C}(c)$", r"$\mathcal{C}'(c)$"
+RHO, TOKEN_MAP = r"$\rho$", r"$\mathcal{R}(\rho)$"
 GAP_MAP, C_AT_ZERO = r"$1 - \mathcal{C}(c)$", r"$\mathcal{C}(0)$"
 Q, Q_MAP = "$q$", r"$\mathcal{Q}(q)$"
 SIGMA_W, SIGMA_B = r"$\sigma_w$", r"$\sigma_b$"

@@ -32,6 +32,7 @@ __all__ = ["activations", "c_maps", "network", "q_maps", "save"]
 Array = np.ndarray
 Curve = Callable[[Array], Array]
 MOST_POINTS = 10**6
+TOKEN_MAPS = ("Token map", axis_names.RHO, axis_names.TOKEN_MAP)
 
 
 # -- maps ------------------------------------------------------------------------------------------
@@ -73,8 +74,9 @@ def c_maps(
     _draw_maps(ax, c, found, partial(_fixed_points, q1=q1, q2=q2), look, styles)
     ticks = [-1, -0.5, 0, 0.5, 1]
     ax.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=ticks, yticks=ticks, aspect="equal")
-    says = "C map" if len(found) == 1 else "C maps"
-    return labelled(ax, made, axis_names.C, axis_names.C_MAP, says, _mark_handles(ax))
+    of_tokens = all(getattr(given, "letter", "C") == "R" for _, _, given in found)
+    kind, x, y = TOKEN_MAPS if of_tokens else ("C map", axis_names.C, axis_names.C_MAP)
+    return labelled(ax, made, x, y, kind if len(found) == 1 else f"{kind}s", _mark_handles(ax))
 
 
 def q_maps(

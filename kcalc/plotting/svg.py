@@ -61,9 +61,9 @@ def network_svg(
     continue in parallel ``columns``, by default as many as fill a page. ``interactive`` makes the
     nodes focusable.
 
-    Nodes are ``<g class="node affine" data-node="h1">`` (a folded one represents ``data-count`` of
-    them), edges ``<g class="edge" data-from="x" data-to="h1">`` (``class="edge skip"`` if they skip
-    layers), areas ``<g class="group" data-group="1">``. The drawing has its natural size in pixels
+    Nodes are ``<g class="node affine" data-node="h1">``; a folded one represents ``data-count`` of
+    them. Edges are ``<g class="edge" data-from="x" data-to="h1">`` (``class="edge skip"`` if they skip
+    layers). Areas are ``<g class="group" data-group="1">``. The drawing has its natural size in pixels
     (width, height) and a viewBox.
 
     Returns: the SVG element. Raises: KcalcError for anything but a network, and for unknown nodes

@@ -241,13 +241,9 @@ def shape(
 
     The constants belong to its activations or its weights.
 
-    ``activation``: replaces every activation; None keeps the present ones. ``method``: a name
-    below. The other options are targets of the methods. A target that the method does not accept
-    raises an error:
-
-    - ``"dks"``: ``zeta=1.5`` bounds the slopes of all subnetworks' C maps at 1;
-      ``subnetworks="strict"`` or ``"forward"``; ``q_slope=1``, another value, ``"minimize"`` or
-      None (no condition); ``free_slope=True`` also adjusts the negative slope of leaky_relu;
+    - ``"dks"``: ``zeta=1.5`` bounds the slopes of all subnetworks' C maps at 1. Options are
+      ``subnetworks="strict"`` or ``"forward"``, and ``q_slope=1``, another value, ``"minimize"`` or
+      None (no condition). ``free_slope=True`` also adjusts the negative slope of leaky_relu.
       ``gates="normalise"`` keeps the activations of gates, scaled to Q(1) = 1. See :func:`dks`.
     - ``"tat"``: ``eta=.9`` (relu, leaky_relu: the largest c value that orthogonal inputs reach) or
       ``tau=.3`` (smooth activations: the
@@ -288,9 +284,28 @@ def shape(
     output), and nodes where a hypothesis of the method fails. kcalc then shapes every connected
     part around them by its own slopes, as if its inputs had q = 1, and leaves the rest unchanged.
 
-    Returns: a :class:`Shaping`, or a :class:`RegionalShaping` for a reading with nodes left
-    unchanged. Raises: KcalcError for an unknown method or target, and the errors of the method (for
-    a reading, only if nothing can be shaped).
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        The activation that replaces every activation; None keeps the present ones.
+    method
+        The name of a method, listed above.
+    **targets
+        The targets and options of the method. A target that the method does not accept raises an
+        error.
+
+    Returns
+    -------
+    Shaping | RegionalShaping
+        A :class:`Shaping`, or a :class:`RegionalShaping` for a reading with nodes left unchanged.
+
+    Raises
+    ------
+    KcalcError
+        For an unknown method or target, and as the method does (for a reading, only if
+        nothing can be shaped).
 
     Examples
     --------
@@ -333,8 +348,22 @@ def shape(
 def works(remedy: Remedy, network: Network | Reading, activation: Any = None) -> bool:
     """Whether a remedy suggested by an error shapes the network; this tries it.
 
-    ``remedy``: one of the ``remedies`` of an error. False for one with a target that only you know
-    (``...``), such as the cosines between tokens.
+    The result is False for a remedy with a target that only you know (``...``), such as the cosines
+    between tokens.
+
+    Parameters
+    ----------
+    remedy
+        One of the ``remedies`` of an error.
+    network
+        The :class:`kcalc.Network`.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+
+    Returns
+    -------
+    bool
+
     """
     if any(value is ... for value in remedy.options.values()):
         return False

@@ -56,11 +56,23 @@ class Shaping(Approximable, OfModel):
 
     Methods that set weights differ from this and document it.
 
-    ``targets``: the local conditions {condition: value}. ``changes``: a description of every edit.
-    ``systems``: the equations that were solved, by activation name. ``warnings``: where the targets
-    have no effect. ``tokens``: the cosines between tokens used to shape a network that mixes them.
-    ``independent``: whether ``assume_independent=True`` was used. ``left_alone``: {node: reason}
-    for activations at outputs of the model that was read.
+    Attributes
+    ----------
+    targets
+        The local conditions {condition: value}.
+    changes
+        A description of every edit.
+    systems
+        The equations that were solved, by activation name.
+    warnings
+        Where the targets have no effect.
+    tokens
+        The cosines between tokens used to shape a network that mixes them.
+    independent
+        Whether ``assume_independent=True`` was used.
+    left_alone
+        {node: reason} for activations at outputs of the model that was read.
+
     """
 
     method: str
@@ -236,6 +248,16 @@ class Shaping(Approximable, OfModel):
         """A comparison with another shaping.
 
         It tabulates constants, values and residuals (text, HTML, ``rows``).
+
+        Parameters
+        ----------
+        other
+            Another shaping of the same network.
+
+        Returns
+        -------
+        Comparison
+
         """
         from .comparison import Comparison
 
@@ -246,7 +268,14 @@ class Shaping(Approximable, OfModel):
         return Comparison((self, other))
 
     def to_dict(self) -> dict[str, Any]:
-        """All results as plain data with a versioned schema; infinite values become None."""
+        """All results as plain data with a versioned schema; infinite values become None.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "schema": SCHEMA,
             "method": self.method,
@@ -267,13 +296,27 @@ class Shaping(Approximable, OfModel):
 
         If ``path`` is given, the result is also written to it.
 
-        ``target``: "torch", "jax", "flax", "keras", "numpy": a Python module with the transformed
-        activations (17 significant digits), the weighted sums, weight initialisers, input
-        normalisation, and tables that map nodes to them. "onnx": a model whose functions are the
-        activations and sums (the text is a listing, the file is binary). "json": the document
-        ``kcalc.shaping/1``, including the network. "latex": tables. Raises: KcalcError for an
-        unknown target, for activations that are callables, for a missing folder, and for a shaping
-        that the target cannot express.
+        Parameters
+        ----------
+        target
+            "torch", "jax", "flax", "keras", "numpy": a Python module with the transformed
+            activations (17 significant digits), the weighted sums, weight initialisers, input
+            normalisation, and tables that map nodes to them. "onnx": a model whose functions are
+            the activations and sums (the text is a listing, the file is binary). "json": the
+            document ``kcalc.shaping/1``, including the network. "latex": tables.
+        path
+            The file to write; None only returns the text.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        KcalcError
+            For an unknown target, for activations that are callables, for a missing folder, and for
+            a shaping that the target cannot express.
+
         """
         return MODELS["export"](self, target, path)
 

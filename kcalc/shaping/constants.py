@@ -76,7 +76,13 @@ class Constants(Tabled):
         )
 
     def describe(self) -> str:
-        """The transformed activation in one line."""
+        """The transformed activation in one line.
+
+        Returns
+        -------
+        str
+
+        """
         if self.sigma_w is not None:
             return f"sigma_w {self.sigma_w:.6g}, sigma_b {self.sigma_b or 0:.6g}"
         inside = "x" if self.input_scale is None else f"{self.input_scale:.6g}*x"
@@ -119,7 +125,14 @@ class Constants(Tabled):
         return [("activation", self.activation.name), *given]
 
     def to_dict(self) -> dict[str, Any]:
-        """The constants as plain data."""
+        """The constants as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         names = ("input_scale", "input_shift", "output_scale", "output_shift", "negative_slope")
         weights = {} if self.sigma_w is None else {"sigma_w": self.sigma_w, "sigma_b": self.sigma_b}
         return (

@@ -1,18 +1,18 @@
 """Laws of depth of a repeated block: growth of the stream, limits of cosines and gradients.
 
 The state of the stream is (q, x): its mean square, and the cosine x of two tokens of one input
-(without tokens, of two inputs). Streams with plain shortcuts, ``x + f(x)``, add
+(without tokens, of two inputs). Streams with plain shortcuts, ``x + f(x)``, add:
 
-    q' = q + b(q, x),    b -> k q^a    as q grows,    and    x'  moves towards  B(x) = d / b,
+    q' = q + b(q, x),    b -> k q^a    as q grows,    and    x'  moves towards  B(x) = d / b.
 
-where b and d are the mean square and the covariance that branches add. So x tends to a fixed point
-of B, ``B(x*) = x*``. With s the slope there, over many blocks L
+Here b and d are the mean square and the covariance that branches add. So x tends to a fixed point
+of B, ``B(x*) = x*``. With s the slope there, over many blocks L:
 
-    a = 0    q ~ k L                       |x - x*| ~ L^(s - 1)          gradients ~ L^(m / k)
-    a < 1    q ~ (k L / e)^e               |x - x*| ~ L^(e (s - 1))      gradients ~ L^(e m / k)
-    a = 1    q is multiplied by a factor per block, and so are distances and gradients
+    a = 0:   q ~ k L                       |x - x*| ~ L^(s - 1)          gradients ~ L^(m / k)
+    a < 1:   q ~ (k L / e)^e               |x - x*| ~ L^(e (s - 1))      gradients ~ L^(e m / k)
+    a = 1:   q is multiplied by a factor per block, and so are distances and gradients.
 
-where e = 1 / (1 - a), and m is the limit of ``q^(1-a)`` times what branches add to squared
+Here e = 1 / (1 - a), and m is the limit of ``q^(1-a)`` times what branches add to squared
 gradients. If that grows as ``m q^h`` (saturating functions instead of norms), gradients are
 stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are iterated until q and x settle, or
 until q vanishes or diverges (:mod:`.drifting_streams`).
@@ -85,29 +85,43 @@ LOOSE = 1e-3  # the error of a limit of cosines above which an error is raised
 class DepthLaws(Shown, Approximable):
     """Laws of many copies of a block.
 
-    ``law``: "settles"; "linear" growth; "power", growth or decay as a power of depth;
-    "logarithmic", as a power of its logarithm; "exponential", a factor per block. ``q``: the mean
-    square that the stream settles at, else nan. ``growth``: for a linear stream, the limit of the
-    increment per block; for an exponential one, the factor per block (below 1 it vanishes); for
-    powers, the amplitude A of ``A L^exponent`` or ``A (ln L)^exponent``; if q settles, the factor
-    per block of the distance from its limit. ``exponent``: 1 for linear growth, below 0 for streams
-    that vanish, nan for others.
+    Attributes
+    ----------
+    law
+        "settles"; "linear" growth; "power", growth or decay as a power of depth; "logarithmic", as
+        a power of its logarithm; "exponential", a factor per block.
+    q
+        The mean square that the stream settles at, else nan.
+    growth
+        For a linear stream, the limit of the increment per block. For an exponential one, the
+        factor per block (below 1 it vanishes). For powers, the amplitude A of ``A L^exponent`` or
+        ``A (ln L)^exponent``. If q settles, the factor per block of the distance from its limit.
+    exponent
+        1 for linear growth, below 0 for streams that vanish, nan for others.
+    cosine
+        The limit x* of token cosines, or without tokens of the c of two inputs. If q vanishes or
+        diverges, it may depend on the start; ``assumptions`` then say so.
+    gradient_mean
+        The factor by which a block multiplies the mean mode of squared gradients in the backward
+        pass. For linear and power laws, it is the power of ``L / l`` by which gradients grow from
+        depth L back to depth l (below 0 they shrink). If ``gradient_stretch`` is a number g > 0,
+        they change faster than any power, by ``exp(gradient_mean (L^g - l^g))``.
+    gradient_difference
+        The same for the difference mode. Without tokens there is one mode.
+    slope
+        The slope of the map of cosines at 1; for linear and growing power laws, the slope of B.
+        Above 1, nearly equal tokens separate and x* lies below 1.
+    cosine_rate
+        The factor per block of the distance from ``cosine``, 1 at criticality.
+    correlation_depth
+        The number of blocks over which that distance shrinks by a factor e, infinite at
+        criticality.
+    cosine_prefactor
+        At criticality distances fall as ``cosine_prefactor * L^cosine_exponent``. The prefactor is
+        nan if it depends on the start though the limit does not.
+    cosine_exponent
+        The exponent of that power of depth, nan if the rate is not 1.
 
-    ``cosine``: the limit x* of token cosines, or without tokens of the c of two inputs. If q
-    vanishes or diverges, it may depend on the start; ``assumptions`` then say so. Distances from it
-    are multiplied by ``cosine_rate`` per block, and shrink by a factor e over ``correlation_depth``
-    blocks. At criticality the rate is 1, the depth infinite, and distances fall as a power of
-    depth, ``cosine_prefactor * L^cosine_exponent``. The prefactor is nan if it depends on the start
-    though the limit does not. The exponent is nan if the rate is not 1.
-
-    ``gradient_mean``, ``gradient_difference``: the factors by which a block multiplies the two
-    modes of squared gradients in the backward pass. For linear and power laws, they are the power
-    of ``L / l`` by which gradients grow from depth L back to depth l (below 0 they shrink). If
-    ``gradient_stretch`` is a number g > 0, they change faster than any power, by
-    ``exp(gradient_mean (L^g - l^g))``. Without tokens there is one mode.
-
-    ``slope``: the slope of the map of cosines at 1; for linear and growing power laws, the slope of
-    B. Above 1, nearly equal tokens separate and x* lies below 1.
     """
 
     law: str
@@ -157,14 +171,30 @@ def depth_laws(
 ) -> DepthLaws:
     """The laws of infinitely many copies of a block.
 
-    ``block``: a network with one input and one output, or one that repeats a block. ``tokens``: the
-    number of tokens of an input, for blocks with attention over exchangeable tokens.
-    ``token_cosine``: the initial cosine of two tokens (without tokens, of two inputs). ``q``: their
-    initial mean square. Both select the limit if there are several.
+    The initial cosine and mean square select the limit if there are several.
 
-    Returns: a :class:`DepthLaws`. Raises: KcalcError for networks with several inputs or outputs
-    that repeat no block, for attention that distinguishes tokens, for streams that follow none of
-    the laws, and as :func:`kcalc.node_values` does.
+    Parameters
+    ----------
+    block
+        A network with one input and one output, or one that repeats a block.
+    tokens
+        The number of tokens of an input, for blocks with attention over exchangeable tokens.
+    token_cosine
+        The initial cosine of two tokens or, without tokens, of two inputs.
+    q
+        The initial mean square of the tokens.
+
+    Returns
+    -------
+    DepthLaws
+
+    Raises
+    ------
+    KcalcError
+        For networks with several inputs or outputs that repeat no block, for attention that
+        distinguishes tokens, for streams that follow none of the laws, and as
+        :func:`kcalc.node_values` does.
+
     """
     found = _Block(repeated_block(block), tokens)
     given = read_tokens(tokens, token_cosine if tokens is not None else None)

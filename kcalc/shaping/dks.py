@@ -120,30 +120,61 @@ def dks(
 ) -> Shaping:
     """Bound the slopes at 1 of the C maps of all subnetworks by ``zeta``.
 
-    ``subnetworks="strict"`` uses the subnetworks of the papers. Taps, heads and further inputs hide
-    depth from them (a warning says so). ``"forward"`` instead bounds the slope from the inputs to
-    every node, even if maps in between have other readers. ``q_slope`` is the target for Q'(1). The
-    default 1 keeps errors of q from growing or shrinking with depth. ``"minimize"`` takes the
-    smallest value compatible with the slope. None drops the condition and solves only for the input
-    scale, with the smallest shift that works.
+    For leaky_relu the negative slope is a further constant (unless ``free_slope=False``), and a
+    closed form meets all four conditions. Other positively homogeneous activations (relu), and
+    leaky_relu with a fixed slope, have one constant fewer; the condition Q'(1) = 1 is dropped for
+    them.
 
-    For leaky_relu the negative slope is a further constant, and a closed form meets all four
-    conditions; ``free_slope=False`` keeps the slope. Other positively homogeneous activations
-    (relu), and leaky_relu with a fixed slope, have one constant fewer; the condition Q'(1) = 1 is
-    dropped for them [DKS sec. 18.6]. ``activation=None`` keeps the present activations. Domain:
-    zeta > 1.
+    A gate is an activation that only Products read, with C(0) >= 1/2, such as the sigmoids of gated
+    units and of squeeze-and-excite blocks. With ``gates="normalise"`` a Product of x and a gate has
+    slope x' + C_g'(1) (.15 for a sigmoid) instead of the sum of two shaped slopes, and errors of q
+    do not double.
 
-    ``tokens``, for networks with TokenMix: the cosines between the tokens of an input, (T, T), for
-    which every activation must see q = 1 at every token; ``token_rows="rescale"`` divides the rows
-    of the matrices to achieve this. zeta then counts only the activations.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        The activation that replaces every activation; None keeps the present ones.
+    zeta
+        The bound on the slopes at 1, > 1.
+    subnetworks
+        "strict" uses the subnetworks of the papers. Taps, heads and further inputs hide depth from
+        them (a warning says so). "forward" instead bounds the slope from the inputs to every node,
+        even if maps in between have other readers.
+    q_slope
+        The target for Q'(1). The default 1 keeps errors of q from growing or shrinking with depth.
+        "minimize" takes the smallest value compatible with the slope. None drops the condition and
+        solves only for the input scale, with the smallest shift that works.
+    free_slope
+        Whether the negative slope of leaky_relu is a further constant.
+    tokens
+        For networks with TokenMix: the cosines between the tokens of an input, (T, T), for which
+        every activation must see q = 1 at every token.
+    token_rows
+        "keep", or "rescale", which divides the rows of the matrices to achieve this. zeta then
+        counts only the activations.
+    gates
+        "shape", or "normalise", which keeps the activations of gates, scaled to Q(1) = 1.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
 
-    ``gates="normalise"`` keeps the activations of gates, such as the sigmoids of gated units and of
-    squeeze-and-excite blocks, scaled to Q(1) = 1: a Product of x and a gate then has slope x' +
-    C_g'(1) (.15 for a sigmoid) instead of the sum of two shaped slopes, and errors of q do not
-    double. A gate is an activation that only Products read, with C(0) >= 1/2.
+    Returns
+    -------
+    Shaping
 
-    Returns: a Shaping. Raises: KcalcError for bad input, UnreachableTarget if an activation cannot
-    meet the conditions, FreshnessError if the kernel calculus does not apply to the network.
+    Raises
+    ------
+    KcalcError
+        For bad input.
+    UnreachableTarget
+        If an activation cannot meet the conditions.
+    FreshnessError
+        If the kernel calculus does not apply to the network.
+
+    References
+    ----------
+    [DKS sec. 18.6]
 
     Examples
     --------

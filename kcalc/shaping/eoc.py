@@ -307,16 +307,43 @@ def eoc(
 ) -> EdgeShaping:
     """Put a network on the edge of chaos: chi_1 = 1 at the fixed point q*, for inputs with q = 1.
 
-    ``sigma_b``, ``sigma_w`` or ``q`` (= q*) chooses the point of the edge; the default is sigma_b =
-    0 for activations of degree one, else q* = 1. Several activations share q*, so for them only
-    ``q`` is accepted. An Affine after an activation gets the sigma_w and sigma_b of that
-    activation. The first Affine after an input gets sigma_w^2 = q* - sigma_b^2; all others preserve
-    q (1, 0). ``changes`` lists every change. An output that ends in an activation has the q of its
-    values, and an assumption says so.
-
     Unlike DKS and TAT, this sets sigma_w and sigma_b of the Affine layers and leaves the
-    activations unchanged. Raises: KcalcError for bad input, UnreachableTarget if the edge has no
-    such point, FreshnessError as for the other methods.
+    activations unchanged.
+
+    ``sigma_b``, ``sigma_w`` or ``q`` chooses the point of the edge. The default is sigma_b = 0 for
+    activations of degree one, else q* = 1. Several activations share q*, so for them only ``q`` is
+    accepted. An Affine after an activation gets the sigma_w and sigma_b of that activation. The
+    first Affine after an input gets sigma_w^2 = q* - sigma_b^2; all others preserve q (1, 0).
+    ``changes`` lists every change. An output that ends in an activation has the q of its values,
+    and an assumption says so.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        The activation that replaces every activation; None keeps the present ones.
+    sigma_b
+        The sigma_b to use; at most one of ``sigma_b``, ``sigma_w`` and ``q`` may be given.
+    sigma_w
+        The sigma_w to use.
+    q
+        The fixed point q*.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+
+    Returns
+    -------
+    EdgeShaping
+
+    Raises
+    ------
+    KcalcError
+        For bad input.
+    UnreachableTarget
+        If the edge has no such point.
+    FreshnessError
+        As for the other methods.
 
     Examples
     --------

@@ -4,8 +4,8 @@ It rewrites a network of transformed activations as one of plain activations wit
 biases.
 
 Let the feature maps z^ of the given network and z of the plain one satisfy z^ = s z + t (see
-:mod:`kcalc.shaping.absorption`), an Affine from (s, t) to (S, T) has the parameters W -> (s/S) W, b
--> (b + t W 1 - T)/S.
+:mod:`kcalc.shaping.absorption`). Then an Affine from (s, t) to (S, T) has the
+parameters W -> (s/S) W, b -> (b + t W 1 - T)/S.
 """
 
 from __future__ import annotations
@@ -59,12 +59,26 @@ class ParameterChange:
 class EquivalentParameters(Shown):
     """A network of plain activations that computes the same function as ``original``.
 
-    It does so after its weights and biases are changed.
+    It does so after its weights and biases are changed; :meth:`arrays` converts given weights and
+    biases.
 
-    ``network``: the plain network. Its sigma_w are exact. If shifts were absorbed, its biases are
-    correlated with the weights and have a mean. Its sigma_b (their root mean square) is then only a
-    summary, and its kernel maps are a heuristic (see ``assumptions``). ``arrays`` converts given
-    weights and biases, with which both networks are the same function.
+    If shifts were absorbed, its biases are correlated with the weights and have a mean. Its sigma_b
+    (their root mean square) is then only a summary, and its kernel maps are a heuristic (see
+    ``assumptions``).
+
+    Attributes
+    ----------
+    original
+        The network of transformed activations.
+    network
+        The plain network. Its sigma_w are exact.
+    affine
+        The Affine layers that change.
+    changes
+        A description of every change.
+    assumptions
+        The assumptions.
+
     """
 
     original: Network
@@ -86,6 +100,12 @@ class EquivalentParameters(Shown):
 
         They contain the changes of all Affine layers, a description of the edits, and the
         assumptions.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
         """
         return {
             "affine": plain(self.affine),
@@ -105,10 +125,22 @@ class EquivalentParameters(Shown):
     ) -> dict[Node, tuple[np.ndarray, np.ndarray | None]]:
         """The changed {Affine node: (W, b)} of the plain network.
 
-        ``parameters``: {every Affine node: (W, b)} of the given network; W of shape (out, in), or
-        (out, in per group, *kernel) for a convolution; b of shape (out,), or None. The bias is None
-        if there was none and none is needed. Raises: KcalcError for missing or unknown nodes and
-        for wrong shapes.
+        Parameters
+        ----------
+        parameters
+            {every Affine node: (W, b)} of the given network; W of shape (out, in), or (out, in per
+            group, *kernel) for a convolution; b of shape (out,), or None. The bias is None if there
+            was none and none is needed.
+
+        Returns
+        -------
+        dict[Node, tuple[np.ndarray, np.ndarray | None]]
+
+        Raises
+        ------
+        KcalcError
+            For missing or unknown nodes and for wrong shapes.
+
         """
         for node in mapping(parameters, "parameters"):
             if not is_key(node, self.affine):
@@ -129,7 +161,7 @@ class EquivalentParameters(Shown):
 def equivalent_parameters(
     shaping: Shaping | Network, border: str = "refuse"
 ) -> EquivalentParameters:
-    """The plain network equivalent to a network of transformed activations [DKS sec. 18.2].
+    """The plain network equivalent to a network of transformed activations.
 
     Input scales and shifts go into the Affine layers before an activation, output scales and shifts
     into those after it. On residual trunks all inputs of a Sum share the work (its branches carry
@@ -138,9 +170,28 @@ def equivalent_parameters(
     have padding "valid" or "circular" (or a kernel of 1). With ``border="interior"``, the networks
     agree only away from the border, as ``assumptions`` says.
 
-    Returns: an :class:`EquivalentParameters`. Raises: KcalcError naming the node if absorption is
-    impossible and the reason: an activation that reads an input, a Sum read by several activations
-    with different constants, or an Affine without bias.
+    Parameters
+    ----------
+    shaping
+        A :class:`Shaping`, or a network of transformed activations.
+    border
+        "refuse" or "interior".
+
+    Returns
+    -------
+    EquivalentParameters
+
+    Raises
+    ------
+    KcalcError
+        If absorption is impossible: an activation reads an input, activations with different
+        constants read the same Sum, or an Affine has no bias. The message names the node and the
+        reason.
+
+    References
+    ----------
+    [DKS sec. 18.2]
+
     """
     network = shaping.network if isinstance(shaping, Shaping) else shaping
     if not isinstance(network, Network):

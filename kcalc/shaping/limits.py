@@ -38,11 +38,23 @@ START = 0.3  # the cosine for this comparison
 class DepthLimit(Shown):
     """The limit of many copies of a block for q and c values.
 
-    It holds q* and c*, the slopes there, and the depth scales of convergence.
+    Distances from the limit shrink by ``rate`` (``q_rate`` for q) per block. The depth scales
+    ``xi_c = -1/log |rate|`` and ``xi_q`` count blocks. They are infinite if the slope is 1 or -1
+    (slower than any exponential); xi_q is also infinite if q* is a repelling fixed point.
 
-    ``rate`` is C'(c*), ``q_rate`` is Q'(q*); distances shrink by that factor per block. ``xi_c =
-    -1/log |rate|`` and ``xi_q`` count blocks. They are infinite if the slope is 1 or -1 (slower
-    than any exponential); xi_q is also infinite if q* is a repelling fixed point.
+    Attributes
+    ----------
+    q
+        The limit q* of q values.
+    c
+        The limit c* of c values.
+    rate
+        C'(c*).
+    q_rate
+        Q'(q*).
+    assumptions
+        The assumptions.
+
     """
 
     q: float
@@ -73,9 +85,26 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     App. C] Opposite inputs, c = -1, may stay so (odd maps) or become equal (even maps).
 
     The input of the block is treated as fresh, like the output of another block, so a block may
-    begin with an activation or end in one. Raises: KcalcError for several inputs or outputs; for
-    blocks whose output is not fresh (an activation at both ends, or sums of activations without an
-    Affine after them); for bad q; and if q values diverge, vanish, alternate or never settle.
+    begin with an activation or end in one.
+
+    Parameters
+    ----------
+    block
+        A network with one input and one output, as ``kc.chain`` builds it.
+    q
+        The mean square of the inputs, > 0.
+
+    Returns
+    -------
+    DepthLimit
+
+    Raises
+    ------
+    KcalcError
+        For several inputs or outputs, for bad q, and if q values diverge, vanish, alternate or
+        never settle. Also for blocks whose output is not fresh: an activation at both ends, or
+        sums of activations without an Affine after them.
+
     """
     if not isinstance(block, Network):
         raise KcalcError(f"depth_limit needs a kcalc.Network, got {type(block).__name__}")

@@ -72,7 +72,11 @@ class MirroredConstants(Constants):
 class LooksLinear(Shaping):
     """A network with mirrored weights.
 
-    ``network`` uses the (scaled) odd parts of the activations and computes the same function.
+    Attributes
+    ----------
+    network
+        The network with the (scaled) odd parts of the activations. It computes the same function.
+
     """
 
     @cached_property
@@ -141,8 +145,24 @@ class LooksLinear(Shaping):
 
         They are (gamma W, -gamma W), of shape (out, 2 in, ...) for W of shape (out, in, ...).
 
-        Along axis 1, all phi(x) come first, then all phi(-x). Raises: KcalcError unless the Affine
-        reads exactly one activation.
+        Along axis 1, all phi(x) come first, then all phi(-x).
+
+        Parameters
+        ----------
+        node
+            The Affine that reads the pair.
+        weights
+            The weights W, (out, in, ...).
+
+        Returns
+        -------
+        np.ndarray
+
+        Raises
+        ------
+        KcalcError
+            Unless the Affine reads exactly one activation.
+
         """
         source = node
         while source == node or isinstance(self.network.layer(source), Identity | Pool):
@@ -186,9 +206,25 @@ def looks_linear(
     exact. If the odd part is linear, the C map is the identity. This holds at initialisation: the
     first training step breaks the mirror symmetry.
 
-    Returns: a :class:`LooksLinear`. Raises: KcalcError for activations that are even, linear or
-    discontinuous, and if anything but an Affine (possibly through concatenation, flattening or mean
-    pooling) reads an activation.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+
+    Returns
+    -------
+    LooksLinear
+
+    Raises
+    ------
+    KcalcError
+        For activations that are even, linear or discontinuous, and if anything but an Affine
+        (possibly through concatenation, flattening or mean pooling) reads an activation.
+
     """
     plain, changes = prepared(network, activation)
     _check_readers(plain)

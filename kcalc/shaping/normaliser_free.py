@@ -51,11 +51,19 @@ PUBLISHED = (
 class NormaliserFree(Shaping):
     """A normaliser-free network.
 
-    ``network`` has normalised sums (no scalars). ``unnormalised`` is the same function in its
-    published form, with sums ``shortcut + alpha branch`` and ``Scale(1/beta)`` before their
-    readers. ``betas``, by Sum node, hold beta_l at the entry of the block: the root of the variance
-    there, or of the mean square with ``standardise=False``. ``variances`` are those of the block
-    outputs in ``unnormalised``, over channels.
+    Attributes
+    ----------
+    network
+        The network, with normalised sums and no scalars.
+    unnormalised
+        The same function in its published form, with sums ``shortcut + alpha branch`` and
+        ``Scale(1/beta)`` before their readers.
+    betas
+        {Sum node: beta_l at the entry of the block}: the root of the variance there, or of the mean
+        square with ``standardise=False``.
+    variances
+        The variances of the block outputs in ``unnormalised``, over channels.
+
     """
 
     unnormalised: Network = None  # pyright: ignore[reportAssignmentType]  # dataclass fields after ones with defaults need one
@@ -78,7 +86,14 @@ class NormaliserFree(Shaping):
         return out
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with a versioned schema."""
+        """Everything as plain data, with a versioned schema.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         blocks = {
             str(node): {"beta": beta, "variance": self.variances[node]}
             for node, beta in self.betas.items()
@@ -129,19 +144,39 @@ def normaliser_free(
 
     Exact ``gamma = 1/sqrt(Var phi(x))`` per activation, x ~ N(0, 1), and ``beta`` per block.
 
-    ``alpha`` > 0 is the strength of the residual branches. ``standardise=True`` gives every Affine
-    standardised weights, with mean 0 over the fan-in. The mean of the activations then drops out,
-    C(0) = 0 after every layer, and q = 1 before every activation. ``False`` uses ``gamma = 1/sqrt(E
-    phi(x)^2)`` and leaves the weights unchanged; no Sum may then add several activations with
-    nonzero means. Normalisation layers are removed; the weights of residual sums (see
-    :func:`kcalc.shaping.residual_blocks`) are replaced, other sums must be normalised.
-
     An output that ends in activations, without an Affine after them, keeps their means: its q is
     not 1, and an assumption says so.
 
-    Returns: a NormaliserFree. Raises: KcalcError for alpha <= 0, activations that are linear,
-    constant or jump, depthwise convolutions with ``standardise=True``, without it sums of addends
-    whose channel means are not 0, and networks that cannot be shaped.
+    With standardised weights the mean of the activations drops out, C(0) = 0 after every layer, and
+    q = 1 before every activation. ``standardise=False`` uses ``gamma = 1/sqrt(E phi(x)^2)`` and
+    leaves the weights unchanged; no Sum may then add several activations with nonzero means.
+    Normalisation layers are removed and the weights of residual sums (see
+    :func:`kcalc.shaping.residual_blocks`) replaced; other sums must be normalised.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    alpha
+        The strength of the residual branches, > 0.
+    standardise
+        Whether every Affine gets standardised weights, with mean 0 over the fan-in.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+
+    Returns
+    -------
+    NormaliserFree
+
+    Raises
+    ------
+    KcalcError
+        For alpha <= 0, activations that are linear, constant or jump, depthwise convolutions with
+        ``standardise=True``, without it sums of addends whose channel means are not 0, and networks
+        that cannot be shaped.
+
     """
     refusal = "alpha is the strength of the residual branches and must be a number > 0"
     strength = number_within(alpha, "alpha", lambda a: a > 0, refusal)

@@ -46,15 +46,34 @@ ROUNDED = 1e-14
 class PhaseDiagram(Shown):
     """The limits of a deep plain network over a grid of (sigma_w, sigma_b).
 
-    Arrays of shape (len(sigma_b), len(sigma_w)).
+    Arrays have the shape (len(sigma_b), len(sigma_w)).
 
-    ``q``: the fixed point reached from q = 1 (nan if q grows, vanishes or never settles). ``chi``:
-    chi_1 there, < 1 ordered, > 1 chaotic. If q vanishes, or grows more slowly than any exponential,
-    it is the limit (in the latter case 1); if q grows exponentially, nan. ``c``: the limit of the c
-    value of pre-activations of different inputs: 1 in the ordered phase, below 1 in the chaotic
-    one. ``rate``: chi at c*, the slope of the c map there: chi_1 in the ordered phase. ``depth``:
-    xi_c = -1/log rate, the layers over which |c - c*| shrinks by a factor e; infinite if the rate
-    is 1. [Schoenholz et al. 2017, arXiv:1611.01232, eq. 10]
+    Attributes
+    ----------
+    activation
+        The activation.
+    sigma_w
+        The values along x.
+    sigma_b
+        The values along y.
+    q
+        The fixed point reached from q = 1; nan if q grows, vanishes or never settles.
+    chi
+        chi_1 there, < 1 in the ordered phase, > 1 in the chaotic one. If q vanishes, it is the
+        limit; if q grows more slowly than any exponential, 1; if q grows exponentially, nan.
+    c
+        The limit of the c value of pre-activations of different inputs: 1 in the ordered phase,
+        below 1 in the chaotic one.
+    rate
+        chi at c*, the slope of the c map there: chi_1 in the ordered phase.
+    depth
+        xi_c = -1/log rate, the layers over which |c - c*| shrinks by a factor e; infinite if the
+        rate is 1.
+
+    References
+    ----------
+    [Schoenholz et al. 2017, arXiv:1611.01232, eq. 10]
+
     """
 
     activation: Activation
@@ -72,7 +91,14 @@ class PhaseDiagram(Shown):
         return (Assumption("network", text, "convention"),)
 
     def to_dict(self) -> dict[str, Any]:
-        """The grid and the arrays as nested lists; values that are not finite become None."""
+        """The grid and the arrays as nested lists; values that are not finite become None.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         names = ("sigma_w", "sigma_b", "q", "chi", "c", "rate", "depth")
         return {
             "activation": self.activation.name,
@@ -118,7 +144,15 @@ class PhaseDiagram(Shown):
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw log10 of the depth scale in colour, and the edge of chaos as a line.
 
-        Returns: the Axes.
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
         """
         return DRAWINGS["PhaseDiagram"](self, ax)
 
@@ -129,10 +163,26 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
     Layers are h -> sigma_w W phi(h) + sigma_b b, starting from q = 1, with the limits of
     :func:`kcalc.depth_limit`.
 
-    ``sigma_w``, ``sigma_b``: increasing arrays (default .5 to 3, and 0 to 1). q and chi have a
-    relative error of about 1e-12 (for q, 1e-12 divided by |1 - Q'(q)| if the slope Q' of its map is
-    near 1). c and rate, where they differ from 1 and chi, have an error of about 1e-7. Raises:
-    KcalcError for other arrays, and for activations that are linear or discontinuous.
+    q and chi have a relative error of about 1e-12 (for q, 1e-12 divided by |1 - Q'(q)| if the slope
+    Q' of its map is near 1). c and rate, where they differ from 1 and chi, have an error of about
+    1e-7.
+
+    Parameters
+    ----------
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    sigma_w, sigma_b
+        Increasing arrays, by default .5 to 3 and 0 to 1.
+
+    Returns
+    -------
+    PhaseDiagram
+
+    Raises
+    ------
+    KcalcError
+        For other arrays, and for activations that are linear or discontinuous.
+
     """
     phi = resolve(activation)
     check_shapeable(phi)

@@ -53,18 +53,33 @@ class DepthProfile(Tabled, Approximable):
     Row 0 is the stream before the first block; quantities of a block are nan there. Quantities that
     do not exist for the network are None.
 
-    ``nodes``: the nodes of the rows. ``q``: the mean square of the stream; ``branch``: the mean
-    square that the branches of the block add to it, with their weights in the sums of the trunk;
-    ``token_cosine``: the cosine of two tokens of one input. ``c``: the cosine of two inputs at the
-    same position, (blocks + 1, cosines) if several were given. ``score_variance``: the variance of
-    the attention scores of a row about their mean, ``G_s (H_s - H_d)`` for exchangeable tokens.
-    ``entropy``: the expected entropy of a row of softmax weights, in nats, at most ``ln T``. Both
-    are means if a block has several attention layers. ``gradient_mean``, ``gradient_difference``:
-    the two modes of ``E|d out / d node|^2`` as in :func:`kcalc.gradients`; without tokens, the
-    squared gradient and None.
+    Attributes
+    ----------
+    nodes
+        The nodes of the rows.
+    q
+        The mean square of the stream.
+    branch
+        The mean square that the branches of the block add to it, with their weights in the sums of
+        the trunk.
+    token_cosine
+        The cosine of two tokens of one input.
+    c
+        The cosine of two inputs at the same position, (blocks + 1, cosines) if several were given.
+    score_variance
+        The variance of the attention scores of a row about their mean, ``G_s (H_s - H_d)`` for
+        exchangeable tokens.
+    entropy
+        The expected entropy of a row of softmax weights, in nats, at most ``ln T``. Both are means
+        if a block has several attention layers.
+    gradient_mean, gradient_difference
+        The two modes of ``E|d out / d node|^2`` as in :func:`kcalc.gradients`; without tokens, the
+        squared gradient and None.
+    errors
+        {name: standard errors} if attention is sampled; attributes such as ``q_error`` return them.
+    assumptions
+        The assumptions of the values.
 
-    ``errors``: {name: standard errors} if attention is sampled; attributes such as ``q_error``
-    return them. ``assumptions``: the assumptions of the values.
     """
 
     nodes: tuple[Node, ...]
@@ -94,12 +109,27 @@ class DepthProfile(Tabled, Approximable):
     def plot(self, ax: Sequence[Axes] | None = None) -> Figure:
         """Draw sizes, cosines, scores and gradients over the blocks, in two to four panels.
 
-        ``ax``: as many Axes; None: those of a new figure. Returns: the figure.
+        Parameters
+        ----------
+        ax
+            As many Axes; None: those of a new figure.
+
+        Returns
+        -------
+        Figure
+
         """
         return DRAWINGS["DepthProfile"](self, ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """All results as plain data; values that are not finite become None."""
+        """All results as plain data; values that are not finite become None.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         errors = {f"{name}_error": array for name, array in self.errors.items()}
         return plain(
             {"nodes": self.nodes, **self.columns, **errors, "assumptions": self.assumptions}
@@ -156,12 +186,31 @@ def depth_profile(
     Blocks are the repeated pieces of the trunk, and pieces that end in a residual sum; attention
     and its MLP are one block. A network without blocks uses the nodes on all paths.
 
-    ``c``: cosines of two inputs, a number or an array; ``q``: their mean square. ``tokens``,
-    ``token_cosine``, ``sampling``: as in :func:`kcalc.node_values`; if attention is sampled, values
-    have standard errors and ``c`` must be one number. ``output``: the output whose gradients are
-    taken, required if there are several. ``backward=False``: no gradients.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    c
+        The cosine of two inputs, a number or an array.
+    q
+        The mean square of the inputs.
+    tokens, token_cosine, sampling
+        As in :func:`kcalc.node_values`; if attention is sampled, values have standard errors and
+        ``c`` must be one number.
+    output
+        The output whose gradients are taken, required if there are several.
+    backward
+        Whether to compute gradients.
 
-    Returns: a :class:`DepthProfile`. Raises: KcalcError as :func:`kcalc.node_values` does.
+    Returns
+    -------
+    DepthProfile
+
+    Raises
+    ------
+    KcalcError
+        As :func:`kcalc.node_values` does.
+
     """
     require_network(network)
     cosines = np.asarray(cosine_array(c))

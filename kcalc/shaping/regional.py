@@ -29,13 +29,21 @@ MEASURED = "; on the example inputs, the model as it was read has q = {:.4g} the
 class RegionalShaping(Approximable, Tabled, OfModel):
     """The shaped regions of a model, and the parts left unchanged.
 
-    ``apply_to`` shapes the regions in a copy of the model and leaves the rest unchanged. A region
-    is a connected part of the network without the operations that were not read. Each is shaped by
-    its own maximal slope function, as if its inputs had q = 1.
+    A region is a connected part of the network without the operations that were not read. Each is
+    shaped by its own maximal slope function, as if its inputs had q = 1. ``apply_to`` shapes the
+    regions in a copy of the model and leaves the rest unchanged.
 
-    ``regions``: {the first node of a region: its :class:`Shaping`}; ``left_alone``: {node: reason};
-    ``entries``: {input of a region that the model computes: q measured there, or None};
-    ``original``: the network that was read.
+    Attributes
+    ----------
+    regions
+        {the first node of a region: its :class:`Shaping`}.
+    left_alone
+        {node: reason}.
+    entries
+        {input of a region that the model computes: q measured there, or None}.
+    original
+        The network that was read.
+
     """
 
     method: str
@@ -92,13 +100,35 @@ class RegionalShaping(Approximable, Tabled, OfModel):
         """The shaping as a document, ``target="json"``; also written to ``path`` if given.
 
         Code for other frameworks covers one region at a time, ``regions[name].export(target)``.
-        Raises: KcalcError for other targets, naming an operation that was left unchanged, and for
-        missing folders.
+
+        Parameters
+        ----------
+        target
+            The format; only "json".
+        path
+            The file to write; None only returns the text.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        KcalcError
+            For other targets, naming an operation that was left unchanged, and for missing folders.
+
         """
         return MODELS["export of regions"](self, target, path)
 
     def to_dict(self) -> dict[str, Any]:
-        """All results as plain data with a versioned schema."""
+        """All results as plain data with a versioned schema.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "schema": SCHEMA,
             "method": self.method,
@@ -144,7 +174,13 @@ class RegionalShaping(Approximable, Tabled, OfModel):
         ]
 
     def by_reason(self) -> dict[str, list[str]]:
-        """{reason: the nodes left alone for it}."""
+        """{reason: the nodes left alone for it}.
+
+        Returns
+        -------
+        dict[str, list[str]]
+
+        """
         found: dict[str, list[str]] = {}
         for node, reason in self.left_alone.items():
             found.setdefault(reason, []).append(str(node))

@@ -28,10 +28,22 @@ class ResidualBlock(Shown):
 
     One addend is a shortcut, the other a branch that is deeper.
 
-    ``shortcut`` and ``branch`` are the nodes that the Sum at ``node`` reads, ``slot`` is that of
-    the shortcut (0 or 1). ``depth``: the number of nonlinear layers on the longest path of the
-    branch. ``identity``: whether the shortcut is the identity; otherwise it contains layers, as in
-    a transition block. ``weights``: the present (shortcut, residual) amplitudes of the Sum.
+    Attributes
+    ----------
+    depth
+        The number of nonlinear layers on the longest path of the branch.
+    identity
+        Whether the shortcut is the identity; otherwise it contains layers, as in a transition
+        block.
+    weights
+        The present (shortcut, residual) amplitudes of the Sum.
+    shortcut
+        The node of the shortcut that the Sum reads.
+    branch
+        The node of the branch that the Sum reads.
+    slot
+        The slot of the shortcut, 0 or 1.
+
     """
 
     node: Node
@@ -51,6 +63,16 @@ def residual_blocks(network: Network) -> tuple[ResidualBlock, ...]:
     such node is the entry. The shortcut is the addend with fewer nonlinear layers on its longest
     path from the entry, or with equally many and fewer weights. Sums of two equal branches, or of
     three or more addends, are not residual.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+
+    Returns
+    -------
+    tuple[ResidualBlock, ...]
+
     """
     nodes, parents, regions = network_regions(network)
     layers = [network.layer(node) for node in nodes]
@@ -140,9 +162,28 @@ def with_residual_weights(
 
     Each of the two is a number (or SymPy expression) for all blocks, {Sum node: number} for some,
     or a sequence with one number per block in the order of :func:`residual_blocks`. Weights are
-    amplitudes; if both are given, they are used unchanged. Raises: KcalcError for a weight outside
-    [0, 1] if the other follows from it, a residual weight of 0, nodes other than residual Sums, a
-    sequence of the wrong length, or a network without residual blocks.
+    amplitudes; if both are given, they are used unchanged.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    shortcut_weight
+        The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
+    residual_weight
+        The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    KcalcError
+        For a weight outside [0, 1] if the other follows from it, a residual weight of 0, nodes
+        other than residual Sums, a sequence of the wrong length, or a network without residual
+        blocks.
+
     """
     blocks = require_blocks(network)
     if shortcut_weight is None and residual_weight is None:

@@ -80,10 +80,14 @@ OPTIONS = {
 class ResidualShaping(Shaping):
     """A network with residual weights by a scheme.
 
-    ``weights`` are (shortcut, residual) by Sum node.
+    Attributes
+    ----------
+    weights
+        {Sum node: (shortcut, residual) weight}.
+    values
+        The targets, C_f(0) and C_f'(1), and the same values for ``limit``, the limit of the network
+        as its residual weights go to 0.
 
-    ``values`` also contains C_f(0) and C_f'(1), and the same values for ``limit``, the limit of the
-    network as its residual weights go to 0.
     """
 
     weights: Weights = field(default_factory=dict)
@@ -131,7 +135,14 @@ class ResidualShaping(Shaping):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with a versioned schema."""
+        """Everything as plain data, with a versioned schema.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return super().to_dict() | {
             "residual_weights": {str(node): list(pair) for node, pair in self.weights.items()}
         }
@@ -180,19 +191,49 @@ def residual_weights(
 
     The activations are normalised to Q(1) = 1.
 
-    ``scheme`` is one of ``SCHEMES``. ``"common"`` takes ``shortcut_weight`` or ``residual_weight``,
-    strictly between 0 and 1; ``"power"`` takes ``power`` >= 0; ``"slope"`` takes the target for the
-    maximal slope, computed with C'(1) of the activations or with ``local_slope`` (if the
-    activations are shaped afterwards). Blocks are found by :func:`kcalc.shaping.residual_blocks`,
-    including transition blocks and blocks within branches. Sums need not be normalised.
-
     ``"layernorm_equivalent"`` removes LayerNorm and RMSNorm but preserves the C map: all sums get
     the normalised weights ``w_i sqrt(q_i)`` with the q values of the network. It raises an error if
     that does not reproduce the C map. Other schemes keep the norms.
 
-    Returns: a ResidualShaping. Raises: KcalcError for bad input, a network without residual blocks,
-    or ``"slope"`` if a LayerNorm or GroupNorm reads activations with nonzero mean;
-    UnreachableTarget with the nearest reachable slope.
+    ``"common"`` takes ``shortcut_weight`` or ``residual_weight``, strictly between 0 and 1;
+    ``"power"`` takes ``power`` >= 0. ``"slope"`` takes the target for the maximal slope, computed
+    with C'(1) of the activations or with ``local_slope`` (if the activations are shaped
+    afterwards). Blocks are found by :func:`kcalc.shaping.residual_blocks`, including transition
+    blocks and blocks within branches. Sums need not be normalised.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    scheme
+        One of ``SCHEMES``, described above.
+    shortcut_weight
+        The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
+    residual_weight
+        The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
+    power
+        The exponent of the scheme "power", >= 0.
+    slope
+        The target of the scheme "slope" for the maximal slope.
+    local_slope
+        C'(1) of the activations; None computes it.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+
+    Returns
+    -------
+    ResidualShaping
+
+    Raises
+    ------
+    KcalcError
+        For bad input, a network without residual blocks, or ``"slope"`` if a LayerNorm or GroupNorm
+        reads activations with nonzero mean.
+    UnreachableTarget
+        If the slope cannot be reached; the message names the nearest one.
+
     """
     if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise unknown("scheme of residual weights", scheme, SCHEMES)

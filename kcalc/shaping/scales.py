@@ -46,8 +46,27 @@ def normalisation(
     The ablation of DKS without conditions on C [DKS sec. 28.7].
 
     ``phi_hat = phi / sqrt(Q(1))``; q stays 1 for inputs of q = 1, slopes are not controlled. A
-    Product of independent branches also keeps q = 1. Raises: KcalcError for activations that
-    vanish, sums of addends with nonzero channel means, and networks that cannot be shaped.
+    Product of independent branches also keeps q = 1.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+
+    Returns
+    -------
+    Shaping
+
+    Raises
+    ------
+    KcalcError
+        For activations that vanish, sums of addends with nonzero channel means, and networks that
+        cannot be shaped.
+
     """
     return normalised(network, activation)
 
@@ -77,8 +96,13 @@ def normalised(network: Network, activation: Any = None) -> Shaping:
 class Consequences(Shaping):
     """A network with given weight variances.
 
-    It has no targets: ``values`` lists the resulting Q_f(1), C_f(0) and C_f'(1), and ``residuals``
-    is empty.
+    It has no targets, so ``residuals`` is empty.
+
+    Attributes
+    ----------
+    values
+        The resulting Q_f(1), C_f(0) and C_f'(1).
+
     """
 
     @cached_property

@@ -162,7 +162,11 @@ def stability(phi: Activation) -> FixedPointStability:
 class SelfNormalising(Shaping):
     """A network whose activations preserve mean 0 and variance 1.
 
-    ``values`` contains the targets and Q'(1), C'(1) and C_f'(1).
+    Attributes
+    ----------
+    values
+        The targets and Q'(1), C'(1) and C_f'(1).
+
     """
 
     @cached_property
@@ -185,7 +189,14 @@ class SelfNormalising(Shaping):
         return super()._measured | worst | whole
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with a versioned schema."""
+        """Everything as plain data, with a versioned schema.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         found = {
             name: {
                 "jacobian": [list(row) for row in s.jacobian],
@@ -229,19 +240,40 @@ def self_normalising(
     This is the fixed point of SELU.
 
     Two free constants meet the two conditions E phi = 0 and E phi^2 = 1 at q = 1, each in closed
-    form. ``parameters="shift"``: output scale and output shift, possible for every activation that
-    is not linear. ``parameters="halves"``: output scale and the scale of the negative half (elu
-    gives SELU), for activations that vanish at 0 and have means of opposite sign on the two halves.
-    It adds nothing to the outputs, but scales x > 0 and x < 0 differently. ``input_scale`` (default
-    1) multiplies the inputs first; it changes C'(1) and Q'(1).
+    form.
 
     The slope C'(1) >= 1 is not controlled, so C_f'(1) grows exponentially with depth; DKS bounds
     it. For activations that jump (sign) it is infinite although mean and variance are preserved; an
     assumption says so. ``stability`` holds the Jacobian of the map (mean, variance) -> (mean,
     variance) and its eigenvalues. A warning names activations with a repelling fixed point.
 
-    Returns: a :class:`SelfNormalising`. Raises: KcalcError for bad input and linear activations;
-    UnreachableTarget if no positive scale of the negative half works.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    parameters
+        The two constants. "shift": output scale and output shift, possible for every activation
+        that is not linear. "halves": output scale and the scale of the negative half (elu gives
+        SELU), for activations that vanish at 0 and have means of opposite sign on the two halves.
+        It adds nothing to the outputs, but scales x > 0 and x < 0 differently.
+    input_scale
+        A factor of the inputs, 1 by default; it changes C'(1) and Q'(1).
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+
+    Returns
+    -------
+    SelfNormalising
+
+    Raises
+    ------
+    KcalcError
+        For bad input and linear activations.
+    UnreachableTarget
+        If no positive scale of the negative half works.
+
     """
     if not isinstance(parameters, str) or parameters not in PARAMETERS:
         raise unknown("choice of parameters", parameters, PARAMETERS)

@@ -56,7 +56,14 @@ class Solutions(tuple[Constants, ...], Tabled):
         return text_table(self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """All sets of constants and their mirror images, as plain data."""
+        """All sets of constants and their mirror images, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "solutions": [k.to_dict() for k in self],
             "mirror_of": {str(j): i for j, i in self.mirror_of.items()},

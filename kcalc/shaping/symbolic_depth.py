@@ -28,15 +28,28 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, repr=False)
 class VanillaMaps(Shown):
-    """``depth`` times (Affine of ``sigma_w``, then activation), then a readout Affine.
+    """The maps of ``kc.architectures.vanilla`` of symbolic depth.
 
-    ``kc.architectures.vanilla`` of symbolic depth.
+    The network is ``depth`` times (Affine of ``sigma_w``, then activation), then a readout Affine.
+    The two inputs have the same q value, and every layer preserves it (positively homogeneous
+    activations need not preserve it). Each map is computed on access and raises KcalcError if it
+    has no closed form.
 
-    ``q_map`` is an expression in ``kc.symbols.q``; ``slope`` and ``curvature`` are C_f'(1) and
-    C_f''(1), ``c_map`` an expression in ``kc.symbols.c``, for two inputs with the same q value that
-    every layer preserves (positively homogeneous activations need not preserve it). Each is
-    computed on access and raises KcalcError if it has no closed form. ``psi`` and ``kappa`` are
-    C'(1) and C''(1) of a layer.
+    Attributes
+    ----------
+    q_map
+        An expression in ``kc.symbols.q``.
+    c_map
+        An expression in ``kc.symbols.c``.
+    slope
+        C_f'(1).
+    curvature
+        C_f''(1).
+    psi
+        C'(1) of a layer.
+    kappa
+        C''(1) of a layer.
+
     """
 
     activation: Activation | None
@@ -80,7 +93,14 @@ class VanillaMaps(Shown):
         return [{"activation": self.activation, "depth": self.depth} | self._closed()]
 
     def to_dict(self) -> dict[str, Any]:
-        """The closed-form expressions, as text."""
+        """The closed-form expressions, as text.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         name = None if self.activation is None else self.activation.name
         own = {
             "activation": name,
@@ -240,7 +260,21 @@ class VanillaMaps(Shown):
     def flow(self, c: float, depth: int) -> float:
         """psi(c, k L), the limit of C_f(c) for many layers of small k.
 
-        ``depth`` is a number [TAT Prop. 3].
+        Parameters
+        ----------
+        c
+            The cosine of the two inputs, in [-1, 1].
+        depth
+            The total depth k L, a number.
+
+        Returns
+        -------
+        float
+
+        References
+        ----------
+        [TAT Prop. 3]
+
         """
         return flow(c, float(self.flow_rate) * whole(depth, "depth"))
 
@@ -277,11 +311,30 @@ def vanilla_maps(
 ) -> VanillaMaps:
     """The maps of a plain network whose depth is a SymPy expression (default the symbol L).
 
-    ``activation=None`` leaves C'(1) and C''(1) of a layer as ``kc.symbols.psi`` and
-    ``kc.symbols.kappa``. ``q`` is the mean square of the inputs. It matters only for activations
-    that are not positively homogeneous: their layers must preserve it.
+    Parameters
+    ----------
+    activation
+        The activation. None leaves C'(1) and C''(1) of a layer as ``kc.symbols.psi`` and
+        ``kc.symbols.kappa``.
+    depth
+        The number of layers, an integer or a SymPy expression.
+    sigma_w
+        The root of fan-in times the variance of weights, > 0.
+    q
+        The mean square of the inputs. It matters only for activations that are not positively
+        homogeneous: their layers must preserve it.
+    readout
+        Whether an Affine layer ends the network.
 
-    Raises: KcalcError for a numeric depth that is not an integer >= 1, and for bad sigma_w or q.
+    Returns
+    -------
+    VanillaMaps
+
+    Raises
+    ------
+    KcalcError
+        For a numeric depth that is not an integer >= 1, and for bad sigma_w or q.
+
     """
     layers: Any = (
         sp.Symbol("L", positive=True, integer=True)

@@ -81,27 +81,48 @@ def tat(
     *,
     assume_independent: bool = False,
 ) -> Shaping:
-    """Give all C maps slope 1 at c = 1 and a target curvature [TAT sec. 4].
-
-    All slopes at c = 1 are 1, and the target sets the curvature of the C maps.
-
-    ``eta`` (default .9), for relu and leaky_relu: the largest c value that any subnetwork gives to
-    orthogonal inputs. Every such activation becomes a leaky ReLU with the same negative slope in
-    [0, 1), times sqrt(2/(1 + slope^2)); the closed form is exact for every q. ``tau`` (default .3),
-    for smooth activations: the largest curvature C_f''(1) of any subnetwork; then Q(1) = Q'(1) =
-    C'(1) = 1 and C''(1) = tau / multiplier at every layer. Domain: 0 < eta < 1, tau > 0. If neither
-    is given, the activations of the network decide. ``tokens``, ``token_rows``: for networks with
-    TokenMix, as in
-    :func:`dks`.
+    """Give all C maps slope 1 at c = 1 and a target curvature.
 
     The activations have nonzero means. A LayerNorm or GroupNorm may therefore only read outputs of
     weights (an Affine, or sums and pools of them); one that reads an activation has slope q / (q -
     mean^2) > 1 and raises an error. An RMSNorm may be anywhere. For the same reason, a Sum raises
     an error if more than one addend ends in an activation: their means would add up.
 
-    Returns: a Shaping. Raises: KcalcError for bad targets, unsuitable activations, and norms that
-    read means; UnreachableTarget naming the nearest target, if the network is too shallow for
-    ``eta`` or no constants give ``tau``.
+    If you give neither ``eta`` nor ``tau``, the activations of the network decide.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        The activation that replaces every activation; None keeps the present ones.
+    eta
+        For relu and leaky_relu, .9 by default: the largest c value that any subnetwork gives to
+        orthogonal inputs, in (0, 1). Every such activation becomes a leaky ReLU with the same
+        negative slope in [0, 1), times sqrt(2/(1 + slope^2)); the closed form is exact for every q.
+    tau
+        For smooth activations, .3 by default: the largest curvature C_f''(1) of any subnetwork, >
+        0. Then Q(1) = Q'(1) = C'(1) = 1 and C''(1) = tau / multiplier at every layer.
+    tokens, token_rows
+        For networks with TokenMix, as in :func:`dks`.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+
+    Returns
+    -------
+    Shaping
+
+    Raises
+    ------
+    KcalcError
+        For bad targets, unsuitable activations, and norms that read means.
+    UnreachableTarget
+        If the network is too shallow for ``eta`` or no constants give ``tau``; the message names
+        the nearest target.
+
+    References
+    ----------
+    [TAT sec. 4]
 
     Examples
     --------

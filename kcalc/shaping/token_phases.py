@@ -84,11 +84,21 @@ def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
 class TokenPhases(Shown, Approximable):
     """Laws of depth of a transformer over two gains; arrays of shape (len(y), len(x)).
 
-    ``names``: the gains along x and along y. ``cosine``: the limit of token cosines, 1 if tokens
-    become equal. ``slope``: the slope of the token map at 1, above 1 if nearly equal tokens
-    separate. ``rate``: the factor per block of distances from the limit (1 if they fall as a power
-    of depth). ``gradient_mean``, ``gradient_difference``, ``growth``: as in :class:`DepthLaws`.
     Values are nan if a block has no law.
+
+    Attributes
+    ----------
+    names
+        The gains along x and along y.
+    cosine
+        The limit of token cosines, 1 if tokens become equal.
+    slope
+        The slope of the token map at 1, above 1 if nearly equal tokens separate.
+    rate
+        The factor per block of distances from the limit (1 if they fall as a power of depth).
+    gradient_mean, gradient_difference, growth
+        As in :class:`DepthLaws`. Values are nan if a block has no law.
+
     """
 
     names: tuple[str, str]
@@ -103,7 +113,14 @@ class TokenPhases(Shown, Approximable):
     assumptions: tuple[Assumption, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The grid and the arrays as nested lists; values that are not finite become None."""
+        """The grid and the arrays as nested lists; values that are not finite become None.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "gains": list(self.names),
             **{name: plain(getattr(self, name)) for name in ("x", "y", *QUANTITIES)},
@@ -134,8 +151,17 @@ class TokenPhases(Shown, Approximable):
     def plot(self, ax: Axes | None = None, quantity: str = "cosine") -> Axes:
         """Plot a quantity in colour, with the line where the slope at 1 is 1.
 
-        ``quantity``: cosine, slope, rate, growth, gradient_mean or gradient_difference.
-        Returns: the Axes.
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        quantity
+            "cosine", "slope", "rate", "growth", "gradient_mean" or "gradient_difference".
+
+        Returns
+        -------
+        Axes
+
         """
         choice(quantity, "quantity", QUANTITIES)
         labels = (*(GAINS[name] for name in self.names), QUANTITIES[quantity])
@@ -147,12 +173,27 @@ def token_phases(
 ) -> TokenPhases:
     """The laws of depth of a transformer over two of its gains.
 
-    ``network``: a block, or a network that repeats one. ``gains``: two of ``scores``, ``values``,
-    ``residual``, ``shortcut``, each an increasing array of factors > 0, the first along x.
-    ``tokens``, ``token_cosine``: as in :func:`kcalc.depth_laws`, which is evaluated at every point.
-
     The slope at 1 does not depend on the scores, but the limit x* < 1 does.
-    Returns: a :class:`TokenPhases`. Raises: KcalcError for other gains or arrays.
+
+    Parameters
+    ----------
+    network
+        A block, or a network that repeats one.
+    tokens, token_cosine
+        As in :func:`kcalc.depth_laws`, which is evaluated at every point.
+    **gains
+        Two of ``scores``, ``values``, ``residual``, ``shortcut``, each an increasing array of
+        factors > 0, the first along x.
+
+    Returns
+    -------
+    TokenPhases
+
+    Raises
+    ------
+    KcalcError
+        For other gains or arrays.
+
     """
     require_network(network)
     if len(gains) != 2:
@@ -196,11 +237,34 @@ def token_gain(
 ) -> float:
     """The factor of a gain at which a law of depth meets a target.
 
-    ``gain``: scores, values, residual or shortcut. ``target``: one of ``cosine``, ``slope``,
-    ``rate``, ``growth``, ``gradient_mean``, ``gradient_difference``, as in :class:`TokenPhases`:
-    ``token_gain(net, 64, "scores", cosine=0.5)``. Among several factors between 0.02 and 50, the
-    result is the one nearest to 1 (in its logarithm). Raises: UnreachableTarget with the range of
-    values if there is none; KcalcError for other names.
+    ``token_gain(net, 64, "scores", cosine=0.5)`` gives the limit of token cosines. Among several
+    factors between 0.02 and 50, the result is the one nearest to 1 (in its logarithm).
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    tokens
+        The number of tokens, >= 1.
+    gain
+        "scores", "values", "residual" or "shortcut".
+    token_cosine
+        The cosine of any two tokens of the input.
+    **target
+        One of ``cosine``, ``slope``, ``rate``, ``growth``, ``gradient_mean``,
+        ``gradient_difference``, as in :class:`TokenPhases`.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    UnreachableTarget
+        If no factor meets the target; the message gives the range of values.
+    KcalcError
+        For other names.
+
     """
     require_network(network)
     choice(gain, "gain", GAINS)

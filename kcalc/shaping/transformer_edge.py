@@ -86,9 +86,19 @@ AT_TOKENS = (
 class TransformerShaping(Shaping):
     """A transformer at the edge.
 
-    ``weights``: {residual Sum: (shortcut, branch) amplitudes}; ``query_key_scale``: the factor of
-    the ``sigma_w`` of all queries; for networks without shortcuts, ``identity`` and ``centre`` of
-    the attentions, and ``value_gains``: {the Affine that reads the heads: its sigma_w}.
+    Attributes
+    ----------
+    weights
+        {residual Sum: (shortcut, branch) amplitudes}.
+    query_key_scale
+        The factor of the ``sigma_w`` of all queries.
+    identity
+        The weight of the identity in attention, for networks without shortcuts.
+    centre
+        The centring of attention, for networks without shortcuts.
+    value_gains
+        {the Affine that reads the heads: its sigma_w}, for networks without shortcuts.
+
     """
 
     weights: dict[Node, tuple[float, float]] = field(default_factory=dict)
@@ -136,7 +146,14 @@ class TransformerShaping(Shaping):
         return {block.node for block in parts_of(self.network).attending}
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, with a versioned schema."""
+        """Everything as plain data, with a versioned schema.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return super().to_dict() | {
             "residual_weights": {str(node): list(pair) for node, pair in self.weights.items()},
             "query_key_scale": self.query_key_scale,
@@ -152,9 +169,22 @@ class TransformerShaping(Shaping):
         weight, and queries by the query-key scale. At initialisation the model then computes the
         same function as ``network``.
 
-        Raises: KcalcError for shapings that change more than such weights (activations, attention
-        without shortcuts, shortcut weights), for branches that end in a norm, and for models of
-        frameworks other than PyTorch.
+        Parameters
+        ----------
+        reading
+            The :class:`kcalc.Reading` of the model.
+
+        Returns
+        -------
+        Any
+
+        Raises
+        ------
+        KcalcError
+            For shapings that change more than such weights (activations, attention without
+            shortcuts, shortcut weights), for branches that end in a norm, and for models of
+            frameworks other than PyTorch.
+
         """
         if reading is None or reading.trace is None:
             return super().edits_on(reading)  # raises
@@ -184,7 +214,18 @@ class TransformerShaping(Shaping):
         return {node: factor for node, factor in factors.items() if factor != 1}
 
     def plot(self, ax: Any = None) -> Figure:
-        """Draw q and the token cosine along the stream, before and after; returns the figure."""
+        """Draw q and the token cosine along the stream, before and after.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Figure
+
+        """
         before = self._before(lambda net: Stream.of(net, self.start).profile())
         profiles = {"before": before, "after": Stream.of(self.network, self.start).profile()}
         return DRAWINGS["TransformerShaping"](
@@ -273,9 +314,48 @@ def edge(
     Causal masks, windows and rotary embeddings stay in the network, but the constants ignore them;
     ``assumptions`` lists this heuristic.
 
-    Returns: a TransformerShaping. Raises: KcalcError for bad targets, and for networks without
-    attention or with another structure; UnreachableTarget with the reachable range. [Noci et al.
-    2023; He et al. 2023; Cowsik et al. 2024]
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    growth
+        The target for the growth of q; None: no condition.
+    token_slope
+        The target for the slope of the token map at 1.
+    gradient_mean
+        The target for the mean mode of gradients.
+    gradient_difference
+        The target for the difference mode of gradients.
+    score_variance
+        The target for the variance of the scores.
+    centre
+        The centring c of attention in networks without shortcuts; None keeps that of the network.
+    mlp
+        The method that shapes the MLPs; None keeps their activations.
+    zeta
+        The bound on the slopes at 1, > 1.
+    tokens
+        The number of tokens of an input.
+    token_cosine
+        The cosine of any two tokens of an input.
+
+    Returns
+    -------
+    TransformerShaping
+
+    Raises
+    ------
+    KcalcError
+        For bad targets, and for networks without attention or with another structure.
+    UnreachableTarget
+        If a target is out of reach; the message gives the reachable range.
+
+    References
+    ----------
+    [Noci et al. 2023; He et al. 2023; Cowsik et al. 2024]
+
     """
     given = {
         "growth": growth,

@@ -66,17 +66,37 @@ def empirical_ntk(
     ``Theta(x, y)_kl = sum_parameters (d f_k(x) / d p) (d f_l(y) / d p)``, in the model's
     parameterization.
 
-    Parameters: ``x1``, ``x2`` are batches of inputs, (n, ..., channels) or {input: batch};
-    ``x2=None`` means ``x1``, and only half of the matrix is computed. ``outputs``: "trace", the
-    mean of ``Theta_kk`` over the k entries of the output, for comparison with analytic kernels;
-    "full", all of them. ``output``: the output node, if there are several. ``by_layer``: return
-    {node: part of its parameters}. ``memory``: bytes for Jacobians, computed in blocks of inputs
-    and, if one input does not fit, of output entries. All parameters of the architecture count,
-    including taps of Delta-initialised convolutions that start at zero.
+    Parameters
+    ----------
+    model
+        A :class:`kcalc.Model`, as :func:`kcalc.to_jax` returns it.
+    params
+        The parameters of the model, as ``model.init`` returns them.
+    x1, x2
+        Batches of inputs, (n, ..., channels) or {input: batch}.
+    outputs
+        "trace", the mean of ``Theta_kk`` over the k entries of the output, for comparison with
+        analytic kernels; "full", all of them.
+    output
+        The output node, if there are several.
+    by_layer
+        Whether to return {node: part of its parameters}.
+    memory
+        The bytes for Jacobians. They are computed in blocks of inputs and, if one input does not
+        fit, of output entries. All parameters of the architecture count, including taps of
+        Delta-initialised convolutions that start at zero.
 
-    Returns: a NumPy array, (n1, n2) for "trace" and (n1, n2, k, k) for "full"; {node: array} by
-    layer. Raises: KcalcError for an unknown output, a bad ``memory``, inputs of wrong shape or
-    without a batch axis, and models with BatchNorm.
+    Returns
+    -------
+    np.ndarray | dict[Node, np.ndarray]
+        A NumPy array, (n1, n2) for "trace" and (n1, n2, k, k) for "full"; {node: array} by layer.
+
+    Raises
+    ------
+    KcalcError
+        For an unknown output, a bad ``memory``, inputs of wrong shape or without a batch axis, and
+        models with BatchNorm.
+
     """
     as_model(model)
     choice(outputs, "way to put the outputs", OUTPUTS)

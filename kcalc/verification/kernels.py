@@ -65,28 +65,67 @@ def verify_kernels(
 ) -> KernelCheck:
     """Measure q and c at every node and compare them with the Q and C maps.
 
-    The measurement is over random weights and inputs. Parameters: ``c`` and ``q`` (default 1;
-    ``q1`` and ``q2`` if two inputs differ) are the values of the inputs: numbers, rows of equal
-    length (one entry per case), or {input: either}. Random inputs have these values exactly, at
-    every location. ``draws`` networks see ``pairs`` random pairs each; standard errors are over
-    networks. ``widths`` sets layers without a width, and gives powers of the width. ``tangent``
-    compares the empirical NTK (one output channel) with :func:`kcalc.ntk`, ``gradients`` |d out / d
-    node|^2 with :func:`kcalc.gradients`; ``jacobians`` adds singular values of the last network
-    drawn. ``heuristic=True`` continues if the maps or the weights are only approximate. ``memory``,
-    in bytes, bounds how many networks are drawn at once.
+    The measurement is over random weights and inputs.
 
-    ``tokens``, ``token_cosine``: for networks over tokens. Inputs are sequences of this many tokens
-    with this pairwise cosine (0 by default), and c is the cosine of two sequences at equal
-    positions. The cosine of tokens is a further quantity at every node, "token_cosine", and
-    gradients are compared in both modes, mean and difference over tokens. Token ids are drawn as
-    vectors over the vocabulary (rotated one-hot vectors), whose embeddings have the same law. If
-    attention is causal or positions distinguish tokens, maps and gradients are sampled as specified
-    by ``sampling``, and z includes their standard errors; the tangent kernel is then not compared.
+    Over tokens, c is the cosine of two sequences at equal positions. The cosine of tokens is a
+    further quantity at every node, "token_cosine", and gradients are compared in both modes, mean
+    and difference over tokens. Token ids are drawn as vectors over the vocabulary (rotated one-hot
+    vectors), whose embeddings have the same law. If attention is causal or positions distinguish
+    tokens, maps and gradients are sampled as specified by ``sampling``, and z includes their
+    standard errors. The tangent kernel is then not compared.
 
-    Returns: a :class:`kcalc.verification.KernelCheck`.  [TAT App. E.1, Fig. 4; DKS App. K] Raises:
-    KcalcError for values out of their domain, fewer than 2 draws, widths if no layer leaves its
-    width open, and feature maps that vanish or overflow; and, naming the node, if the theory does
-    not describe the model.
+    Parameters
+    ----------
+    model
+        A :class:`kcalc.Model`, as :func:`kcalc.to_jax` returns it.
+    c, q
+        The values of the inputs: numbers, rows of equal length (one entry per case), or {input:
+        either}. ``q`` is 1 by default; use ``q1`` and ``q2`` if the two inputs differ. Random
+        inputs have these values exactly, at every location.
+    q1
+        The q value of the first input, > 0.
+    q2
+        The q value of the second input, > 0; None means ``q1``.
+    draws
+        The number of random networks. Each receives ``pairs`` random pairs; standard errors are
+        over networks.
+    pairs
+        The number of random pairs of inputs per network and case.
+    widths
+        The widths to compare; None uses the model's.
+    key
+        A JAX random key or an integer.
+    tangent
+        Whether to compare the empirical NTK of one output channel with :func:`kcalc.ntk`.
+    gradients
+        Whether to compare |d out / d node|^2 with :func:`kcalc.gradients`.
+    jacobians
+        Whether to compute the singular values of the last network drawn.
+    heuristic
+        Whether to continue if the maps or the weights are only approximate.
+    memory
+        The bound on working memory, in bytes.
+    tokens, token_cosine
+        The number of tokens of an input, and their pairwise cosine, 0 by default.
+    sampling
+        How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
+        exists.
+
+    Returns
+    -------
+    KernelCheck
+
+    Raises
+    ------
+    KcalcError
+        For values out of their domain, fewer than 2 draws, widths if no layer leaves its width
+        open, and feature maps that vanish or overflow; and, naming the node, if the theory does not
+        describe the model.
+
+    References
+    ----------
+    [TAT App. E.1, Fig. 4; DKS App. K]
+
     """
     import jax
 

@@ -81,13 +81,30 @@ class Deviation:
 class KernelCheck(Tabled):
     """Comparison of random networks with their kernel maps.
 
-    It covers q and c of every node, and further requested quantities.
+    It covers q and c of every node, and further requested quantities. ``c[i]``, ``q1[i]`` and
+    ``q2[i]`` are the values of the inputs in case i (of the first input, if there are several).
 
-    ``c[i]`` and ``q1[i]``, ``q2[i]`` are the values of the inputs in case i (of the first input, if
-    there are several). ``tangent``, ``gradients`` and ``jacobians`` are None if they were not
-    measured; ``assumptions`` say why. ``tokens``: the number of tokens of an input and their
-    cosine, None without tokens. A network of finite width deviates from the maps by O(1/width) even
-    in the mean, so enough draws show a difference at any width.
+    A network of finite width deviates from the maps by O(1/width) even in the mean. Enough draws
+    therefore show a difference at any width.
+
+    Attributes
+    ----------
+    nodes
+        The nodes that were measured.
+    draws
+        The number of random networks.
+    tangent
+        The comparison of tangent kernels, or None if it was not measured; ``assumptions`` then give
+        the reason.
+    gradients
+        The comparison of gradients, or None.
+    jacobians
+        The singular values of the last network, or None.
+    assumptions
+        The assumptions of the maps.
+    tokens
+        (number of tokens of an input, their cosine), or None without tokens.
+
     """
 
     nodes: tuple[Node, ...]
@@ -127,9 +144,24 @@ class KernelCheck(Tabled):
         return (*sizes, "c", *(cosines if self.tokens is not None else ()))
 
     def statistic(self, quantity: str = "c", width: int | None = None) -> Statistic:
-        """A quantity at every node, arrays (nodes, cases); ``width=None`` is the last.
+        """A quantity at every node, as arrays (nodes, cases).
 
-        Raises: KcalcError for unknown ones.
+        Parameters
+        ----------
+        quantity
+            The name of the quantity: "c", "q", or another measured one.
+        width
+            The width to report; None means the last one.
+
+        Returns
+        -------
+        Statistic
+
+        Raises
+        ------
+        KcalcError
+            For an unknown quantity or width.
+
         """
         choice(quantity, "quantity", self.quantities)
         sample, k = self.samples[place(self.widths, width)], self.quantities.index(quantity)
@@ -144,6 +176,16 @@ class KernelCheck(Tabled):
         """Mask of the nodes that count in the check.
 
         Excluded are the inputs, which are exact, and nodes with fewer than 16 channels.
+
+        Parameters
+        ----------
+        width
+            The width to report; None means the last one.
+
+        Returns
+        -------
+        Array
+
         """
         sample = self.samples[place(self.widths, width)]
         return np.array(
@@ -189,7 +231,17 @@ class KernelCheck(Tabled):
     def allowed(self, errors: float = 4.0) -> float:
         """The largest |z| of a q or c value that counts as no deviation.
 
-        It is for this many draws and comparisons; see ``verification.statistics``.
+        It depends on the number of draws and comparisons; see ``verification.statistics``.
+
+        Parameters
+        ----------
+        errors
+            The number of standard errors.
+
+        Returns
+        -------
+        float
+
         """
         most = one_number(errors, "errors")
         if most < 0:
@@ -201,9 +253,18 @@ class KernelCheck(Tabled):
     def deviating(self, errors: float = 4.0, slack: float = 0.0) -> tuple[Deviation, ...]:
         """The q and c values off the map by more than this many standard errors and ``slack``.
 
-        ``slack`` allows for the O(1/width) effects of finite width. ``errors`` refers to one
-        Gaussian;
-        :meth:`allowed` makes it that for these draws and comparisons.
+        Parameters
+        ----------
+        errors
+            The number of standard errors for a single Gaussian; :meth:`allowed` adapts it to the
+            number of draws and comparisons.
+        slack
+            The allowance for the O(1/width) effects of finite width.
+
+        Returns
+        -------
+        tuple[Deviation, ...]
+
         """
         most, slack = self.allowed(errors), one_number(slack, "slack")
         return tuple(
@@ -232,7 +293,25 @@ class KernelCheck(Tabled):
         return [part for part in (self.tangent, self.gradients) if part is not None]
 
     def largest_error(self, quantity: str = "c", width: int | None = None) -> float:
-        """The largest standard error of a judged node.  Raises: KcalcError if none is."""
+        """The largest standard error of a judged node.
+
+        Parameters
+        ----------
+        quantity
+            The name of the quantity: "c", "q", or another measured one.
+        width
+            The width to report; None means the last one.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        KcalcError
+            If no node is judged.
+
+        """
         if not self.judged(width).any():
             raise KcalcError(UNJUDGED)
         return float(self.statistic(quantity, width).error[self.judged(width)].max())
@@ -254,20 +333,53 @@ class KernelCheck(Tabled):
         """The root mean square deviation of one pair in one network from the map, over all nodes.
 
         About width^-1/2.
+
+        Parameters
+        ----------
+        quantity
+            The name of the quantity: "c", "q", or another measured one.
+
+        Returns
+        -------
+        Power
+
         """
         return root_mean_square(*self._deviations(quantity), numbers(self.widths))
 
     def bias(self, quantity: str = "c") -> Power:
-        """The root mean square over nodes of the mean deviation, noise taken out.
+        """The root mean square over nodes of the mean deviation, without the noise.
 
         About width^-1.
+
+        Parameters
+        ----------
+        quantity
+            The name of the quantity: "c", "q", or another measured one.
+
+        Returns
+        -------
+        Power
+
         """
         return bias(self._deviations(quantity)[0], numbers(self.widths))
 
     # -- display -----------------------------------------------------------------------------------
 
     def rows_of(self, quantity: str = "c", width: int | None = None) -> TextTable:
-        """Map, mean, fluctuation, standard error and z of one quantity, a row per node and case."""
+        """Map, mean, fluctuation, standard error and z of one quantity, a row per node and case.
+
+        Parameters
+        ----------
+        quantity
+            The name of the quantity: "c", "q", or another measured one.
+        width
+            The width to report; None means the last one.
+
+        Returns
+        -------
+        TextTable
+
+        """
         s = self.statistic(quantity, width)
         rows = [
             (str(node), f"{c:g}", *s.cells((i, j), ".6f"))
@@ -308,6 +420,11 @@ class KernelCheck(Tabled):
         Largest |z|, standard error, fluctuation and bias, with their powers of the width.
 
         Then the tangent kernel and the gradients, relative to theory.
+
+        Returns
+        -------
+        TextTable
+
         """
         rows: list[tuple[str, ...]] = []
         for quantity in self.quantities:
@@ -383,11 +500,29 @@ class KernelCheck(Tabled):
         )
 
     def plot(self, ax: Sequence[Axes] | None = None) -> Figure:
-        """Draw q and c values by layer with their fluctuations and the maps; returns the figure."""
+        """Draw q and c values by layer with their fluctuations and the maps.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Figure
+
+        """
         return DRAWINGS["KernelCheck"](self, ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the single draws, as plain data."""
+        """Everything except the single draws, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         values = {
             quantity: [
                 {"width": width} | {name: getattr(s, name) for name in MEASURED}

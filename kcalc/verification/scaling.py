@@ -38,9 +38,14 @@ Node = Hashable
 class HessianBlocks(Shown):
     """Blocks of the Hessian of ``y^T R y`` between weights, R a matrix of standard normals.
 
-    ``draws``: (draws, L, L), per network ``|H_kl|_F^2 / sqrt(rows columns)`` estimated on random
-    inputs: the mean squared singular value on the diagonal. ``predicted``: (L,), gamma of every
-    weight for the cotangents of this loss.
+    Attributes
+    ----------
+    draws
+        (draws, L, L), per network ``|H_kl|_F^2 / sqrt(rows columns)`` estimated on random inputs:
+        the mean squared singular value on the diagonal.
+    predicted
+        (L,), gamma of every weight for the cotangents of this loss.
+
     """
 
     nodes: tuple[Node, ...]
@@ -66,18 +71,44 @@ class HessianBlocks(Shown):
         }
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The blocks as a heat map; see :func:`kcalc.plotting.scaling.block_map`."""
+        """The blocks as a heat map.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
+        """
         return DRAWINGS["HessianBlocks"](self.squares, [str(node) for node in self.nodes], ax=ax)
 
     def histogram(self, ax: Axes | None = None) -> Axes:
         """Predicted over measured, network by network.
 
-        See :func:`kcalc.plotting.scaling.ratio_histogram`.
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
         """
         return DRAWINGS["HessianBlocks.histogram"](self.ratios, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, the mean over networks."""
+        """Everything as plain data, the mean over networks.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "nodes": [str(node) for node in self.nodes],
             "squares": self.squares.tolist(),
@@ -119,9 +150,32 @@ def hessian_blocks(
 
     Each of ``draws`` networks has independent weights in all taps, a separate R, and ``batch``
     standard normal inputs with a random direction each. E[(G_l r)^2] = gamma_l for cotangents of
-    mean square 2 (n_L + 1) E y^2, as widths grow (at width n by 1 + 5/n more). Returns:
-    :class:`HessianBlocks`. Raises: KcalcError for counts that are too small, several inputs or
-    outputs, and the refusals of the calculus.
+    mean square 2 (n_L + 1) E y^2, as widths grow (at width n by 1 + 5/n more).
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    features
+        The width of layers that do not specify one, or {node: width}.
+    image_shape
+        (height, width) of the images.
+    draws
+        The number of random networks.
+    batch
+        The number of inputs per network.
+    seed
+        The seed of the random numbers.
+
+    Returns
+    -------
+    HessianBlocks
+
+    Raises
+    ------
+    KcalcError
+        For counts that are too small, several inputs or outputs, and as :func:`kcalc.scaling` does.
+
     """
     draws, batch = whole(draws, "draws", 2, MOST), whole(batch, "batch", 1, MOST)
     seed = whole(seed, "seed", 0, 2**32)

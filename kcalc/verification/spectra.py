@@ -148,10 +148,10 @@ def training_spectra(
     Training is full-batch gradient descent on the mean cross-entropy; the Jacobian is d ``end`` / d
     ``start``.
 
-    Parameters: ``X`` (N, ..., channels) and ``labels`` (N,) are the batch; ``start`` and ``end``
-    are nodes, the first Affine and the last node that every path crosses before the readout unless
-    given; ``example`` is the one whose feature maps are meant (with BatchNorm all others are held,
-    statistics are those of the batch); ``weights`` the law of initial weights, as in
+    ``X`` (N, ..., channels) and ``labels`` (N,) are the batch. ``start`` and ``end`` are nodes, by
+    default the first Affine and the last node that every path crosses before the readout.
+    ``example`` is the example whose feature maps count (with BatchNorm all others are held, and
+    statistics are those of the batch). ``weights`` is the law of initial weights, as in
     :func:`kcalc.to_jax`.
     Raises: KcalcError for invalid arguments, and if the loss is no longer finite. [MacDonald et al.
     2023, sec. 6.2]

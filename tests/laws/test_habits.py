@@ -329,6 +329,8 @@ def test_titles_are_nouns() -> None:
     assert title_of(kc.c_map(net).plot()) == "C map"
     assert title_of(kc.q_map(net).plot()) == "Q map"
     assert title_of(kc.ntk(net).plot()) == "Kernel"
+    gpt = kc.architectures.gpt2(blocks=1, causal=False)
+    assert title_of(kc.token_map(gpt, tokens=4).plot()) == "Token map"
     figure = kc.shape(net, "tanh").plot()
     assert [ax.get_title() for ax in figure.axes] == ["Activation", "C map", "c by depth"]
     plt.close("all")

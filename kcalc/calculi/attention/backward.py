@@ -4,13 +4,13 @@ Covariances of the gradients at one token and at two, by a backward fold.
 
 A message ``(one, two)`` of a node contains ``d K_out / d K`` for the covariance of a token with
 itself and with another one, per group of channels. With X and R of two rows of attention weights
-(:mod:`.rows`) at equal (_s) and different tokens (_c), and T tokens
+(:mod:`.rows`) at equal (_s) and different tokens (_c), and T tokens:
 
-    values     one' = one X_s + (T - 1) two X_c
+    values:    one' = one X_s + (T - 1) two X_c
                one' + (T - 1) two' = one R_s + (T - 1) two R_c
-    queries    one' = one dO_s/dG,    two' = two dO_c/dG
-    keys       one' = one dO_s/dH_s + (T - 1) two dO_c/dH_s
-               (T - 1) two' = one dO_s/dH_d + (T - 1) two dO_c/dH_d
+    queries:   one' = one dO_s/dG,    two' = two dO_c/dG
+    keys:      one' = one dO_s/dH_s + (T - 1) two dO_c/dH_s
+               (T - 1) two' = one dO_s/dH_d + (T - 1) two dO_c/dH_d.
 
 For softmax, ``dO/dG = dH dV D`` and ``dO/dH_s = -dO/dH_d = dV G D`` with ``D = dS/dkappa``,
 ``dH = H_s - H_d``, ``dV = V_s - V_d``.

@@ -8,8 +8,8 @@ state of the kernel calculus per *relation* of two tokens.
     "one"    two tokens of the first sequence            "same"   equal places of the two sequences
     "two"    two tokens of the second sequence           "other"  different places of both
 
-Attention joins them: ``O_ik = V_d R + (V_s - V_d) X``, where V are the covariances of values,
-``_s`` at equal positions and ``_d`` at different ones, and X, R are sums over the weights of rows i
+Attention joins them: ``O_ik = V_d R + (V_s - V_d) X``. V are the covariances of values,
+``_s`` at equal positions and ``_d`` at different ones. X and R are sums over the weights of rows i
 and k (:mod:`kcalc.calculi.attention.softmax_rows`).
 """
 
@@ -38,9 +38,9 @@ Number = Any
 Node = Hashable
 ANY = 0  # token count of states that are the same in every sequence
 ONE_BY_ONE = (
-    "after which tokens are no longer exchangeable; kc.node_values(net, tokens=...) follows them "
-    "one by one and samples the attention, as do kc.gradients, kc.depth_profile and kc.report, "
-    "and kc.ntk for an array of tokens; maps need a network without"
+    "after which tokens are no longer exchangeable; use kc.node_values(net, tokens=...), "
+    "kc.gradients, kc.depth_profile, kc.report, or kc.ntk with an array of tokens, which follow "
+    "tokens one by one and sample the attention. Maps need a network without"
 )
 HEADS = (
     "many heads, with wide queries and keys: scores are Gaussian, and the mean over heads is an "

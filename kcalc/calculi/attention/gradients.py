@@ -33,14 +33,23 @@ NOTHING = 1e-12  # of the largest squared gradient: smaller ones are rounding
 
 @dataclass(frozen=True, repr=False)
 class SampledGradients(Gradients):
-    """:class:`Gradients` over tokens of which no two are alike; attention was sampled.
+    """:class:`Gradients` over tokens of which no two are equal, with sampled attention.
 
-    Sums over tokens are means over the N sequences that were given. ``errors``: {"nodes",
-    "weights", "mean", "difference": {node: standard error over the chains of sampling}}.
-    ``tokens``: {node: (mean, standard error)}, the squared gradient at each token, (N, T), which
-    add up to ``nodes``; ``covariances``: {node: mean}, the products of the gradients at two tokens
-    of a sequence, summed over channels, (N, T, T). Attention mixes the modes here: a gradient of
-    the outputs that sums to 0 over tokens has parts of both modes at earlier nodes.
+    Sums over tokens are means over the N given sequences. Attention mixes the modes here: a
+    gradient of the outputs that sums to 0 over tokens has parts of both modes at earlier nodes.
+
+    Attributes
+    ----------
+    errors
+        {"nodes", "weights", "mean", "difference": {node: standard error over the chains of
+        sampling}}.
+    tokens
+        {node: (mean, standard error)}, the squared gradient at each token, (N, T), which add up to
+        ``nodes``.
+    covariances
+        {node: mean}, the products of the gradients at two tokens of a sequence, summed over
+        channels, (N, T, T).
+
     """
 
     errors: dict[str, dict[Node, float]] = field(default_factory=dict)
@@ -57,7 +66,14 @@ class SampledGradients(Gradients):
         return texts
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the tables over tokens, as plain data."""
+        """Everything except the tables over tokens, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         errors = {
             name: {str(k): v for k, v in table.items()} for name, table in self.errors.items()
         }

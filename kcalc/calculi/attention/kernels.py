@@ -29,10 +29,16 @@ KERNELS = ("nngp", "ntk", "nngp_error", "ntk_error")
 class TokenKernels(Shown, Approximable):
     """Kernels of one output channel between the tokens of N sequences, at infinite width.
 
-    They are those at initialisation. ``nngp``, ``ntk``: arrays (N, T, N, T), or (N, N) if the
-    output has no tokens: the covariance of the outputs, and the tangent kernel in the requested
-    parameterisation. ``nngp_error``, ``ntk_error``: their standard errors over the chains of
-    sampling, 0 if no attention was sampled.
+    They are those at initialisation.
+
+    Attributes
+    ----------
+    nngp, ntk
+        Arrays (N, T, N, T), or (N, N) if the output has no tokens: the covariance of the outputs,
+        and the tangent kernel in the requested parameterisation.
+    nngp_error, ntk_error
+        Their standard errors over the chains of sampling, 0 if no attention was sampled.
+
     """
 
     nngp: Array

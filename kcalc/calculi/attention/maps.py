@@ -214,14 +214,35 @@ def token_map(
 ) -> TokenMap:
     """The map ``R(rho)`` of the cosine between two tokens of one sequence.
 
-    The map is for a network with attention.
+    The network must have attention.
 
     The tokens of a sequence are exchangeable: all have the same q value, and any two have cosine
     rho. Attention draws them together. If 1 is the only fixed point of the map, deep networks make
     all tokens of a sequence equal (rank collapse).
 
-    ``tokens``: the number of tokens. Returns: a :class:`TokenMap`, callable, with ``derivative``,
-    ``fixed_points`` and ``plot``. Raises: KcalcError as :func:`c_map` does. [Dong et al. 2021]
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    tokens
+        The number of tokens.
+    assume_independent
+        Whether to continue if a hypothesis fails; the result is then marked as heuristic.
+
+    Returns
+    -------
+    TokenMap
+        A :class:`TokenMap`, callable, with ``derivative``, ``fixed_points`` and ``plot``.
+
+    Raises
+    ------
+    KcalcError
+        As :func:`c_map` does.
+
+    References
+    ----------
+    [Dong et al. 2021]
+
     """
     given = read_tokens(tokens, None)
     if given is None:

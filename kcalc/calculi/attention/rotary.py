@@ -1,12 +1,12 @@
 """Rotary embeddings: queries and keys rotated by angles that grow with the position of a token.
 
 With ``R_i`` the rotation at position i, scores are ``q_i . R_(j - i) k_j / sqrt(d_k)``. Small
-changes of queries with covariances ``Theta_ik``, the same in every channel, change two scores by
+changes of queries have covariances ``Theta_ik``, the same in every channel. They change scores by:
 
     Cov(ds_ij, ds_kl) = Theta_ik m_ijkl,   m_ijkl = (R_j k_j) . R_(i - k) (R_l k_l) / d_k
-                      = sum_f cos((i - k) theta_f) C^f_jl + sin((i - k) theta_f) S^f_jl
+                      = sum_f cos((i - k) theta_f) C^f_jl + sin((i - k) theta_f) S^f_jl.
 
-where C^f and S^f are the scalar and the cross product of the f-th pairs of channels of the rotated
+C^f and S^f are the scalar and the cross product of the f-th pairs of channels of the rotated
 keys. For changes of the keys, exchange i with j and k with l.
 """
 
@@ -25,7 +25,7 @@ def turns(base: float, width: int, count: int) -> Array:
 
 
 def turned(x: Array, angles: Array) -> Array:
-    """Pairs of channels, the first half with the second, rotated by angles."""
+    """Rotate pairs of channels by angles; the first half of the channels pairs with the second."""
     a, b = np.split(x, 2, axis=-1)
     cos, sin = np.cos(angles), np.sin(angles)
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)

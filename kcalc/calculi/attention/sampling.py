@@ -47,12 +47,24 @@ MISSED = (
 class Sampling(Shown):
     """How attention is sampled.
 
-    ``draws`` (per layer and chain) and ``chains``: fixed numbers; if one is given, the other
-    defaults to 8 draws or 6 chains. If neither is given, sampling continues until no standard error
-    exceeds ``error``, by default 0.01. The error is absolute for cosines, and relative for mean
-    squares, gradients, variances and entropies. ``seed``: the seed of the draws; results depend on
-    nothing else. ``seconds``: stop after about that time, by default never. The result then depends
-    on the machine and says if the error was not reached.
+    If you give neither ``draws`` nor ``chains``, sampling continues until no standard error exceeds
+    ``error``.
+
+    Attributes
+    ----------
+    draws
+        The number of draws per layer and chain; 8 if only ``chains`` is given.
+    chains
+        The number of chains; 6 if only ``draws`` is given.
+    error
+        The largest accepted standard error, by default 0.01. It is absolute for cosines, and
+        relative for mean squares, gradients, variances and entropies.
+    seed
+        The seed of the draws; results depend on nothing else.
+    seconds
+        The time after which sampling stops, by default never. The result then depends on the
+        machine, and says if the error was not reached.
+
     """
 
     draws: int | None = None

@@ -1,22 +1,23 @@
 """Derivatives of ``E A V B^T`` in the covariances of scores, from draws of the weights.
 
-For weights A of one sequence and B of another one, ``P_a = diag(a) - a a^T`` the derivative of
-softmax, and a matrix W over keys, let
+A and B are the weights of two sequences, and ``P_a = diag(a) - a a^T`` is the derivative of
+softmax. For a matrix W over keys let:
 
     R(W)_ik = sum_jl W_jl (P_(A_i) V P_(B_k))_jl
             = [A (W o V) B^T - ((A W) o (A V)) B^T - A ((V B^T) o (W B^T)) + (A W B^T) o (A V
-            B^T)]_ik
+            B^T)]_ik.
 
 By Price's theorem the tangent kernel of ``E A V B^T`` is ``A Theta_V B^T + Theta_G o R(H) + G o
 R(Theta_H)``. For heads of finite width, G and H are the products of the drawn queries and keys
 divided by that width; for rotated heads they depend on positions as in :mod:`.rotary`. Learned
 biases of scores add ``sum_u D_u V E_u^T`` times their own kernel, D_u and E_u the derivatives of A
-and B in the bias of the distances u. With a matrix N over the outputs, the covariance of their
-gradients, gradients at values, queries and keys have the covariances
+and B in the bias of the distances u. Let the matrix N over
+the outputs be the covariance of their gradients. Those at values, queries and keys then have the
+covariances:
 
-    A^T N A,    N o R(H),    R'(N o G)
+    A^T N A,    N o R(H),    R'(N o G).
 
-where A = B and ``R'(M)_jl = sum_ik M_ik (P_(A_i) V P_(A_k))_jl = [V o (A^T M A) - ((A^T M) o (V
+Here A = B and ``R'(M)_jl = sum_ik M_ik (P_(A_i) V P_(A_k))_jl = [V o (A^T M A) - ((A^T M) o (V
 A^T)) A - its transpose + A^T (M o (A V A^T)) A]_jl``. Softmax with a sink has the same derivative.
 Weights that are functions f of single scores have ``P_a = diag(f')``: all terms but the first are
 0, and f' replaces A.

@@ -2,11 +2,11 @@
 
 They contain all that the kernel calculus needs about a normaliser.
 
-For a row i of the first sequence and a row k of the second, with weights A and B,
+A row i of the first sequence and a row k of the second have the weights A and B, and:
 
-    X = E sum_j A_ij B_kj                  R = E (sum_j A_ij) (sum_l B_kl)
+    X = E sum_j A_ij B_kj                  R = E (sum_j A_ij) (sum_l B_kl).
 
-turn the covariance V of values into ``O_ik = V_d R + (V_s - V_d) X``, where _s are equal positions
+They turn the covariance V of values into ``O_ik = V_d R + (V_s - V_d) X``. _s are equal positions
 and _d different ones. Softmax has R = 1 and X = S, the overlap of :mod:`kcalc.gaussian.softmax`. It
 depends only on the part of scores that differs between keys: variances ``G_ii (H_s - H_d)`` and
 covariance ``G_ik (H_s - H_d)``. Weights that are functions f of single scores have ``X = T F(G_ik

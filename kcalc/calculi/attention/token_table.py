@@ -42,9 +42,16 @@ _OUTSIDE = 1e-12  # tolerance for cosines out of range
 class TokenTable(Shown):
     """A table of R(rho) for least <= rho <= 1; call it with rho, a NumPy or JAX array.
 
-    JAX in, JAX out (jit, vmap, grad), nan out of range. ``error_bound``: a bound of |table - R|, 4
-    times the residuals measured between the nodes, plus rounding (float32 arrays: 2e-7 more).
-    ``nodes``, ``values``: the gaps 1 - rho where the map was evaluated, ascending, and 1 - R there.
+    JAX in, JAX out (jit, vmap, grad), nan out of range.
+
+    Attributes
+    ----------
+    error_bound
+        A bound of |table - R|, 4 times the residuals measured between the nodes, plus rounding
+        (float32 arrays: 2e-7 more).
+    nodes, values
+        The gaps 1 - rho where the map was evaluated, ascending, and 1 - R there.
+
     """
 
     name: str
@@ -76,7 +83,18 @@ class TokenTable(Shown):
     @overload
     def gap(self, gap: Numbers) -> Array: ...
     def gap(self, gap: Any) -> JaxArray | float | Array:
-        """1 - R at rho = 1 - gap."""
+        """1 - R at rho = 1 - gap.
+
+        Parameters
+        ----------
+        gap
+            1 - rho, >= 0.
+
+        Returns
+        -------
+        JaxArray | float | Array
+
+        """
         if is_jax(gap):
             import jax.numpy as jnp
 
@@ -95,7 +113,20 @@ class TokenTable(Shown):
     def slope(self, rho: Any) -> float | Array:
         """R'(rho), of any shape, by NumPy; ``jax.grad`` of the table is the same for JAX.
 
-        Raises: KcalcError for cosines that the tokens cannot have.
+        Parameters
+        ----------
+        rho
+            The cosine of two tokens.
+
+        Returns
+        -------
+        float | Array
+
+        Raises
+        ------
+        KcalcError
+            For cosines that the tokens cannot have.
+
         """
         array = self._gaps(1 - self._cosines(rho))
         rising = self.factor.slope()
@@ -107,7 +138,20 @@ class TokenTable(Shown):
         return finished(chunked(array, at), array.shape, single_precision(rho))
 
     def verify(self, points: int = 100, seed: int = 0) -> float:
-        """The largest |table - R| over random rho, half of them close to 1."""
+        """The largest |table - R| over random rho, half of them close to 1.
+
+        Parameters
+        ----------
+        points
+            The number of sampled points.
+        seed
+            The seed of the random numbers.
+
+        Returns
+        -------
+        float
+
+        """
         points = whole(points, "points", 1, 10**6)
         random = np.random.default_rng(whole(seed, "seed"))
         powers = np.where(random.random(points) < 0.5, 1, 4)
@@ -115,7 +159,19 @@ class TokenTable(Shown):
         return float(np.abs(self.gap(gap) - _evaluated(self.gap_function, gap, self.name)).max())
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Name, range, error bound and sampled values, as plain data."""
+        """Name, range, error bound and sampled values, as plain data.
+
+        Parameters
+        ----------
+        points
+            The number of sampled points.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         rho = np.linspace(self.least, 1, series_length(points))
         return {
             "table": self.name,

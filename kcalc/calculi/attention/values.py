@@ -68,12 +68,17 @@ def with_error(value: float | None, error: float | None) -> str:
 class SampledValues(Keyed[SampledValue], Tabled, Approximable):
     """{node: :class:`SampledValue`} for a network with sampled attention.
 
-    ``covariances``: {node: (mean, standard error)}.
-
     Covariances are arrays (sequences, tokens, sequences, tokens), means over the channels of
     products at two tokens. For large networks over many tokens, only those of the outputs are kept.
-    ``scores``: {attention: (variance of the scores of a row, its error, entropy of a row, its
-    error)} of depth profiles.
+
+    Attributes
+    ----------
+    covariances
+        {node: (mean, standard error)}.
+    scores
+        {attention: (variance of the scores of a row, its error, entropy of a row, its error)} of
+        depth profiles.
+
     """
 
     nodes: dict[Node, SampledValue]
@@ -102,7 +107,14 @@ class SampledValues(Keyed[SampledValue], Tabled, Approximable):
         return [("node", "q", "token cosine", "c"), *rows]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the covariances, as plain data."""
+        """Everything except the covariances, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return plain(
             {
                 "nodes": {n: v._asdict() for n, v in self.nodes.items()},

@@ -39,9 +39,21 @@ LEAST, MOST = 1e-60, 1e60  # q values of inputs
 
 @dataclass(frozen=True)
 class Fluctuation:
-    """``q`` and ``c`` at infinite width; ``relative`` = Var q / q^2, ``log_variance`` = Var log q.
+    """The q value of a node and its variance over random weights.
 
-    ``c_variance`` = Var c; ``c`` and ``c_variance`` are None for one input.
+    Attributes
+    ----------
+    q
+        The q value at infinite width.
+    relative
+        Var q / q^2.
+    log_variance
+        Var log q.
+    c
+        The c value at infinite width; None for one input.
+    c_variance
+        Var c; None for one input.
+
     """
 
     q: float
@@ -55,9 +67,14 @@ class Fluctuation:
 class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
     """Variances of q values (and c values) over random weights, node by node, at finite widths.
 
-    ``q``: the mean square of the inputs. ``exact``: whether ``relative`` and ``log_variance`` hold
-    at any width (chains of positively homogeneous activations). Otherwise they are the leading
-    order in 1/width, and equal.
+    Attributes
+    ----------
+    q
+        The mean square of the inputs.
+    exact
+        Whether ``relative`` and ``log_variance`` hold at any width (chains of positively
+        homogeneous activations). Otherwise they are the leading order in 1/width, and equal.
+
     """
 
     network: Network
@@ -78,11 +95,29 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
         return self.nodes
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw Var log q over the nodes; see :func:`kcalc.plotting.moments.fluctuation_trace`."""
+        """Draw Var log q over the nodes.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
+        """
         return DRAWINGS["Fluctuations"]({"": self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "weights": self.weights,
             "q": self.q,
@@ -128,10 +163,33 @@ def fluctuations(
     phi^2)^2 - 1)/n per layer, and Var log q adds up, given that no layer is all 0 (n rectified
     values are all 0 with probability 2^-n).
 
-    ``features``: one width, or {node: width}, for layers without one; ``q``: mean square of all
-    inputs; ``c``: the cosine of two inputs (None: one input, no c values). Raises: KcalcError for
-    missing widths, other laws of weights, layers without a rule (NoRule), symbols, and bad q or c.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    features
+        One width, or {node: width}, for layers without one.
+    weights
+        The law of the weights, "gaussian" or "orthogonal".
+    q
+        The mean square of all inputs.
+    c
+        The cosine of two inputs; None means one input and no c values.
+
+    Returns
+    -------
+    Fluctuations
+
+    Raises
+    ------
+    KcalcError
+        For missing widths, other laws of weights, layers without a rule (NoRule), symbols, and bad
+        q or c.
+
+    References
+    ----------
     [DKS App. K; TAT App. E and Fig. 4; Per-layer gradient, Lemma 2]
+
     """
     require_network(network)
     choice(weights, "weights", WEIGHTS)

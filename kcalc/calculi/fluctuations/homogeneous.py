@@ -2,7 +2,7 @@
 
 The ratios of a layer's squared norm to that of the layer before are independent. For z of n
 independent normal channels and phi with slopes a (z < 0) and b (z > 0),
-sum phi(z_i)^2 = b^2 A + a^2 B, where A + B is chi-square with n degrees of freedom and independent
+sum phi(z_i)^2 = b^2 A + a^2 B. Here A + B is chi-square with n degrees of freedom and independent
 of X = A/(A + B), a mixture of Beta(k/2, (n-k)/2) over k ~ Bin(n, 1/2). With orthogonal weights
 A + B is constant. [Per-layer gradient, Lemma 2]
 """

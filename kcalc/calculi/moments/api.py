@@ -43,17 +43,9 @@ def moments(
 
     J = d y_out / d W.
 
-    ``q`` is the mean square of the input, a number or a SymPy expression: |x|^2 = q * channels. The
-    default is |x|^2 = 1, q = 1 / channels; maps and kernels have q = 1. Means of squared norms grow
-    with |x|^2, their variances with |x|^4.
-
     Means are over independent symmetric weights of variance sigma_w^2 / fan_in (He weights are
     ``sigma_w=sqrt(2)``), at the widths that the network and ``features`` (one width, or {node:
-    width}) define. ``weights``: the law, "gaussian", "uniform", "laplace", "logistic", "truncated
-    normal", "rademacher" or "sparse ternary", or its excess kurtosis E w^4 / (E w^2)^2 - 3, or
-    {node: one of these}. ``output``: the output that J differentiates, required if there are
-    several. ``input_fourth``: sum_i x_i^4 / |x|^4, relevant for non-Gaussian weights; by default 1
-    / channels, an input with all |x_i| equal.
+    width}) define.
 
     With SymPy symbols in layers or features, results are expressions, with powers where the network
     repeats (Gaussian weights). With numbers they are computed with 38 digits, without overflow or
@@ -65,9 +57,41 @@ def moments(
     abrelu directly after weights; Sum with all addends but one ending in their own Affine; Concat,
     Scale, Identity, Flatten of vectors, Dropout in evaluation.
 
-    Raises: KcalcError for missing widths, for q values that are not positive, and for unsupported
-    layers (NoRule, naming node and reason). [Per-layer gradient, Theorems 1-3, Lemmas 2-4,
-    corrected; the exact recursion for the fourth moment of J is new]
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    features
+        The width of layers that do not specify one, or {node: width}.
+    weights
+        The law, "gaussian", "uniform", "laplace", "logistic", "truncated normal", "rademacher" or
+        "sparse ternary", or its excess kurtosis E w^4 / (E w^2)^2 - 3, or {node: one of these}.
+    jacobian
+        Whether to compute the moments of the Jacobians.
+    output
+        The output that J differentiates, required if there are several.
+    input_fourth
+        ``sum_i x_i^4 / |x|^4``, relevant for non-Gaussian weights. By default it is 1 / channels,
+        for an input with all |x_i| equal.
+    q
+        The mean square of the input, a number or a SymPy expression: |x|^2 = q * channels. The
+        default is |x|^2 = 1, q = 1 / channels; maps and kernels have q = 1. Means of squared norms
+        grow with |x|^2, their variances with |x|^4.
+
+    Returns
+    -------
+    Moments
+
+    Raises
+    ------
+    KcalcError
+        For missing widths, for q values that are not positive, and for unsupported layers (NoRule,
+        naming node and reason).
+
+    References
+    ----------
+    [Per-layer gradient, Theorems 1-3, Lemmas 2-4, corrected; the exact recursion for the fourth
+    moment of J is new]
 
     Examples
     --------

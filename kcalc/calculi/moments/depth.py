@@ -45,10 +45,25 @@ class LayerFactors:
 
 @dataclass(frozen=True, repr=False)
 class DepthMoments:
-    """``depth`` copies of a block in a row with Gaussian weights, for an input of size ``input``.
+    """The moments of ``depth`` copies of a block in a row with Gaussian weights.
 
-    E |y|^2 = |x|^2 mean_factor^depth, E |y|^4 = |x|^4 fourth_factor^depth; ``minus_factor`` is the
-    factor of the Jacobian's second mode (S = -T/2).
+    E |y|^2 = |x|^2 mean_factor^depth, E |y|^4 = |x|^4 fourth_factor^depth.
+
+    Attributes
+    ----------
+    block
+        The block.
+    depth
+        The number of copies, a number or a symbol.
+    mean_factor
+        The factor of E |y|^2 per block.
+    fourth_factor
+        The factor of E |y|^4 per block.
+    minus_factor
+        The factor of the Jacobian's second mode (S = -T/2).
+    input
+        The size of the input.
+
     """
 
     block: Network
@@ -79,9 +94,22 @@ class DepthMoments:
     def jacobian(self, node: Node, block: Any) -> Moment:
         """The moments of |d y_out / d W|^2 for the weights ``node`` of one block.
 
-        ``block``: the number of the block, counted from 1, a number or a symbol.
+        Parameters
+        ----------
+        node
+            A node of the block with weights.
+        block
+            The number of the block, counted from 1, a number or a symbol.
 
-        Raises: KcalcError for a node without weights and a number outside 1 ... depth.
+        Returns
+        -------
+        Moment
+
+        Raises
+        ------
+        KcalcError
+            For a node without weights and a number outside 1 ... depth.
+
         """
         if not is_key(node, self.layers):
             raise KcalcError(
@@ -99,7 +127,18 @@ class DepthMoments:
         return Moment.of_expressions(mean, fourth)
 
     def stability(self, parameter: Any = None) -> Stability:
-        """The scaling of a parameter that keeps moments bounded; see :func:`depth_stability`."""
+        """The scaling of a parameter that keeps moments bounded; see :func:`depth_stability`.
+
+        Parameters
+        ----------
+        parameter
+            The symbol that scales with depth.
+
+        Returns
+        -------
+        Stability
+
+        """
         return _stability(self, parameter)
 
     def __str__(self) -> str:
@@ -128,7 +167,14 @@ class DepthMoments:
         return f"DepthMoments({len(self.block)} nodes, {shown})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, expressions as text."""
+        """Everything as plain data, expressions as text.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         names = ("depth", "mean_factor", "fourth_factor", "minus_factor")
         layers = {
             str(node): {k: str(v) for k, v in vars(one).items()}
@@ -143,14 +189,32 @@ def moments_at_depth(
 ) -> DepthMoments:
     """The exact moments of ``depth`` copies of a block in a row.
 
-    The block has one input and one output of the same width. ``depth`` is a number or a SymPy
-    symbol.
+    The block has one input and one output of the same width.
 
-    Weights are Gaussian, and a copy's output is the next one's input. ``q`` is the mean square of
-    the first one's input, |x|^2 = q * channels; by default |x|^2 = 1, as for :func:`kc.moments`.
+    Weights are Gaussian, and a copy's output is the next one's input.
 
-    Raises: KcalcError as :func:`kc.moments` does, for blocks with several outputs or different
-    widths at input and output, and for a depth that is not an integer >= 1.
+    Parameters
+    ----------
+    block
+        A network with one input and one output, as ``kc.chain`` builds it.
+    depth
+        A number or a SymPy symbol.
+    features
+        The width of layers that do not specify one, or {node: width}.
+    q
+        The mean square of the input of the first copy, |x|^2 = q * channels. By default |x|^2 = 1,
+        as for :func:`kc.moments`.
+
+    Returns
+    -------
+    DepthMoments
+
+    Raises
+    ------
+    KcalcError
+        As :func:`kc.moments` does, for blocks with several outputs or different widths at input and
+        output, and for a depth that is not an integer >= 1.
+
     """
     require_network(block)
     length: Any = sp.sympify(as_number(depth, "depth"), strict=True)
@@ -201,13 +265,34 @@ def moments_at_depth(
 class Stability(Printed):
     """The scaling that keeps the moments of a deep network of equal blocks bounded.
 
-    Without a ``parameter``: ``bounded`` says whether both moments stay bounded at any depth (None
-    if symbols leave this open), and ``rate`` is the growth of log E|y|^4 per block. With a
-    ``parameter`` at whose limit 0 the block is the identity: moments stay bounded if and only if s
-    = depth * parameter^mean_power does, and then E |y|^2 -> exp(mean_rate s) and E |y|^4 ->
-    exp(fourth_rate s). For other blocks: ``critical`` holds the values of the parameter at which
-    one block keeps the mean, and ``rate`` the growth of log E|y|^4 per block at the first one.
-    Fields that do not apply are None or empty.
+    Without a ``parameter``, ``bounded`` and ``rate`` describe growth with depth.
+
+    With a ``parameter`` at whose limit 0 the block is the identity, moments stay bounded if and
+    only if s = depth * parameter^mean_power does. Then E |y|^2 -> exp(mean_rate s) and E |y|^4 ->
+    exp(fourth_rate s).
+
+    For other blocks, ``critical`` and ``rate`` describe the parameter. Fields that do not apply are
+    None or empty.
+
+    Attributes
+    ----------
+    bounded
+        Whether both moments stay bounded at any depth; None if symbols leave this open.
+    parameter
+        The symbol that scales with depth.
+    mean_power
+        The power of the parameter in s.
+    mean_rate
+        The rate of E |y|^2 in s.
+    fourth_rate
+        The rate of E |y|^4 in s.
+    critical
+        The values of the parameter at which one block preserves the mean.
+    rate
+        The growth of log E|y|^4 per block, at the first critical value if there is a parameter.
+    assumptions
+        The assumptions.
+
     """
 
     mean_factor: sp.Expr
@@ -245,7 +330,14 @@ class Stability(Printed):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, expressions as text."""
+        """Everything as plain data, expressions as text.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         apart = ("bounded", "critical", "assumptions")
         table = {
             name: str(value)
@@ -261,13 +353,32 @@ class Stability(Printed):
 def depth_stability(block: Network, parameter: Any = None, features: Any = None) -> Stability:
     """The scaling that keeps the moments of a repeated block bounded, or their rate of growth.
 
-    ``parameter``: a SymPy symbol in the block's sigma_w or sums. A residual block whose branch is
-    scaled by alpha m times gives s = L alpha^m; bounding L alpha^(2m) is not enough. A plain relu
-    layer preserves its mean at alpha = 1 and then grows by log(1 + 5/n) per layer, so widths must
-    grow as fast as depth. [Per-layer gradient, sec. 4.2, corrected]
+    A residual block whose branch is scaled by alpha m times gives s = L alpha^m; bounding L
+    alpha^(2m) is not enough. A plain relu layer preserves its mean at alpha = 1. Its fourth moment
+    then grows by a factor 1 + 5/n per layer, so widths must grow as fast as depth.
 
-    Raises: KcalcError as :func:`moments_at_depth` does, and for a parameter that is not in the
-    block.
+    Parameters
+    ----------
+    block
+        A network with one input and one output, as ``kc.chain`` builds it.
+    parameter
+        A SymPy symbol in the block's sigma_w or sums.
+    features
+        The width of layers that do not specify one, or {node: width}.
+
+    Returns
+    -------
+    Stability
+
+    Raises
+    ------
+    KcalcError
+        As :func:`moments_at_depth` does, and for a parameter that is not in the block.
+
+    References
+    ----------
+    [Per-layer gradient, sec. 4.2, corrected]
+
     """
     return moments_at_depth(block, L, features).stability(parameter)
 

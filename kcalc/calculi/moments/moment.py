@@ -17,11 +17,26 @@ DIGITS = 12
 class Moment:
     """The moments of a squared norm s.
 
-    ``mean`` = E s, ``fourth`` = E s^2, ``variance`` = Var s, ``relative`` = Var s / (E s)^2.
+    Numbers beyond the range of double precision are inf or 0; the logarithms remain valid. Networks
+    with symbols give SymPy expressions, with None for the logarithms.
 
-    Numbers beyond the range of double precision are inf or 0; ``log10_mean``, ``log10_fourth`` and
-    ``log10_variance`` (-inf for 0) remain valid. Networks with symbols give SymPy expressions, with
-    None for the logarithms.
+    Attributes
+    ----------
+    mean
+        E s.
+    fourth
+        E s^2.
+    variance
+        Var s.
+    relative
+        Var s / (E s)^2.
+    log10_mean
+        The logarithm of ``mean``, -inf for 0.
+    log10_fourth
+        The logarithm of ``fourth``, -inf for 0.
+    log10_variance
+        The logarithm of ``variance``, -inf for 0.
+
     """
 
     mean: Any
@@ -48,7 +63,18 @@ class Moment:
         return all(v is None or v == -math.inf or abs(v) < LARGEST for v in logs)
 
     def subs(self, values: Any) -> Moment:
-        """The moments with numbers instead of symbols; floats once no symbol is left."""
+        """The moments with numbers instead of symbols; floats once no symbol is left.
+
+        Parameters
+        ----------
+        values
+            {symbol or its name: number}.
+
+        Returns
+        -------
+        Moment
+
+        """
         if not isinstance(self.mean, sp.Basic):
             return self
         second: Any = sp.sympify(self.mean, strict=True).subs(values)
@@ -62,7 +88,14 @@ class Moment:
             return Moment.of_balls(field.number(second), field.number(fourth))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; numbers beyond double precision and expressions as text."""
+        """Plain data; numbers beyond double precision and expressions as text.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {name: _plain(value) for name, value in vars(self).items()}
 
     @classmethod

@@ -6,11 +6,11 @@ of four Jacobians M_1, ..., M_4, summed over their rows (channels of the vectors
 quadruples are the sums over rows: paired (12)(34), (13)(24) or (14)(23), or CORNER, one row common
 to all four. Vectors are Jacobians with one column, and their quadruples serve E |y|^4. For four
 equal Jacobians M, with Q = M M^T, kind (12)(34) is T = E (tr Q)^2, the two other pairings are S = E
-tr Q^2, and CORNER is D = E sum_i Q_ii^2. A rewriting step averages over the newest weights: with
-variance c and excess kurtosis e, n channels, and all four vectors the same fresh W x,
+tr Q^2, and CORNER is D = E sum_i Q_ii^2. A rewriting step averages over the newest weights. With
+variance c and excess kurtosis e, n channels, and all four vectors the same fresh W x:
 
     F_R    -> n (n - 1) c^2 F_R + n (c^2 sum_R' F_R' + e c^2 CORNER)
-    CORNER -> n (c^2 sum_R' F_R' + e c^2 CORNER)
+    CORNER -> n (c^2 sum_R' F_R' + e c^2 CORNER).
 
 For activations of W x with slopes a and b, the terms are multiplied by means of products of slopes.
 The step is exact at every width.

@@ -29,17 +29,44 @@ NAMES = ("mean", "fourth", "variance")
 
 @dataclass(frozen=True)
 class InputSize:
-    """``square`` = |x|^2 of the input and its mean square ``q`` = |x|^2 / channels."""
+    """The size of an input x.
+
+    Attributes
+    ----------
+    square
+        |x|^2.
+    q
+        The mean square, |x|^2 / channels.
+
+    """
 
     square: Any
     q: Any
 
     def subs(self, values: Any) -> InputSize:
-        """The size with numbers instead of symbols."""
+        """The size with numbers instead of symbols.
+
+        Parameters
+        ----------
+        values
+            {symbol or its name: number}.
+
+        Returns
+        -------
+        InputSize
+
+        """
         return InputSize(sp.sympify(self.square).subs(values), sp.sympify(self.q).subs(values))
 
     def to_dict(self) -> dict[str, Any]:
-        """Numbers, with expressions as text."""
+        """Numbers, with expressions as text.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         found = ((name, sp.sympify(value)) for name, value in vars(self).items())
         return {name: _plain(v if v.free_symbols else float(v)) for name, v in found}
 
@@ -66,12 +93,21 @@ def input_size(network: Network, q: Any, signature: str) -> InputSize:
 class Moments(Shown):
     """Exact moments of a network at finite width, for one input.
 
-    ``input`` contains ``square`` = |x|^2, 1 if no q value was given, and ``q`` = |x|^2 / channels.
     Means are proportional to |x|^2, fourth moments and variances to |x|^4.
 
-    ``nodes``: {node: :class:`Moment` of |y|^2}, y the feature map's channels; ``weights``: {Affine:
-    Moment of |J|^2}, |J|^2 the sum of squares of d y_out / d W over all channels of ``output`` and
-    all entries of the weights. ``network`` is the network with all widths filled in.
+    Attributes
+    ----------
+    input
+        The size of the input: ``square`` = |x|^2, 1 if no q value was given, and ``q`` = |x|^2 /
+        channels.
+    nodes
+        {node: :class:`Moment` of |y|^2}, y the feature map's channels.
+    weights
+        {Affine: :class:`Moment` of |J|^2}, |J|^2 the sum of squares of d y_out / d W over all
+        channels of ``output`` and all entries of the weights.
+    network
+        The network with all widths filled in.
+
     """
 
     network: Network
@@ -116,7 +152,22 @@ class Moments(Shown):
     def width_for(self, variance: float, most: int = 10**9) -> int:
         """The smallest ``features=`` with a relative variance of the output <= ``variance``.
 
-        Raises: KcalcError if layers define all widths, or if even ``most`` channels are too few.
+        Parameters
+        ----------
+        variance
+            The largest accepted relative variance of the output.
+        most
+            The largest width to try.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        KcalcError
+            If layers define all widths, or if even ``most`` channels are too few.
+
         """
         from .stability import width_for
 
@@ -126,7 +177,20 @@ class Moments(Shown):
     def subs(self, values: Mapping[Any, Any]) -> Moments:
         """The moments with numbers (or expressions) instead of symbols.
 
-        ``values``: {symbol or its name: number}. Raises: KcalcError for other symbols.
+        Parameters
+        ----------
+        values
+            {symbol or its name: number}.
+
+        Returns
+        -------
+        Moments
+
+        Raises
+        ------
+        KcalcError
+            For unknown symbols.
+
         """
         from dataclasses import replace
 
@@ -155,12 +219,27 @@ class Moments(Shown):
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the relative variances of |y|^2 by node and of |J|^2 by layer.
 
-        See :func:`kcalc.plotting.moments.moment_trace`.
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
         """
         return DRAWINGS["Moments"]({"": self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "output": str(self.output),
             "input": self.input.to_dict(),

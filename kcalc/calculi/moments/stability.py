@@ -62,11 +62,22 @@ def width_for(
 
 @dataclass(frozen=True)
 class Budget(Shown):
-    """Relu layers of ``width`` channels, and concatenated relu with equally many weights per layer.
+    """ReLU layers of ``width`` channels, and concatenated ReLU with equally many weights per layer.
 
     y = W1 relu(x) - W2 relu(-x) has two matrices, so ``crelu_width`` = width / sqrt 2. Rates are d
-    log E|y|^4 per layer at kept means: ``relu_rate`` = log(1 + 5/n), ``crelu_rate`` = log(1 + 2
-    sqrt 2/n), the rate of a linear network.
+    log E|y|^4 per layer at kept means.
+
+    Attributes
+    ----------
+    width
+        The number of channels of the ReLU layers.
+    depth
+        The number of layers.
+    relu_rate
+        log(1 + 5/n).
+    crelu_rate
+        log(1 + 2 sqrt 2/n), the rate of a linear network.
+
     """
 
     width: float
@@ -120,8 +131,24 @@ def crelu_budget(width: Any, depth: int = 1) -> Budget:
 
     Both use the variance that preserves E |y|^2.
 
-    [Per-layer gradient, sec. 5: 2 sqrt 2/n against 5/n per layer]. Raises: KcalcError for a width
-    that is not positive and a depth that is not an integer >= 1.
+    [Per-layer gradient, sec. 5: 2 sqrt 2/n against 5/n per layer].
+
+    Parameters
+    ----------
+    width
+        The number of channels of the ReLU layers.
+    depth
+        The number of layers.
+
+    Returns
+    -------
+    Budget
+
+    Raises
+    ------
+    KcalcError
+        For a width that is not positive and a depth that is not an integer >= 1.
+
     """
     n = one_number(width, "width")
     if n <= 0:

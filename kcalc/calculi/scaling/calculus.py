@@ -61,25 +61,50 @@ def scaling(
     """Forward and backward second moments of every tensor, and the scalings of every parameter.
 
     For a tensor of n channels, with f = E[x^2] and b = E[(d loss/dx)^2] at location p: zeta = n
-    sum_p f b.  For the weights W of a layer from n to m channels with k^2 taps, gamma = zeta/(n m
-    k^2 E[W^2]^2).  It equals nu = E[gW^2]/E[W^2], gW the gradient of W, at every width for
+    sum_p f b. For the weights W of a layer from n to m channels with k^2 taps, gamma = zeta/(n m
+    k^2 E[W^2]^2). It equals nu = E[gW^2]/E[W^2], gW the gradient of W, at every width for
     independent symmetric weights without atoms, rectifiers, and independent cotangents at the
     output.
 
-    ``features``: widths of layers without one, a number or {node: width}, numbers or SymPy symbols
-    (positive, integer); ``image_shape``: (height, width) of inputs whose layers define none;
-    ``input_moment``: E[x^2] of the inputs, one number or {input: value}; ``input_symmetric``:
-    whether x and -x are equally likely; ``input_correlation``: correlation of two locations of an
-    input. ``correlation``: r within the windows of mean pooling (for max pooling: of the normals
-    before it), {Pool: r} or one number for all, instead of the computed one.  ``weights``: the law,
-    one of gaussian, uniform, laplace, orthogonal, signs, ternary; those with atoms are reported.
-    ``cotangent_moment``: b at outputs.
-
     Convolutions are dense: all taps independent, Var W = sigma_w^2/(n k^2), unlike the
-    Delta-initialised ones of kernel maps. [Scaling sec. 4, 8; App. A-E] Returns: a
-    :class:`Scaling`. Raises: KcalcError for missing widths or images and bad numbers, NoRule for
-    unsupported layers (normalisation, products, weighted means, standardised weights),
-    FreshnessError for sums whose cross terms have no rule.
+    Delta-initialised ones of kernel maps. [Scaling sec. 4, 8; App. A-E]
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    features
+        The widths of layers without one, a number or {node: width}; numbers or SymPy symbols
+        (positive, integer).
+    image_shape
+        (height, width) of inputs whose layers define none.
+    input_moment
+        E[x^2] of the inputs, one number or {input: value}.
+    input_symmetric
+        Whether x and -x are equally likely.
+    input_correlation
+        The correlation of two locations of an input.
+    correlation
+        The correlation within the windows of mean pooling (for max pooling: of the normals before
+        it), {Pool: r} or one number for all. None computes it.
+    weights
+        The law: "gaussian", "uniform", "laplace", "orthogonal", "signs" or "ternary". Laws with
+        atoms are reported.
+    cotangent_moment
+        E[(d loss/dx)^2] at the outputs.
+
+    Returns
+    -------
+    Scaling
+
+    Raises
+    ------
+    KcalcError
+        For missing widths or images and bad numbers.
+    NoRule
+        For unsupported layers (normalisation, products, weighted means, standardised weights).
+    FreshnessError
+        For sums whose cross terms have no rule.
 
     Examples
     --------

@@ -198,10 +198,21 @@ class WeightScaling:
 class Scaling(Shown):
     """The scaling calculus of a network at initialisation [Scaling].
 
-    ``tensors``: {node: f, b, zeta}; ``weights``: {Affine: gamma}; ``biases``: {Affine with a bias:
-    gamma_b = sum_p b / f, f before adding the bias}; ``scalars``: {Scale: zeta / u^4, the nu of its
-    factor u if it were learned}; ``correlations``: {Pool: correlation within its windows};
-    ``violations``: violated assumptions and their consequences.
+    Attributes
+    ----------
+    tensors
+        {node: f, b, zeta}.
+    weights
+        {Affine: gamma}.
+    biases
+        {Affine with a bias: gamma_b = sum_p b / f, f before adding the bias}.
+    scalars
+        {Scale: zeta / u^4, the nu of its factor u if it were learned}.
+    correlations
+        {Pool: correlation within its windows}.
+    violations
+        Violated assumptions and their consequences.
+
     """
 
     network: Network
@@ -253,19 +264,40 @@ class Scaling(Shown):
         return max(values) / min(values) if values else 1.0
 
     def ordered(self) -> list[tuple[Node, WeightScaling]]:
-        """(node, weight), the largest gamma first (symbols: in the order of the network)."""
+        """(node, weight), the largest gamma first (symbols: in the order of the network).
+
+        Returns
+        -------
+        list[tuple[Node, WeightScaling]]
+
+        """
         rows = list(self.weights.items())
         return rows if self.symbolic else sorted(rows, key=lambda row: -row[1].relative)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw gamma of all weights over the network.
 
-        See :func:`kcalc.plotting.scaling.weight_scalings`.
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
         """
         return DRAWINGS["Scaling"]({"": self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "weights": printing.plain(self.weights),
             "biases": _logarithms(self.biases, self.symbolic),

@@ -35,9 +35,21 @@ _Parts = tuple[list[SmoothPiece], list[list[Interval]]]
 class ActivationBounds(Shown):
     """Bounds on one interval, inf if nothing is proven.
 
-    ``value`` >= |phi|, ``slope`` >= |phi'|, ``curvature`` >= |phi''|, ``least_slope`` <= |phi'|;
-    ``at_zero`` is |phi(0)|. ``curvature`` is a Lipschitz constant of phi', inf if phi' jumps.
-    ``note``: advice if the behaviour of phi at infinity is unknown.
+    Attributes
+    ----------
+    value
+        An upper bound of |phi|.
+    slope
+        An upper bound of |phi'|.
+    curvature
+        An upper bound of |phi''| and a Lipschitz constant of phi'; inf if phi' jumps.
+    least_slope
+        A lower bound of |phi'|.
+    at_zero
+        |phi(0)|.
+    note
+        Advice if the behaviour of phi at infinity is unknown.
+
     """
 
     hidden = ("note",)
@@ -67,9 +79,9 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
     Parameters
     ----------
     phi : Activation
-        a continuous activation given by a formula.
+        A continuous activation given by a formula.
     reach : float, optional
-        compute bounds for |x| <= reach, by default for all x.
+        Compute bounds for |x| <= reach, by default for all x.
 
     Returns
     -------

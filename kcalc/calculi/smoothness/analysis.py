@@ -49,43 +49,43 @@ def smoothness(
 ) -> Smoothness:
     """Lipschitz constants, curvature and regularity of a network as a function of its parameters.
 
-    The bounds hold over a stated set of parameters. Options of layers are one value, or
-    {node: value, None: others}.
+    The bounds hold over a stated set of parameters. Options of layers are one value, or {node:
+    value, None: others}.
 
     Parameters
     ----------
     network
-        a network without symbols.
+        A network without symbols.
     features
-        the width of layers without one, or {node: width, None: others}.
+        The width of layers without one, or {node: width, None: others}.
     X
-        the examples, (N, features) or (N, height, width, features); {input: array} for several
+        The examples, (N, features) or (N, height, width, features); {input: array} for several
         inputs.
     examples, q
-        instead of X: the number of examples and their mean square, a number or {input: number}.
+        Instead of X: the number of examples and their mean square, a number or {input: number}.
     weights
         {node: array (fan-in, outputs) or a convolution kernel, or {"weight": ..., "bias": ...}}.
     radius
-        every layer's parameters lie in a Frobenius ball of this radius about its weights, about 0
+        Every layer's parameters lie in a Frobenius ball of this radius about its weights, about 0
         if none are given. By default 0 for layers with given weights; the bounds of a normalised
         layer without weights and radius hold for all w.
     normalisation
-        the layer's weights are W = P(w). None: P(w) = w. "entry": every entry x of w becomes
-        scale x / sqrt(epsilon + x^2). "weight": the weights r into each output become
-        scale r / sqrt(epsilon + |r|^2).
+        The layer's weights are W = P(w). None: P(w) = w. "entry": every entry x of w becomes scale
+        x / sqrt(epsilon + x^2). "weight": the weights r into each output become scale r /
+        sqrt(epsilon + |r|^2).
     epsilon
-        a number > 0; a value for all nodes also applies to BatchNorm.
+        A number > 0; a value for all nodes also applies to BatchNorm.
     scale
-        a factor, or "contracting", so the spectral norm of P(w) is at most 0.99 for all w.
+        A factor, or "contracting", so the spectral norm of P(w) is at most 0.99 for all w.
     biases
         False keeps biases constant at their given value, by default 0.
     loss
         "square", "half_square", "cross_entropy" or "logistic", the mean over the examples.
     targets, level
-        the curvature of the first two losses needs the targets, (N, outputs), or an upper bound
+        The curvature of the first two losses needs the targets, (N, outputs), or an upper bound
         ``level`` of the loss, for example its value at the start of descent.
     output
-        the output that enters the loss, if there are several.
+        The output that enters the loss, if there are several.
 
     Returns
     -------
@@ -97,6 +97,8 @@ def smoothness(
         For unsupported layers (LayerNorm, RMSNorm, Product, Opaque, activations that jump),
         unbounded slopes, missing widths, radii or image shapes, and symbols.
 
+    References
+    ----------
     [MacDonald et al. 2023; Prop. 4.2-4.6, Theorem 4.7]
 
     """

@@ -6,7 +6,7 @@ With eps > 0 and, for a row w, s = eps + |w|^2:
 
     entry    en(w)_j = w_j (eps + w_j^2)^(-1/2)
     weight   wn(w)   = w s^(-1/2), every row on its own
-    batch    bn(y)   = v(m(y)) on rows y of N examples, m subtracts the mean,
+    batch    bn(y)   = v(m(y)) on rows y of N examples; m subtracts the mean.
              v(y)    = sqrt(N) y (N eps + |y|^2)^(-1/2)
 
 All act on the last axis of an array. NumPy arrays give float64, JAX arrays give JAX arrays.

@@ -58,19 +58,29 @@ class LayerBound:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Smoothness(Shown):
-    """Bounds of the map F, parameters -> outputs on the data, and of the loss.
+    """Bounds of the map F from parameters to outputs on the data, and of the loss.
 
-    Norms of F are Frobenius norms. The bounds hold over the parameter set of ``assumptions``.
+    Norms of F are Frobenius norms. The bounds hold over the parameter set of ``assumptions``. The
+    attributes below are natural logarithms, so deep networks do not overflow. The properties are
+    plain numbers, inf if they overflow (the printed text uses powers of ten).
 
-    It prints a table of the Affine layers. Upper bounds: of the spectral norm ``|W|`` of the
-    weights, and of the operator norms ``|DP|`` of the derivative of W = P(w) in the parameters w
-    and ``|Df|`` of that of the layer in its parameters, on all data. ``sigma(J)``, ``|J|`` bound
-    the singular values of the Jacobian from the layer to the output from below and above;
-    ``part of lambda`` is the layer's term in the lower bound of lambda(DF).
+    It prints a table of the Affine layers. ``|W|``, ``|DP|`` and ``|Df|`` are upper bounds on all
+    data: of the spectral norm of the weights, and of the operator norms of two derivatives. DP is
+    that of W = P(w) in the parameters w, and Df that of the layer in its parameters. ``sigma(J)``
+    and ``|J|`` bound the singular values of the Jacobian from the layer to the output from below
+    and above. ``part of lambda`` is the layer's term in the lower bound of lambda(DF).
 
-    ``bounds``, ``gains``, ``pieces`` and ``layers`` hold natural logs, so deep networks do not
-    overflow. The properties are plain numbers, inf if they overflow (the printed text uses powers
-    of ten).
+    Attributes
+    ----------
+    bounds
+        The bounds of F and of the loss.
+    gains
+        The bounds of the Jacobians between layers.
+    pieces
+        The bounds of the pieces of the network.
+    layers
+        The bounds of the Affine layers.
+
     """
 
     network: Network
@@ -215,8 +225,22 @@ class Smoothness(Shown):
 
         ``1 - mu lambda eta (1 - beta eta / 2)``, eta = 1/beta unless given [Theorem 2.3].
 
-        It holds as long as descent stays in the parameter set. Raises: KcalcError for eta outside
-        (0, 2/beta), and if beta or mu does not exist.
+        It holds as long as descent stays in the parameter set.
+
+        Parameters
+        ----------
+        step
+            The step size eta, in (0, 2/beta); None means 1/beta.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        KcalcError
+            For eta outside (0, 2/beta), and if beta or mu does not exist.
+
         """
         if self.pl_constant is None:
             raise KcalcError(f"the loss {self.loss.name!r} has no PL constant: {self.loss.remark}")
@@ -242,7 +266,18 @@ class Smoothness(Shown):
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the bounds of the Jacobian from every layer to the output."""
+        """Draw the bounds of the Jacobian from every layer to the output.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
+        """
         return DRAWINGS["Smoothness"](self, ax=ax)
 
     def _value_or_none(self, name: str) -> float | None:
@@ -255,6 +290,12 @@ class Smoothness(Shown):
         """Everything as plain data.
 
         None for constants that do not exist, logs for large numbers.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
         """
         out = self.bounds[self.output]
         logs = {

@@ -5,7 +5,7 @@ The support, density and mean square have closed forms.
 Let A be n x n with independent entries of mean 0 and variance sigma_w^2 / n, and tau = |b| sigma_w.
 As n grows, the singular values of a I + b A fill an interval. The diagonal m of the resolvent of
 the Hermitised matrix [[0, a I + b A], [(a I + b A)^*, 0]] solves ``m = -y / (y^2 - a^2)`` with
-``y = x + tau^2 m``, that is ``y^3 - x y^2 + (tau^2 - a^2) y + a^2 x = 0``, and the density is
+``y = x + tau^2 m``, that is ``y^3 - x y^2 + (tau^2 - a^2) y + a^2 x = 0``. The density is
 ``(2 / pi) Im m(x + i0)``. The edges follow from the discriminant.
 """
 
@@ -84,7 +84,20 @@ class ResidualSpectrum(Printed):
     def density(self, x: Any) -> float | Array:
         """The density at singular values x >= 0, vectorised.
 
-        Raises: KcalcError unless all x are numbers >= 0.
+        Parameters
+        ----------
+        x
+            Singular values >= 0.
+
+        Returns
+        -------
+        float | Array
+
+        Raises
+        ------
+        KcalcError
+            Unless all x are numbers >= 0.
+
         """
         points = self._points(x)
         return finished(
@@ -96,12 +109,29 @@ class ResidualSpectrum(Printed):
     @overload
     def cdf(self, x: Numbers) -> Array: ...
     def cdf(self, x: Any) -> float | Array:
-        """The share of singular values up to x, vectorised; about 1e-6 accurate."""
+        """The share of singular values up to x, vectorised; about 1e-6 accurate.
+
+        Parameters
+        ----------
+        x
+            Singular values >= 0.
+
+        Returns
+        -------
+        float | Array
+
+        """
         points = self._points(x)
         return finished(np.interp(points, *self._table), points.shape, False)
 
     def mean(self) -> float:
-        """The mean singular value; 8 tau / (3 pi) without a shortcut."""
+        """The mean singular value; 8 tau / (3 pi) without a shortcut.
+
+        Returns
+        -------
+        float
+
+        """
         grid, cumulative = self._table
         return float(grid[-1] - np.sum(np.diff(grid) * (cumulative[1:] + cumulative[:-1]) / 2))
 
@@ -115,14 +145,37 @@ class ResidualSpectrum(Printed):
         return (Assumption("network", text, "convention"),)
 
     def plot(self, ax: Axes | None = None, values: Any = None) -> Axes:
-        """Draw the density [MacDonald et al. 2023, Fig. 1].
+        """Draw the density.
 
         It is drawn over a histogram of the singular values ``values`` if given.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        values
+            Singular values to draw as a histogram.
+
+        Returns
+        -------
+        Axes
+
+        References
+        ----------
+        [MacDonald et al. 2023, Fig. 1]
+
         """
         return DRAWINGS["ResidualSpectrum"](self, values, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         low, high = self.support
         own = {
             "sigma_w": self.sigma_w,
@@ -197,10 +250,29 @@ def residual_spectrum(
 
     A is a wide random square matrix.
 
-    ``sigma_w`` is sqrt(n) times the standard deviation of the entries of A, as in Affine layers;
-    the weights are real numbers.
-    Raises: KcalcError for sigma_w <= 0, symbols, and a residual weight of 0.
+    Parameters
+    ----------
+    sigma_w
+        ``sqrt(n)`` times the standard deviation of the entries of A, as in Affine layers; the
+        weights are real numbers.
+    shortcut_weight
+        The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
+    residual_weight
+        The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
+
+    Returns
+    -------
+    ResidualSpectrum
+
+    Raises
+    ------
+    KcalcError
+        For sigma_w <= 0, symbols, and a residual weight of 0.
+
+    References
+    ----------
     [MacDonald et al. 2023, Fig. 1 and sec. 7]
+
     """
     shortcut = one_number(shortcut_weight, "shortcut_weight")
     residual = one_number(residual_weight, "residual_weight")

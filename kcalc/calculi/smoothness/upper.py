@@ -4,14 +4,14 @@ They bound its size, its Lipschitz constants in parameters and inputs, and its c
 parameters. For a feature map Z(theta), with |.| the Frobenius norm of all examples together or of a
 single example:
 
-    affine      |Z'| <= w |Z| + beta sqrt(R);   DZ' = W DZ + dP Z + db 1^T
+    affine:     |Z'| <= w |Z| + beta sqrt(R);   DZ' = W DZ + dP Z + db 1^T
                 |D2Z'| <= the norm of [[p2 |Z|, p1 |DZ|], [p1 |DZ|, w |D2Z|]]
-    activation  |Z'| <= l1 |Z| + |phi(0)| sqrt(count);   |DZ'| <= l1 |DZ|
+    activation: |Z'| <= l1 |Z| + |phi(0)| sqrt(count);   |DZ'| <= l1 |DZ|
                 |D2Z'| <= l2 |DZ|_one |DZ| + l1 |D2Z|
-    sum         weighted sums, source by source
-    concat      roots of sums of squares
+    sum:        weighted sums, source by source.
+    concat:     roots of sums of squares.
 
-w >= |W|, beta >= |b|, p1 >= |DP| and p2 >= |D2P| bound the layer's parameters, R is the number of
+w >= |W|, beta >= |b|, p1 >= |DP| and p2 >= |D2P| bound the layer's parameters. R is the number of
 rows (examples times locations), l1 >= |phi'| and l2 >= |phi''|. Bounds of DZ are kept per source:
 the parameters of one layer, or all parameters before a node that every path crosses. Different
 sources are orthogonal directions, so their squares add up. A residual block x + g(x) multiplies the

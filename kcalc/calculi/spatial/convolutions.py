@@ -146,7 +146,7 @@ class Convolutions:
     ) -> tuple[Array, Array, Jet]:
         """(q1, q2) as (..., P), and the gap of a sum over taps k.
 
-        ``1 - C = sum_k (a_k - b_k)^2 / 2 + sum_k a_k b_k gap_k``, where a_k and b_k are the square
+        ``1 - C = sum_k (a_k - b_k)^2 / 2 + sum_k a_k b_k gap_k``. Here a_k and b_k are the square
         roots of the two images' addends of q1 and q2, over sqrt(q1) and sqrt(q2). This form keeps
         the digits of 1 - C for near-duplicates.
         """

@@ -6,7 +6,7 @@ equal locations suffice, all three are ``(..., P)``. Layers that act on each loc
 the rules of :class:`kcalc.calculi.kernel.Kernel`; an Affine and a Pool mix locations:
 
     K'[p, p'] = sigma_w^2 / taps * sum_t K[p + t, p' + t] + sigma_b^2
-    K'[p, p'] = mean over s, t in the windows of K[p + s, p' + t]
+    K'[p, p'] = mean over s, t in the windows of K[p + s, p' + t].
 
 A location with q = 0 (a black pixel, padding) carries the constant 0: an activation is the constant
 phi(0) there. The gap at such a location is set to 1, and its weight in every sum is 0.

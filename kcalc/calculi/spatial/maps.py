@@ -268,8 +268,26 @@ class SpatialKernelMap(OfReading, Shown):
     def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Array:
         """The covariance of the outputs as a Gaussian process, all pairs of images.
 
-        ``X``: images, (N, height, width, channels), or {input: array}. Raises: KcalcError for
-        arrays of another shape, for nan, and if one pair needs more than ``memory`` MiB.
+        Parameters
+        ----------
+        X
+            Images, (N, height, width, channels), or {input: array}.
+        Y
+            The second set of images; None means ``X``.
+        memory
+            The bound on working memory, in MiB.
+        progress
+            Whether to show a progress bar.
+
+        Returns
+        -------
+        Array
+
+        Raises
+        ------
+        KcalcError
+            For arrays of another shape, for nan, and if one pair needs more than ``memory`` MiB.
+
         """
         table, _ = self._table(X, Y, False, memory, progress)
         return self._finished(
@@ -279,7 +297,17 @@ class SpatialKernelMap(OfReading, Shown):
     def q_values(self, X: Any, memory: float = 1024) -> dict[Node, Array]:
         """{node: q value at every location}, (N, *locations).
 
-        ``X``: images, (N, height, width, channels), or {input: array}.
+        Parameters
+        ----------
+        X
+            Images, (N, height, width, channels), or {input: array}.
+        memory
+            The bound on working memory, in MiB.
+
+        Returns
+        -------
+        dict[Node, Array]
+
         """
         images = Images.of(read_images(self.network, self.reading.shapes, X, "X"))
         own = self.reading.alone(images, False, self._block(memory)[0])
@@ -292,9 +320,20 @@ class SpatialKernelMap(OfReading, Shown):
     def c_values(self, x: Any, y: Any, pairs: bool = False) -> dict[Node, Array]:
         """{node: c value at every location} for two images.
 
-        ``x``, ``y``: the images, (height, width, channels). ``pairs``: of all pairs of locations,
-        (*locations of x, *locations of y). Entries are nan if a q value is 0, because there is no
-        cosine.
+        Entries are nan if a q value is 0, because there is no cosine.
+
+        Parameters
+        ----------
+        x, y
+            The images, (height, width, channels).
+        pairs
+            Whether to return the values of all pairs of locations, (*locations of x, *locations of
+            y).
+
+        Returns
+        -------
+        dict[Node, Array]
+
         """
         followed = truth(pairs, "pairs")
         reading = replace(self.reading, all_pairs=True) if followed else self.reading
@@ -414,7 +453,14 @@ class SpatialKernelMap(OfReading, Shown):
         return sole(out)
 
     def to_dict(self) -> dict[str, Any]:
-        """The number of nodes, image shapes, kind of weights and assumptions as plain data."""
+        """The number of nodes, image shapes, kind of weights and assumptions as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         shapes = {str(node): list(shape) for node, shape in self.reading.shapes.items()}
         own = {
             "nodes": len(self.network),
@@ -463,8 +509,26 @@ class SpatialTangentKernel(SpatialKernelMap):
     def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Array:
         """The tangent kernel of all pairs of images.
 
-        ``X``: images, (N, height, width, channels), or {input: array}.
-        Raises: as for ``nngp``, and KcalcError for activations that jump.
+        Parameters
+        ----------
+        X
+            Images, (N, height, width, channels), or {input: array}.
+        Y
+            The second set of images; None means ``X``.
+        memory
+            The bound on working memory, in MiB.
+        progress
+            Whether to show a progress bar.
+
+        Returns
+        -------
+        Array
+
+        Raises
+        ------
+        KcalcError
+            As for ``nngp``, and for activations that jump.
+
         """
         return self._parts(X, Y, memory, progress, None)[1]
 
@@ -473,7 +537,21 @@ class SpatialTangentKernel(SpatialKernelMap):
     ) -> tuple[Array, Array]:
         """(NNGP, tangent kernel) from one pass.
 
-        ``X``: images, (N, height, width, channels), or {input: array}.
+        Parameters
+        ----------
+        X
+            Images, (N, height, width, channels), or {input: array}.
+        Y
+            The second set of images; None means ``X``.
+        memory
+            The bound on working memory, in MiB.
+        progress
+            Whether to show a progress bar.
+
+        Returns
+        -------
+        tuple[Array, Array]
+
         """
         return self._parts(X, Y, memory, progress, None)
 
@@ -482,8 +560,28 @@ class SpatialTangentKernel(SpatialKernelMap):
     ) -> Array:
         """The part of the tangent kernel from the parameters of one Affine; all parts sum to it.
 
-        ``X``: images, (N, height, width, channels), or {input: array}. Raises: as for ``matrix``,
-        and KcalcError for a node that is not an Affine.
+        Parameters
+        ----------
+        node
+            The label of a node.
+        X
+            Images, (N, height, width, channels), or {input: array}.
+        Y
+            The second set of images; None means ``X``.
+        memory
+            The bound on working memory, in MiB.
+        progress
+            Whether to show a progress bar.
+
+        Returns
+        -------
+        Array
+
+        Raises
+        ------
+        KcalcError
+            As for :meth:`matrix`, and for a node that is not an Affine.
+
         """
         if node not in self.network.nodes_of(Affine):
             raise unknown("Affine layer", node, map(str, self.network.nodes_of(Affine)))

@@ -25,8 +25,13 @@ Node = Hashable
 class Subnetworks(tuple[Subnetwork, ...], Shown):
     """Subnetworks of a network in the order of their exits, a tuple that can be drawn.
 
-    ``permissive``: the reading, see :func:`subnetworks`; ``warning``: depth that the strict reading
-    hides.
+    Attributes
+    ----------
+    permissive
+        Whether the reading is permissive; see :func:`subnetworks`.
+    warning
+        A warning about depth that the strict reading hides.
+
     """
 
     network: Network
@@ -44,7 +49,18 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         return Subnetworks, (tuple(self), self.network, self.permissive)
 
     def bounds(self, psi: float | None = None) -> SlopeBounds:
-        """Strict mu, forward bound and longest-path bound at ``psi``, with the warning, if any."""
+        """Strict mu, forward bound and longest-path bound at ``psi``, with the warning, if any.
+
+        Parameters
+        ----------
+        psi
+            The slope C'(1) of every nonlinear layer, >= 1.
+
+        Returns
+        -------
+        SlopeBounds
+
+        """
         return maximal_slope(self.network).bounds(psi)
 
     @property
@@ -65,7 +81,17 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
     def draw(self, ax: Axes | None = None, **options: Any) -> Axes:
         """The network with the subnetworks as coloured regions.
 
-        See :func:`kcalc.plotting.network`.
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        **options
+            Further options of the plot.
+
+        Returns
+        -------
+        Axes
+
         """
         return DRAWINGS["Subnetworks"](self.network, ax=ax, **{"regions": self, **options})
 
@@ -80,12 +106,30 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Entry, exit and layers of each subnetwork as plain data."""
+        """Entry, exit and layers of each subnetwork as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         pieces = [piece.to_dict() for piece in self]
         return {"permissive": self.permissive, "subnetworks": pieces, "warning": self.warning}
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The same as :meth:`draw`."""
+        """The same as :meth:`draw`.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
+        """
         return self.draw(ax)
 
     def _frame(self) -> list[dict[str, Any]]:
@@ -115,12 +159,22 @@ def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
     of its cut points. Subnetworks without a nonlinear layer are also listed. In a network with
     several inputs, no subnetwork contains the layer where the inputs first meet.
 
-    ``permissive=True`` also allows readers of inner feature maps outside. A subnetwork is then any
-    layer t together with all layers between it and a feature map that every path to t passes; the
-    maximal ones, one for each t, begin at the earliest such map. The papers' formulas are strict
-    [DKS eq. 20], [TAT App. B.5]; the maximum over permissive ones is
-    ``kc.maximal_slope(net).forward``. Cost: O((nodes + edges) log nodes); ``layers`` are computed
-    on access.
+    In the permissive reading a subnetwork is any layer t together with all layers between it and a
+    feature map that every path to t passes. The maximal ones, one for each t, begin at the earliest
+    such map. The papers' formulas are strict [DKS eq. 20], [TAT App. B.5]; the maximum over
+    permissive ones is ``kc.maximal_slope(net).forward``. The cost is O((nodes + edges) log nodes);
+    ``layers`` are computed on access.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    permissive
+        Whether inner feature maps may have readers outside.
+
+    Returns
+    -------
+    Subnetworks
 
     Examples
     --------

@@ -92,7 +92,18 @@ class MaximalCValue:
         return np.asarray(self._maximal._greatest([leaky_relu_map(values)], start))[()]
 
     def active(self, negative_slope: float) -> Subnetwork:
-        """The (first) subnetwork that attains the maximum."""
+        """The (first) subnetwork that attains the maximum.
+
+        Parameters
+        ----------
+        negative_slope
+            The slope for x < 0, in [-1, 1].
+
+        Returns
+        -------
+        Subnetwork
+
+        """
         slope = one_number(negative_slope, "negative_slope")
         self(slope)
         return self._maximal._attaining([leaky_relu_map(slope)], 0.0)
@@ -104,8 +115,22 @@ class MaximalCValue:
     def inverse(self, target: Any) -> float | Array:
         """The negative slope at which the maximal c value is ``target`` in (0, 1), elementwise.
 
-        Raises: KcalcError for other targets; UnreachableTarget if the network is too shallow, even
-        with ``alpha = -1``.
+        Parameters
+        ----------
+        target
+            The value to reach.
+
+        Returns
+        -------
+        float | Array
+
+        Raises
+        ------
+        KcalcError
+            For other targets.
+        UnreachableTarget
+            If the network is too shallow, even with ``alpha = -1``.
+
         """
         values = real_array(target, "target")
         if not np.all((values > 0) & (values < 1)):
@@ -122,7 +147,14 @@ class MaximalCValue:
         return zero_between(lambda alpha: float(self(alpha)) - value, -1.0, 1.0, 1e-15)
 
     def to_dict(self) -> dict[str, Any]:
-        """The kind of maximum, the largest value and the assumptions, as plain data."""
+        """The kind of maximum, the largest value and the assumptions, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         notes = plain(self.assumptions)
         return {"maximum": "c value", "at_relu": float(self(0.0)), "assumptions": notes}
 
@@ -135,5 +167,16 @@ class MaximalCValue:
 
 
 def maximal_c_value(network: Network) -> MaximalCValue:
-    """The maximal c value function of a network; see :class:`MaximalCValue`."""
+    """The maximal c value function of a network; see :class:`MaximalCValue`.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+
+    Returns
+    -------
+    MaximalCValue
+
+    """
     return MaximalCValue(network)

@@ -229,7 +229,7 @@ class _Paths:
 
 
 class Maximal(Approximable):
-    """``M_{f,r}(x) = max_g U_{g,r}(x)`` over the subnetworks ``g`` [TAT App. B.2].
+    """``M_{f,r}(x) = max_g U_{g,r}(x)`` over the subnetworks ``g``.
 
     ``r`` is any non-decreasing function.
 
@@ -242,6 +242,11 @@ class Maximal(Approximable):
 
     With ``q``, the q value of the inputs, mixes are weighted by true q values, and LayerNorms have
     their C maps. Callable on numbers, and on arrays if ``r`` is.
+
+    References
+    ----------
+    [TAT App. B.2]
+
     """
 
     def __init__(
@@ -292,6 +297,16 @@ class Maximal(Approximable):
         """The first subnetwork that attains the maximum at a number ``x``.
 
         Of nested ones, the longest.
+
+        Parameters
+        ----------
+        x
+            The argument of the maximum.
+
+        Returns
+        -------
+        Subnetwork
+
         """
         return self._attaining(self.functions, one_number(x, "x"))
 
@@ -304,7 +319,24 @@ class Maximal(Approximable):
     def inverse(self, target: float, low: float, high: float) -> float:
         """``x`` in [low, high] with maximum ``target``; ``r`` must be continuous.
 
-        Raises: UnreachableTarget if the target is not between the maxima at the two ends.
+        Parameters
+        ----------
+        target
+            The value of the maximum to reach.
+        low
+            The lower end of the interval.
+        high
+            The upper end of the interval.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        UnreachableTarget
+            If the target is not between the maxima at the two ends.
+
         """
         value = one_number(target, "target")
         low = one_number(low, "low")
@@ -316,7 +348,14 @@ class Maximal(Approximable):
         return zero_between(lambda x: float(self(x)) - value, low, high, 1e-15, rtol=1e-14)
 
     def to_dict(self) -> dict[str, Any]:
-        """The map, the number of subnetworks and the assumptions, as plain data."""
+        """The map, the number of subnetworks and the assumptions, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         names = self.r if isinstance(self.r, Mapping) else {"r": self.r}
         functions = {str(name): str(getattr(r, "__name__", r)) for name, r in names.items()}
         count, notes = len(self._sweep.exits), plain(self.assumptions)
@@ -381,7 +420,18 @@ def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int
 def maximal(network: Network, r: Function | Mapping[Any, Function], q: Any = None) -> Maximal:
     """The maximum over subnetworks with ``r`` instead of local C maps; see :class:`Maximal`.
 
-    ``r``: one function, or {node or activation name: function}; ``q``: the q value of the inputs,
-    or None.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    r
+        One function, or {node or activation name: function}.
+    q
+        The q value of the inputs, or None.
+
+    Returns
+    -------
+    Maximal
+
     """
     return Maximal(network, r, q)

@@ -1,15 +1,15 @@
 """Subnetworks: the single-entry single-exit regions of a network; an entry is a feature map.
 
-A subnetwork is a non-empty set of layers (1) that reads exactly one feature map from outside, that
-of its *entry*, (2) has no other edges from outside, and (3) has exactly one layer, its *exit*, that
-is used outside or is a network output. Rule 3 is the strict reading, which reproduces [DKS eq. 20]
-and [TAT App. B.5].
+A subnetwork is a non-empty set of layers that fulfils three rules. (1) It reads exactly one feature
+map from outside, that of its *entry*. (2) It has no other edges from outside. (3) Exactly one of
+its layers, its *exit*, is used outside or is a network output. Rule 3 is the strict reading, which
+reproduces [DKS eq. 20] and [TAT App. B.5].
 
 In :func:`find_regions` nodes are numbers 0 ... n-1 in topological order; ``parents[v]`` may repeat
 and is empty at inputs. ``idom`` is the dominator tree from a virtual root above the inputs,
-``ipdom`` the post-dominator tree from a virtual sink below the outputs (both virtual nodes have
-number n), ``A(s, t)`` the nodes reached backwards from ``t`` without passing ``s``. A pair (s, t)
-is a subnetwork iff ``s`` strictly dominates ``t`` and ``t`` post-dominates ``A(s, t)``.
+``ipdom`` the post-dominator tree from a virtual sink below the outputs; both virtual nodes have the
+number n. ``A(s, t)`` contains the nodes reached backwards from ``t`` without passing ``s``. A pair
+(s, t) is a subnetwork iff ``s`` strictly dominates ``t`` and ``t`` post-dominates ``A(s, t)``.
 """
 
 from __future__ import annotations
@@ -179,10 +179,15 @@ def find_regions(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> Re
 class Subnetwork(Shown):
     """The layers between the feature map of ``entry`` and the layer ``exit``.
 
-    ``entry`` is a node that is not one of the layers; ``exit`` is one of them.
+    Attributes
+    ----------
+    entry
+        A node that is not one of the layers.
+    exit
+        One of the layers.
+    network
+        The induced network with one input and one output, which any kcalc function accepts.
 
-    ``network`` is the induced network with one input and one output, which any kcalc function
-    accepts.
     """
 
     entry: Node
@@ -248,7 +253,14 @@ class Subnetwork(Shown):
         return True
 
     def to_dict(self) -> dict[str, Any]:
-        """Entry, exit and layers as plain data."""
+        """Entry, exit and layers as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "entry": str(self.entry),
             "exit": str(self.exit),

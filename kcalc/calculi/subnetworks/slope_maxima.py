@@ -106,12 +106,17 @@ class Polynomials:
 
 
 class MaximalSlope(Approximable):
-    """The maximal slope function ``mu(psi) = max_f p_f(psi)``, for ``psi >= 1`` [DKS sec. 17.1].
+    """The maximal slope function ``mu(psi) = max_f p_f(psi)``, for ``psi >= 1``.
 
     The maximum is over all subnetworks ``f``.
 
     Callable on numbers and arrays; where activations have their own symbols, on a mapping
     {activation name: slope}.
+
+    References
+    ----------
+    [DKS sec. 17.1]
+
     """
 
     def __init__(
@@ -173,7 +178,18 @@ class MaximalSlope(Approximable):
         return exponential(logs.max(axis=0), shape)
 
     def active(self, psi: Any) -> Subnetwork:
-        """The (first) maximal subnetwork that attains the maximum at a number ``psi``."""
+        """The (first) maximal subnetwork that attains the maximum at a number ``psi``.
+
+        Parameters
+        ----------
+        psi
+            The slope C'(1) of every nonlinear layer, >= 1.
+
+        Returns
+        -------
+        Subnetwork
+
+        """
         logs, shape = self._evaluate(psi)
         if shape:
             raise KcalcError("active accepts one psi at a time")
@@ -194,9 +210,23 @@ class MaximalSlope(Approximable):
         ``mu(1)`` is 1, or greater if LayerNorms have slopes > 1.
 
         ``log mu`` is convex in ``log psi`` (a maximum of log-sum-exp) and ``mu(psi) >= psi``, so
-        Newton's method descends monotonically from ``log psi = log target``. Raises: KcalcError for
-        other targets, a network without nonlinear layers, several slope symbols, or symbols in
-        mixing weights.
+        Newton's method descends monotonically from ``log psi = log target``.
+
+        Parameters
+        ----------
+        target
+            The value to reach.
+
+        Returns
+        -------
+        float | Array
+
+        Raises
+        ------
+        KcalcError
+            For other targets, a network without nonlinear layers, several slope symbols, or symbols
+            in mixing weights.
+
         """
         if len(self.symbols) != 1:
             reason = (
@@ -217,8 +247,22 @@ class MaximalSlope(Approximable):
 
         The inputs move together.
 
-        Raises: KcalcError for an unknown node, several slope symbols, psi < 1 and symbols in mixing
-        weights.
+        Parameters
+        ----------
+        node
+            The label of a node.
+        psi
+            The slope C'(1) of every nonlinear layer, >= 1.
+
+        Returns
+        -------
+        float | Array
+
+        Raises
+        ------
+        KcalcError
+            For an unknown node, several slope symbols, psi < 1 and symbols in mixing weights.
+
         """
         self.network.layer(node)
         logs, shape = self._evaluate(psi, [self._set.from_inputs(node)])
@@ -249,7 +293,18 @@ class MaximalSlope(Approximable):
     @overload
     def longest_path_bound(self, psi: Numbers) -> Array: ...
     def longest_path_bound(self, psi: Any) -> float | Array:
-        """``psi^depth``, above the slope between any two nodes."""
+        """``psi^depth``, above the slope between any two nodes.
+
+        Parameters
+        ----------
+        psi
+            The slope C'(1) of every nonlinear layer, >= 1.
+
+        Returns
+        -------
+        float | Array
+
+        """
         return self.forward.longest_path_bound(psi)
 
     @overload
@@ -260,13 +315,36 @@ class MaximalSlope(Approximable):
         """The largest slope ``max_t V(t)`` over all nodes ``t``.
 
         ``V(t)`` is the slope from the inputs (which move together) to ``t``.
+
+        Parameters
+        ----------
+        psi
+            The slope C'(1) of every nonlinear layer, >= 1.
+
+        Returns
+        -------
+        float | Array
+
         """
         return self.forward(psi)
 
     def bounds(self, psi: float | None = None) -> SlopeBounds:
         """Three measures of the network's slope at ``psi`` (by default ``1.5^(1/depth)``).
 
-        Raises: KcalcError if activations have their own symbols.
+        Parameters
+        ----------
+        psi
+            The slope C'(1) of every nonlinear layer, >= 1.
+
+        Returns
+        -------
+        SlopeBounds
+
+        Raises
+        ------
+        KcalcError
+            If activations have their own symbols.
+
         """
         if len(self.symbols) > 1:
             raise KcalcError(
@@ -388,7 +466,14 @@ class MaximalSlope(Approximable):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The maximum as text, its symbols and the assumptions, as plain data."""
+        """The maximum as text, its symbols and the assumptions, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "maximum": "slope",
             "expr": str(self),
@@ -412,6 +497,19 @@ def maximal_slope(
     """The maximal slope function ``mu`` of a network.
 
     See :class:`MaximalSlope` and, for ``q``, ``kc.slope_polynomial``.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    q
+        The mean square of the inputs, for exact slopes; None uses one symbol for all layers.
+    symbols_by_activation
+        Whether each kind of activation has its own slope symbol.
+
+    Returns
+    -------
+    MaximalSlope
 
     Examples
     --------
@@ -510,7 +608,20 @@ class MaximalCurvature:
     def inverse(self, target: Any) -> float | Array:
         """``kappa`` with maximal curvature ``target`` > 0, elementwise.
 
-        Raises: KcalcError without nonlinear layers.
+        Parameters
+        ----------
+        target
+            The value to reach.
+
+        Returns
+        -------
+        float | Array
+
+        Raises
+        ------
+        KcalcError
+            Without nonlinear layers.
+
         """
         values = real_array(target, "target")
         if not self.multiplier:
@@ -522,7 +633,14 @@ class MaximalCurvature:
         return (values / self.multiplier)[()]
 
     def to_dict(self) -> dict[str, Any]:
-        """The maximum as text and the assumptions, as plain data."""
+        """The maximum as text and the assumptions, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "maximum": "curvature",
             "expr": self._short(str),
@@ -542,5 +660,18 @@ class MaximalCurvature:
 
 
 def maximal_curvature(network: Network, q: Any = None) -> MaximalCurvature:
-    """The maximal curvature function of a network; see :class:`MaximalCurvature`."""
+    """The maximal curvature function of a network; see :class:`MaximalCurvature`.
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    q
+        The mean square of the inputs, > 0.
+
+    Returns
+    -------
+    MaximalCurvature
+
+    """
     return MaximalCurvature(network, q)

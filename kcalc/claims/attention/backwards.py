@@ -19,9 +19,9 @@ PLACE = "Gradients"
 @claim("ATT-backward", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""with gradients of covariance $g_s$ at one token and $g_d$ at two, queries hand back
-    $\sigma_Q^2\sigma_K^2\sigma_V^2(q-p)^2(g_sD_s, g_dD_c)$, keys
+    $\sigma_Q^2\sigma_K^2\sigma_V^2(q-p)^2(g_sD_s, g_dD_c)$. Keys hand back
     $\sigma_K^2\sigma_V^2(q-p)[g_sG_sD_s + (T-1)g_dG_dD_c]$ at one token and minus that over $T-1$
-    at two, values $\sigma_V^2[g_sS_s + (T-1)g_dS_c]$ at one token and $\sigma_V^2[g_s + (T-1)g_d]$
+    at two. Values hand back $\sigma_V^2[g_sS_s + (T-1)g_dS_c]$ at one token and $\sigma_V^2[g_s + (T-1)g_d]$
     in all
     """
     tokens, q, p, one, two, bias, draws = 6, 1.2, 0.5, 1.0, 0.3, 0.2, bench.size(4000, 40_000)

@@ -90,7 +90,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-post-norm", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""a post-norm block with shortcut weight $a$ has at $\rho = 1$ the token slope
-    $\frac{a^2}{a^2+v}\cdot\frac{a^2+\mathbb E f'^2}{a^2+\mathcal Q_f(1)}$; the difference mode of
+    $\frac{a^2}{a^2+v}\cdot\frac{a^2+\mathbb E f'^2}{a^2+\mathcal Q_f(1)}$. The difference mode of
     gradients has the same factor, the mean mode only the second one
     """
     for a, v in ((1.0, 1.0), (1.5, 0.4)):

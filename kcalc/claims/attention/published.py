@@ -36,7 +36,7 @@ PLACE = "Maps of other papers"
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""post-norm blocks with shortcuts $a_A$ around attention and $a_M$ around the MLP have the
     token slope 1 on the line $a_A^2 = v(a_M^2 + \mathcal Q_f)/(\mathbb E f'^2 - \mathcal Q_f)$ of
-    the plane $(a_A^2, a_M^2)$, $\mathcal Q_f = \mathcal Q_f(1)$; the mean mode of squared gradients
+    the plane $(a_A^2, a_M^2)$, $\mathcal Q_f = \mathcal Q_f(1)$. The mean mode of squared gradients
     grows there by $1 + v/a_A^2$ per block, so both exponents vanish only for $v/a_A^2\to0$
     """
     for along, v, factors in ((0.8, 1.0, (0.9, 1.0, 1.1)), (2.0, 0.3, (1.0,))):
@@ -164,11 +164,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-softmax-moments", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""attention over $T$ tokens of variance $q$ and cosine $\rho$: $q' = vq[\rho +
-    (1-\rho)e^{\tau^2}/T]$ and $p' = vq[\rho + (1-\rho)/T]$; an entry of softmax has the variance
+    (1-\rho)e^{\tau^2}/T]$ and $p' = vq[\rho + (1-\rho)/T]$. An entry of softmax has the variance
     $(e^{\tau^2} - 1)/T^2$
 
     But: $\tau^2\ll2\ln T$ (the exact $q'$ has $S_{\mathrm{self}}$ for $e^{\tau^2}/T$) and
-    $\rho\tau^2\ll1$ (the exact $p'$ has $S(\rho\tau^2)$ for $1/T$); at $\tau^2 = 4$ and $T = 512$
+    $\rho\tau^2\ll1$ (the exact $p'$ has $S(\rho\tau^2)$ for $1/T$). At $\tau^2 = 4$ and $T = 512$
     the variance of an entry is less than half as large
     """
     tokens = 512
@@ -194,7 +194,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-stretched", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""squared gradients of pre-norm streams grow as powers of depth; where
+    r"""squared gradients of pre-norm streams grow as powers of depth. Where
     $\operatorname{erf}(\alpha x)$ or $\tanh(\alpha x)$ replaces the norm they grow as stretched
     exponentials $e^{c\sqrt L}$, and $c = \frac{4\alpha}\pi\sigma$ for blocks $x +
     \sigma\,\operatorname{erf}(\alpha x)$ after fresh weights with $k = \sigma^2$ per block

@@ -150,7 +150,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-sink", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""with a sink, one more score 0, rows have $X = T\iint\Phi_{uw}\Phi^{T-1}N$ and $R = X +
-    T(T-1)\iint\Phi_u\Phi_w\Phi^{T-2}N$, $N = \mathbb E f(u-c_i)f(w-c_k)$ with the common part of a
+    T(T-1)\iint\Phi_u\Phi_w\Phi^{T-2}N$. Here $N = \mathbb E f(u-c_i)f(w-c_k)$ with the common part of a
     row, $\operatorname{Cov}(c_i, c_k) = G_{ik}H_d$
     """
     tokens, p, variance = 6, 0.3, 2.0

@@ -103,7 +103,7 @@ def _factors(bench: Bench, m: int, k: int) -> Array:
 @claim("DKS-gausspert", "Sec. 4.2")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""Gaussian weights multiply the output vector of SUO weights by an independent $\chi_m$
-    variable; the normalised squared norm is multiplied by a factor with mean 1 and variance $2/m$
+    variable. The normalised squared norm is multiplied by a factor with mean 1 and variance $2/m$
 
     But: the factor is $\chi_m/\sqrt m$ on the vector, and $\chi^2_m/m$ on the squared norm; SUO
     with $m\ge k$

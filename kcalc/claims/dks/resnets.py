@@ -136,7 +136,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("DKS-I2", "App. I")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$R$ ReLU layers, $\sigma^2=2$: with half of the units active and a quarter co-active,
-    $E[f(x)^2]\approx\|x\|^2/k$ and $E[f(x)f(x')]\approx2^{-R}x^\top x'/k$; the first agrees with
+    $E[f(x)^2]\approx\|x\|^2/k$ and $E[f(x)f(x')]\approx2^{-R}x^\top x'/k$. The first agrees with
     $Q_g(q)=q$, the second not with $C_g$, which tends to 1
     """
     R = Symbol("R", positive=True, integer=True)

@@ -24,7 +24,7 @@ from .reference import power_series, second_moment
 @claim("DKS-pln", "Sec. 10.2")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""an extra channel $s$, $s^2=\frac1k E_j\|x_j\|^2$ over the locations (or $s=1$), and the
-    factor $(k+1)^{1/2}(\|x_i\|^2+s^2)^{-1/2}$ give $q=1$ everywhere; with one location
+    factor $(k+1)^{1/2}(\|x_i\|^2+s^2)^{-1/2}$ give $q=1$ everywhere. With one location
     $s=\|x\|/\sqrt k$ gives $[\sqrt k\,x/\|x\|,\,1]$, which has lost $\|x\|$, and $s=1$ has not
     """
     for k, locations in ((1, 6), (3, 5), (16, 4)):

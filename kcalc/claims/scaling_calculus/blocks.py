@@ -256,7 +256,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SC-11.1-bias", "Sec. 11.1, positions of the biases")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""where the text puts them, the biases of the block have the scalings $\beta^2$ and $9\beta^2$
-    times $\varsigma/(nE[x^2]^2)$; after each relu, before its multiplier, all have 4 times it
+    times $\varsigma/(nE[x^2]^2)$. After each relu, before its multiplier, all have 4 times it
 
     Printed: the biases of the block are scaled equally, as Sec. 8 requires
     """

@@ -28,9 +28,13 @@ _HALVINGS = 8
 class QTable(Shown):
     """A table of Q(q) for low <= q <= high; call it with q, a number or an array.
 
-    ``error_bound``: a bound of |table - Q| / Q, 4 times the residuals measured between the nodes,
-    plus rounding. ``nodes``, ``values``: the q values where Q was evaluated, ascending, and Q
-    there.
+    Attributes
+    ----------
+    error_bound
+        A bound of |table - Q| / Q, 4 times the residuals measured between the nodes, plus rounding.
+    nodes, values
+        The q values where Q was evaluated, ascending, and Q there.
+
     """
 
     name: str
@@ -63,7 +67,20 @@ class QTable(Shown):
     def slope(self, q: Any) -> float | Array:
         """Q'(q), of any shape, to about 1e-11 of itself and of Q(q) / q.
 
-        Raises: KcalcError for q outside [low, high] and for nan.
+        Parameters
+        ----------
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        float | Array
+
+        Raises
+        ------
+        KcalcError
+            For q outside [low, high] and for nan.
+
         """
         array = self._inside(q)
         rising, spread = self.logarithm.slope(), np.log(self.high / self.low)
@@ -76,7 +93,20 @@ class QTable(Shown):
         return finished(found, array.shape, single_precision(q))
 
     def verify(self, points: int = 1000, seed: int = 0) -> float:
-        """The largest |table - Q| / Q over random q, log q being uniform on [log low, log high]."""
+        """The largest |table - Q| / Q over random q, log q being uniform on [log low, log high].
+
+        Parameters
+        ----------
+        points
+            The number of sampled points.
+        seed
+            The seed of the random numbers.
+
+        Returns
+        -------
+        float
+
+        """
         random = np.random.default_rng(whole(seed, "seed"))
         q = np.exp(
             random.uniform(np.log(self.low), np.log(self.high), whole(points, "points", 1, 10**8))
@@ -85,7 +115,19 @@ class QTable(Shown):
         return float(np.abs(self(np.clip(q, self.low, self.high)) / exact - 1).max())
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Name, range, error bound and sampled values, as plain data."""
+        """Name, range, error bound and sampled values, as plain data.
+
+        Parameters
+        ----------
+        points
+            The number of sampled points.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         q = np.clip(
             np.geomspace(self.low, self.high, whole(points, "points", 1, 10**6)),
             self.low,

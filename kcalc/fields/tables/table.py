@@ -1,7 +1,7 @@
 """Tables of C maps: 10^6 values in the time of a few arccos, from a few thousand exact ones.
 
 ``tabulate`` fits the gap 1 - C as a function of the gap u = 1 - c by polynomials on dyadic
-intervals (:mod:`.dyadic`); near u = 0 their error is relative, so a table is accurate for C, for
+intervals (:mod:`.dyadic`). Near u = 0 their error is relative, so a table is accurate for C, for
 the gap, and for arbitrarily small angles.
 """
 
@@ -49,10 +49,18 @@ class Table(Shown):
 
     NumPy in, NumPy out; JAX in, JAX out (jit, vmap, grad).
 
-    ``error_bound``: a bound of |table - C|, 4 times the residuals measured between the nodes, plus
-    rounding (float32 arrays: 2e-7 more). ``relative_bound``: the same for the relative error of
-    ``gap`` with its input in (0, 1]. ``nodes``, ``values``: the gaps 1 - c where ``gap_function``
-    was evaluated, ascending, and 1 - C there.
+    Attributes
+    ----------
+    error_bound
+        A bound of |table - C|, 4 times the residuals measured between the nodes, plus rounding
+        (float32 arrays: 2e-7 more).
+    relative_bound
+        The same for the relative error of ``gap`` with its input in (0, 1].
+    nodes
+        The gaps 1 - c where ``gap_function`` was evaluated, ascending.
+    values
+        1 - C there.
+
     """
 
     name: str
@@ -95,8 +103,18 @@ class Table(Shown):
         At c = +-1 it is the limit or, if that is infinite, the slope at the neighbouring float64
         (JAX float32: float32).
 
-        Near c = -1 it uses differences of values of order 1: its error grows like 1e-15/(1 +
-        c) there, until a fit takes over.
+        Near c = -1 it uses differences of values of order 1: its error grows like 1e-15/(1 + c)
+        there, until a fit takes over.
+
+        Parameters
+        ----------
+        c
+            The cosine of the two inputs, in [-1, 1].
+
+        Returns
+        -------
+        JaxArray | float | Array
+
         """
         if is_jax(c):
             return self._jax("slope")(c)
@@ -112,7 +130,20 @@ class Table(Shown):
     def gap(self, gap: Any) -> JaxArray | float | Array:
         """1 - C at c = 1 - gap, gap in [0, 2], with full relative accuracy.
 
-        Raises: KcalcError for other gaps and nan.
+        Parameters
+        ----------
+        gap
+            1 - c, in [0, 2].
+
+        Returns
+        -------
+        JaxArray | float | Array
+
+        Raises
+        ------
+        KcalcError
+            For other gaps and nan.
+
         """
         if is_jax(gap):
             return self._jax("gap")(gap)
@@ -136,7 +167,20 @@ class Table(Shown):
     def at_angle(self, theta: Any) -> JaxArray | float | Array:
         """The angle arccos C at c = cos theta, theta in [0, pi], with full relative accuracy.
 
-        Raises: KcalcError for other angles and nan.
+        Parameters
+        ----------
+        theta
+            The angle between the two inputs, in [0, pi].
+
+        Returns
+        -------
+        JaxArray | float | Array
+
+        Raises
+        ------
+        KcalcError
+            For other angles and nan.
+
         """
         if is_jax(theta):
             return self._jax("angle")(theta)
@@ -147,6 +191,18 @@ class Table(Shown):
         """The largest |table - C| over random c.
 
         Half uniform in [-1, 1], half close to the ends on a logarithmic scale.
+
+        Parameters
+        ----------
+        points
+            The number of sampled points.
+        seed
+            The seed of the random numbers.
+
+        Returns
+        -------
+        float
+
         """
         points = whole(points, "points", 1, 10**8)
         random = np.random.default_rng(whole(seed, "seed"))
@@ -160,7 +216,19 @@ class Table(Shown):
         return float(np.abs(self.gap(gap) - exact).max(initial=0.0))
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Name, error bound and sampled values, as plain data."""
+        """Name, error bound and sampled values, as plain data.
+
+        Parameters
+        ----------
+        points
+            The number of sampled points.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         c = np.cos(np.linspace(np.pi, 0, series_length(points)))
         return {
             "table": self.name,

@@ -3,7 +3,7 @@
 Every smooth piece is integrated by ``acb.integral``, and the tails have a proven bound.
 
 The expectations are E[w(z) prod_i f_i(r_i z)] for a standard normal z, a polynomial w and one or
-two piecewise smooth functions f_i; the r_i are balls, so an uncertain q is enclosed automatically.
+two piecewise smooth functions f_i. The r_i are balls, so an uncertain q is enclosed automatically.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Certified enclosures of overlaps of rows of softmax.
 
-Scores are Gaussian and independent over the T tokens. For one row of variance v, and for two rows
-of variances v1, v2 and covariance k at equal tokens, with ``f(x) = exp(-e^x)``,
+Scores are Gaussian and independent over the T tokens. One row has the variance v; two rows
+have variances v1, v2 and covariance k at equal tokens. With ``f(x) = exp(-e^x)``:
 
     S_self = T int E g(u + a) M(u)^(T-1) du,     g(x) = e^(2x) f(x),  M(u) = E f(u + a)
-    S = T int int Phi_uw Phi^(T-1) du dw,        Phi(u, w) = E f(u + a) f(w + b)
+    S = T int int Phi_uw Phi^(T-1) du dw,        Phi(u, w) = E f(u + a) f(w + b).
 
 All integrals are trapezoidal sums. An integrand that is analytic for ``|Im| <= y`` and integrates
 to at most N on the lines ``Im = +-y`` has the error ``2 N / (exp(2 pi y / h) - 1)``. On these lines
-``|f| <= 1``; ``|f'(x + iy)| = e^x exp(-e^x cos y)`` is at most ``1 / (e cos y)`` and integrates to
-``1 / cos y``; ``|g(x + iy)|`` is at most ``(2 / (e cos y))^2`` and integrates to ``1 / cos^2 y``.
+``|f| <= 1``. ``|f'(x + iy)| = e^x exp(-e^x cos y)`` is at most ``1 / (e cos y)`` and integrates to
+``1 / cos y``. ``|g(x + iy)|`` is at most ``(2 / (e cos y))^2`` and integrates to ``1 / cos^2 y``.
 Averages over Gaussians keep these bounds. In two variables, N is at most
 ``1 / (cos y1 cos y2)``, and the error ``N [(1 + 2 r1 / (1 - r1)) (1 + 2 r2 / (1 - r2)) - 1]`` with
 ``r = exp(-2 pi y / h)``.

@@ -5,7 +5,7 @@ A mesh on the pre-activation axis gives the rules for all widths.
 A :class:`Profile` is the data of a function phi for the numerics: its derivatives away from kinks,
 where the kinks are and how far phi and its derivatives jump there. ``mesh(profile, radius)``
 bisects [-radius, radius] until phi, phi' and phi'' are resolved by a degree-19 Legendre interpolant
-on every panel; ``rule(profile, q)`` turns it into Gauss-Legendre nodes for a standard normal z with
+on every panel. ``rule(profile, q)`` turns it into Gauss-Legendre nodes for a standard normal z with
 phi evaluated at sqrt(q) z.
 """
 

@@ -18,9 +18,10 @@ __all__ = ["trace_jax", "trace_model"]
 def trace_model(model: Any, example_inputs: Sequence[Any]) -> Trace | None:
     """Return the trace of a JAX model of any kind; None for objects of other frameworks.
 
-    The kinds are an NNX or Equinox module, a Linen module (with its variables as the first input,
-    or as a pair with it), a Keras model on the JAX backend, and a function of the inputs, or of
-    parameters and inputs. Raises: KcalcError for models of these kinds that cannot be traced.
+    The kinds are an NNX or Equinox module, a Linen module, a Keras model on the JAX backend, and a
+    function of the inputs, or of parameters and inputs. A Linen module comes with its variables, as
+    the first input or as a pair. Raises: KcalcError for models of these kinds that cannot be
+    traced.
     """
     inputs = tuple(example_inputs)
     if isinstance(model, tuple) and len(model) == 2 and is_of(model[0], "flax.linen", "Module"):

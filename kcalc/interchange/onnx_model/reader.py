@@ -47,10 +47,10 @@ def trace_onnx(
 ) -> Trace:
     """Return an ONNX model as a trace.
 
-    Parameters: ``model``, the path of an .onnx file or an ``onnx.ModelProto``; ``examples``, one
-    array (or shape) for every input, needed if the model leaves sizes other than the batch open;
-    ``shapes``, the same by the name of the input (a single shape if there is one input);
-    ``limits``, on the cost of a file. Nothing in the file is executed; external data is read only
+    ``model`` is the path of an .onnx file or an ``onnx.ModelProto``. ``examples`` are one array (or
+    shape) for every input, needed if the model leaves sizes other than the batch open. ``shapes``
+    are the same by the name of the input (a single shape if there is one input). ``limits`` bound
+    the cost of a file. Nothing in the file is executed; external data is read only
     from the folder of the file.
 
     Raises: KcalcError if the onnx package is missing; for files that are not models, too large or

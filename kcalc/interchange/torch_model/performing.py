@@ -165,7 +165,7 @@ def _place(call: CallEdit) -> tuple[str, tuple[tuple[str, str, str, int, int], .
     good = len(call.place) == 2 and isinstance(call.place[0], str)
     steps = call.place[1] if good else None
     if not isinstance(steps, tuple) or not all(_is_step(step) for step in steps):
-        raise KcalcError(ANOTHER.format("a place must be a module and a way to a call"))
+        raise KcalcError(ANOTHER.format("a place must be a module and the path to a call"))
     return call.place[0], steps
 
 

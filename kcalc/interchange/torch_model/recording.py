@@ -15,7 +15,7 @@ from .examples import called
 MOST = 30_000  # calls of PyTorch's functions in one run
 ENDLESS = (
     "the model calls more than {} functions of PyTorch on the example inputs, as in a `while` "
-    "whose end depends on the data; use a loop with a fixed number of iterations (it is "
+    "whose end depends on the data. Use a loop with a fixed number of iterations (it is "
     "unrolled), or read the part of the model before or after it"
 )
 

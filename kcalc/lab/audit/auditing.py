@@ -43,32 +43,40 @@ def audit(
 ) -> Audit:
     """Report the effects and the faults of a PyTorch model's initialisation.
 
-    builder_or_model: a function without arguments that returns a ``torch.nn.Module``, or a module.
-    A builder's run is recorded: the law of every parameter, the line that drew it, and what it
-    overwrote. The laws of a module are estimated, with standard errors.
+    Parameters
+    ----------
+    builder_or_model
+        A function without arguments that returns a ``torch.nn.Module``, or a module. A builder's
+        run is recorded: the law of every parameter, the line that drew it, and what it overwrote.
+        The laws of a module are estimated, with standard errors.
+    example_inputs
+        A shape (token ids if the model has an ``nn.Embedding``), a tensor, a tuple of these, or a
+        dictionary of them by argument name. None for transformers models, whose configuration gives
+        it.
+    recipe
+        "gpt2", "megatron", "olmo", "deepnorm", "fixup", "t-fixup", "nf-net"; ("mup", the builder or
+        the model of a base width); or {pattern of parameter names: a sigma, or "zeros", "lecun",
+        "he", "xavier", "torch"}. For a gain or gate that is constant (LayerScale, ReZero) the
+        number is its value.
+    optimizer
+        An optimizer of the model, a list of them, or a function from the model to one or a list.
+    also
+        Codes of criteria that are off by default, such as "INIT-TRUNC".
+    predict
+        Whether to read the model with :func:`kcalc.read`, too, and to predict the sizes of stream
+        and logits by the kernel calculus if it has rules for every layer.
 
-    example_inputs: a shape (token ids if the model has an ``nn.Embedding``), a tensor, a tuple of
-    these, or a dictionary of them by argument name. None for transformers models, whose
-    configuration gives it.
+    Returns
+    -------
+    Audit
+        An :class:`kcalc.Audit` with ``.findings``, ``.parameters`` and ``.blocks``. The model does
+        not change.
 
-    recipe: "gpt2", "megatron", "olmo", "deepnorm", "fixup", "t-fixup", "nf-net"; ("mup", the
-    builder or the model of a base width); or {pattern of parameter names: a sigma, or "zeros",
-    "lecun", "he", "xavier", "torch"}. For a gain or gate that is constant (LayerScale, ReZero) the
-    number is its value.
-
-    optimizer: an optimizer of the model, a list of them, or a function from the model to one or a
-    list.
-
-    also: codes of criteria that are off by default, such as "INIT-TRUNC".
-
-    predict: whether to read the model with :func:`kcalc.read`, too, and to predict the sizes of
-    stream and logits by the kernel calculus if it has rules for every layer.
-
-    Returns: an :class:`kcalc.Audit` with ``.findings``, ``.parameters`` and ``.blocks``. The model
-    does not change.
-
-    Raises: KcalcError for builders that raise, models that do not run on the examples, meta
-    tensors, quantised weights, and models on several devices.
+    Raises
+    ------
+    KcalcError
+        For builders that raise, models that do not run on the examples, meta tensors, quantised
+        weights, and models on several devices.
 
     Examples
     --------

@@ -13,8 +13,8 @@ from .subject import Stack, Subject
 SHALLOWEST = 4
 RULE = (
     "L >= 4 blocks; the sigma of a family relative to the usual one is (2L)^-1/2, L^-1/2 or, in "
-    "block l, (2(l+1))^-1/2 within max(1 %, 4 standard errors); the usual sigma is that of most "
-    "families, readout and tables, scaled or not; no law by fans gives that ratio, no norm "
+    "block l, (2(l+1))^-1/2 within max(1 %, 4 standard errors). The usual sigma is that of most "
+    "families, readout and tables, scaled or not. No law by fans gives that ratio, no norm "
     "follows the writers, and the family does not consist of queries or keys only. Error if a "
     "family that reads is scaled and one that writes is not, warning if both are scaled"
 )

@@ -17,9 +17,9 @@ NEAR = 0.9  # fraction of a uniform law's bound that the largest of many entries
 @criterion(
     "INIT-MISSED",
     "warning",
-    "of the weights of one name, role and shape in all blocks, fewer than half have the law that "
-    "their layer drew, also by reset_parameters, with another sigma (10 %) than the others, "
-    "which one line drew anew; in a finished model: one has PyTorch's uniform law, and at least "
+    "weights of one name, role and shape in all blocks; fewer than half have the law that their "
+    "layer drew, also by reset_parameters. One line drew the others anew, with another sigma "
+    "(10 %); in a finished model: one has PyTorch's uniform law, and at least "
     "two others share another sigma",
 )
 def missed(subject: Subject) -> Iterator[Finding]:

@@ -18,10 +18,21 @@ CHANGED = "LOCK-CHANGED"
 class Finding:
     """A fault in a model's initialisation.
 
-    ``code``: from the table of criteria; ``severity``: "error", "warning" or "note";
-    ``parameters``: the names of the affected parameters; ``message``: the fault; ``fix``: the
-    remedy; ``place``: file and line where the parameters were last written, such as "model.py:12";
-    "" if unknown.
+    Attributes
+    ----------
+    code
+        From the table of criteria.
+    severity
+        "error", "warning" or "note".
+    parameters
+        The names of the affected parameters.
+    message
+        The fault.
+    fix
+        The remedy.
+    place
+        File and line where the parameters were last written, such as "model.py:12"; "" if unknown.
+
     """
 
     code: str
@@ -36,7 +47,14 @@ class Finding:
         return f"{self.severity} {self.code}: {self.message}{where}; {self.fix}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the finding as plain data."""
+        """Return the finding as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "code": self.code,
             "severity": self.severity,

@@ -31,11 +31,31 @@ BLOCK_HEAD = ("block", "stream", "predicted", "branch", "cosine", "Var scores", 
 class Audit(Tabled):
     """The effects and the faults of a model's initialisation.
 
-    ``name``: of the model's class; ``tier``: "builder" if its run was recorded, "model" if laws are
-    estimates; ``findings``: the worst first; ``parameters`` and ``blocks``: the tables; ``logits``:
-    their rms; ``loss``: the initial cross entropy, averaged over labels; ``uniform``: ln V;
-    ``predicted_logits``: the rms of logits from the kernel calculus, under its ``assumptions``;
-    ``laws``: {parameter: its law}; ``remarks``: on what was not examined.
+    Attributes
+    ----------
+    name
+        The name of the model's class.
+    tier
+        "builder" if the run of a builder was recorded, "model" if laws are estimates.
+    findings
+        The findings, the worst first.
+    parameters
+        The table of parameters.
+    blocks
+        The table of blocks.
+    logits
+        The root mean square of the logits.
+    loss
+        The initial cross entropy, averaged over labels.
+    uniform
+        ln V, the loss of uniform predictions over V classes.
+    predicted_logits
+        The root mean square of logits from the kernel calculus, under its ``assumptions``.
+    laws
+        {parameter: its law}.
+    remarks
+        Remarks on parts that were not examined.
+
     """
 
     name: str
@@ -54,10 +74,22 @@ class Audit(Tabled):
     def found(self, fail_on: str = "error", ignore: tuple[str, ...] = ()) -> tuple[Finding, ...]:
         """Return the findings of a severity or worse, without those of some codes.
 
-        fail_on: "error", "warning" or "note".
-        ignore: codes.
+        Parameters
+        ----------
+        fail_on
+            "error", "warning" or "note".
+        ignore
+            Codes to leave out.
 
-        Raises: KcalcError for an unknown severity or code.
+        Returns
+        -------
+        tuple[Finding, ...]
+
+        Raises
+        ------
+        KcalcError
+            For an unknown severity or code.
+
         """
         least = SEVERITIES.index(choice(fail_on, "severity", SEVERITIES))
         ignore = known_codes(ignore, "ignore")
@@ -70,10 +102,22 @@ class Audit(Tabled):
     def check(self, fail_on: str = "error", ignore: tuple[str, ...] = ()) -> Audit:
         """For tests: return the audit if :meth:`found` is empty.
 
-        fail_on: "error", "warning" or "note".
-        ignore: codes.
+        Parameters
+        ----------
+        fail_on
+            "error", "warning" or "note".
+        ignore
+            Codes.
 
-        Returns: the audit. Raises: KcalcError that lists the findings.
+        Returns
+        -------
+        Audit
+
+        Raises
+        ------
+        KcalcError
+            If there are findings; the message lists them.
+
         """
         found = self.found(fail_on, ignore)
         if found:
@@ -84,23 +128,52 @@ class Audit(Tabled):
     def changes(self, baseline: str | os.PathLike[str]) -> tuple[Finding, ...]:
         """Return the differences from a lock file, as findings of the code LOCK-CHANGED.
 
-        baseline: the path of a file that :meth:`lock` wrote.
+        Parameters
+        ----------
+        baseline
+            The path of a file that :meth:`lock` wrote.
 
-        Raises: KcalcError if it is not such a file.
+        Returns
+        -------
+        tuple[Finding, ...]
+
+        Raises
+        ------
+        KcalcError
+            If it is not such a file.
+
         """
         return changes(self.laws, {r.name: r.shape for r in self.parameters}, baseline)
 
     def lock(self, path: str | os.PathLike[str]) -> Path:
         """Write the law and the sigma of every parameter to a file, for later comparison.
 
-        path: of the file.
+        Parameters
+        ----------
+        path
+            The path of the file.
 
-        Returns: the path. Raises: KcalcError if it cannot be written.
+        Returns
+        -------
+        Path
+
+        Raises
+        ------
+        KcalcError
+            If the file cannot be written.
+
         """
         return write_whole(file_path(path), lock_text(self.name, self.parameters))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the audit as plain data, by the schema ``kcalc.audit/1``."""
+        """Return the audit as plain data, by the schema ``kcalc.audit/1``.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "schema": "kcalc.audit/1",
             "name": self.name,
@@ -117,15 +190,32 @@ class Audit(Tabled):
         }
 
     def to_sarif(self) -> dict[str, Any]:
-        """Return the findings as a SARIF 2.1.0 log, which code hosts show next to the source."""
+        """Return the findings as a SARIF 2.1.0 log, which code hosts show next to the source.
+
+        Returns
+        -------
+        dict[str, Any]
+
+        """
         return sarif(self.findings)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the audit to a file.
 
-        path: ends in .json, .sarif, .html or .txt.
+        Parameters
+        ----------
+        path
+            A path that ends in .json, .sarif, .html or .txt.
 
-        Returns: the path. Raises: KcalcError for another ending.
+        Returns
+        -------
+        Path
+
+        Raises
+        ------
+        KcalcError
+            For another ending.
+
         """
         ending = file_path(path).suffix
         if ending not in DOCUMENTS:

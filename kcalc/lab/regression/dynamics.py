@@ -48,15 +48,36 @@ def training_curve(
 ) -> TrainingCurve:
     """Return predictions and loss of an infinitely wide network trained on the square loss.
 
-    kernel: ``kc.ntk(net)``, or any function of (X, Y) that returns the tangent kernel's matrix (the
-    loss averaged over initialisations needs ``kc.ntk``); y: (n,) or (n, outputs); X_test: inputs
-    for predictions. learning_rate: of gradient descent, t counting steps; None for gradient flow, t
-    being time (steps times learning rate). initial, initial_test: the network's outputs before
-    training, shaped like y; None for 0, their mean. loss: "sum" for ``sum |f - y|^2 / 2``, "mean"
-    for that divided by n, which makes training n times slower.
+    Parameters
+    ----------
+    kernel
+        ``kc.ntk(net)``, or any function of (X, Y) that returns the tangent kernel's matrix (the
+        loss averaged over initialisations needs ``kc.ntk``).
+    X
+        The rows of data, (n, features).
+    y
+        (n,) or (n, outputs).
+    X_test
+        Inputs for predictions.
+    learning_rate
+        The learning rate of gradient descent, with t counting steps. None means gradient flow, with
+        t the time (steps times learning rate).
+    initial, initial_test
+        The network's outputs before training, shaped like y; None for 0, their mean.
+    loss
+        "sum" for ``sum |f - y|^2 / 2``, "mean" for that divided by n, which makes training n times
+        slower.
 
-    Returns: a :class:`TrainingCurve`, NumPy. Raises: KcalcError for data that do not fit, nan, or a
-    kernel that is not positive semidefinite.
+    Returns
+    -------
+    TrainingCurve
+        A :class:`TrainingCurve`, NumPy.
+
+    Raises
+    ------
+    KcalcError
+        For data that do not fit, nan, or a kernel that is not positive semidefinite.
+
     """
     given, new = inputs(X), None if X_test is None else inputs(X_test, "X_test")
     data = [np.asarray(part) for part in (given, new) if part is not None]
@@ -97,12 +118,22 @@ class Prior:
 class TrainingCurve(Shown):
     """Outputs and loss of an infinitely wide network as functions of training time.
 
-    See :func:`training_curve`.
+    See :func:`training_curve`. Times t are numbers or arrays, whose axes come first in the results.
 
-    Times t are numbers or arrays, whose axes come first in the results. ``values`` are the
-    eigenvalues of the tangent kernel's matrix Theta(X, X), in descending order; eigenvalues below
-    rounding error are set to 0, and their components are never learned. ``vectors`` are the
-    eigenvectors; ``initial`` and ``y`` are (n, outputs), ``cross`` is Theta(x, X) at test inputs x.
+    Attributes
+    ----------
+    values
+        The eigenvalues of the tangent kernel's matrix Theta(X, X), in descending order; eigenvalues
+        below rounding error are set to 0, and their components are never learned.
+    vectors
+        The eigenvectors.
+    initial
+        The outputs before training, (n, outputs).
+    y
+        The targets, (n, outputs).
+    cross
+        Theta(x, X) at test inputs x.
+
     """
 
     values: Array
@@ -228,7 +259,18 @@ class TrainingCurve(Shown):
     # -- one network -------------------------------------------------------------------------------
 
     def predict(self, t: Any) -> Array:
-        """Return f_t at the training inputs: t's axes, (n,) or (n, outputs)."""
+        """Return f_t at the training inputs: t's axes, (n,) or (n, outputs).
+
+        Parameters
+        ----------
+        t
+            Training times >= 0, a number or an array.
+
+        Returns
+        -------
+        Array
+
+        """
         decay = self._decay(self._times(t))
         with np.errstate(invalid="ignore"):  # overflowing values raise an error
             return self._shaped(
@@ -237,7 +279,18 @@ class TrainingCurve(Shown):
             )
 
     def predict_test(self, t: Any) -> Array:
-        """Return f_t at the test inputs: t's axes, (m,) or (m, outputs)."""
+        """Return f_t at the test inputs: t's axes, (m,) or (m, outputs).
+
+        Parameters
+        ----------
+        t
+            Training times >= 0, a number or an array.
+
+        Returns
+        -------
+        Array
+
+        """
         progress = self._progress(self._times(t))
         with np.errstate(invalid="ignore"):
             moved = self._rotated_cross @ (
@@ -250,7 +303,18 @@ class TrainingCurve(Shown):
     @overload
     def loss(self, t: Numbers) -> Array: ...
     def loss(self, t: Any) -> float | Array:
-        """Return the training loss at t, of the network with the given initial outputs."""
+        """Return the training loss at t, of the network with the given initial outputs.
+
+        Parameters
+        ----------
+        t
+            Training times >= 0, a number or an array.
+
+        Returns
+        -------
+        float | Array
+
+        """
         decay = self._decay(self._times(t))
         return self._finite(
             0.5
@@ -265,7 +329,20 @@ class TrainingCurve(Shown):
     @overload
     def test_loss(self, t: Numbers, y_test: Any) -> Array: ...
     def test_loss(self, t: Any, y_test: Any) -> float | Array:
-        """Return the loss at the test inputs at t (``loss="mean"``: divided by their number)."""
+        """Return the loss at the test inputs at t (``loss="mean"``: divided by their number).
+
+        Parameters
+        ----------
+        t
+            Training times >= 0, a number or an array.
+        y_test
+            The targets at the test inputs.
+
+        Returns
+        -------
+        float | Array
+
+        """
         truth = self._test_targets(y_test)
         found = self.predict_test(t).reshape(*np.shape(t), *truth.shape)
         return self._finite(
@@ -284,6 +361,16 @@ class TrainingCurve(Shown):
         It is the loss of the mean network plus the decayed variance of the initial outputs: ``(|D
         y|^2 + outputs tr(D NNGP D)) / 2`` with ``D = (I - eta Theta)^t``. The given ``initial`` is
         ignored.
+
+        Parameters
+        ----------
+        t
+            Training times >= 0, a number or an array.
+
+        Returns
+        -------
+        float | Array
+
         """
         squares = self._decay(self._times(t)) ** 2
         power = np.sum((self.vectors.T @ self.y) ** 2, axis=1) + self.y.shape[1] * np.diagonal(
@@ -294,7 +381,17 @@ class TrainingCurve(Shown):
     def variance_test(self, t: Any) -> Array:
         """Return the variance of f_t at the test inputs over initialisations.
 
-        T's axes, (m,) [Lee et al. 2019].
+        Its shape is that of t, then (m,) [Lee et al. 2019].
+
+        Parameters
+        ----------
+        t
+            Training times >= 0, a number or an array.
+
+        Returns
+        -------
+        Array
+
         """
         prior, when = self._known_prior(), self._times(t)
         if prior.X_test is None:
@@ -319,6 +416,18 @@ class TrainingCurve(Shown):
         """Return the loss at the test inputs averaged over initialisations.
 
         It is the loss of the mean network plus the variance of f_t.
+
+        Parameters
+        ----------
+        t
+            Training times >= 0, a number or an array.
+        y_test
+            The targets at the test inputs.
+
+        Returns
+        -------
+        float | Array
+
         """
         truth = self._test_targets(y_test)
         moved = self._rotated_cross @ (
@@ -387,7 +496,21 @@ class TrainingCurve(Shown):
     ) -> Axes:
         """Draw the loss over t, and the test loss if ``y_test`` is given.
 
-        See :func:`kcalc.plotting.kernels.losses`.
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        label
+            The label in the legend; None uses the name.
+        y_test
+            The targets at the test inputs, to draw the test loss.
+        **line
+            Further options of the line, passed to matplotlib.
+
+        Returns
+        -------
+        Axes
+
         """
         times = self.plotted_times()
         curves = {text(label, "label", empty=True): self.loss(times)} | (
@@ -423,7 +546,14 @@ class TrainingCurve(Shown):
         return () if self.prior is None else tuple(getattr(self.prior.kernel, "assumptions", ()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the spectrum and the bound on the learning rate, as plain data."""
+        """Return the spectrum and the bound on the learning rate, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         own = {
             "points": len(self.y),
             "learning_rate": self.learning_rate,

@@ -30,8 +30,17 @@ BYTES = 1 << 30
 class MatrixRecord:
     """The origin of a kernel matrix.
 
-    kernel: its ``repr``; shape: of the matrix; method: how entries were computed, with the error
-    bound if they come from a table; seconds: how long it took.
+    Attributes
+    ----------
+    kernel
+        The ``repr`` of the kernel.
+    shape
+        The shape of the matrix.
+    method
+        How entries were computed, with the error bound if they come from a table.
+    seconds
+        The duration.
+
     """
 
     kernel: str
@@ -45,11 +54,26 @@ def kept_kernel(kernel: Any, keep: int = BYTES, **options: Any) -> KeptKernel:
 
     It replaces ``kernel`` in :func:`kernel_regression`, :func:`gaussian_process` and
     :func:`training_curve`, any number of times, and computes the matrix of each pair of data sets
-    once. ``kernel``: ``kc.ntk(net)`` or its ``.nngp``. ``keep``: the number of bytes for cached
-    matrices (1 GiB); the oldest are dropped first. ``options``: those of ``kernel.matrix``, such as
-    ``progress`` or ``memory``.
+    once.
 
-    Returns: a :class:`KeptKernel`. Raises: KcalcError for an object without a method ``matrix``.
+    Parameters
+    ----------
+    kernel
+        ``kc.ntk(net)`` or its ``.nngp``.
+    keep
+        The number of bytes for cached matrices (1 GiB); the oldest are dropped first.
+    **options
+        Those of ``kernel.matrix``, such as ``progress`` or ``memory``.
+
+    Returns
+    -------
+    KeptKernel
+
+    Raises
+    ------
+    KcalcError
+        For an object without a method ``matrix``.
+
     """
     if not hasattr(kernel, "matrix"):
         raise KcalcError(f"expected kc.ntk(net) or kc.ntk(net).nngp, got {type(kernel).__name__}")
@@ -62,7 +86,11 @@ def kept_kernel(kernel: Any, keep: int = BYTES, **options: Any) -> KeptKernel:
 class KeptKernel:
     """A kernel that caches its matrices; see :func:`kept_kernel`.
 
-    ``records``: the origin of every computed matrix, the first one first.
+    Attributes
+    ----------
+    records
+        The origin of every computed matrix, the first one first.
+
     """
 
     kernel: Any
@@ -76,7 +104,20 @@ class KeptKernel:
     @overload
     def matrix(self, X: ArrayLike, Y: Any = None) -> np.ndarray: ...
     def matrix(self, X: Any, Y: Any = None) -> JaxArray | np.ndarray:
-        """Return K(X, Y), (n, m), with Y = None meaning X; cached ones are read-only."""
+        """Return K(X, Y), (n, m), with Y = None meaning X; cached ones are read-only.
+
+        Parameters
+        ----------
+        X
+            The rows of data, (n, features).
+        Y
+            The second set of inputs, (m, features); None means ``X``.
+
+        Returns
+        -------
+        JaxArray | np.ndarray
+
+        """
         if is_jax(X) or is_jax(Y):
             return self.kernel.matrix(X, Y, **self.options)
         key = _digest(X, "X"), "" if Y is None or Y is X else _digest(Y, "Y")

@@ -41,14 +41,31 @@ class NetworkKernel(Kernel):
     It works in GPR and GPC, as ``SVC(kernel=...)``, in sums and products, pipelines and grid
     searches (``kernel__sigma_w``).
 
-    ``network``: a :class:`kcalc.Network` with one input and one output. ``kind``: "ntk" or "nngp".
-    ``sigma_w``, ``sigma_b``: numbers for every Affine layer; None keeps the network's. Numbers are
-    hyperparameters: their logarithms are ``theta``, with the given bounds ("fixed" keeps one
-    constant). sigma_b = 0 has no logarithm and stays 0. ``parameterization``, ``features``: as for
-    :func:`kcalc.ntk`. ``q``: None, or the q value assumed for all rows.
-
     Kernel values are those of ``kc.ntk(network).matrix``. Gradients in theta are central
-    differences of fourth order, to about 1e-9.
+    differences of fourth order, to about 1e-9. ``theta`` contains the logarithms of the numbers
+    ``sigma_w`` and ``sigma_b``. sigma_b = 0 has no logarithm and stays 0.
+
+    Attributes
+    ----------
+    network
+        A :class:`kcalc.Network` with one input and one output.
+    kind
+        "ntk" or "nngp".
+    sigma_w
+        A number for every Affine layer; None keeps the network's.
+    sigma_b
+        A number for every Affine layer; None keeps the network's.
+    sigma_w_bounds
+        The bounds in a search; "fixed" keeps ``sigma_w`` constant.
+    sigma_b_bounds
+        The bounds in a search; "fixed" keeps ``sigma_b`` constant.
+    parameterization
+        As for :func:`kcalc.ntk`.
+    features
+        As for :func:`kcalc.ntk`.
+    q
+        The q value assumed for all rows, or None.
+
     """
 
     def __init__(
@@ -110,7 +127,18 @@ class NetworkKernel(Kernel):
 
     @without_option()
     def diag(self, X: Any) -> Array:
-        """Return K(x, x) of every row, (n,)."""
+        """Return K(x, x) of every row, (n,).
+
+        Parameters
+        ----------
+        X
+            The rows of data, (n, features).
+
+        Returns
+        -------
+        Array
+
+        """
         function, rows = self._function(), np.asarray(X, dtype=float)
         return np.asarray(
             diagonal(function, rows)
@@ -119,7 +147,13 @@ class NetworkKernel(Kernel):
         )
 
     def is_stationary(self) -> bool:
-        """Return False: the kernel depends on more than x - y."""
+        """Return False: the kernel depends on more than x - y.
+
+        Returns
+        -------
+        bool
+
+        """
         return False
 
     @without_option()

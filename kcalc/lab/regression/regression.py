@@ -27,15 +27,30 @@ def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> Kernel
     """Return kernel (ridge) regression: ``f(x) = K(x, X) (K(X, X) + ridge I)^-1 y``.
 
     With the NTK and ``ridge=0`` it is the limit of gradient descent on the square loss, averaged
-    over initialisations, for an infinitely wide network. ``kernel``: ``kc.ntk(net)``, its
-    ``.nngp``, or any function of (X, Y) that returns a matrix; ``X`` (n, features); ``y`` (n,) or
-    (n, outputs), such as one column of 1 and -1 per class. ``ridge``: the number added to the
-    diagonal of K(X, X), >= 0. ``fit.with_ridge`` tries another one with the same matrix;
-    :func:`kcalc.kept_kernel` caches matrices for other uses.
+    over initialisations, for an infinitely wide network.
 
-    Returns: a :class:`KernelRegression`. Raises: KcalcError for data that do not fit, nan, or a
-    matrix that is not positive definite, with its smallest eigenvalue; only ``ridge`` is ever added
-    to the diagonal.
+    Parameters
+    ----------
+    kernel
+        ``kc.ntk(net)``, its ``.nngp``, or any function of (X, Y) that returns a matrix.
+    X
+        (n, features).
+    y
+        (n,) or (n, outputs), such as one column of 1 and -1 per class.
+    ridge
+        The number added to the diagonal of K(X, X), >= 0. ``fit.with_ridge`` tries another one with
+        the same matrix; :func:`kcalc.kept_kernel` caches matrices for other uses.
+
+    Returns
+    -------
+    KernelRegression
+
+    Raises
+    ------
+    KcalcError
+        For data that do not fit, nan, or a matrix that is not positive definite, with its smallest
+        eigenvalue; only ``ridge`` is ever added to the diagonal.
+
     """
     return KernelRegression(kernel, X, y, ridge)
 
@@ -47,7 +62,22 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
 
     Arguments as for :func:`kernel_regression`. With ``kc.ntk(net).nngp`` it is Bayesian inference
     in an infinitely wide network.
-    Returns: a :class:`GaussianProcess`.
+
+    Parameters
+    ----------
+    kernel
+        A kernel, such as ``kc.ntk(net).nngp``.
+    X
+        The rows of data, (n, features).
+    y
+        The targets, (n,) or (n, outputs).
+    noise
+        The variance of the noise of the targets.
+
+    Returns
+    -------
+    GaussianProcess
+
     """
     return GaussianProcess(kernel, X, y, noise)
 
@@ -76,7 +106,21 @@ class KernelRegression(Shown):
     def with_ridge(self, ridge: float) -> Self:
         """Return the fit with another ridge (noise), factorising the same kernel matrix.
 
-        Returns: a new object. Raises: as :func:`kernel_regression`.
+        Parameters
+        ----------
+        ridge
+            The number added to the diagonal, >= 0.
+
+        Returns
+        -------
+        Self
+            A new object.
+
+        Raises
+        ------
+        KcalcError
+            As :func:`kernel_regression` does.
+
         """
         other = copy(self)
         other.__dict__.pop("spectrum", None)
@@ -110,11 +154,33 @@ class KernelRegression(Shown):
         return spectra.spectrum(np.asarray(self.matrix))
 
     def predict(self, X: Any) -> Array:
-        """Return f at the rows of X: (m,) or (m, outputs)."""
+        """Return f at the rows of X: (m,) or (m, outputs).
+
+        Parameters
+        ----------
+        X
+            The rows of data, (n, features).
+
+        Returns
+        -------
+        Array
+
+        """
         return self.predict_from(gram(self.kernel, inputs(X), self.X))
 
     def predict_from(self, cross: Any) -> Array:
-        """Return f for a precomputed kernel matrix K(x, X), (m, n)."""
+        """Return f for a precomputed kernel matrix K(x, X), (m, n).
+
+        Parameters
+        ----------
+        cross
+            The kernel between the new and the training inputs, (m, n).
+
+        Returns
+        -------
+        Array
+
+        """
         algebra = self._algebra
         with algebra.scope():
             return self._shaped(self._cross(cross) @ self._weights)
@@ -123,6 +189,11 @@ class KernelRegression(Shown):
         """Return leave-one-out predictions at the training points.
 
         ``y_i - w_i / (K + ridge I)^-1_ii``, without refitting.
+
+        Returns
+        -------
+        Array
+
         """
         algebra = self._algebra
         with algebra.scope():
@@ -149,7 +220,14 @@ class KernelRegression(Shown):
         return tuple(getattr(self.kernel, "assumptions", ()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return kernel, data sizes and coefficients of the fit, as plain data."""
+        """Return kernel, data sizes and coefficients of the fit, as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         kernel = {
             "kernel": repr(self.kernel),
             "points": len(self.X),
@@ -192,6 +270,16 @@ class GaussianProcess(KernelRegression):
         """Return the posterior mean and variance of f at the rows of X.
 
         The mean is that of ``predict``; the variance (m,) is the same for every output.
+
+        Parameters
+        ----------
+        X
+            The rows of data, (n, features).
+
+        Returns
+        -------
+        tuple[Array, Array]
+
         """
         given = inputs(X)
         cross, own = gram(self.kernel, given, self.X), diagonal(self.kernel, given)
@@ -206,6 +294,16 @@ class GaussianProcess(KernelRegression):
         """Return the posterior mean of f at the rows of X and its covariance (m, m).
 
         ``K(x, x') - K(x, X) (K + noise I)^-1 K(X, x')``.
+
+        Parameters
+        ----------
+        X
+            The rows of data, (n, features).
+
+        Returns
+        -------
+        tuple[Array, Array]
+
         """
         given = inputs(X)
         cross, own = gram(self.kernel, given, self.X), gram(self.kernel, given)
@@ -228,6 +326,20 @@ class GaussianProcess(KernelRegression):
         """Draw ``count`` functions from the posterior, at the rows of X.
 
         (count, m) or (count, m, outputs), NumPy.
+
+        Parameters
+        ----------
+        X
+            The rows of data, (n, features).
+        count
+            The number of samples.
+        seed
+            The seed of the random numbers.
+
+        Returns
+        -------
+        np.ndarray
+
         """
         count, seed = (
             whole(count, "count, the number of functions to draw,", 1),

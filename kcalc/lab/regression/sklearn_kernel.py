@@ -29,13 +29,36 @@ def sklearn_kernel(
     It works in ``GaussianProcessRegressor(kernel=...)``, ``SVC(kernel=...)``, and in sums and
     products with scikit-learn's kernels.
 
-    kind: "ntk" or "nngp". sigma_w, sigma_b: values for all Affine layers, hyperparameters that GPR
-    and GPC optimise; None keeps the network's. Bounds: for the optimiser, or "fixed".
-    parameterization, features: as for :func:`kcalc.ntk`. q: None, or the q value assumed for all
-    rows. See :class:`kcalc.lab.regression.network_kernel.NetworkKernel`. For
-    ``kernel="precomputed"`` use ``kc.ntk(net).matrix(X, Y)``.
+    See :class:`kcalc.lab.regression.network_kernel.NetworkKernel`. For ``kernel="precomputed"`` use
+    ``kc.ntk(net).matrix(X, Y)``.
 
-    Raises: KcalcError if scikit-learn is not installed.
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    kind
+        "ntk" or "nngp".
+    sigma_w, sigma_b
+        Values for all Affine layers, hyperparameters that GPR and GPC optimise. None keeps the
+        network's.
+    sigma_w_bounds
+        The bounds of ``sigma_w`` in a search, or "fixed".
+    sigma_b_bounds
+        The bounds of ``sigma_b`` in a search, or "fixed".
+    parameterization, features
+        As for :func:`kcalc.ntk`.
+    q
+        The q value assumed for all rows, or None.
+
+    Returns
+    -------
+    NetworkKernel
+
+    Raises
+    ------
+    KcalcError
+        If scikit-learn is not installed.
+
     """
     imported("sklearn.gaussian_process")
     from .network_kernel import NetworkKernel

@@ -83,22 +83,46 @@ def report(
     It shows a drawing, maps with sliders, slopes, the tangent kernel, shaping, constants and
     assumptions.
 
-    ``net_or_model``: a network, a :class:`kcalc.Shaping` (its original network is "before" and its
-    own constants are "after", unless a method, targets or an activation are given), or a model that
-    :func:`kcalc.read` takes, with its ``example_inputs``: one array or shape, a list of them,
-    or a dictionary by argument name.
-    ``path``: where the page is written (whole or not at all; None: nowhere). ``activation``: that
-    of every nonlinear layer, None: each layer's own. ``method``: the shaping method of the page, by
-    default "edge" for transformers, "tat" for ReLUs and "dks" for all else; ``targets`` are that
-    method's (``zeta=1.5``, ``eta=.9``). ``tokens``, ``token_cosine``: the tokens of an input, as in
-    :func:`kcalc.node_values`, for networks with attention; by default 128 tokens, or as many as the
-    network has positions. For networks with TokenMix ``tokens`` is the target of the shaping
-    method. ``name``, ``title``: the page's headline and the line below it. ``command``: how to make
-    the page again, for its last lines.
-
     The page needs no network access. Results that cannot be computed are listed on the page, with
-    the reason. Returns: a :class:`NetworkReport`. Raises: KcalcError for anything but a network or
-    a model, for unknown activations, methods and targets, and for a file that cannot be written.
+    the reason.
+
+    Parameters
+    ----------
+    net_or_model
+        A network, a :class:`kcalc.Shaping` (its original network is "before" and its own constants
+        are "after", unless a method, targets or an activation are given), or a model that
+        :func:`kcalc.read` takes, with its ``example_inputs``: one array or shape, a list of them,
+        or a dictionary by argument name.
+    path
+        The path of the page, written whole or not at all. None writes no file.
+    example_inputs
+        Inputs of a model that :func:`kcalc.read` takes.
+    activation
+        The activation of every nonlinear layer; None keeps each layer's own.
+    method
+        The shaping method of the page, by default "edge" for transformers, "tat" for ReLUs and
+        "dks" for all else.
+    name, title
+        The page's headline and the line below it.
+    command
+        The command that makes the page again, for its last lines.
+    tokens, token_cosine
+        The tokens of an input, as in :func:`kcalc.node_values`, for networks with attention; by
+        default 128 tokens, or as many as the network has positions. For networks with TokenMix
+        ``tokens`` is the target of the shaping method.
+    **targets
+        Targets of the method, such as ``zeta=1.5`` or ``eta=.9``.
+
+    Returns
+    -------
+    NetworkReport
+
+    Raises
+    ------
+    KcalcError
+        For anything but a network or a model, for unknown activations, methods and targets, and for
+        a file that cannot be written.
+
     """
     from ... import interchange
     from ...shaping import Shaping

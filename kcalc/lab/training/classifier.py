@@ -26,6 +26,19 @@ def classifier(
     preceding layers (unless the network ends in one) and after pooling over all locations, if there
     are any.
 
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`.
+    classes
+        The number of outputs.
+    image_shape
+        (height, width) of the images.
+
+    Returns
+    -------
+    Network
+
     Raises
     ------
     KcalcError

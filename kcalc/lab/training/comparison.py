@@ -47,6 +47,10 @@ def compare(
     report
         A function that receives a line of text per run.
 
+    Returns
+    -------
+    Comparison
+
     Raises
     ------
     KcalcError

@@ -22,11 +22,27 @@ RAREST = 174  # images of the least frequent digit
 class Split:
     """Labelled inputs, divided into training and test examples.
 
-    ``x`` (examples, ..., channels) are the inputs, ``y`` the labels. Row numbers say which of them
-    are for training and which for testing.
+    Attributes
+    ----------
+    name
+        The name of the data.
+    x
+        The inputs, (examples, ..., channels).
+    y
+        The labels, integers from 0.
+    train
+        The rows of the training examples.
+    test
+        The rows of the test examples.
+    classes
+        The number of classes.
 
-    Raises: KcalcError for inputs that are not finite, labels other than class numbers, and rows
-    that do not exist, are repeated, or are in both parts.
+    Raises
+    ------
+    KcalcError
+        For inputs that are not finite, labels other than class numbers, and rows that do not exist,
+        are repeated, or are in both parts.
+
     """
 
     name: str
@@ -125,10 +141,26 @@ def _check_rows(what: str, rows: Array, examples: int) -> None:
 def digits(fold: int = 0, folds: int = 5, seed: int = 0, images: bool = False) -> Split:
     """Load the 1797 handwritten digits of scikit-learn, 8 x 8.
 
-    The ``fold``-th of ``folds`` parts is for testing; ``seed`` shuffles the parts, each of which
-    has all classes in equal proportions. Every pixel is centred by its mean over the training
-    examples, then follows per-location normalisation (:func:`kcalc.normalise_locations`). An
-    example is a vector, or an array (8, 8, channels) with ``images=True``.
+    The ``fold``-th of ``folds`` parts is for testing; each part has all classes in equal
+    proportions. The mean of every pixel over the training examples is subtracted. Then follows
+    per-location normalisation (:func:`kcalc.normalise_locations`). An example is a vector, or an
+    array (8, 8, channels) with ``images=True``.
+
+    Parameters
+    ----------
+    fold
+        The number of the test part, from 0.
+    folds
+        The number of parts.
+    seed
+        The seed that shuffles the parts.
+    images
+        Whether examples are images instead of vectors.
+
+    Returns
+    -------
+    Split
+
     """
     folds = whole(folds, "the number of folds", 2, RAREST)
     fold = whole(fold, "the fold", 0, folds - 1)

@@ -126,6 +126,10 @@ def fit(model: Model, split: Split, settings: Settings | None = None, params: An
     params
         Initial parameters, by default ``model.init(settings.seed)``.
 
+    Returns
+    -------
+    Run
+
     Raises
     ------
     KcalcError
@@ -140,7 +144,21 @@ def fit(model: Model, split: Split, settings: Settings | None = None, params: An
 def evaluate(model: Model, params: Any, split: Split, state: Any = None) -> tuple[float, float]:
     """Return (mean cross-entropy, fraction of correct answers) of a model on the test examples.
 
-    ``state``: the statistics of BatchNorm layers, ``run.state`` of their training.
+    Parameters
+    ----------
+    model
+        A :class:`kcalc.Model`, as :func:`kcalc.to_jax` returns it.
+    params
+        The parameters of the model, as ``model.init`` returns them.
+    split
+        The labelled data, of which the test examples are used.
+    state
+        The statistics of BatchNorm layers, ``run.state`` after training.
+
+    Returns
+    -------
+    tuple[float, float]
+
     """
     steps, split = Steps(check_model(model), Settings()), check_split(split)
     with model.precision():

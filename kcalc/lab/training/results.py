@@ -26,7 +26,26 @@ if TYPE_CHECKING:
 class Result:
     """The identity of a run, and its accuracies at each evaluation step.
 
-    ``curve``: ((step, training batches, test examples), ...), the fractions correct.
+    Attributes
+    ----------
+    label
+        The label of the network.
+    learning_rate
+        The learning rate.
+    seed
+        The seed.
+    split
+        The name of the data.
+    curve
+        ((step, accuracy on training batches, accuracy on test examples), ...), the fractions
+        correct.
+    accuracy
+        The final test accuracy.
+    seconds
+        The training time.
+    diverged
+        The step at which the run diverged, or None.
+
     """
 
     label: str
@@ -42,6 +61,16 @@ class Result:
         """Return the first evaluation step with at least this test accuracy.
 
         Test accuracy is the fraction of correct answers on the test examples.
+
+        Parameters
+        ----------
+        share
+            The fraction of correct answers to reach.
+
+        Returns
+        -------
+        int | None
+
         """
         return next((step for step, _, test in self.curve if test >= share), None)
 
@@ -67,7 +96,18 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Shown):
-    """All runs of a comparison; ``str`` is the table."""
+    """All runs of a comparison; ``str`` is the table.
+
+    Attributes
+    ----------
+    title
+        The title of the table.
+    results
+        The runs.
+    goal
+        The test accuracy of the column of steps, or None.
+
+    """
 
     title: str
     results: tuple[Result, ...]
@@ -79,7 +119,20 @@ class Comparison(Shown):
         return tuple(dict.fromkeys(result.label for result in self.results))
 
     def of(self, label: str, learning_rate: float | None = None) -> tuple[Result, ...]:
-        """Return the runs of a configuration, at one learning rate or all."""
+        """Return the runs of a configuration, at one learning rate or all.
+
+        Parameters
+        ----------
+        label
+            The label of a configuration.
+        learning_rate
+            The learning rate; None means all.
+
+        Returns
+        -------
+        tuple[Result, ...]
+
+        """
         choice(label, "configuration", self.labels)
         rate = None if learning_rate is None else one_number(learning_rate, "learning_rate")
         return tuple(
@@ -90,6 +143,16 @@ class Comparison(Shown):
         """Return {learning rate: final mean test accuracy} of a configuration.
 
         Runs that diverged count as 0.
+
+        Parameters
+        ----------
+        label
+            The label of a configuration.
+
+        Returns
+        -------
+        dict[float, float]
+
         """
         tried = sorted({result.learning_rate for result in self.of(label)})
         return {
@@ -98,7 +161,18 @@ class Comparison(Shown):
         }
 
     def best_rate(self, label: str) -> float:
-        """Return the learning rate with the best mean test accuracy, the smallest if tied."""
+        """Return the learning rate with the best mean test accuracy, the smallest if tied.
+
+        Parameters
+        ----------
+        label
+            The label of a configuration.
+
+        Returns
+        -------
+        float
+
+        """
         rates = self.rates(label)
         return max(rates, key=lambda rate: (rates[rate], -rate))
 
@@ -106,6 +180,16 @@ class Comparison(Shown):
         """Return the mean test accuracy by step at the best learning rate.
 
         The steps are the evaluation steps common to all runs at this learning rate.
+
+        Parameters
+        ----------
+        label
+            The label of a configuration.
+
+        Returns
+        -------
+        list[tuple[int, float]]
+
         """
         runs = [
             {step: test for step, _, test in result.curve}
@@ -167,7 +251,15 @@ class Comparison(Shown):
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot mean test accuracy against steps, every configuration at its best learning rate.
 
-        Returns the Axes.
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
         """
         return DRAWINGS["Comparison"](
             {f"{label} ({self.best_rate(label):g})": self.curve(label) for label in self.labels},
@@ -176,7 +268,14 @@ class Comparison(Shown):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain data, with a versioned schema."""
+        """Return everything as plain data, with a versioned schema.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "schema": "kcalc.comparison/1",
             "title": self.title,
@@ -187,14 +286,29 @@ class Comparison(Shown):
     def save_table(self, path: str | os.PathLike[str]) -> None:
         """Write the rows as ``.csv``.
 
-        Raises: KcalcError for another suffix, and if the file cannot be written.
+        Parameters
+        ----------
+        path
+            The path of the file.
+
+        Raises
+        ------
+        KcalcError
+            For another suffix, and if the file cannot be written.
+
         """
         if file_path(path).suffix.lower() != ".csv":
             raise KcalcError(f"a table is written as .csv, not {path}")
         write_whole(path, self.csv())
 
     def csv(self) -> str:
-        """Return the rows as text of a ``.csv`` file."""
+        """Return the rows as text of a ``.csv`` file.
+
+        Returns
+        -------
+        str
+
+        """
         stream = io.StringIO()
         out = csv.DictWriter(stream, [item.name for item in fields(Row)], lineterminator="\n")
         out.writeheader()

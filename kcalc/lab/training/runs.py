@@ -34,11 +34,21 @@ class Record:
 class Run(Shown):
     """The result of training.
 
-    It contains a record per evaluation step, the parameters, BatchNorm's statistics, and the
-    training time in seconds.
+    Attributes
+    ----------
+    settings
+        The settings.
+    history
+        A record per evaluation step.
+    params
+        The parameters after training; if the run diverged, those of the last good evaluation step.
+    state
+        BatchNorm's statistics.
+    seconds
+        The training time.
+    diverged
+        The step at which the loss became infinite or nan, or None.
 
-    ``diverged`` is the step at which the loss became infinite or nan, or None. The parameters are
-    then those of the last good evaluation step.
     """
 
     settings: Settings
@@ -62,12 +72,33 @@ class Run(Shown):
         """Return the first evaluation step with a test accuracy of at least ``share``, or None.
 
         Test accuracy is the fraction of correct answers on the test examples.
+
+        Parameters
+        ----------
+        share
+            The fraction of correct answers to reach.
+
+        Returns
+        -------
+        int | None
+
         """
         least = one_number(share, "share")
         return next((record.step for record in self.history if record.test_accuracy >= least), None)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot accuracies against steps; returns the Axes."""
+        """Plot accuracies against steps.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+
+        Returns
+        -------
+        Axes
+
+        """
         lines = {
             "training batches": [(r.step, r.train_accuracy) for r in self.history],
             "test examples": [(r.step, r.test_accuracy) for r in self.history],
@@ -78,6 +109,12 @@ class Run(Shown):
         """Return the run as plain data, without the parameters.
 
         The data are settings, history, seconds and the step at which the run diverged.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
         """
         return {
             "settings": self.settings.to_dict(),

@@ -21,10 +21,31 @@ SCHEDULES = ("constant", "cosine", "linear")
 class Settings:
     """How a network is trained.
 
-    It takes ``steps`` steps with ``batch_size`` examples and ``optimizer``. The learning rate rises
-    linearly from 0 over the first ``warmup`` steps. Then it stays ("constant") or falls to 0 at the
-    end along half a cosine ("cosine") or a line ("linear"). ``seed`` determines the initial weights
-    and the order of the examples. Every ``evaluate_every`` steps the test examples are evaluated.
+    Attributes
+    ----------
+    optimizer
+        The name of the optimiser.
+    learning_rate
+        The learning rate after the warmup.
+    steps
+        The number of steps.
+    batch_size
+        The number of examples per step.
+    schedule
+        "constant"; "cosine" or "linear", which fall to 0 at the end along half a cosine or a line.
+    warmup
+        The number of first steps over which the learning rate rises linearly from 0.
+    label_smoothing
+        The share of the label that is spread over all classes.
+    momentum
+        The momentum of SGD.
+    weight_decay
+        The weight decay.
+    seed
+        The seed of the initial weights and of the order of the examples.
+    evaluate_every
+        The number of steps between two evaluations on the test examples.
+
     """
 
     optimizer: str = "adam"
@@ -76,7 +97,14 @@ class Settings:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as plain data."""
+        """Return the settings as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return asdict(self)
 
 

@@ -38,13 +38,38 @@ def gated_mlp(
     It consists of an Affine, ``blocks`` residual blocks ``W (phi(U h) * V h)`` with h the
     normalised input, and a readout Affine.
 
-    ``norm``: None, "rms" or "layer", applied before every branch and before the readout.
-    ``shortcut_weight``: the amplitude of the identity in normalised sums; None gives plain sums. A
-    gate adds the slopes of its factors, so with B blocks the slope at c = 1 is ``(1 + (1 - w^2)
-    psi)^B`` with psi = C'(1) of the activation: ``shortcut_weight = sqrt(B/(B + 1))`` keeps that
-    below e^psi. ``hidden`` is the width inside a branch, by default ``features``. Returns: a
-    Network. Raises: KcalcError for an unknown norm, or if ``blocks`` is not a positive integer.
+    A gate adds the slopes of its factors. With B blocks the slope at c = 1 is therefore ``(1 + (1 -
+    w^2) psi)^B`` with psi = C'(1) of the activation; ``shortcut_weight = sqrt(B/(B + 1))`` keeps it
+    below e^psi.
+
+    Parameters
+    ----------
+    blocks
+        The number of blocks, >= 1.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    shortcut_weight
+        The amplitude of the identity in normalised sums; None gives plain sums.
+    norm
+        None, "rms" or "layer", applied before every branch and before the readout.
+    features
+        The width of layers that do not specify one, or {node: width}.
+    hidden
+        The width inside a branch, by default ``features``.
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    KcalcError
+        For an unknown norm, or if ``blocks`` is not a positive integer.
+
+    References
+    ----------
     [Shazeer 2020, "GLU variants"]
+
     """
     branch = chain(
         *_norm(norm), _gate(activation, features if hidden is None else hidden), L.Affine(features)
@@ -80,10 +105,45 @@ def convnext(
     A branch is a depthwise ``kernel x kernel`` convolution, LayerNorm, an Affine to ``expansion *
     features`` channels, the activation, and an Affine back. A depthwise convolution reads one
     channel, so its output is not Gaussian; the LayerNorm and dense Affine after it restore a
-    Gaussian feature map. ``shortcut_weight`` is as in :func:`gated_mlp` (None: plain sums).
+    Gaussian feature map.
+
     LayerScale is omitted. A patch of even size has no centre tap, so Delta initialisation does not
-    apply to it; use ``kc.to_jax(net, weights={"affine_1": "gaussian"})``. Returns: a Network.
-    Raises: KcalcError unless all sizes are integers >= 1. [Liu et al. 2022, sec. 3.3 (isotropic)]
+    apply to it; use ``kc.to_jax(net, weights={"affine_1": "gaussian"})``.
+
+    Parameters
+    ----------
+    blocks
+        The number of blocks, >= 1.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    shortcut_weight
+        As in :func:`gated_mlp`; None gives plain sums.
+    features
+        The number of channels of the stream.
+    kernel
+        The side of the depthwise kernel.
+    expansion
+        The factor of the channels inside a branch.
+    classes
+        The number of outputs.
+    image_shape
+        (height, width) of the images.
+    patch
+        The side of a patch, in pixels.
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    KcalcError
+        Unless all sizes are integers >= 1.
+
+    References
+    ----------
+    [Liu et al. 2022, sec. 3.3 (isotropic)]
+
     """
     features, expansion = whole(features, "features", 1), whole(expansion, "expansion", 1)
     branch = chain(
@@ -122,12 +182,42 @@ def transformer(
     Layers: an Affine (embedding), ``blocks`` blocks, a readout Affine.
 
     A block consists of attention (Affine for values, TokenMix, Affine for the output) and an MLP
-    (Affine, activation, Affine; with ``gated``, that of :func:`gated_mlp`). Each follows a ``norm``
-    and has a shortcut of amplitude ``shortcut_weight``: 0 means no shortcut (skipless), None a
-    plain sum. ``mixing``: a matrix (T, T), or one per block, for example from
-    :mod:`kcalc.network.token_mixing`. Attention with zero query weights and one head is such a
-    matrix, the same for all inputs. Returns: a Network. Raises: KcalcError unless ``mixing`` is one
-    matrix or ``blocks`` matrices. [He et al. 2023, "Deep Transformers without Shortcuts"]
+    (Affine, activation, Affine; with ``gated``, that of :func:`gated_mlp`). Each reads a ``norm``
+    and has a shortcut of amplitude ``shortcut_weight``.
+
+    Parameters
+    ----------
+    blocks
+        The number of blocks, >= 1.
+    mixing
+        A matrix (T, T), or one per block, for example from :mod:`kcalc.network.token_mixing`.
+        Attention with zero query weights and one head is such a matrix, the same for all inputs.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    gated
+        Whether the MLP is gated.
+    shortcut_weight
+        The amplitude of the shortcut; 0 removes it, None gives a plain sum.
+    norm
+        None, "rms" or "layer".
+    features
+        The width of layers that do not specify one, or {node: width}.
+    hidden
+        The width inside a branch.
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    KcalcError
+        Unless ``mixing`` is one matrix or ``blocks`` matrices.
+
+    References
+    ----------
+    [He et al. 2023, "Deep Transformers without Shortcuts"]
+
     """
     inside = features if hidden is None else hidden
     inner: tuple[Piece, ...] = (

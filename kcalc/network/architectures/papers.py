@@ -45,6 +45,26 @@ def vanilla(
     """``depth`` combined layers (Affine, then activation), then a readout Affine if ``readout``.
 
     All Affine layers, including the readout, have Var W = sigma_w^2 / fan_in and Var b = sigma_b^2.
+
+    Parameters
+    ----------
+    depth
+        The number of combined layers.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    features
+        The width of layers that do not specify one, or {node: width}.
+    sigma_w
+        The root of fan-in times the variance of weights, > 0.
+    readout
+        Whether an Affine layer ends the network.
+    sigma_b
+        The standard deviation of biases, >= 0.
+
+    Returns
+    -------
+    Network
+
     """
     if getattr(depth, "free_symbols", None):
         raise KcalcError(
@@ -71,8 +91,33 @@ def rescaled_resnet(
 ) -> Network:
     """An Affine, then ``blocks`` residual blocks with identity shortcuts and normalised sums.
 
-    A branch is ``branch_depth`` times (activation, Affine). ``shortcut_weight`` is TAT's ``w``.
+    A branch is ``branch_depth`` times (activation, Affine).
+
+    Parameters
+    ----------
+    blocks
+        The number of blocks, >= 1.
+    branch_depth
+        The number of (activation, Affine) pairs in a branch.
+    shortcut_weight
+        The amplitude of the shortcut, ``w`` in TAT.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    features
+        The width of layers that do not specify one, or {node: width}.
+    sigma_w
+        The root of fan-in times the variance of weights, > 0.
+    sigma_b
+        The standard deviation of biases, >= 0.
+
+    Returns
+    -------
+    Network
+
+    References
+    ----------
     [TAT App. B.5]
+
     """
     affine = L.Affine(features, sigma_w=sigma_w, sigma_b=sigma_b)
     layer = chain(L.Nonlinear(activation), affine)
@@ -93,11 +138,35 @@ def resnet_v2(
     classes: int = 1000,
     image_shape: tuple[int, int] | None = (224, 224),
 ) -> Network:
-    """The BatchNorm-free ResNet-V2 with bottleneck branches, depth 50, 101 or 152 [DKS sec. 23].
+    """The BatchNorm-free ResNet-V2 with bottleneck branches, depth 50, 101 or 152.
 
     It has ``depth - 1`` nonlinear layers, not counting the one on each of the four transition
     shortcuts. Sums are ``shortcut_weight * shortcut + residual_weight * branch`` with squares
-    summing to one (give either weight). ``shortcut_weight=0`` gives the skip-free network.
+    summing to one (give either weight).
+
+    Parameters
+    ----------
+    depth
+        50, 101 or 152.
+    shortcut_weight
+        The amplitude of the shortcut; 0 gives the skip-free network.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    residual_weight
+        The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
+    classes
+        The number of outputs.
+    image_shape
+        (height, width) of the images.
+
+    Returns
+    -------
+    Network
+
+    References
+    ----------
+    [DKS sec. 23]
+
     """
     weights = _weights(shortcut_weight, residual_weight)
     stages: list[Piece] = []
@@ -151,12 +220,36 @@ def wide_resnet(
     classes: int = 10,
     image_shape: tuple[int, int] | None = (32, 32),
 ) -> Network:
-    """The BatchNorm-free Wide-ResNet for small images [DKS sec. 23.6].
-
-    ``depth``: a number such that ``depth - 4`` is divisible by 6.
+    """The BatchNorm-free Wide-ResNet for small images.
 
     It has ``depth - 3`` nonlinear layers, not counting the one on each of the three transition
     shortcuts, in ``(depth - 4) / 2`` blocks of two. The weights are as in :func:`resnet_v2`.
+
+    Parameters
+    ----------
+    depth
+        An integer such that ``depth - 4`` is divisible by 6.
+    shortcut_weight
+        The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    residual_weight
+        The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
+    width
+        The factor of the numbers of channels.
+    classes
+        The number of outputs.
+    image_shape
+        (height, width) of the images.
+
+    Returns
+    -------
+    Network
+
+    References
+    ----------
+    [DKS sec. 23.6]
+
     """
     if _depth(depth, 10) % 6 != 4:
         near = max(10, depth - (depth - 4) % 6)
@@ -202,12 +295,32 @@ def layernorm_resnet(
     classes: int = 1000,
     image_shape: tuple[int, int] | None = (224, 224),
 ) -> Network:
-    """ResNet-V2 with LayerNorm instead of BatchNorm [DKS App. J].
+    """ResNet-V2 with LayerNorm instead of BatchNorm.
 
     Its sums are plain and its weights use ``sigma_w = sqrt 2``.
 
     q grows by one per block and returns to 2 at each transition; the C map does not depend on the
     unnormalised sums, because a LayerNorm precedes every activation.
+
+    Parameters
+    ----------
+    depth
+        50, 101 or 152.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    classes
+        The number of outputs.
+    image_shape
+        (height, width) of the images.
+
+    Returns
+    -------
+    Network
+
+    References
+    ----------
+    [DKS App. J]
+
     """
     gain = sp.sqrt(2)
 
@@ -257,6 +370,22 @@ def densenet(
 
     Each layer is (activation, Affine with ``growth`` channels); the stem has ``2 * growth``
     channels. Concatenation is incremental, so the graph has O(layers) edges.
+
+    Parameters
+    ----------
+    layers
+        The number of layers.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    growth
+        The number of channels that each layer adds; None leaves it open.
+    readout
+        Whether an Affine layer ends the network.
+
+    Returns
+    -------
+    Network
+
     """
     stem = None if growth is None else 2 * whole(growth, "growth", 1)
     channels = None if growth is None else stem
@@ -289,6 +418,26 @@ def lenet(
     """LeNet-5 with strides instead of pooling.
 
     Two 5 x 5 convolutions of stride 2, then 120 and 84 features [Scaling sec. 5].
+
+    Parameters
+    ----------
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    classes
+        The number of outputs.
+    channels
+        The number of channels of the images.
+    image_shape
+        (height, width) of the images.
+    sigma_w
+        The root of fan-in times the variance of weights, > 0.
+    sigma_b
+        The standard deviation of biases, >= 0.
+
+    Returns
+    -------
+    Network
+
     """
     affine = partial(L.Affine, sigma_w=sigma_w, sigma_b=sigma_b)
     layers = [affine(features, kernel=5, stride=2, padding="valid") for features in (6, 16)]
@@ -304,9 +453,33 @@ def alexnet(
     sigma_w: Any = 1,
     sigma_b: Any = 0,
 ) -> Network:
-    """AlexNet with strided convolutions instead of pooling [Scaling sec. 10].
+    """AlexNet with strided convolutions instead of pooling.
 
     The strides of the pooling layers move to the convolutions before them (kernels 11, 5, 3, 3, 3).
+
+    Parameters
+    ----------
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    classes
+        The number of outputs.
+    image_shape
+        (height, width) of the images.
+    hidden
+        The width of the dense layers.
+    sigma_w
+        The root of fan-in times the variance of weights, > 0.
+    sigma_b
+        The standard deviation of biases, >= 0.
+
+    Returns
+    -------
+    Network
+
+    References
+    ----------
+    [Scaling sec. 10]
+
     """
     affine = partial(L.Affine, sigma_w=sigma_w, sigma_b=sigma_b)
     sizes = ((64, 11, 8), (192, 5, 2), (384, 3, 1), (256, 3, 1), (256, 3, 2))
@@ -360,7 +533,7 @@ def preconditioned_block(
     padding: Any = "same",
     pool_correlation: Any = 0,
 ) -> Network:
-    """The pre-activation bottleneck block in geometric initialisation [Scaling sec. 11.1].
+    """The pre-activation bottleneck block in geometric initialisation.
 
     Its weights scale like weights with c = 1 outside the block. Some constants of the source are
     corrected.
@@ -378,6 +551,34 @@ def preconditioned_block(
     Both multiply the mean square of their input by sqrt(n/m). The source prints c = alpha/4 for the
     pooled shortcut and sqrt(m/(beta n)) for the last multiplier; these are wrong both for gamma and
     for the second moment. Biases are added after the convolutions here.
+
+    Parameters
+    ----------
+    inputs
+        The number of input channels, n.
+    outputs
+        The number of output channels, m.
+    width
+        The number of channels inside the block.
+    shortcut_weight
+        The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
+    residual_weight
+        The amplitude of the branch. If only one weight is given, the squares of the two sum to 1.
+    downsample
+        Whether the block halves both axes of the image.
+    padding
+        As in :class:`kcalc.layers.Affine`.
+    pool_correlation
+        The correlation of the pixels within a pooling window.
+
+    Returns
+    -------
+    Network
+
+    References
+    ----------
+    [Scaling sec. 11.1]
+
     """
     for count in (inputs, outputs, width):
         _channels(count)
@@ -419,15 +620,41 @@ def preactivation_resnet50(
     pool_correlation: Any = 0,
     output_scale: Any = None,
 ) -> Network:
-    """The unnormalised pre-activation ResNet-50 in geometric initialisation [Scaling sec. 11].
+    """The unnormalised pre-activation ResNet-50 in geometric initialisation.
 
     Its blocks are those of :func:`preconditioned_block`; the geometric initialisation has c = 1.
 
-    A 7 x 7 convolution of stride 4 in place of the stem's pooling, reading inputs times (3 *
-    49)^(-1/4) (mean square 1 is assumed); stages of 3, 4, 6, 3 blocks with ``width``, 2 ``width``,
-    ... inside and four times as many channels outside; relu times sqrt(2); the mean over all
-    locations; a dense layer, times ``output_scale`` if given. Mean pooling after relu does not keep
-    the activation scaling: see ``kc.scaling(network).violations``.
+    The stem is a 7 x 7 convolution of stride 4 instead of pooling. It reads inputs of mean square 1
+    times (3 * 49)^(-1/4). The four stages have 3, 4, 6 and 3 blocks. They have ``width``, 2
+    ``width``, ... channels inside the blocks and four times as many outside. Then come relu times
+    sqrt(2), the mean over all locations, and a dense layer times ``output_scale``. Mean pooling
+    after relu does not keep the activation scaling: see ``kc.scaling(network).violations``.
+
+    Parameters
+    ----------
+    classes
+        The number of outputs.
+    image_shape
+        (height, width) of the images.
+    width
+        The number of channels inside the blocks of the first stage.
+    shortcut_weight
+        The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
+    padding
+        As in :class:`kcalc.layers.Affine`.
+    pool_correlation
+        The correlation of the pixels within a pooling window.
+    output_scale
+        A fixed multiplier of the output; None: none.
+
+    Returns
+    -------
+    Network
+
+    References
+    ----------
+    [Scaling sec. 11]
+
     """
     stem = [L.Scale(sp.Integer(147) ** sp.Rational(-1, 4)), _geometric(3, width, 7, 1, 4, padding)]
     pieces: list[Piece] = [L.Input(3, image_shape), *stem]

@@ -186,30 +186,66 @@ def transformer_stack(
 ) -> Network:
     """Blocks of attention and an MLP, in any of the common variants.
 
-    With stream ``x``, branch ``f``, norm ``N`` and the residual weights a and b, a block is
+    With stream ``x``, branch ``f``, norm ``N`` and the residual weights a and b, a block is:
 
         pre        a x + b f(N(x))            post   N(a x + b f(x))
         sandwich   a x + b N(f(N(x)))         none   a x + b f(x)
 
-    and a final norm follows the last block (pre, sandwich, peri). ``placement="peri"``: sandwich
-    with a norm before the first block; ``"deepnorm"``: post with the constants of Wang et al. for
-    as many blocks N, ``a = (2 N)^(1/4)``, and gains ``(8 N)^(-1/4)`` of values, outputs and MLPs.
-    ``norm``: "layer", "rms", or an activation that replaces the norm, such as
-    ``kc.activation("tanh").transformed(input_scale=0.5)`` (DyT). ``shortcut_weight``,
-    ``residual_weight``: a and b as in :func:`kcalc.residual`; None means plain sums, and a shortcut
-    weight of 0 removes the shortcuts. LayerScale is ``shortcut_weight=1, residual_weight=1e-4``.
-    ``gains``: {role: factor} for the standard deviations of weights; the roles are queries, keys,
-    values, output, gate, up, down. ``attention``: arguments of :class:`kcalc.layers.Attend`, such
-    as ``identity=`` and ``centre=`` for shaped attention. ``parallel``: attention and MLP read the
-    same stream and are added to it together. ``gated``, ``hidden``: options of the MLP, ``4
-    features`` wide by default. ``vocabulary``: adds an embedding; None: the input holds the
-    features of the tokens. ``length``: adds learned positions after the embedding. ``std``: as in
-    :func:`gpt2`, or "xavier".
+    A final norm follows the last block (pre, sandwich, peri).
 
-    Returns: a Network. Raises: KcalcError for an unknown placement, norm or role, and for heads
-    that do not divide the features. [Wang et al. 2022 (DeepNorm); Kim et al. 2025 (peri); Ding et
-    al. 2021 (sandwich); Zhu et al. 2025 (DyT); Touvron et al. 2021 (LayerScale); Noci et al. 2023
-    (shaped)]
+    Parameters
+    ----------
+    blocks
+        The number of blocks, >= 1.
+    features
+        The number of channels of the stream.
+    heads
+        The number of heads, a divisor of ``features``.
+    activation
+        A registered name, an :class:`kcalc.Activation` or a SymPy expression.
+    placement
+        "pre", "post", "sandwich" or "none", as above. "peri" is sandwich with a norm before the
+        first block. "deepnorm" is post with the constants of Wang et al. for N blocks: ``a = (2
+        N)^(1/4)``, and gains ``(8 N)^(-1/4)`` of values, outputs and MLPs.
+    norm
+        "layer", "rms", or an activation that replaces the norm, such as
+        ``kc.activation("tanh").transformed(input_scale=0.5)`` (DyT).
+    shortcut_weight, residual_weight
+        The weights a and b, as in :func:`kcalc.residual`. None means plain sums, and a shortcut
+        weight of 0 removes the shortcuts. LayerScale is ``shortcut_weight=1,
+        residual_weight=1e-4``.
+    gains
+        {role: factor} for the standard deviations of weights; the roles are queries, keys, values,
+        output, gate, up, down.
+    attention
+        Arguments of :class:`kcalc.layers.Attend`, such as ``identity=`` and ``centre=`` for shaped
+        attention.
+    parallel
+        Whether attention and MLP read the same stream and are added to it together.
+    gated, hidden
+        Whether the MLP is gated, and its width, by default ``4 features``.
+    vocabulary
+        The number of token ids; the network then begins with an embedding. None: the input holds
+        the features of the tokens.
+    length
+        The number of learned positions, added after the embedding; None adds none.
+    std
+        As in :func:`gpt2`, or "xavier".
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    KcalcError
+        For an unknown placement, norm or role, and for heads that do not divide the features.
+
+    References
+    ----------
+    [Wang et al. 2022 (DeepNorm); Kim et al. 2025 (peri); Ding et al. 2021 (sandwich); Zhu et al.
+    2025 (DyT); Touvron et al. 2021 (LayerScale); Noci et al. 2023 (shaped)]
+
     """
     count = whole(blocks, "blocks", 1, DEEPEST)
     choice(placement, "placement of norms", PLACEMENTS)

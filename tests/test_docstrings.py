@@ -1,0 +1,109 @@
+"""Docstrings of the reference have the sections of NumPy, with the names and types of the code."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+NAMES = [
+    name
+    for path in sorted((ROOT / "docs" / "reference").glob("*.md"))
+    for name in re.findall(r"^   ~?(kcalc\.[\w.]+)$", path.read_text("utf-8"), re.MULTILINE)
+]
+HEAD = re.compile(r"^(Parameters|Returns|Raises|Attributes)\n-+\n", re.MULTILINE)
+SECTION_END = re.compile(r"^\w+\n-{4,}\n", re.MULTILINE)
+OWN_WORDS = {"kcalc.apply_edits", "kcalc.load_edited"}  # models: types that no annotation names
+
+
+def sections(docstring: str) -> dict[str, list[str]]:
+    """{section: its unindented lines}, the names of its entries."""
+    found = {}
+    for head in HEAD.finditer(docstring):
+        rest = docstring[head.end() :]
+        end = SECTION_END.search(rest)
+        body = rest[: end.start()] if end else rest
+        found[head[1]] = [line for line in body.splitlines() if line and line[0] != " "]
+    return found
+
+
+def listed(entries: list[str]) -> list[str]:
+    """The names of parameters, in order, without types and stars."""
+    heads = [entry.split(" : ")[0] for entry in entries if not entry.startswith("[")]
+    return [name.strip().lstrip("*") for head in heads for name in head.split(",")]
+
+
+def callables() -> Iterator[tuple[str, object]]:
+    from reference import skip
+
+    for name in NAMES:
+        found = pydoc.locate(name)
+        if inspect.isfunction(found):
+            yield name, found
+        elif inspect.isclass(found) and ".layers." not in name:
+            for key, member in vars(found).items():
+                function = getattr(member, "__func__", member)
+                public = inspect.isfunction(function) and not key.startswith("_")
+                if public and function.__doc__ and not skip(*[None] * 3, function, False, None):
+                    yield f"{name}.{key}", function
+
+
+TRANSFER = re.compile(r"kcalc\.(transfer|Transfer|ParameterRule|TrainedC|trained_c|abc_exp)")
+CALLABLES = {name: found for name, found in callables() if not TRANSFER.match(name)}
+
+
+def test_pages_are_listed_once() -> None:
+    assert len(NAMES) > 250
+    assert len(set(NAMES)) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_the_parameters_are_those_of_the_signature(name: str) -> None:
+    function = CALLABLES[name]
+    signature = inspect.signature(function)
+    names = [key for key in signature.parameters if key not in ("self", "cls")]
+    entries = sections(inspect.getdoc(function) or "").get("Parameters", [])
+    assert sorted(listed(entries)) == sorted(names)
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_the_returned_type_is_that_of_the_annotation(name: str) -> None:
+    found = sections(inspect.getdoc(CALLABLES[name]) or "").get("Returns", [])
+    annotation = inspect.signature(inspect.unwrap(CALLABLES[name])).return_annotation
+    if annotation in (None, "None", inspect.Signature.empty):
+        assert not found
+    elif name not in OWN_WORDS:
+        assert " ".join(found) == str(annotation).strip("'\"")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if ".layers." in name])
+def test_the_parameters_of_layers_are_their_fields(name: str) -> None:
+    layer = pydoc.locate(name)
+    if name.endswith(".Layer"):
+        return  # the base, which nobody calls
+    names = [key for key in inspect.signature(layer).parameters if key != "self"]
+    assert sorted(listed(sections(inspect.getdoc(layer) or "").get("Parameters", []))) == sorted(
+        names
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_line_is_a_sentence(name: str) -> None:
+    first = (inspect.getdoc(pydoc.locate(name)) or "").splitlines()[0]
+    assert first.endswith(".")
+
+
+def test_no_docstring_has_a_section_in_a_sentence() -> None:
+    wrong = [
+        name
+        for name, function in CALLABLES.items()
+        if re.search(r"(?<![`\w])(Parameters|Returns|Raises): ", inspect.getdoc(function) or "")
+    ]
+    assert not wrong
