@@ -71,24 +71,28 @@ def cnn(size: Size) -> nn.Module:
 
 
 class Block(nn.Module):
-    """A pre-activation block without norms; a stride comes with a convolution in the shortcut."""
+    """A pre-activation block without norms; the first of a stage projects its shortcut."""
 
-    def __init__(self, width: int, stride: int) -> None:
+    def __init__(self, width: int, stride: int, projects: bool) -> None:
         super().__init__()
         self.first = nn.Conv2d(width, width, 3, stride, 1)
         self.second = nn.Conv2d(width, width, 3, 1, 1)
-        self.shortcut = nn.Identity() if stride == 1 else nn.Conv2d(width, width, 1, stride)
+        self.shortcut = nn.Conv2d(width, width, 1, stride) if projects else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        branch = self.second(functional.relu(self.first(functional.relu(x))))
-        return self.shortcut(x) + branch
+        active = functional.relu(x)
+        branch = self.second(functional.relu(self.first(active)))
+        return (x if self.shortcut is None else self.shortcut(active)) + branch
 
 
 def resnet(size: Size) -> nn.Module:
-    """A ResNet V2 of three stages on maps of 8 x 8, 4 x 4 and 2 x 2."""
+    """A ResNet V2 of three stages, as wide ResNets have them, on maps of 8 x 8, 4 x 4 and 2 x 2."""
     width = size.channels
-    strides = [2 if stage and not k else 1 for stage in range(3) for k in range(size.blocks)]
-    blocks = [Block(width, stride) for stride in strides]
+    blocks = [
+        Block(width, 2 if stage and not number else 1, not number)
+        for stage in range(3)
+        for number in range(size.blocks)
+    ]
     return nn.Sequential(nn.Conv2d(2, width, 3, 1, 1), *blocks, nn.ReLU(), *_head(width))
 
 
