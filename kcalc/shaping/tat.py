@@ -179,23 +179,25 @@ def _tailored(
         {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0},
         {"max C_f(0)": eta} | _whole(plain, tokens),
         (*changes, *edits, *edited),
-        warnings=tuple(Assumption("network", text) for text in _about_slope(alone, slope, eta)),
+        warnings=tuple(_about_slope(alone, slope, eta)),
         tokens=tokens,
     )
 
 
-def _about_slope(network: Network, slope: float, eta: float) -> Iterator[str]:
+def _about_slope(network: Network, slope: float, eta: float) -> Iterator[Assumption]:
     """Notes about the negative slope that eta gives."""
-    yield (
+    yield Assumption(
+        "network",
         "eta bounds the c value of orthogonal inputs after any subnetwork; negative slope "
-        f"{slope:.10g} everywhere"
+        f"{slope:.10g} everywhere",
     )
     if slope < NEARLY_RELU:
         smaller = 0.5 if eta > 0.5 else float(f"{eta / 2:.2g}")
-        yield (
+        yield Assumption(
+            "network",
             f"with eta={eta:g} the activations are nearly plain ReLUs (negative slope {slope:.3g}, "
             f"below {NEARLY_RELU:g}), so shaping changes little; a smaller eta= changes more: "
-            f"eta={smaller:g} gives {negative_slope(network, smaller):.3g}"
+            f"eta={smaller:g} gives {negative_slope(network, smaller):.3g}",
         )
 
 
