@@ -31,6 +31,7 @@ MARK = "<!-- written by python -m benchmarks.how_to_choose -->"
 RATES = tuple(float(f"{digit}e{power}") for power in range(-7, 0) for digit in (1, 3))
 FIRST = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)  # tried in any case
 SEEDS = (0, 1)
+DIVERGED = 10.0  # a loss from which on a run is called diverged
 Array = Any
 
 
@@ -306,52 +307,55 @@ def sweep(journal: Journal, network: str, method: str, seed: int, size: Size) ->
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def cell(run: Run | None) -> str:
+def cell(run: Run) -> str:
     """Loss and accuracy of a run."""
-    if run is None:
-        return ""
-    return "not finite" if run.loss is None else f"{run.loss:.3f} / {run.accuracy:.2f}"
+    return f"{shown(run)} / {run.accuracy:.2f}"
+
+
+def shown(run: Run) -> str:
+    """The loss of a run as text."""
+    return f"{run.order:.2g}" if run.order < DIVERGED else "diverged"
+
+
+def markdown(rows: list[list[str]]) -> str:
+    """Rows as a table, the first one its head."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 
 def summary(journal: Journal) -> str:
-    """The best rate and its result of every method, by network and seed, as Markdown."""
-    columns = [(network, seed) for network in NETWORKS for seed in SEEDS]
-    heads = [f"{network}, seed {seed}" for network, seed in columns]
-    lines = [f"| start | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    """By network, every method's best rates for the seeds, and the losses and accuracies there."""
+    rows = [["start"]]
+    for network in NETWORKS:
+        rows[0] += [f"{network}: best rates", "losses / accuracies"]
     for method in METHODS:
-        cells = []
-        for network, seed in columns:
-            best = journal.best(network, method, seed)
-            shown = f"{best.rate:g}: {cell(best)}" if best else ""
-            cells.append("-" if (network, method) in journal.unfit else shown)
-        lines.append(f"| {method} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        row = [method]
+        for network in NETWORKS:
+            found = [best for seed in SEEDS if (best := journal.best(network, method, seed))]
+            none = "does not apply" if (network, method) in journal.unfit else ""
+            row.append(", ".join(f"{run.rate:.0e}".replace("e-0", "e-") for run in found) or none)
+            row.append(", ".join(cell(run) for run in found))
+        rows.append(row)
+    return markdown(rows)
 
 
 def all_rates(journal: Journal, network: str) -> str:
-    """Losses by rate of every method on one network, the seeds beside each other, as Markdown."""
+    """The losses of every method by rate on one network, those of the seeds side by side."""
     rates = sorted({run.rate for run in journal.runs.values() if run.network == network})
-    lines = [f"| start | {' | '.join(f'{rate:g}' for rate in rates)} |"]
-    lines.append("|---" * (len(rates) + 1) + "|")
+    rows = [["start", *(f"{rate:.0e}".replace("e-0", "e-") for rate in rates)]]
     for method in METHODS:
         found = {(r.rate, seed): r for seed in SEEDS for r in journal.of(network, method, seed)}
-        if not found:
-            continue
-        rows = [[found[rate, s] for s in SEEDS if (rate, s) in found] for rate in rates]
-        cells = [", ".join(_loss(run) for run in row) for row in rows]
-        lines.append(f"| {method} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _loss(run: Run) -> str:
-    return "not finite" if run.loss is None else f"{run.loss:.2g}"
+        runs = [[found[rate, s] for s in SEEDS if (rate, s) in found] for rate in rates]
+        if found:
+            rows.append([method, *(", ".join(shown(run) for run in tried) for tried in runs)])
+    return markdown(rows)
 
 
 def tables(journal: Journal) -> str:
     """All tables of the page."""
-    parts = ["## At the best rate", summary(journal), "## All rates"]
+    parts = ["## At the best rates", summary(journal), "## At all rates"]
     for network in NETWORKS:
-        parts += [f"{network}: loss by rate", all_rates(journal, network)]
+        parts += [f"Losses of {network}, of both seeds:", all_rates(journal, network)]
     return "\n\n".join(parts)
 
 
