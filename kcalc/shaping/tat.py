@@ -92,9 +92,9 @@ def tat(
     [0, 1), times sqrt(2/(1 + slope^2)); the closed form is exact for every q. ``tau`` (default .3),
     for smooth activations: the largest curvature C_f''(1) of any subnetwork; then Q(1) = Q'(1) =
     C'(1) = 1 and C''(1) = tau / multiplier at every layer. Domain: 0 < eta < 1, tau > 0. If neither
-    is given, the activations of the network decide. ``tokens``, ``token_rows``: for networks with
-    TokenMix, as in
-    :func:`dks`.
+    is given, the activations of the network decide. In shallow networks and ResNets ``eta`` = .9
+    may leave nearly plain ReLUs; a negative slope below .05 gets a note. ``tokens``,
+    ``token_rows``: for networks with TokenMix, as in :func:`dks`.
 
     The activations have nonzero means. A LayerNorm or GroupNorm may therefore only read outputs of
     weights (an Affine, or sums and pools of them); one that reads an activation has slope q / (q -
