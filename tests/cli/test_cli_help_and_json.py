@@ -73,7 +73,7 @@ def test_the_help_of_shape_begins_with_ten_common_options(
     monkeypatch.setenv("COLUMNS", "100")
     assert status("shape --help") == 0
     head, _, rest = capsys.readouterr().out.partition("more options:")
-    flags = re.findall(r"^  (?:-o FILE, )?(--[\w-]+)", head, re.M)
+    flags = re.findall(r"^  (?:-o(?: FILE)?, )?(--[\w-]+)", head, re.M)
     wanted = "method activation zeta eta ids input plot json export output"
     assert flags == [f"--{name}" for name in words(wanted)]
     assert len(head.splitlines()) < 50
