@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from ..foundation.files import write_whole
-from ..foundation.progress import PATIENCE
+from ..foundation.progress import PATIENCE, has_bar
 
 
 class Option:
@@ -163,7 +163,8 @@ def elapsed(command: str) -> Iterator[None]:
     def show() -> None:
         started = monotonic()
         while not stopped.wait(TICK):
-            if (seconds := monotonic() - started) >= PATIENCE:  # the next text replaces this one
+            seconds = monotonic() - started
+            if seconds >= PATIENCE and not has_bar():  # the next text replaces this one
                 print(f"{CLEAR}kcalc {command}: {seconds:.0f} s\r", end="", file=stream, flush=True)
 
     def stop() -> None:

@@ -167,8 +167,8 @@ def _line(text: str) -> None:
 
 run.__doc__ = f"""Train a network on handwritten digits and print its test accuracy.
 
-Prints a table of all methods, each at its best learning rate, over seeds. Deep shaped networks
-need learning rates about ten times smaller than usual.
+Prints a table of all methods, each at its best learning rate, over seeds. Try at least three
+rates, each three times the one before, until the best one is not the smallest or largest.
 
 Examples:
   kcalc train vanilla-100 --activation tanh --learning-rate 3e-4

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 PATIENCE = 2.0  # seconds before a bar appears by default
+_bars: list[Any] = []
 
 
 @contextmanager
@@ -27,4 +28,13 @@ def progress(
 
     scaled = total > 10_000
     with tqdm(total=total, unit=unit, unit_scale=scaled, desc=what, delay=delay) as bar:
-        yield bar.update
+        _bars.append(bar)
+        try:
+            yield bar.update
+        finally:
+            _bars.remove(bar)
+
+
+def has_bar() -> bool:
+    """Whether a bar shows how far a computation has come."""
+    return bool(_bars)

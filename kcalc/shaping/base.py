@@ -289,6 +289,7 @@ class Shaping(Approximable, OfModel):
             "values": plain(self.values),
             "residuals": self.residuals,
             "changes": list(self.changes),
+            "notes": [warning.text for warning in self.warnings],
         }
 
     def export(self, target: str, path: str | os.PathLike[str] | None = None) -> str:

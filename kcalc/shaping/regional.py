@@ -168,7 +168,12 @@ class RegionalShaping(Approximable, Tabled, OfModel):
         return rows
 
     def _below(self) -> list[str]:
+        notes: dict[str, list[str]] = {}
+        for name, shaping in self.regions.items():
+            for warning in shaping.warnings:
+                notes.setdefault(warning.text, []).append(str(name))
         return [
+            *(f"note: {', '.join(names)}: {text}" for text, names in notes.items()),
             *(f"heuristic: {a.node}: {a.text}" for a in self.assumptions if a.kind == "heuristic"),
             *(f"left alone: {', '.join(nodes)}: {why}" for why, nodes in self.by_reason().items()),
         ]

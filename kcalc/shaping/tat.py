@@ -7,6 +7,7 @@ Leaky ReLUs with a slope tailored to the network, and smooth activations with a 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from ..activations import Activation
@@ -37,6 +38,7 @@ from .norms import refuse_means
 from .records import MethodCall, Record
 
 ETA, TAU = 0.9, 0.3
+NEARLY_RELU = 0.05  # negative slopes below it get a note
 DKS = Remedy("dks")
 
 
@@ -88,7 +90,9 @@ def tat(
     mean^2) > 1 and raises an error. An RMSNorm may be anywhere. For the same reason, a Sum raises
     an error if more than one addend ends in an activation: their means would add up.
 
-    If you give neither ``eta`` nor ``tau``, the activations of the network decide.
+    If you give neither ``eta`` nor ``tau``, the activations of the network decide. In shallow
+    networks and ResNets ``eta`` = .9 may leave nearly plain ReLUs; a negative slope below .05 gets
+    a note.
 
     Parameters
     ----------
@@ -178,7 +182,8 @@ def _tailored(
     tokens: Any,
 ) -> Shaping:
     _check_tailored(kinds)
-    slope = negative_slope(unmixed(plain), eta)
+    alone = unmixed(plain)
+    slope = negative_slope(alone, eta)
     scale = math.sqrt(2 / (1 + slope**2))
     table = constants_of(
         plain, lambda phi: Constants(phi, output_scale=scale, negative_slope=slope)
@@ -188,11 +193,6 @@ def _tailored(
         f"{node}: {k.activation.name} -> {scale:.6g}*leaky_relu(x, negative slope {slope:.6g})"
         for node, k in table.by_node.items()
     ]
-    note = Assumption(
-        "network",
-        "eta bounds the c value of orthogonal inputs after any subnetwork; negative slope "
-        f"{slope:.10g} everywhere",
-    )
     return Shaping(
         "tat",
         {"eta": eta} | token_options(tokens),
@@ -202,9 +202,26 @@ def _tailored(
         {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0},
         {"max C_f(0)": eta} | _whole(plain, tokens),
         (*changes, *edits, *edited),
-        warnings=(note,),
+        warnings=tuple(_about_slope(alone, slope, eta)),
         tokens=tokens,
     )
+
+
+def _about_slope(network: Network, slope: float, eta: float) -> Iterator[Assumption]:
+    """Notes about the negative slope that eta gives."""
+    yield Assumption(
+        "network",
+        "eta bounds the c value of orthogonal inputs after any subnetwork; negative slope "
+        f"{slope:.10g} everywhere",
+    )
+    if slope < NEARLY_RELU:
+        smaller = 0.5 if eta > 0.5 else float(f"{eta / 2:.2g}")
+        yield Assumption(
+            "network",
+            f"with eta={eta:g} the activations are nearly plain ReLUs (negative slope {slope:.3g}, "
+            f"below {NEARLY_RELU:g}), so shaping changes little; a smaller eta= changes more: "
+            f"eta={smaller:g} gives {negative_slope(network, smaller):.3g}",
+        )
 
 
 def _check_tailored(kinds: tuple[Activation, ...]) -> None:

@@ -15,6 +15,7 @@ from command_words import words
 
 import kcalc as kc
 from kcalc.cli import COMMANDS, command, main, parser
+from kcalc.foundation.progress import progress
 
 JSON = {  # a command line of every command that prints numbers, and keys that its JSON has
     "maps": ("maps vanilla-2", ["outputs", "fixed_points", "assumptions"]),
@@ -73,7 +74,7 @@ def test_the_help_of_shape_begins_with_ten_common_options(
     monkeypatch.setenv("COLUMNS", "100")
     assert status("shape --help") == 0
     head, _, rest = capsys.readouterr().out.partition("more options:")
-    flags = re.findall(r"^  (?:-o FILE, )?(--[\w-]+)", head, re.M)
+    flags = re.findall(r"^  (?:-o(?: FILE)?, )?(--[\w-]+)", head, re.M)
     wanted = "method activation zeta eta ids input plot json export output"
     assert flags == [f"--{name}" for name in words(wanted)]
     assert len(head.splitlines()) < 50
@@ -137,6 +138,22 @@ def test_completion_without_its_library_names_the_extra(
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert status("completion bash") == 2
     assert "pip install 'kcalc[completion]'" in capsys.readouterr().err
+
+
+def test_the_time_is_not_written_over_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "TICK", 0.01)
+    monkeypatch.setattr(command, "PATIENCE", 0.0)
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    with command.elapsed("maps"):
+        with progress(10, "pairs", "pair") as advance:
+            advance(3)
+            time.sleep(0.05)  # a text that was on its way
+            before = len(stream.getvalue())
+            time.sleep(0.1)
+            during = stream.getvalue()[before:]
+        time.sleep(0.1)
+        after = stream.getvalue()[before:]
+    assert "kcalc maps" not in during and "kcalc maps" in after
 
 
 class Terminal(io.StringIO):

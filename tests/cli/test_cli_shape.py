@@ -42,6 +42,16 @@ def test_methods_print_their_constants(
         assert word in printed
 
 
+def test_nearly_plain_relus_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shape", "vanilla-13", "--method", "tat"]) == 0
+    assert "below 0.05), so shaping changes little" in capsys.readouterr().out
+    assert main(["shape", "vanilla-13", "--method", "tat", "--json", "-"]) == 0
+    noted = json.loads(capsys.readouterr().out)["notes"]
+    assert any("eta=0.5 gives" in note for note in noted)
+    assert main(["shape", "vanilla-13", "--method", "tat", "--eta", "0.5"]) == 0
+    assert "changes little" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -70,6 +70,48 @@ from kcalc.cli import main
 assert main("shape resnet-101 --activation tanh --method dks".split()) == 0
 print([name for name in ("jax", "matplotlib", "jinja2", "torch") if name in sys.modules])
 """
+COMMANDS = """
+import contextlib, io
+from kcalc.cli import COMMANDS, main
+
+works = {works!r}
+refused = {refused!r}
+assert {{line.split()[0] for line in (*works, *refused)}} | {models!r} == set(COMMANDS)
+for line in (*works, *refused):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        status = main(line.split())
+    said = said.getvalue()
+    if line in refused:
+        assert status == 2 and said.count("\\n") == 1, (line, said)
+        assert said.rstrip().endswith("pip install " + refused[line]), (line, said)
+    else:
+        assert status == 0, (line, said)
+"""
+WORKS = (
+    "maps vanilla-3",
+    "maps vanilla-3 --slopes",
+    "shape vanilla-20 --activation tanh --json -",
+    "shape vanilla-20 --method tat --export torch",
+    "shape vanilla-20 --method geometric --features 16",
+    "ntk vanilla-3",
+    "gain tanh",
+    "moments vanilla-3 --features 8",
+    "scaling vanilla-3 --features 8",
+    "smoothness vanilla-2 --activation tanh --features 4 --radius 1",
+    "transfer vanilla-3 --width 16 --to 64",
+    "verify --errata",
+)
+REFUSED = {
+    "maps vanilla-3 --plot map.png": "matplotlib",
+    "shape vanilla-20 --plot shaping.png": "matplotlib",
+    "shape vanilla-20 --export onnx -o acts.onnx": "'kcalc[onnx]'",
+    "report vanilla-3 -o page.html": "'kcalc[report]'",
+    "train vanilla-3 --steps 1": "'kcalc[train]'",
+    "verify --claim DKS-eq21 --html page.html": "'kcalc[report]'",
+    "completion bash": "'kcalc[completion]'",
+}
+MODELS = {"apply", "read", "audit"}  # the audit of a model, below
 
 
 def run(program: str) -> str:
@@ -84,6 +126,17 @@ def run(program: str) -> str:
 def test_maps_and_shaping_work_without_jax_and_matplotlib(error: str) -> None:
     libraries = ("jax", "jaxlib", "matplotlib", "jinja2", "latex2mathml", "markupsafe")
     run(BROKEN.format(libraries=libraries, error=error) + CORE)
+
+
+@pytest.mark.parametrize("error", ERRORS[1:])
+def test_every_command_works_or_names_what_is_missing(
+    error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    libraries = {library for library in PIP if library != "torch"} | {"jaxlib"}
+    commands = COMMANDS.format(works=WORKS, refused=REFUSED, models=MODELS)
+    run(BROKEN.format(libraries=libraries, error=error) + commands)
 
 
 def test_audits_work_without_jax_and_matplotlib() -> None:

@@ -153,3 +153,46 @@ def test_it_exports_and_compares() -> None:
     table = str(s.compare(kc.shape(A.vanilla(50), "relu")))
     assert "eta" in table and "zeta" in table and "residual of C'(1)" in table
     assert "<table>" in s.compare(s)._repr_html_()
+
+
+def notes(result: object) -> list[str]:
+    return [line for line in str(result).splitlines() if line.startswith("note: ")]
+
+
+@pytest.mark.parametrize(("depth", "eta"), [(13, 0.9), (30, 0.972), (2, 0.49)])
+def test_nearly_plain_relus_carry_a_note_that_names_a_smaller_eta(depth: int, eta: float) -> None:
+    s = kc.shape(A.vanilla(depth), method="tat", eta=eta)
+    slope = s.constants["relu"].negative_slope
+    assert slope < 0.05
+    (note,) = (line for line in notes(s) if f"slope {slope:.3g}, below" in line)
+    tried, found = re.search(r"eta=([\d.]+) gives ([\d.]+)$", note).groups()
+    other = kc.shape(A.vanilla(depth), method="tat", eta=float(tried))
+    assert other.constants["relu"].negative_slope == pytest.approx(float(found), rel=5e-3)
+    assert plain_c_value(other.constants["relu"].negative_slope, depth) == pytest.approx(
+        float(tried), abs=1e-12
+    )
+    assert len(notes(other)) == len(notes(s)) - 1
+    assert any(note.endswith(a.text) for a in s.assumptions)
+
+
+def test_steeper_slopes_carry_no_such_note() -> None:
+    s = kc.shape(A.vanilla(20), method="tat")
+    assert s.constants["relu"].negative_slope > 0.05 and "eta=" not in "".join(notes(s))
+
+
+def test_regions_of_a_model_print_their_notes() -> None:
+    torch = pytest.importorskip("torch")
+    body = [layer for _ in range(13) for layer in (torch.nn.Linear(4, 4), torch.nn.ReLU())]
+
+    class Opaque(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.out = torch.nn.Sequential(*body), torch.nn.Linear(4, 4)
+
+        def forward(self, x):  # pyright: ignore[reportMissingParameterType]
+            return torch.sort(self.out(self.body(x)))[0]
+
+    s = kc.shape(kc.read(Opaque(), (2, 4)), method="tat", eta=0.9)
+    assert isinstance(s, kc.RegionalShaping)
+    assert [line for line in notes(s) if "eta=0.5 gives" in line]
+    assert "eta=0.5 gives" in s._repr_html_()
