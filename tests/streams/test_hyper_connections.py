@@ -58,19 +58,19 @@ def test_readouts(weights: Any) -> None:
     assert kc.c_map(net)(-0.3) == pytest.approx(r @ cross @ r / (r @ same @ r), rel=1e-12)
 
 
-def test_gradients_by_stream() -> None:
-    """Gamma = H^T Gamma' H + h h^T (p^T Gamma' p) chi back to the streams after sub-layer 0."""
+def test_gradients_of_branches() -> None:
+    """Gamma = H^T Gamma' H + h h^T (p^T Gamma' p) chi; a branch's output gets p^T Gamma' p."""
     depth, net = 6, streams(6, readout="mean")
-    same = [grams(layer, 0.0)[0] for layer in range(depth)]
-    gamma = np.full((4, 4), 1 / 16)
-    for layer in reversed(range(1, depth)):
-        h = read(layer)
-        chi = 1 / (h @ same[layer] @ h)  # of an RMSNorm; the ReLU pair has slope 1
-        gamma = H.T @ gamma @ H + np.outer(h, h) * (WRITE @ gamma @ WRITE) * chi
-    found = kc.gradients(net)
-    first = [node for node, _, parents in net.steps() if len(parents) == 2 and "input" in parents]
-    squares = [found.nodes[node] for node in first]
-    assert squares == pytest.approx(np.diag(gamma), rel=1e-9)
+    gamma, expected = np.full((4, 4), 1 / 16), []
+    for layer in reversed(range(depth)):
+        h, same = read(layer), grams(layer, 0.0)[0]
+        expected.append(WRITE @ gamma @ WRITE)
+        chi = 1 / (h @ same @ h)  # of an RMSNorm; the ReLU and the weights have slope 1
+        gamma = H.T @ gamma @ H + np.outer(h, h) * expected[-1] * chi
+    found = kc.gradients(net).nodes
+    ends = [found[f"affine_{2 * layer + 2}"] for layer in reversed(range(depth))]
+    assert ends == pytest.approx(expected, rel=1e-9)
+    assert found["input"] == pytest.approx(gamma.sum(), rel=1e-9)
 
 
 def test_equal_streams_are_one_residual_stream() -> None:
@@ -85,7 +85,7 @@ def test_symbols_and_copies() -> None:
         branch, 2, 1, [[1, 0], [0, a]], [1, 1], [a, 1], expand=[1, 0], readout=[1, 2]
     )
     # streams (x + a F(x), F(x)), so x + (a + 2) F(x)
-    assert sp.simplify(kc.q_map(net).expr.closed_form() - (1 + (a + 2) ** 2) * kc.symbols.q) == 0
+    assert sp.simplify(kc.q_map(net).expr.closed_form - (1 + (a + 2) ** 2) * kc.symbols.q) == 0
 
 
 def test_sinkhorn() -> None:
