@@ -41,6 +41,27 @@ class MoEStatistics:
     score: str = "softmax"
     normalise: bool = True
 
+    def __post_init__(self) -> None:
+        experts = whole(self.num_experts, "num_experts", 1)
+        selected = whole(self.top_k, "top_k", 1)
+        if selected > experts:
+            raise KcalcError(f"top_k = {selected} exceeds num_experts = {experts}; lower top_k")
+        variance, cosine = _real(self.variance, "variance"), _real(self.cosine, "cosine")
+        if variance <= 0:
+            raise KcalcError(
+                f"variance must be > 0, got {variance:g}: without it all logits are equal and the "
+                "selection of experts is a tie; give the router random weights"
+            )
+        if cosine != 1 and abs(cosine) > CLOSEST:
+            raise KcalcError(
+                f"cosine must be 1 or lie between -{CLOSEST} and {CLOSEST}, got {cosine:g}"
+            )
+        choice(self.score, "score", ("softmax", "sigmoid"))
+        checked = (experts, selected, variance, cosine, truth(self.normalise, "normalise"))
+        names = ("num_experts", "top_k", "variance", "cosine", "normalise")
+        for name, value in zip(names, checked, strict=True):
+            object.__setattr__(self, name, value)
+
     @cached_property
     def _one_token(self) -> tuple[float, float]:
         score = SCORES[self.score, self.normalise]
@@ -163,22 +184,7 @@ def moe_statistics(
     0.553763 0.266253 0.463585 0.9243
 
     """
-    experts = whole(num_experts, "num_experts", 1)
-    selected = whole(top_k, "top_k", 1)
-    if selected > experts:
-        raise KcalcError(f"top_k = {selected} exceeds num_experts = {experts}; lower top_k")
-    spread, common = _real(variance, "variance"), _real(cosine, "cosine")
-    if spread <= 0:
-        raise KcalcError(
-            f"variance must be > 0, got {spread:g}: without it all logits are equal and the "
-            "selection of experts is a tie; give the router random weights"
-        )
-    if common != 1 and abs(common) > CLOSEST:
-        raise KcalcError(
-            f"cosine must be 1 or lie between -{CLOSEST} and {CLOSEST}, got {common:g}"
-        )
-    choice(score, "score", ("softmax", "sigmoid"))
-    return MoEStatistics(experts, selected, spread, common, score, truth(normalise, "normalise"))
+    return MoEStatistics(num_experts, top_k, variance, cosine, score, normalise)
 
 
 def _real(value: Any, what: str) -> float:
