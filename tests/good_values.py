@@ -244,7 +244,7 @@ NAMES: dict[str, Pool] = {
     "value": [lambda: np.eye(2)],
     "source": [lambda: np.eye(2)],
     "mixing": [lambda: np.eye(3)],
-    **dict.fromkeys(("logits", "h_res"), [lambda: np.eye(2)]),
+    "logits": [lambda: np.eye(2)],
     **dict.fromkeys(("h_pre", "h_post"), given([1.0, 0.5])),
     **dict.fromkeys(("streams", "top_k"), given(2)),
     "num_experts": given(4),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from ..fields.arguments import as_number
+from ..fields.arguments import number_within
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import choice, truth, whole
 from .one_token import squares_and_slopes
@@ -46,16 +45,19 @@ class MoEStatistics:
         selected = whole(self.top_k, "top_k", 1)
         if selected > experts:
             raise KcalcError(f"top_k = {selected} exceeds num_experts = {experts}; lower top_k")
-        variance, cosine = _real(self.variance, "variance"), _real(self.cosine, "cosine")
-        if variance <= 0:
-            raise KcalcError(
-                f"variance must be > 0, got {variance:g}: without it all logits are equal and the "
-                "selection of experts is a tie; give the router random weights"
-            )
-        if cosine != 1 and abs(cosine) > CLOSEST:
-            raise KcalcError(
-                f"cosine must be 1 or lie between -{CLOSEST} and {CLOSEST}, got {cosine:g}"
-            )
+        variance = number_within(
+            self.variance,
+            "variance",
+            lambda v: v > 0,
+            f"variance must be > 0, got {glimpse(self.variance)}: without it all logits are equal "
+            "and the selection of experts is a tie; give the router random weights",
+        )
+        cosine = number_within(
+            self.cosine,
+            "cosine",
+            lambda c: c == 1 or abs(c) <= CLOSEST,
+            f"cosine must be 1 or lie between -{CLOSEST} and {CLOSEST}, got {glimpse(self.cosine)}",
+        )
         choice(self.score, "score", ("softmax", "sigmoid"))
         checked = (experts, selected, variance, cosine, truth(self.normalise, "normalise"))
         names = ("num_experts", "top_k", "variance", "cosine", "normalise")
@@ -185,14 +187,3 @@ def moe_statistics(
 
     """
     return MoEStatistics(num_experts, top_k, variance, cosine, score, normalise)
-
-
-def _real(value: Any, what: str) -> float:
-    number = as_number(value, what)
-    try:
-        found = float(number)
-    except TypeError:
-        raise KcalcError(f"{what} must be a number, got {glimpse(value)}") from None
-    if not math.isfinite(found):
-        raise KcalcError(f"{what} must be finite, got {found}")
-    return found

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..fields.arguments import number_within
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import choice, whole
 
@@ -61,8 +62,7 @@ def sinkhorn(logits: Any, iterations: int = 20, last: str = "row", eps: float = 
     matrix = _logits(logits)
     count = whole(iterations, "iterations")
     axis = AXES[choice(last, "last", AXES)]
-    if not (isinstance(eps, int | float) and 0 <= eps < np.inf):
-        raise KcalcError(f"eps must be a number >= 0, got {glimpse(eps)}")
+    eps = number_within(eps, "eps", lambda e: e >= 0, f"eps must be >= 0, got {glimpse(eps)}")
     if eps == 0:
         matrix = matrix - matrix.max(axis=1, keepdims=True) if count else matrix
     elif matrix.max() > LARGEST:
@@ -80,7 +80,7 @@ def _logits(given: Any) -> Array:
     """A square matrix of numbers below inf, without rows or columns of -inf."""
     try:
         matrix = np.asarray(given, dtype=float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise KcalcError(
             f"logits must be a square matrix of numbers, got {glimpse(given)}"
         ) from None
