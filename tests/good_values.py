@@ -245,6 +245,7 @@ NAMES: dict[str, Pool] = {
     "source": [lambda: np.eye(2)],
     "mixing": [lambda: np.eye(3)],
     "logits": [lambda: np.eye(2)],
+    "h_res": [lambda: np.eye(2)],
     **dict.fromkeys(("h_pre", "h_post"), given([1.0, 0.5])),
     **dict.fromkeys(("streams", "top_k"), given(2)),
     "num_experts": given(4),
