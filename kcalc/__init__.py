@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         subnetworks,
     )
     from .calculi.tied_readout import TiedReadout, tied_readout
+    from .experts import MoEStatistics, moe_statistics
     from .foundation import symbols
     from .interchange import (
         Edits,
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     from .shaping.depth_laws import DepthLaws, depth_laws
     from .shaping.profiles import DepthProfile, depth_profile
     from .shaping.token_phases import token_gain, token_phases
+    from .streams import sinkhorn
     from .verification import empirical_ntk, hessian_blocks, verify_kernels
 
 # rooms that are imported when one of their names is first used
@@ -136,6 +138,7 @@ _ROOMS = {
     "calculi.subnetworks": "maximal maximal_c_value maximal_curvature maximal_slope subnetworks",
     "calculi.tied_readout": "TiedReadout tied_readout",
     "interchange": "Edits Reading apply_edits load_edited load_edits load_json read save_json",
+    "experts": "MoEStatistics moe_statistics",
     "lab.audit": "Audit audit",
     "lab.regression": "gaussian_process kept_kernel kernel_regression sklearn_kernel "
     "training_curve",
@@ -150,6 +153,7 @@ _ROOMS = {
     "shaping.depth_laws": "DepthLaws depth_laws",
     "shaping.profiles": "DepthProfile depth_profile",
     "shaping.token_phases": "token_gain token_phases",
+    "streams": "sinkhorn",
     "verification": "empirical_ntk hessian_blocks verify_kernels",
 }
 _PACKAGES = {"claims", "fields", "gaussian", "maps", "matrices", "plotting"}
@@ -177,6 +181,7 @@ __all__ = [
     "GraphError",
     "KcalcError",
     "MapComparison",
+    "MoEStatistics",
     "Model",
     "Moments",
     "Network",
@@ -234,6 +239,7 @@ __all__ = [
     "maximal_c_value",
     "maximal_curvature",
     "maximal_slope",
+    "moe_statistics",
     "moments",
     "moments_at_depth",
     "node_values",
@@ -253,6 +259,7 @@ __all__ = [
     "scale_output",
     "scaling",
     "shape",
+    "sinkhorn",
     "skip_network",
     "sklearn_kernel",
     "slope_polynomial",

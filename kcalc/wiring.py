@@ -39,6 +39,7 @@ READINGS.register(
 RULES.register(("arrays", "Attend"), "calculi.attention.arrays:attend")
 for name in ("bert", "gpt2", "llama", "t5", "transformer_stack", "vit"):
     ARCHITECTURES.register(name, f"network.architectures.transformers:{name}")
+ARCHITECTURES.register("hyper_connected", "streams.architecture:hyper_connected")
 
 SHAPING_METHODS = {
     "dks": "shaping.dks:dks",

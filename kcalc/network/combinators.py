@@ -6,7 +6,7 @@ before it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -72,7 +72,7 @@ def chain(*pieces: Piece) -> Network:
     """
     if not pieces:
         raise KcalcError("chain needs at least one layer or network")
-    builder = _Builder()
+    builder = Builder()
     first = pieces[0]
     if isinstance(first, Network):
         tail = builder.graft(first, None)
@@ -155,7 +155,7 @@ def residual(
     weights = residual_weights(shortcut_weight, residual_weight)
     if weights is not None and weights[0] == 0 and weights[1] == 1:
         return chain(branch)
-    builder = _Builder()
+    builder = Builder()
     entry = builder.add(Input(), ())
     along = entry if shortcut is None else builder.append(shortcut, entry)
     through = builder.append(branch, entry)
@@ -206,7 +206,7 @@ def _check_piece(piece: object) -> None:
         raise KcalcError(f"expected a layer or a network, got {glimpse(piece)}{hint}")
 
 
-class _Builder:
+class Builder:
     """Steps under construction, with short names: ``affine_1``, ``nonlinear_1``, ``sum_1``."""
 
     def __init__(self) -> None:
@@ -214,7 +214,11 @@ class _Builder:
         self.notes: list[Note] = []
         self.counters: dict[str, Any] = {}
 
-    def add(self, layer: Layer, parents: tuple[Node, ...]) -> Node:
+    def add(self, layer: Layer, parents: tuple[Node, ...], name: str | None = None) -> Node:
+        """Add a layer under the given name, or under the next short one."""
+        if name is not None:
+            self.steps.append((name, layer, parents))
+            return name
         kind = type(layer).__name__.lower()
         number = next(self.counters.setdefault(kind, count(1)))
         name = kind if kind == "input" and number == 1 else f"{kind}_{number}"
@@ -222,6 +226,7 @@ class _Builder:
         return name
 
     def append(self, piece: Piece, tail: Node) -> Node:
+        """Add a piece after ``tail``; its output."""
         _check_piece(piece)
         if isinstance(piece, Network):
             return self.graft(piece, tail)
@@ -248,10 +253,11 @@ class _Builder:
         self.notes += [replace(note, node=names.get(note.node, note.node)) for note in piece.notes]
         return names[piece.outputs[0]]
 
-    def network(self) -> Network:
+    def network(self, outputs: Iterable[Node] | None = None) -> Network:
+        """The network; its outputs are by default the nodes that nothing reads."""
         if len(self.steps) == 1:
             raise GraphError("a network that is only an Input does nothing; add a layer")
-        return Network.from_steps(self.steps).with_notes(self.notes)
+        return Network.from_steps(self.steps, outputs).with_notes(self.notes)
 
 
 def repeated_block(network: Network) -> Network:

@@ -1,0 +1,189 @@
+"""Statistics of a mixture of experts at initialisation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..fields.arguments import number_within
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import choice, truth, whole
+from .one_token import squares_and_slopes
+from .scores import SCORES
+from .two_tokens import shared
+
+CLOSEST = 0.995  # cosines between it and 1 are not computed
+
+
+@dataclass(frozen=True)
+class MoEStatistics:
+    """What a mixture of experts does to its inputs at initialisation; see :func:`moe_statistics`.
+
+    Attributes
+    ----------
+    num_experts, top_k
+        Number E of experts, and k of selected ones.
+    variance
+        Variance v of every logit.
+    cosine
+        Cosine rho of the logits of two tokens.
+    score, normalise
+        How logits become weights.
+
+    """
+
+    num_experts: int
+    top_k: int
+    variance: float
+    cosine: float = 1.0
+    score: str = "softmax"
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        experts = whole(self.num_experts, "num_experts", 1)
+        selected = whole(self.top_k, "top_k", 1)
+        if selected > experts:
+            raise KcalcError(f"top_k = {selected} exceeds num_experts = {experts}; lower top_k")
+        variance = number_within(
+            self.variance,
+            "variance",
+            lambda v: v > 0,
+            f"variance must be > 0, got {glimpse(self.variance)}: without it all logits are equal "
+            "and the selection of experts is a tie; give the router random weights",
+        )
+        cosine = number_within(
+            self.cosine,
+            "cosine",
+            lambda c: c == 1 or abs(c) <= CLOSEST,
+            f"cosine must be 1 or lie between -{CLOSEST} and {CLOSEST}, got {glimpse(self.cosine)}",
+        )
+        choice(self.score, "score", ("softmax", "sigmoid"))
+        checked = (experts, selected, variance, cosine, truth(self.normalise, "normalise"))
+        names = ("num_experts", "top_k", "variance", "cosine", "normalise")
+        for name, value in zip(names, checked, strict=True):
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def _one_token(self) -> tuple[float, float]:
+        score = SCORES[self.score, self.normalise]
+        return squares_and_slopes(self.num_experts, self.top_k, math.sqrt(self.variance), score)
+
+    @property
+    def second(self) -> float:
+        """S_2 = E sum_i w_i^2: the mixture's q value over that of one expert."""
+        return self._one_token[0]
+
+    @property
+    def router(self) -> float:
+        """R_2 = E sum_ij (d w_i / d l_j)^2: the router's part of the gradient.
+
+        It is 0 for one selected expert of weight 1, so such a router does not learn.
+        """
+        return self._one_token[1]
+
+    @cached_property
+    def cross(self) -> float:
+        """W = E sum_i w_i w_i' of two tokens: the mixture's kernel over that of one expert."""
+        if self.cosine == 1:
+            return self.second
+        score = SCORES[self.score, self.normalise]
+        sigma = math.sqrt(self.variance)
+        return shared(self.num_experts, self.top_k, sigma, self.cosine, score)
+
+    @cached_property
+    def overlap(self) -> float:
+        """The expected share of a token's experts that a second token selects as well.
+
+        It does not depend on the variance of the logits.
+        """
+        if self.cosine == 1 or self.top_k == self.num_experts:
+            return 1.0
+        return shared(self.num_experts, self.top_k, 1.0, self.cosine, None) / self.top_k
+
+    def load_cv(self, tokens: int | None = None) -> float:
+        """Coefficient of variation of the number of tokens per expert.
+
+        This is the root mean square over draws of the router, for tokens whose logits have the
+        cosine pairwise: ``CV^2 = (1 - 1/T) (o E/k - 1) + (1/T) (E/k - 1)`` with the overlap o.
+
+        Parameters
+        ----------
+        tokens
+            Number T of tokens; None for the limit of many.
+
+        Returns
+        -------
+        float
+            0 if every expert gets the same load.
+
+        Raises
+        ------
+        KcalcError
+            If ``tokens`` is not a positive integer.
+
+        """
+        ratio = self.num_experts / self.top_k
+        among_pairs = self.overlap * ratio - 1
+        if tokens is not None:
+            count = whole(tokens, "tokens", 1)
+            among_pairs += (ratio - 1 - among_pairs) / count
+        return math.sqrt(max(among_pairs, 0.0))
+
+
+def moe_statistics(
+    num_experts: int,
+    top_k: int,
+    variance: float,
+    cosine: float = 1.0,
+    score: str = "softmax",
+    normalise: bool = True,
+) -> MoEStatistics:
+    """Statistics of a mixture of experts at initialisation.
+
+    A router of independent Gaussian weights gives each of E experts a Gaussian logit. The k largest
+    logits select the experts, whose outputs are added with weights w_i. The experts are alike,
+    independent, and have mean 0.
+
+    Parameters
+    ----------
+    num_experts, top_k
+        Numbers E and k, with 1 <= k <= E.
+    variance
+        Variance v > 0 of the logits: sigma_r^2 q for router weights of variance sigma_r^2 / n.
+    cosine
+        Cosine of the logits of two tokens, that is, of their uncentred features: 1 for one token,
+        or in (-0.995, 0.995).
+    score
+        "softmax" or "sigmoid".
+    normalise
+        Whether the weights of the selected experts sum to 1. If not, a softmax runs over all
+        experts, and sigmoids are used as they are.
+
+    Returns
+    -------
+    MoEStatistics
+        ``.second`` S_2, ``.cross`` W, ``.overlap``, ``.router`` R_2 and ``.load_cv(tokens)``, each
+        computed by quadrature when it is first read.
+
+    Raises
+    ------
+    KcalcError
+        If ``top_k`` exceeds ``num_experts``, the variance is not positive (all logits are equal
+        then, and the selection is a tie), or the cosine is out of range.
+
+    Notes
+    -----
+    With q_e of one expert's output and its kernel kappa_e, the mixture has q = S_2 q_e and the
+    kernel W kappa_e. The selection itself has no derivative: gradients reach the router through the
+    weights only. Capacity limits and biases that balance the load are not included.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> found = kc.moe_statistics(8, 2, variance=1.0, cosine=0.5)
+    >>> print(f"{found.second:.6f} {found.cross:.6f} {found.overlap:.6f} {found.load_cv():.4f}")
+    0.553763 0.266253 0.463585 0.9243
+
+    """
+    return MoEStatistics(num_experts, top_k, variance, cosine, score, normalise)

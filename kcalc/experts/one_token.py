@@ -1,0 +1,116 @@
+"""Moments of the weights that a router gives one token.
+
+Given the (k + 1)-th largest logit t, the k selected logits are independent Gaussians above t, and
+the E - k - 1 others are independent Gaussians below t. Powers of the sum Z of scores in a
+denominator are integrals of exp(-x Z), which is a product over experts:
+1 / Z^m = integral of x^(m - 1) exp(-x Z) / (m - 1)! over x > 0.
+"""
+
+from __future__ import annotations
+
+from math import factorial
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from .nodes import REACH, laplace, log_density, panels, thresholds
+from .scores import Score
+
+Array = np.ndarray
+THRESHOLDS = 6  # panels
+WIDTH = 0.6  # of panels of logits, in standard deviations
+STEP = 0.25  # of the logarithm of the Laplace variable
+FLOOR = -12.0  # threshold where every expert is selected
+
+
+def squares_and_slopes(
+    experts: int, selected: int, sigma: float, score: Score
+) -> tuple[float, float]:
+    """S_2 = E sum_i w_i^2 and R_2 = E sum_ij (d w_i / d l_j)^2."""
+    if selected == experts:
+        at, weights = np.array([FLOOR]), np.ones(1)
+    else:
+        at, weights = thresholds(experts, selected, 1 / THRESHOLDS)
+        weights = weights * np.exp(log_density(experts, selected, at))
+    found = np.array([_OneThreshold(experts, selected, sigma, score, t).both() for t in at])
+    second, router = weights @ found
+    return float(second), float(router)
+
+
+class _OneThreshold:
+    """Expectations given the largest logit that is not selected, ``sigma * t``."""
+
+    def __init__(self, experts: int, selected: int, sigma: float, score: Score, t: float) -> None:
+        self.k, self.below, self.score = selected, max(experts - selected - 1, 0), score
+        self.last = experts > selected
+        self.sigma, self.t = sigma, t
+        self.above = self._law(t, REACH + max(t, 0))
+        largest = score.value(np.array([sigma * (REACH + max(t, 0))]))[0]
+        smallest = score.value(np.array([sigma * t]))[0]
+        if score.total is None:
+            self.x, self.weights = np.zeros(1), np.ones(1)
+        else:
+            count = experts if score.total == "all" else selected
+            self.x, self.weights = laplace(selected * smallest, count * largest, STEP)
+
+    def _law(self, low: float, high: float) -> tuple[Array, Array, Array]:
+        """Scores, slopes and probabilities of a Gaussian between two bounds."""
+        z, dz = panels(low, high, WIDTH)
+        log_mass = log_ndtr(-low) if high > REACH - 1e-9 else log_ndtr(high)
+        p = dz * np.exp(-(z**2) / 2 - log_mass) / np.sqrt(2 * np.pi)
+        logits = self.sigma * z
+        return self.score.value(logits), self.score.slope(logits), p
+
+    def both(self) -> tuple[float, float]:
+        """S_2 and R_2."""
+        s, slope, p = self.above
+        if self.score.total is None:
+            return self.k * float(p @ s**2), self.k * float(p @ slope**2)
+        decay = np.exp(-np.outer(self.x, s)) * p
+        moments = {m: decay @ s**m for m in range(5)}
+        rest = self._rest()
+        one = self.k * moments[0] ** (self.k - 1) * rest
+        second = self._integral(2, one * moments[2])
+        if self.score.total == "all":
+            return second, self._slopes_over_all(moments, decay, rest)
+        two = self.k * (self.k - 1) * moments[0] ** max(self.k - 2, 0) * rest
+        steep = {m: decay @ (slope**2 * s**m) for m in range(3)}
+        router = (
+            self._integral(2, one * steep[0])
+            - 2 * self._integral(3, one * steep[1])
+            + self._integral(4, one * steep[2] + two * steep[0] * moments[2])
+        )
+        return second, router
+
+    def _slopes_over_all(self, moments: dict[int, Array], decay: Array, rest: Array) -> float:
+        """R_2 of a softmax over all experts: E sum_(i selected) p_i^2 (1 - 2 p_i + sum_j p_j^2)."""
+        one = self.k * moments[0] ** (self.k - 1) * rest
+        two = self.k * (self.k - 1) * moments[0] ** max(self.k - 2, 0) * rest
+        others = np.zeros_like(self.x)
+        if self.last:
+            s, _, p = self._low()
+            faded = np.exp(-np.outer(self.x, s)) * p
+            others = self._edge() ** 2 + self.below * (faded @ s**2) / faded.sum(1)
+        return (
+            self._integral(2, one * moments[2])
+            - 2 * self._integral(3, one * moments[3])
+            + self._integral(4, one * (moments[4] + moments[2] * others) + two * moments[2] ** 2)
+        )
+
+    def _edge(self) -> float:
+        return float(self.score.value(np.array([self.sigma * self.t]))[0])
+
+    def _low(self) -> tuple[Array, Array, Array]:
+        return self._law(-REACH + min(self.t, 0), self.t)
+
+    def _rest(self) -> Array:
+        """E exp(-x s) of all experts that are not selected, where they are part of the sum."""
+        if self.score.total != "all" or not self.last:
+            return np.ones_like(self.x)
+        s, _, p = self._low()
+        faded = np.exp(-np.outer(self.x, s)) @ p
+        return np.exp(-self.x * self._edge()) * faded**self.below
+
+    def _integral(self, power: int, values: Array) -> float:
+        """E of values / Z^power."""
+        return float(self.weights @ (values * self.x ** (power - 1))) / factorial(power - 1)

@@ -1,0 +1,33 @@
+"""Scores of a router: how logits become the weights of the selected experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score s(l) of one logit and its slope.
+
+    The weight of an expert is s divided by a sum of scores: over the selected experts, over all
+    experts (``total``), or by 1 (``total`` None).
+    """
+
+    name: str
+    value: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+    total: str | None
+
+
+SCORES = {
+    ("softmax", True): Score("softmax", np.exp, np.exp, "selected"),
+    ("softmax", False): Score("softmax", np.exp, np.exp, "all"),
+    ("sigmoid", True): Score("sigmoid", expit, lambda x: expit(x) * expit(-x), "selected"),
+    ("sigmoid", False): Score("sigmoid", expit, lambda x: expit(x) * expit(-x), None),
+}

@@ -1,0 +1,218 @@
+"""The builder of networks with several residual streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..fields.arguments import as_number
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import items, whole
+from ..network import layers as L
+from ..network.architectures.titles import titled
+from ..network.combinators import DEEPEST, Builder, Piece, chain
+from ..network.network import Network, Step
+
+Node = Hashable
+Stream = dict[Node, Any]  # {node: its weight}; empty for a stream that is 0
+READOUTS: dict[str, Callable[[int], list[Any]]] = {
+    "sum": lambda n: [1] * n,
+    "mean": lambda n: [1 / n] * n,
+}
+
+
+def hyper_connected(
+    branch: Piece,
+    streams: int,
+    depth: int,
+    h_res: Any,
+    h_pre: Any,
+    h_post: Any,
+    expand: Any = None,
+    readout: Any = None,
+) -> Network:
+    """A network of several residual streams, with hyper-connections at fixed gates.
+
+    With n streams X_j, sub-layer l computes ``X_i' = sum_j H_ij X_j + p_i F(sum_j h_j X_j)``. Its
+    branch F has weights of its own. Gates that depend on the input (dynamic hyper-connections) do
+    not self-average at any width; give the numbers with which they start.
+
+    Parameters
+    ----------
+    branch
+        The piece F, a chain that ends in an Affine.
+    streams
+        Number n of streams.
+    depth
+        Number of sub-layers.
+    h_res
+        The matrix H, shape (n, n): ``h_res[i, j]`` is the weight to stream i from stream j.
+        :func:`kcalc.sinkhorn` makes one from logits.
+    h_pre, h_post
+        The read vector h and the write vector p, shape (n,).
+        Each of the three may be a function of the sub-layer 0 ... depth - 1. Entries are numbers or
+        SymPy expressions.
+    expand
+        Weights with which the input is copied to the streams, shape (n,); ones by default.
+    readout
+        "sum", "mean" or n weights for one output; None for the outputs "stream_1" ... "stream_n".
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    KcalcError
+        If a shape does not fit, a row of ``h_res`` is 0 throughout, a branch reads nothing, or the
+        branch does not end in an Affine.
+
+    Notes
+    -----
+    Source: Zhu et al. (2024), "Hyper-Connections"; Xie et al. (2025), "mHC".
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> L = kc.layers
+    >>> branch = kc.chain(L.RMSNorm(), L.Affine(), L.Nonlinear("tanh"), L.Affine())
+    >>> H = kc.sinkhorn([[3, 0], [0, 3]])
+    >>> net = kc.architectures.hyper_connected(branch, 2, 8, H, [0.9, 0.1], [1, 1], readout="mean")
+    >>> print(round(kc.c_map(net)(0.5), 6))
+    0.496281
+
+    """
+    n, count = whole(streams, "streams", 1), whole(depth, "depth", 1, DEEPEST)
+    _check_branch(branch)
+    builder = Builder()
+    entry = builder.add(L.Input(), ())
+    start = [1] * n if expand is None else _vector(expand, n, "expand")
+    state = [_scaled({entry: 1}, weight) for weight in start]
+    for layer in range(count):
+        final = layer == count - 1 and readout is None
+        state = _sub_layer(
+            builder,
+            branch,
+            state,
+            _matrix(_at(h_res, layer), n, layer),
+            _vector(_at(h_pre, layer), n, f"h_pre of sub-layer {layer}"),
+            _vector(_at(h_post, layer), n, f"h_post of sub-layer {layer}"),
+            [f"stream_{i + 1}" if final else None for i in range(n)],
+        )
+    outputs = [next(iter(stream), None) for stream in state]
+    if readout is not None:
+        read = _combined(state, _readout(readout, n))
+        outputs = [_node(builder, read, "the readout")]
+    for i, node in enumerate(outputs):
+        if node is None:
+            raise KcalcError(f"stream {i + 1} is 0 at the end; give it a weight in h_res or h_post")
+    builder.steps = _read_by(outputs, builder.steps)
+    return titled("hyper-connected", builder.network(outputs))
+
+
+def _read_by(outputs: Sequence[Node], steps: list[Step]) -> list[Step]:
+    """The steps that that the outputs depend on; a readout may leave streams out."""
+    needed, kept = set(outputs), []
+    for step in reversed(steps):
+        if step[0] in needed:
+            needed.update(step[2])
+            kept.append(step)
+    return kept[::-1]
+
+
+def _sub_layer(
+    builder: Builder,
+    branch: Piece,
+    state: list[Stream],
+    mixing: list[list[Any]],
+    read: list[Any],
+    write: list[Any],
+    names: Sequence[str | None],
+) -> list[Stream]:
+    """The streams after one sub-layer, each a node of its own."""
+    inside = builder.append(branch, _node(builder, _combined(state, read), "a branch"))
+    after = []
+    for row, weight, name in zip(mixing, write, names, strict=True):
+        mixed = _added(_combined(state, row), _scaled({inside: 1}, weight))
+        after.append({_summed(builder, mixed, name): 1} if mixed else {})
+    return after
+
+
+def _scaled(stream: Stream, weight: Any) -> Stream:
+    return {} if weight == 0 else {node: weight * factor for node, factor in stream.items()}
+
+
+def _added(first: Stream, second: Stream) -> Stream:
+    total = {node: first.get(node, 0) + second.get(node, 0) for node in {**first, **second}}
+    return {node: weight for node, weight in total.items() if weight != 0}
+
+
+def _combined(state: Iterable[Stream], weights: Iterable[Any]) -> Stream:
+    """The sum of streams times weights."""
+    total: Stream = {}
+    for stream, weight in zip(state, weights, strict=True):
+        total = _added(total, _scaled(stream, weight))
+    return total
+
+
+def _summed(builder: Builder, stream: Stream, name: str | None = None) -> Node:
+    return builder.add(L.Sum(tuple(stream.values())), tuple(stream), name)
+
+
+def _node(builder: Builder, stream: Stream, what: str) -> Node:
+    """The node of a stream, a sum if it is no single node."""
+    if not stream:
+        raise KcalcError(f"{what} reads only weights of 0; give a stream that is not 0 a weight")
+    if list(stream.values()) == [1]:
+        return next(iter(stream))
+    return _summed(builder, stream)
+
+
+def _check_branch(branch: Any) -> None:
+    """Raises: KcalcError for a branch that does not end in new weights."""
+    network = chain(branch)
+    last = network.layer(network.outputs[0])
+    if not isinstance(last, L.Affine):
+        raise KcalcError(
+            f"branch must end in an Affine, got {type(last).__name__} at node "
+            f"{network.outputs[0]!r}; append layers.Affine()"
+        )
+
+
+def _at(given: Any, layer: int) -> Any:
+    return given(layer) if callable(given) else given
+
+
+def _vector(given: Any, n: int, what: str) -> list[Any]:
+    values = [as_number(value, f"{what}[{i}]") for i, value in enumerate(items(given, what))]
+    if len(values) != n:
+        raise KcalcError(f"{what} must hold one number per stream ({n}), got {len(values)}")
+    return values
+
+
+def _matrix(given: Any, n: int, layer: int) -> list[list[Any]]:
+    what = f"h_res of sub-layer {layer}"
+    rows = [
+        [as_number(value, f"{what}[{i}, {j}]") for j, value in enumerate(items(row, what))]
+        for i, row in enumerate(items(given, what))
+    ]
+    if len(rows) != n or any(len(row) != n for row in rows):
+        shape = " x ".join(map(str, dict.fromkeys((len(rows), *map(len, rows)))))
+        raise KcalcError(f"{what} must be a {n} x {n} matrix, got {shape}")
+    for i, row in enumerate(rows):
+        if all(value == 0 for value in row):
+            raise KcalcError(
+                f"row {i} of {what} is 0 throughout, so stream {i + 1} forgets all streams; give "
+                f"it a weight"
+            )
+    return rows
+
+
+def _readout(given: Any, n: int) -> list[Any]:
+    if isinstance(given, str):
+        if given not in READOUTS:
+            raise KcalcError(f"readout must be 'sum', 'mean' or {n} weights, got {glimpse(given)}")
+        return READOUTS[given](n)
+    return _vector(np.ravel(given) if hasattr(given, "ravel") else given, n, "readout")

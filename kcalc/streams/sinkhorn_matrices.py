@@ -1,0 +1,98 @@
+"""Nearly doubly stochastic matrices from logits, as in manifold-constrained hyper-connections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..fields.arguments import number_within
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import choice, whole
+
+Array = np.ndarray
+LARGEST = 700.0  # exp of larger numbers overflows
+AXES = {"column": 0, "row": 1}
+
+
+def sinkhorn(logits: Any, iterations: int = 20, last: str = "row", eps: float = 0.0) -> Array:
+    """Divide ``exp(logits)`` by its row sums and column sums in turn.
+
+    If the last division is by column sums, the columns sum to 1, and mixing streams with the matrix
+    conserves their mean. If it is by row sums, equal streams stay equal. The other sums approach 1
+    by a factor of lambda_2^2 per iteration, with lambda_2 the second singular value of the limit,
+    so a few iterations leave matrices near the identity far from doubly stochastic.
+
+    Parameters
+    ----------
+    logits
+        Square matrix of finite numbers, or -inf where an entry is 0.
+    iterations
+        Number of pairs of divisions; 0 returns ``exp(logits)``.
+    last
+        "row" (each iteration divides by column sums, then by row sums) or "column".
+    eps
+        Number that is added to every sum before a division.
+
+    Returns
+    -------
+    numpy.ndarray
+        Matrix of the same shape.
+
+    Raises
+    ------
+    KcalcError
+        If the matrix is not square, has an entry that is NaN or +inf, or has a row or column that
+        is -inf throughout.
+
+    Notes
+    -----
+    Source: Sinkhorn and Knopp (1967); its use for residual streams: Xie et al. (2025), "mHC".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kcalc as kc
+    >>> H = kc.sinkhorn(3 * np.eye(2), iterations=1)
+    >>> print(H.round(4))
+    [[0.9526 0.0474]
+     [0.0474 0.9526]]
+
+    """
+    matrix = _logits(logits)
+    count = whole(iterations, "iterations")
+    axis = AXES[choice(last, "last", AXES)]
+    eps = number_within(eps, "eps", lambda e: e >= 0, f"eps must be >= 0, got {glimpse(eps)}")
+    if eps == 0:
+        matrix = matrix - matrix.max(axis=1, keepdims=True) if count else matrix
+    elif matrix.max() > LARGEST:
+        raise KcalcError(
+            f"exp of the logit {matrix.max():g} overflows; subtract a number from all logits"
+        )
+    found = np.exp(matrix)
+    for _ in range(count):
+        for along in (1 - axis, axis):
+            found = found / (found.sum(axis=along, keepdims=True) + eps)
+    return found
+
+
+def _logits(given: Any) -> Array:
+    """A square matrix of numbers below inf, without rows or columns of -inf."""
+    try:
+        matrix = np.asarray(given, dtype=float)
+    except (TypeError, ValueError, OverflowError):
+        raise KcalcError(
+            f"logits must be a square matrix of numbers, got {glimpse(given)}"
+        ) from None
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+        raise KcalcError(f"logits must be a square matrix, got an array of shape {matrix.shape}")
+    if np.isnan(matrix).any() or (matrix == np.inf).any():
+        raise KcalcError("logits must be finite numbers or -inf, got nan or inf")
+    for axis, name in ((1, "row"), (0, "column")):
+        empty = np.flatnonzero((matrix == -np.inf).all(axis=axis))
+        if len(empty):
+            raise KcalcError(
+                f"{name} {empty[0]} of the logits is -inf throughout, so its sum is 0; give it a "
+                f"finite logit"
+            )
+    return matrix

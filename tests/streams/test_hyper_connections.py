@@ -1,0 +1,137 @@
+"""Networks of several streams against the recursion of their Gram matrices and frozen values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy as sp
+from scipy.special import expit
+
+import kcalc as kc
+from kcalc import KcalcError
+
+L = kc.layers
+BRANCH = kc.chain(L.RMSNorm(), L.Affine(), L.Nonlinear("relu"), L.Affine(sigma_w=2**0.5))
+H = kc.sinkhorn(6 * np.eye(4) - 3, 3000)
+WRITE = [1.2, 1.0, 0.9, 0.7]
+Q = (17.905614482821, 12.937242217350, 10.776698122258, 7.102894007363)
+
+
+def read(layer: int) -> np.ndarray:
+    """The read vector of a sub-layer with home stream ``layer`` mod 4."""
+    return expit(np.where(np.arange(4) == layer % 4, 3, -3))
+
+
+def streams(depth: int, **options: Any) -> kc.Network:
+    return kc.architectures.hyper_connected(BRANCH, 4, depth, H, read, WRITE, **options)
+
+
+def relu_cosine(c: float) -> float:
+    angle = np.arccos(np.clip(c, -1, 1))
+    return float((np.sin(angle) + (np.pi - angle) * c) / np.pi)
+
+
+def grams(depth: int, c: float) -> tuple[np.ndarray, np.ndarray]:
+    """Second moments of the streams for one input, and between two, by the recursion."""
+    same, cross = np.ones((4, 4)), np.full((4, 4), c)
+    for layer in range(depth):
+        h, p = read(layer), np.outer(WRITE, WRITE)
+        kernel = relu_cosine(h @ cross @ h / (h @ same @ h))
+        same, cross = H @ same @ H.T + p, H @ cross @ H.T + p * kernel
+    return same, cross
+
+
+def test_values() -> None:
+    found = kc.q_values(streams(12))
+    assert [found[f"stream_{i}"] for i in range(1, 5)] == pytest.approx(Q, abs=1e-10)
+    assert kc.c_map(streams(12, readout="mean"))(0.5) == pytest.approx(0.672910222591, abs=1e-12)
+
+
+@pytest.mark.parametrize("weights", ["sum", [1, 0, 0.5, -0.2]])
+def test_readouts(weights: Any) -> None:
+    same, cross = grams(5, -0.3)
+    r = np.ones(4) if weights == "sum" else np.array(weights)
+    net = streams(5, readout=weights)
+    assert kc.q_map(net)(1.0) == pytest.approx(r @ same @ r, rel=1e-12)
+    assert kc.c_map(net)(-0.3) == pytest.approx(r @ cross @ r / (r @ same @ r), rel=1e-12)
+
+
+def test_gradients_of_branches() -> None:
+    """Gamma = H^T Gamma' H + h h^T (p^T Gamma' p) chi; a branch's output gets p^T Gamma' p."""
+    depth, net = 6, streams(6, readout="mean")
+    gamma, expected = np.full((4, 4), 1 / 16), []
+    for layer in reversed(range(depth)):
+        h, same = read(layer), grams(layer, 0.0)[0]
+        expected.append(WRITE @ gamma @ WRITE)
+        chi = 1 / (h @ same @ h)  # of an RMSNorm; the ReLU and the weights have slope 1
+        gamma = H.T @ gamma @ H + np.outer(h, h) * expected[-1] * chi
+    found = kc.gradients(net).nodes
+    ends = [found[f"affine_{2 * layer + 2}"] for layer in reversed(range(depth))]
+    assert ends == pytest.approx(expected, rel=1e-9)
+    assert found["input"] == pytest.approx(gamma.sum(), rel=1e-9)
+
+
+def test_equal_streams_are_one_residual_stream() -> None:
+    net = kc.architectures.hyper_connected(BRANCH, 4, 12, H, read, [1] * 4, readout="mean")
+    assert kc.c_map(net)(0.5) == pytest.approx(0.678268143181, abs=1e-9)
+
+
+def test_symbols_and_copies() -> None:
+    a = sp.Symbol("a", positive=True)
+    branch = kc.chain(L.Affine(), L.Nonlinear("identity"), L.Affine())
+    net = kc.architectures.hyper_connected(
+        branch, 2, 1, [[1, 0], [0, a]], [1, 1], [a, 1], expand=[1, 0], readout=[1, 2]
+    )
+    # streams (x + a F(x), F(x)), so x + (a + 2) F(x)
+    assert sp.simplify(kc.q_map(net).expr.closed_form - (1 + (a + 2) ** 2) * kc.symbols.q) == 0
+
+
+def test_sinkhorn() -> None:
+    logits = np.random.default_rng(0).normal(size=(4, 4))
+    by_row, by_column = (kc.sinkhorn(logits, 3, last) for last in ("row", "column"))
+    assert by_row.sum(1) == pytest.approx(np.ones(4)) and by_row.sum(0) != pytest.approx(np.ones(4))
+    assert by_column.sum(0) == pytest.approx(np.ones(4))
+    limit = kc.sinkhorn(logits, 500)
+    assert limit.sum(0) == pytest.approx(np.ones(4)) and limit.sum(1) == pytest.approx(np.ones(4))
+    scales = np.exp(logits) / limit  # of rank one
+    assert np.linalg.matrix_rank(scales, tol=1e-9) == 1
+    once = np.exp(logits) / (np.exp(logits).sum(0) + 0.1)
+    assert kc.sinkhorn(logits, 1, eps=0.1) == pytest.approx(
+        once / (once.sum(1, keepdims=True) + 0.1)
+    )
+    assert kc.sinkhorn([[0, -np.inf], [-np.inf, 1000]]) == pytest.approx(np.eye(2))
+
+
+def made(**changed: Any) -> kc.Network:
+    given = {"h_res": np.eye(2), "h_pre": [1, 1], "h_post": [1, 1]} | changed
+    branch = given.pop("branch", BRANCH)
+    return kc.architectures.hyper_connected(branch, 2, 2, **given)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: made(h_res=np.ones((2, 3))), "h_res of sub-layer 0 must be a 2 x 2"),
+        (lambda: made(h_res=[[0, 0], [1, 1]]), "row 0 of h_res"),
+        (lambda: made(h_pre=[1, 1, 1]), "h_pre of sub-layer 0"),
+        (lambda: made(h_pre=lambda layer: [1 - layer] * 2), "a branch reads only weights of 0"),
+        (lambda: made(h_post=[1, "b c"]), r"h_post of sub-layer 0\[1\]"),
+        (lambda: made(readout="max"), "readout"),
+        (lambda: made(readout=[0, 0]), "the readout reads"),
+        (lambda: made(branch=kc.chain(L.Affine(), L.Nonlinear("relu"))), "end in an Affine"),
+        (lambda: made(expand=[1, 0], h_post=[1, 0]), "stream 2 is 0"),
+        (lambda: kc.sinkhorn([[0, 0], [-np.inf, -np.inf]]), "row 1 of the logits"),
+        (lambda: kc.sinkhorn([[0, -np.inf], [1, -np.inf]]), "column 1 of the logits"),
+        (lambda: kc.sinkhorn([0, 1]), "square"),
+        (lambda: kc.sinkhorn([["a"]]), "numbers"),
+        (lambda: kc.sinkhorn([[np.nan]]), "nan"),
+        (lambda: kc.sinkhorn(np.eye(2), last="both"), "last"),
+        (lambda: kc.sinkhorn(np.eye(2), eps=-1), "eps"),
+        (lambda: kc.sinkhorn([[1000]], eps=1e-6), "overflows"),
+    ],
+)
+def test_bad_arguments(call: Any, words: str) -> None:
+    with pytest.raises(KcalcError, match=words):
+        call()
