@@ -2,7 +2,7 @@
 
 from .coordinates import TrainedCoordinates, trained_coordinates
 from .entry import transfer
-from .optimizers import GAUGES, OPTIMIZERS
+from .optimizers import GAUGES, OPTIMIZERS, RANKS
 from .parametrisation import abc_exponents
 from .result import ParameterRule, Transfer
 from .sweep import TransferCheck, transfer_check
@@ -10,6 +10,7 @@ from .sweep import TransferCheck, transfer_check
 __all__ = [
     "GAUGES",
     "OPTIMIZERS",
+    "RANKS",
     "ParameterRule",
     "TrainedCoordinates",
     "Transfer",

@@ -28,6 +28,7 @@ def transfer(
     branch_exponent: Any = 1,
     alignment: str = "full",
     unknown: str | None = None,
+    rank: str | None = None,
 ) -> Transfer:
     """How settings tuned on a small network change on a larger one, parameter by parameter.
 
@@ -69,7 +70,7 @@ def transfer(
     'adamw'
 
     """
-    chosen = options(optimizer, gauge, decay, branch_exponent, alignment, unknown)
+    chosen = options(optimizer, gauge, decay, branch_exponent, alignment, unknown, rank)
     along = _axes(axes)
     if isinstance(model, Network) and example_inputs:
         raise KcalcError("a network needs no example inputs; leave them out")

@@ -18,13 +18,31 @@ from ...foundation.plain_arguments import choice
 from ...maps import Assumption
 from ...network import owner
 from .growth import Growth
-from .optimizers import GAUGES, Rates, bias_rates, decay_power, multiplier, named_optimizer, rates
+from .optimizers import (
+    GAUGES,
+    OPTIMIZERS,
+    RANKS,
+    Rates,
+    assumed_rank,
+    bias_rates,
+    decay_power,
+    multiplier,
+    named_optimizer,
+    rates,
+    taker,
+)
 from .powers import DEPTH, HALF, ONE, Power, order_of, value
 from .result import ParameterRule, Transfer, numbers
 from .sizes import Setting, Sizes, Use, sizes
 
 Node = Hashable
 HEURISTIC = "heuristic"
+RANK_NOTES = {
+    "full": "the rank of updates grows with the width (rank='full'), which needs more examples per "
+    "step than channels",
+    "fixed": "the rank of updates does not grow with the width (rank='fixed'), as with fewer "
+    "examples per step than channels",
+}
 BOTH_ENDS = ({"embedding", "readout"}, {"input", "readout"})
 
 
@@ -32,7 +50,8 @@ BOTH_ENDS = ({"embedding", "readout"}, {"input", "readout"})
 class Options:
     """What the user chose; ``branch`` is the exponent a of ``x + L^-a f(x)``.
 
-    ``unknown``: what is assumed of operations without a rule, None: an error.
+    ``unknown``: what is assumed of operations without a rule, None: an error; ``rank``: how the
+    rank of updates grows, None for optimisers for which that does not matter.
     """
 
     optimizer: str
@@ -41,10 +60,17 @@ class Options:
     branch: Any
     aligned: bool
     unknown: str | None = None
+    rank: str | None = None
 
 
 def options(
-    optimizer: Any, gauge: Any, decay: Any, branch: Any, alignment: Any, unknown: Any = None
+    optimizer: Any,
+    gauge: Any = "none",
+    decay: Any = 1,
+    branch: Any = 1,
+    alignment: Any = "full",
+    unknown: Any = None,
+    rank: Any = None,
 ) -> Options:
     """The options, checked.  Raises: KcalcError for unknown names and numbers out of range."""
     name = named_optimizer(optimizer)
@@ -58,7 +84,10 @@ def options(
     depth = exponent(branch, "branch_exponent")
     if not HALF <= depth <= 1:
         raise KcalcError(f"branch_exponent must lie in [1/2, 1], got {glimpse(branch)}")
-    return Options(name, gauge, kept, depth, alignment == "full", unknown)
+    if rank is not None:
+        choice(rank, "rank", RANKS)
+    grown = assumed_rank(name, rank)
+    return Options(name, gauge, kept, depth, alignment == "full", unknown, grown)
 
 
 def exponent(number: Any, what: str) -> Any:
@@ -253,7 +282,9 @@ class _Book:
             "init_std": order.smaller(*(one.init_std for one in every)),
             "learning_rate": strictest.learning_rate,
             "epsilon": strictest.epsilon,
-            "weight_decay": decay_power(strictest.learning_rate, self.chosen.decay),
+            "weight_decay": ONE  # on a sphere decay has no effect
+            if OPTIMIZERS[strictest.optimizer].kept
+            else decay_power(strictest.learning_rate, self.chosen.decay),
         }
         return ParameterRule(
             name,
@@ -293,7 +324,13 @@ class _Book:
             factor = use.initial / table
         if factor != one.behind:
             self._multiply(one, use, factor / one.behind, table is not None)
-        return rates(optimizer, use, gradient, factor, one.shape)
+        if one.zero and OPTIMIZERS[taker(optimizer, use.role, one.shape)].kept:
+            raise KcalcError(
+                f"{one.name} starts at 0, and {OPTIMIZERS[optimizer].title} keeps the norm of "
+                f"weights, so it would stay 0; initialise it at random, or train it with "
+                f"optimizer='adamw'"
+            )
+        return rates((optimizer, self.chosen.rank), use, gradient, factor, one.shape)
 
     def _started(self, use: Use) -> Use:
         """Weights into a narrow map that weights of zeros read (LoRA): their output has size 1.
@@ -414,5 +451,7 @@ def _assumptions(chosen: Options, deep: bool) -> Iterable[Assumption]:
             1: "the product of learning rate and weight decay is that of the base",
         }.get(chosen.decay, "weight decay grows as 1 / sqrt(learning rate)"),
     )
+    if chosen.rank is not None:
+        yield Assumption("network", RANK_NOTES[chosen.rank], "heuristic")
     if deep:
-        yield Assumption("network", f"residual branches stand behind L^-{chosen.branch}")
+        yield Assumption("network", f"residual branches are multiplied by L^-{chosen.branch}")

@@ -101,13 +101,15 @@ def transfer_check(
     standard: bool = False,
     loss: Any = None,
     unknown: str | None = None,
+    rank: str | None = None,
 ) -> TransferCheck:
     """Train PyTorch models of several sizes with several learning rates.
 
-    Parameters: ``build``, ``widths``, ``optimizer``, ``standard``, ``loss``, ``unknown``: as
-    for :func:`kcalc.trained_coordinates`; ``x``, ``y``: all examples, ``x`` also by argument name,
-    of which every step takes ``batch`` random ones; ``rates``: learning rates of the first size,
-    three at least. The loss of a run is the geometric mean of those of the last fifth of its steps.
+    Parameters: ``build``, ``widths``, ``optimizer``, ``standard``, ``loss``, ``unknown``,
+    ``rank``: as for :func:`kcalc.trained_coordinates`; ``x``, ``y``: all examples, ``x`` also by
+    argument name; every step takes ``batch`` random ones; ``rates``: learning rates of the first
+    size, at least three. The loss of a run is the geometric mean of the losses of the last fifth of
+    its steps.
 
     Returns: a :class:`kcalc.TransferCheck`.
     Raises: KcalcError for bad numbers, and as :func:`kcalc.transfer`.
@@ -116,7 +118,7 @@ def transfer_check(
     tried = tuple(sorted(positive(rate, "a rate") for rate in items(rates, "rates")))
     if len(set(tried)) < 3:
         raise KcalcError("rates must hold three different learning rates at least")
-    chosen = options(optimizer, "none", 1, 1, "full", unknown)
+    chosen = options(optimizer, unknown=unknown, rank=rank)
     family = family_of(build, sizes[0], (x, y), chosen, loss)
     family = replace(family, standard=truth(standard, "standard"))
     count = whole(steps, "steps", 1)
