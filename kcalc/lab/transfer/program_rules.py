@@ -13,7 +13,7 @@ from .powers import HALF, ONE, Power
 from .program import Ref, Step, leaves, total
 from .program_sizes import Fold, Found, Value, whole
 from .program_table import chosen, largest, operand, ratio_of, rule, several
-from .sizes import Part
+from .sizes import Part, differing
 
 # -- what moves numbers ----------------------------------------------------------------------------
 
@@ -108,12 +108,10 @@ def joined(f: Fold, step: Step) -> Found:
     axis = int(step.args.get("dim") or 0)
     if step.kind == "stack" or not f.grows(step.axes[0][axis]):
         return found
-    parts = [Part(ref.name, one.of, one.axes[axis]) for ref, one in zip(refs, values, strict=True)]
-    alike = f.setting.order.alike
-    for part in parts[1:]:
-        if not (alike(part.channels, parts[0].channels) and alike(part.of, parts[0].of)):
-            return replace(found, unlike=(parts[0], part))
-    return found
+    parts = tuple(
+        Part(ref.name, one.of, one.axes[axis]) for ref, one in zip(refs, values, strict=True)
+    )
+    return replace(found, unlike=parts) if differing(f.setting.order, parts) else found
 
 
 @rule("broadcast_tensors", "meshgrid", "atleast_1d", "atleast_2d", "atleast_3d")

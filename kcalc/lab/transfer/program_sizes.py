@@ -32,7 +32,7 @@ class Value:
     order and times fixed numbers of the size ``of``; ``gains``: learned factors of these;
     ``length``: the parameter that is the length of their rows; ``fixed``: made of parameters and
     numbers alone; ``numbers``: of numbers alone; ``maker``: the weights whose outputs these are,
-    through functions of single entries; ``unlike``: two of its parts that no one rule serves;
+    through functions of single entries; ``unlike``: its parts, if no one rule serves all;
     ``scores``: whether it is a sum of products of two feature maps.
     """
 
@@ -45,7 +45,7 @@ class Value:
     fixed: bool = False
     numbers: bool = False
     maker: Node | None = None
-    unlike: tuple[Part, Part] | None = None
+    unlike: tuple[Part, ...] | None = None
     scores: bool = False
 
     @property
@@ -78,7 +78,8 @@ class Fold:
 
     ``edges``: {array: [(array that it reads, factor of the gradient)]}; ``settled``: {node: the
     factor that what it reads needs, and whether these are scores}; ``behind``: {weights: the power
-    by which the model multiplies them}; ``guessed``: operations without a rule.
+    by which the model multiplies them}; ``guessed``: operations without a rule; ``columns``:
+    {weights: the parts of a concatenation that they read}.
     """
 
     program: Program
@@ -91,6 +92,7 @@ class Fold:
     settled: dict[Node, tuple[Power, bool]] = field(default_factory=dict)
     behind: dict[Node, Power] = field(default_factory=dict)
     guessed: list[str] = field(default_factory=list)
+    columns: dict[Node, tuple[Part, ...]] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
 
     # -- what rules ask ----------------------------------------------------------------------------
@@ -144,7 +146,7 @@ class Fold:
             key = f"{step.name} #{n}"
         use = used(self.setting, key, x.of, fans, hot)
         if x.unlike is not None and self.setting.order.grows(fans[0]):
-            raise two_roles(step.name, x.unlike)
+            self.parted(step, x, use, fans)
         self.uses[key] = use
         if w.of != 1:
             self.behind[key] = w.of
@@ -152,6 +154,26 @@ class Fold:
         if w.length is not None:
             self.kept.append(Kept(w.length, key, "length"))
         return use
+
+    def parted(self, step: Step, x: Value, use: Use, fans: tuple[Power, Power, Power]) -> None:
+        """Weights that read parts of which some grow: what these send back.
+
+        Raises: KcalcError for parts of several sizes, or several rates of growth.
+        """
+        parts, order = x.unlike or (), self.setting.order
+        grown = [part for part in parts if order.grows(part.channels)]
+        alike = all(order.alike(part.of, parts[0].of) for part in parts)
+        if (
+            not grown
+            or not alike
+            or not all(order.alike(part.channels, grown[0].channels) for part in grown)
+        ):
+            raise two_roles(order, step.name, parts)
+        self.columns[use.node] = parts
+        for part in parts:
+            if part not in grown and self.value(Ref(str(part.node))).real:
+                own = used(self.setting, use.node, x.of, (part.channels, *fans[1:]))
+                self.edges.setdefault(step.name, []).append((part.node, self.backward_of(own)))
 
     def bias(self, step: Step, use: Use, given: object) -> None:
         """A bias behind weights."""

@@ -33,7 +33,7 @@ from .optimizers import (
 )
 from .powers import DEPTH, HALF, ONE, Power, order_of, value
 from .result import ParameterRule, Transfer, numbers
-from .sizes import Setting, Sizes, Use, sizes
+from .sizes import Part, Setting, Sizes, Use, sizes, two_roles, used
 
 Node = Hashable
 HEURISTIC = "heuristic"
@@ -191,6 +191,7 @@ def derive_program(
 ) -> Transfer:
     """The rules of all parameters of a program, by its sizes."""
     book = _Book(growth, chosen, *both, rest.before_zeros)
+    book.columns = rest.columns
     for node, power in rest.settled.items():
         book.settle(node, power)
     return book.transfer(rest.placed, rest.notes, (), rest.guessed)
@@ -202,7 +203,7 @@ class Guesses:
 
     ``settled``: {function: the factor that what it reads needs}; ``guessed``: {parameter: the
     operation without a rule on a path through it}; ``before_zeros``: weights that only weights of
-    zeros read.
+    zeros read; ``columns``: {weights: the parts of a concatenation that they read}.
     """
 
     placed: Sequence[Placement]
@@ -210,6 +211,7 @@ class Guesses:
     guessed: Mapping[str, str]
     before_zeros: frozenset[Node]
     notes: tuple[Assumption, ...]
+    columns: Mapping[Node, tuple[Part, ...]]
 
 
 class _Book:
@@ -226,6 +228,8 @@ class _Book:
         self.growth, self.chosen, self.told, self.found = growth, chosen, told, found
         self.before_zeros = before_zeros
         self.kept_size: list[Node] = []
+        self.columns: Mapping[Node, tuple[Part, ...]] = {}
+        self.uneven: list[Node] = []
         self.multipliers: dict[str, Any] = {}
         self.edits: list[str] = []
 
@@ -330,7 +334,43 @@ class _Book:
                 f"weights, so it would stay 0; initialise it at random, or train it with "
                 f"optimizer='adamw'"
             )
-        return rates((optimizer, self.chosen.rank), use, gradient, factor, one.shape)
+        found = rates((optimizer, self.chosen.rank), use, gradient, factor, one.shape)
+        if one.node in self.columns:
+            self._columns(one, use, found)
+        return found
+
+    def _columns(self, one: Placement, use: Use, found: Rates) -> None:
+        """The edit for weights that read parts, some of which do not grow.
+
+        The factor of these parts gives their columns the rate of the others.
+        Raises: KcalcError for optimisers of whole matrices, and in other gauges.
+        """
+        parts, order = self.columns[one.node], self.told.order
+        whole = OPTIMIZERS[found.optimizer].takes != "all"
+        if whole or self.chosen.gauge != "none" or not self.chosen.aligned:
+            raise two_roles(order, one.node, parts)
+        node = owner(one.node)
+        for part in parts:
+            if order.grows(part.channels):
+                continue
+            fans = (part.channels, use.fan_out, use.channels)
+            own = used(self.told, one.node, use.reads, fans)
+            factor = own.change / use.change
+            if found.optimizer == "sgd":
+                factor = factor**HALF  # their gradients grow by the factor, too
+            rest = own.initial / factor / use.initial
+            key = f"{owner(part.node)} (input of {node})"
+            self.multipliers[key] = value(factor, self.growth.ratios)
+            start = (
+                "" if rest == 1 else f", and their columns by {self._told(rest)} after t.rescale"
+            )
+            self.edits.append(
+                f"split {node!r} into two layers and add the results, a(h) + b(x), with b for the "
+                f"channels of {owner(part.node)!r}, and transfer again; or keep one layer and "
+                f"multiply these channels by {self._told(factor)} where {node!r} reads them{start}"
+            )
+        if found.optimizer != "sgd":
+            self.uneven.append(one.node)
 
     def _started(self, use: Use) -> Use:
         """Weights into a narrow map that weights of zeros read (LoRA): their output has size 1.
@@ -399,6 +439,13 @@ class _Book:
 
     def notes(self) -> Iterable[Assumption]:
         """What holds for the first steps only."""
+        for node in dict.fromkeys(self.uneven):
+            yield Assumption(
+                owner(node),
+                "its columns for channels that do not grow have gradients of another size than the "
+                "rest; epsilon is that of the rest",
+                "heuristic",
+            )
         for node in dict.fromkeys(self.kept_size):
             yield Assumption(
                 owner(node),

@@ -22,7 +22,7 @@ from .program import Program, Unlike, program_of
 from .program_sizes import ALONE, Fold, before_zeros, guessed_of, run
 from .result import Transfer
 from .rules import Guesses, Options, Placement, derive, derive_program, setting
-from .sizes import Sizes
+from .sizes import Sizes, TwoRoles
 from .torch_groups import moments
 
 Node = Hashable
@@ -60,7 +60,7 @@ def torch_transfer(
     small, large = (_read(one, inputs) for one in (base, model))
     try:
         return _by_network((small, large), (base, model), axes, chosen)
-    except (NotInNetwork, NoRule) as error:
+    except (NotInNetwork, NoRule, TwoRoles) as error:
         try:
             program = program_of(small, large)
         except Unlike:
@@ -123,7 +123,9 @@ def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> T
     ]
     _check_placed(placed, models[1])
     notes = tuple(Assumption(node, ALONE, "heuristic") for node in fold.guessed)
-    rest = Guesses(placed, settled, guessed_of(fold), before_zeros(fold, zeros), notes)
+    rest = Guesses(
+        placed, settled, guessed_of(fold), before_zeros(fold, zeros), notes, fold.columns
+    )
     return derive_program(replace(growth, scores=scores), chosen, (told, found), rest)
 
 
