@@ -79,7 +79,8 @@ class Fold:
     ``edges``: {array: [(array that it reads, factor of the gradient)]}; ``settled``: {node: the
     factor that what it reads needs, and whether these are scores}; ``behind``: {weights: the power
     by which the model multiplies them}; ``guessed``: operations without a rule; ``columns``:
-    {weights: the parts of a concatenation that they read}.
+    {weights: the parts of a concatenation that they read}; ``codes``: operations that normalise
+    what a readout returns.
     """
 
     program: Program
@@ -93,6 +94,7 @@ class Fold:
     behind: dict[Node, Power] = field(default_factory=dict)
     guessed: list[str] = field(default_factory=list)
     columns: dict[Node, tuple[Part, ...]] = field(default_factory=dict)
+    codes: list[str] = field(default_factory=list)
     roles: dict[str, str] = field(default_factory=dict)
 
     # -- what rules ask ----------------------------------------------------------------------------
@@ -232,6 +234,7 @@ class Fold:
 def run(program: Program, setting: Setting, unknown: str | None) -> tuple[Fold, Sizes]:
     """Both passes.  Raises: KcalcError for operations without a rule and outputs that grow."""
     from . import program_rules, program_weights  # noqa: F401  # they fill the table
+    from .program_counts import check_counts
     from .program_table import rule_of
 
     fold = Fold(program, setting, unknown)
@@ -244,6 +247,7 @@ def run(program: Program, setting: Setting, unknown: str | None) -> tuple[Fold, 
             power, program.axes[key], key not in program.whole, fixed=True, numbers=True
         )
     for step in program.steps:
+        check_counts(fold, step)
         fold.values[step.name] = _noted(fold, step, _found(fold, step, rule_of(step)))
     _check_outputs(fold)
     gradients = _backward(fold)

@@ -26,6 +26,10 @@ from .sizes import Sizes, TwoRoles
 from .torch_groups import moments
 
 Node = Hashable
+CODES = (
+    "it normalises the output of a readout, which starts at 1/sqrt(n) of its later size: its first "
+    "gradients are sqrt(n) larger than those of the rules. Let that feature map grow with the width"
+)
 UNREAD = (
     "no operation that was read takes it, as where the output of a head is not returned; delete "
     "it, or freeze it"
@@ -64,10 +68,30 @@ def torch_transfer(
         try:
             program = program_of(small, large)
         except Unlike:
-            raise error from None
+            raise _counted(error, base, model) from None
         _check_axes(axes)
         _check_constants(base, model)
         return _by_program(program, (base, model), chosen)
+
+
+def _counted(error: KcalcError, base: Any, model: Any) -> KcalcError:
+    """The error, and layers of which the model has more than the base."""
+    families = [
+        {re.sub(r"\d+", "*", name): 0 for name, _ in one.named_parameters()}
+        for one in (base, model)
+    ]
+    for one, found in zip((base, model), families, strict=True):
+        for name, _ in one.named_parameters():
+            found[re.sub(r"\d+", "*", name)] += 1
+    for name, count in families[1].items():
+        before = families[0].get(name, 0)
+        if before and count != before:
+            return KcalcError(
+                f"the model has {count} parameters {name!r} and the base {before}. If these are "
+                f"experts, heads or streams, keep their number: gates and gradients change with it "
+                f"by factors that are no powers of the width. If they are blocks: {error}"
+            )
+    return error
 
 
 def _by_network(
@@ -122,7 +146,10 @@ def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> T
         if name in names
     ]
     _check_placed(placed, models[1])
-    notes = tuple(Assumption(node, ALONE, "heuristic") for node in fold.guessed)
+    notes = (
+        *(Assumption(node, ALONE, "heuristic") for node in fold.guessed),
+        *(Assumption(node, CODES, "heuristic") for node in fold.codes),
+    )
     rest = Guesses(
         placed, settled, guessed_of(fold), before_zeros(fold, zeros), notes, fold.columns
     )
