@@ -162,7 +162,8 @@ class Fold:
 
         Raises: KcalcError for parts of several sizes, or several rates of growth.
         """
-        parts, order = x.unlike or (), self.setting.order
+        order = self.setting.order
+        parts: tuple[Part, ...] = x.unlike or ()
         grown = [part for part in parts if order.grows(part.channels)]
         alike = all(order.alike(part.of, parts[0].of) for part in parts)
         if (

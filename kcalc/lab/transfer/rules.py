@@ -37,6 +37,10 @@ from .sizes import Part, Setting, Sizes, Use, sizes, two_roles, used
 
 Node = Hashable
 HEURISTIC = "heuristic"
+CODES = (
+    "it normalises the output of a readout, which starts at 1/sqrt(n) of its later size: its first "
+    "gradients are sqrt(n) larger than those of the rules. Let that feature map grow with the width"
+)
 RANK_NOTES = {
     "full": "the rank of updates grows with the width (rank='full'), which needs more examples per "
     "step than channels",
@@ -183,7 +187,16 @@ def derive(
     found = sizes(network, told)
     before = _before_zeros(network, {one.node for one in placed if one.zero})
     book = _Book(growth, chosen, told, found, before)
-    return book.transfer(placed, (*growth.carried.notes,), tuple(network.assumptions))
+    notes = (*growth.carried.notes, *_codes(network, found))
+    return book.transfer(placed, notes, tuple(network.assumptions))
+
+
+def _codes(network: Network, found: Sizes) -> Iterable[Assumption]:
+    """Norms of what a readout returns."""
+    for node, op, reads in network.operations:
+        use = found.uses.get(reads[0]) if isinstance(op, P.Norm) else None
+        if use is not None and use.role == "readout":
+            yield Assumption(owner(node), CODES, "heuristic")
 
 
 def derive_program(

@@ -63,6 +63,14 @@ class TransferCheck(Shown):
         return _means(self.losses)
 
     @property
+    def plain_means(self) -> np.ndarray:
+        """Geometric means of the losses without rules.
+
+        Raises: KcalcError if these runs were not made.
+        """
+        return _means(self._plain())
+
+    @property
     def best(self) -> tuple[float, ...]:
         """The best learning rate of every size: of a parabola through the three lowest losses."""
         return _best(self.rates, self.losses)

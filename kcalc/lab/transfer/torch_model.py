@@ -21,15 +21,11 @@ from .powers import ONE
 from .program import Program, Unlike, program_of
 from .program_sizes import ALONE, Fold, before_zeros, guessed_of, run
 from .result import Transfer
-from .rules import Guesses, Options, Placement, derive, derive_program, setting
+from .rules import CODES, Guesses, Options, Placement, derive, derive_program, setting
 from .sizes import Sizes, TwoRoles
 from .torch_groups import moments
 
 Node = Hashable
-CODES = (
-    "it normalises the output of a readout, which starts at 1/sqrt(n) of its later size: its first "
-    "gradients are sqrt(n) larger than those of the rules. Let that feature map grow with the width"
-)
 UNREAD = (
     "no operation that was read takes it, as where the output of a head is not returned; delete "
     "it, or freeze it"
