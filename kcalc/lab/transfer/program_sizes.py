@@ -19,7 +19,7 @@ from .sizes import Part, Setting, Size, Sizes, Use, passed, two_roles, used
 Node = Hashable
 ALONE = (
     "it is assumed to keep coordinates of order 1 in both directions: its rules, and those of the "
-    "parameters before and behind it, are a guess"
+    "parameters before and after it, are a guess"
 )
 
 
@@ -179,7 +179,7 @@ class Fold:
                 self.edges.setdefault(step.name, []).append((part.node, self.backward_of(own)))
 
     def bias(self, step: Step, use: Use, given: object) -> None:
-        """A bias behind weights."""
+        """A bias after weights."""
         if given is None:
             return
         found = self.value(given)

@@ -55,7 +55,7 @@ def torch_transfer(
     if not inputs:
         raise KcalcError(
             "models of PyTorch are read by running them: give example inputs, or their shapes, "
-            "behind the model, kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
+            "after the model, kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
         )
     small, large = (_read(one, inputs) for one in (base, model))
     try:
