@@ -25,7 +25,7 @@ class TrainedCoordinates(Shown):
 
     ``sizes``: the widths, or what ``along`` names; ``changes[module]`` has shape (sizes, seeds);
     ``slopes[module]`` is (power, standard error over seeds); ``losses`` has shape (sizes, seeds).
-    ``edits``: what the rules ask for beside groups and initial weights, which was not done.
+    ``edits``: changes of the model that the rules require, which were not made.
     """
 
     sizes: tuple[float, ...]
@@ -104,8 +104,8 @@ def trained_coordinates(
     follow; ``widths``: the sizes, numbers or dictionaries in which one number changes;
     ``optimizer``: as for :func:`kcalc.transfer`; ``steps``: of the whole batch; ``seeds``: models
     per size; ``standard``: leave initial weights and learning rates as they are, for comparison;
-    ``zero_readout``: readouts start at 0, so that slopes are those of large widths; ``only``: train
-    one parameter alone; ``loss``: a function of output and ``y``; None: cross entropy of whole
+    ``zero_readout``: readouts start at 0, so slopes are those of large widths; ``only``: train only
+    one parameter; ``loss``: a function of output and ``y``; None: cross entropy of whole
     numbers, else the mean squared error; ``unknown``, ``rank``: as for :func:`kcalc.transfer`.
 
     The edits of the rules (multipliers in the model) are not made; ``.edits`` names them.

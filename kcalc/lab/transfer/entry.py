@@ -50,10 +50,11 @@ def transfer(
     "soap" and grafted Shampoo, "full" if the rank of updates grows with the width, "fixed" if not;
     None: "full" for MuonH, "fixed" for grafted Shampoo.
 
-    ``axes``: which of "width" and "depth" change; None: those that do. ``gauge``: "none", multipliers
-    only if necessary; "mup", readouts multiplied by 1 / width; "abc", the parametrisation of [Yang,
-    Hu 2021]; "unit", all weights start with standard deviation of order 1. ``decay``: weight decay
-    is multiplied by ``(factor of the learning rate)^-decay``, 1 (their product stays), 1/2 or 0.
+    ``axes``: which of "width" and "depth" change; None: those that do. ``gauge``: "none",
+    multipliers only if necessary; "mup", readouts multiplied by 1 / width; "abc", the
+    parametrisation of [Yang, Hu 2021]; "unit", all weights start with standard deviation of order
+    1. ``decay``: weight decay is multiplied by ``(factor of the learning rate)^-decay``, 1 (their
+    product stays), 1/2 or 0.
     ``branch_exponent``: a in ``x + L^-a f(x)``, from 1/2 to 1. ``alignment``: "full", changes of
     weights are aligned with the layer's input, or "none". ``unknown``: None, operations of a
     ``torch.nn.Module`` without a rule raise an error; "heuristic", kcalc assumes that they keep

@@ -1,7 +1,7 @@
 """Sizes along a program: one pass forward, and the same edges backward.
 
-A rule of an operation says the size of what it returns, and by what each of its arrays multiplies
-the size of a gradient on the way back. Parameters are arrays like others: one that is no weight
+The rule of an operation gives the size of its result, and for each input the factor of the size of
+a gradient on the way back. Parameters are arrays like others: one that is no weight
 keeps its size and changes by order 1, whatever reads it (a gain, a temperature, a table of biases),
 and its gradient sums over the entries that share it.
 """
@@ -30,8 +30,8 @@ class Value:
     ``of``: the size of an entry; ``axes``: how its axes grow; ``real``: False for ids and choices,
     which pass no gradient; ``parameter``: the parameter of which it holds the numbers, in any
     order and times fixed numbers of the size ``of``; ``gains``: learned factors of these;
-    ``length``: the parameter that is the length of their rows; ``fixed``: made of parameters and
-    numbers alone; ``numbers``: of numbers alone; ``maker``: the weights whose outputs these are,
+    ``length``: the parameter that is the length of their rows; ``fixed``: made only of parameters
+    and numbers; ``numbers``: only of numbers; ``maker``: the weights whose outputs these are,
     through functions of single entries; ``unlike``: its parts, if no one rule serves all;
     ``scores``: whether it is a sum of products of two feature maps.
     """
@@ -64,7 +64,7 @@ class Kept:
 
 
 def whole(node: Node) -> str:
-    """The step at which weights stand, of which it may have several."""
+    """The step of some weights; a step may have several."""
     return str(node).partition(" #")[0]
 
 
@@ -123,8 +123,8 @@ class Fold:
     def settle(self, step: Step, x: Value, place: str = "") -> Power:
         """The factor that makes what a function reads of size 1; 1 where it is.
 
-        A function that is not homogeneous is another one for other sizes. ``place``: what is
-        multiplied, where it is not what the step reads.
+        A function that is not homogeneous changes its form with the size of its input. ``place``:
+        what is multiplied, if that is not the input of the step.
         """
         if self.setting.order.alike(x.of, ONE) or not x.real:
             return ONE

@@ -106,7 +106,7 @@ class Placement:
     """One use of a parameter in the network.
 
     ``kind``: "weight", "bias", "gain" (of a norm, or another factor with an entry per channel),
-    "vector" (added, or a token of its own), "shared" (a factor that many channels share) or
+    "vector" (added, or a separate token), "shared" (a factor that many channels share) or
     "length" (of the rows of weights, as in weight norm); ``shape``: its shape; ``base_std``: its
     standard deviation in the base, None if there is none; ``base_entries``: its number of entries
     there; ``repeated``: whether the larger network has more parameters of its name; ``zero``:
@@ -278,7 +278,7 @@ class _Book:
         """The multiplier of what a function reads."""
         self.multipliers[f"{node} (input)"] = value(power, self.growth.ratios)
         self.edits.append(
-            f"multiply what {node!r} reads by {self._told(power)}: its size is to be that of the "
+            f"multiply what {node!r} reads by {self._told(power)}: its size must be that of the "
             f"base"
         )
 
@@ -462,7 +462,7 @@ class _Book:
         for node in dict.fromkeys(self.kept_size):
             yield Assumption(
                 owner(node),
-                "what it returns has size 1 at the start, as the weights that read it start at 0: "
+                "its output has size 1 at the start, as the weights that read it start at 0: "
                 "right for the first steps; late in training it may grow as the root of the width",
                 "heuristic",
             )
@@ -501,8 +501,8 @@ def _assumptions(chosen: Options, deep: bool) -> Iterable[Assumption]:
     aligned = "aligned with" if chosen.aligned else "independent of"
     yield Assumption(
         "network",
-        f"changes of weights are {aligned} what they read; the numbers of examples, positions and "
-        f"steps do not grow with the network",
+        f"changes of weights are {aligned} the inputs of their layers; the numbers of examples, "
+        f"positions and steps do not grow with the network",
     )
     yield Assumption(
         "network",

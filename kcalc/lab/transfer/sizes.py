@@ -54,8 +54,8 @@ class Setting:
     ``groups``: {node: growth of the number of groups}; ``branches``: residual branches, none where
     the depth is that of the base; ``branch``: the exponent a of ``x + L^-a f(x)``; ``absorb``:
     whether weights that end a branch take the factor ``L^-a``; ``aligned``: whether changes of
-    weights are aligned with what they read; ``initial``: {role: size of initial weights relative to
-    the choice of this calculus}, for other parametrisations; ``capped``: whether changes may not
+    weights are aligned with the layer's input; ``initial``: {role: size of initial weights relative
+    to the choice of this calculus}, for other parametrisations; ``capped``: whether changes may not
     exceed the weights; ``order``: that of powers; ``given``: {branch: p, where the network has it
     behind L^-p already}.
     """

@@ -46,7 +46,7 @@ def torch_transfer(
     """
     if isinstance(base, int | Mapping) and not hasattr(model, "named_parameters"):
         raise KcalcError(
-            f"base={base} is a size, so that the model is a function that builds models: give the "
+            f"base={base} is a size, so the model is a function that builds models: give the "
             f"size of the larger one, too, to="
         )
     for one in (base, model):
@@ -153,7 +153,7 @@ def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> T
 
 
 def _uses_of(fold: Fold, found: Sizes) -> Iterator[tuple[str, Node, str, Any]]:
-    """(parameter, node, kind, multiplier behind it) of all uses of parameters."""
+    """(parameter, node, kind, multiplier after it) of all uses of parameters."""
     met = set()
     for one in fold.kept:
         met.add(one.name)
@@ -199,7 +199,7 @@ def _placement(
 
 
 def _read(model: Any, inputs: tuple[Any, ...]) -> Reading:
-    """The architecture, with branches behind factors that start at 0 and are trained (ReZero)."""
+    """The architecture, with branches whose trained factor starts at 0 (ReZero)."""
     found = read(model, *inputs, sigmas=False)
     zeros = [
         name
@@ -282,7 +282,7 @@ def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
             ):
                 raise KcalcError(
                     f"node {op.name!r} has the epsilon {op.epsilon:g}, in the base "
-                    f"{other.epsilon:g}: the base may differ in width and depth alone"
+                    f"{other.epsilon:g}: the base may differ only in width and depth"
                 )
 
 

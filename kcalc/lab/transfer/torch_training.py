@@ -22,7 +22,7 @@ class Family:
 
     ``build`` is called with ``base`` or another size; ``x``, ``y``: examples, ``x`` a tensor or
     {argument: tensor}; ``loss(output, y)``;
-    ``standard``: every size has the initial weights of its own and one learning rate;
+    ``standard``: every size keeps its initial weights and one learning rate;
     ``zero_readout``: readouts start at 0.
     """
 
