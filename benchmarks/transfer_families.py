@@ -185,7 +185,13 @@ FAMILIES = (
         "exact",
         "a first matrix is a readout, too; its outputs need an edit",
     ),
-    Family("NeRF", M.Field, (FLAT,), "error", "columns with two roles"),
+    Family(
+        "NeRF",
+        M.Field,
+        (FLAT,),
+        "exact",
+        "columns with two roles need an edit: two layers, or a factor of the data",
+    ),
 )
 
 

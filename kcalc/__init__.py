@@ -83,11 +83,13 @@ if TYPE_CHECKING:
     )
     from .lab.report import report
     from .lab.transfer import (
+        Equilibrium,
         ParameterRule,
         TrainedCoordinates,
         Transfer,
         TransferCheck,
         abc_exponents,
+        equilibrium,
         trained_coordinates,
         transfer,
         transfer_check,
@@ -143,8 +145,8 @@ _ROOMS = {
     "lab.regression": "gaussian_process kept_kernel kernel_regression sklearn_kernel "
     "training_curve",
     "lab.report": "report",
-    "lab.transfer": "ParameterRule TrainedCoordinates Transfer TransferCheck abc_exponents "
-    "trained_coordinates transfer transfer_check",
+    "lab.transfer": "Equilibrium ParameterRule TrainedCoordinates Transfer TransferCheck "
+    "abc_exponents equilibrium trained_coordinates transfer transfer_check",
     "network.combinators": "chain repeat residual",
     "network.network": "Network",
     "network.skips": "averaging_shortcuts skip_network",
@@ -175,6 +177,7 @@ __all__ = [
     "DepthLaws",
     "DepthProfile",
     "Edits",
+    "Equilibrium",
     "Fluctuations",
     "FreshnessError",
     "Gradients",
@@ -219,6 +222,7 @@ __all__ = [
     "depth_profile",
     "depth_stability",
     "empirical_ntk",
+    "equilibrium",
     "equivalent_parameters",
     "expectation",
     "fluctuations",

@@ -35,6 +35,7 @@ MADE = {
     "DepthLaws",
     "DepthProfile",
     "Edits",
+    "Equilibrium",
     "Fluctuations",
     "TiedReadout",
     "Gradients",
@@ -178,6 +179,7 @@ SPECIAL: dict[str, Callable[[], Good]] = {
     "read": lambda: Good((torch_model(), (2, 8)), {}),
     # weights and edits of one model
     "load_edited": lambda: Good((torch_shaped(), saved_weights(), saved_edits()), {}),
+    "equilibrium": lambda: Good((0.01, 0.1), {}),
     # the losses of so short a sweep cross no level at both widths
     "transfer_check.crossing_shift": lambda: Good((0.5,), {}),
 }
@@ -281,6 +283,7 @@ EXAMPLES = (
     "phase_diagram",
     "residual_spectrum",
     "scaling",
+    "equilibrium",
     "trained_coordinates",
     "token_map",
     "token_map.table",

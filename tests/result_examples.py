@@ -126,6 +126,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "depth_profile": lambda: kc.depth_profile(vanilla()),
     "depth_stability": lambda: kc.depth_stability(block_of_relu(), features=8),
     "equivalent_parameters": lambda: kc.equivalent_parameters(shaped()),
+    "equilibrium": lambda: kc.equilibrium(0.01, 0.1),
     "fluctuations": lambda: kc.fluctuations(vanilla(), features=16),
     "gaussian_process": lambda: kc.gaussian_process(ntk().nngp, *data(), noise=0.1),
     "gradients": lambda: kc.gradients(vanilla()),
@@ -181,7 +182,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
         perceptron, *batch(), 0.1, (4, 8), "sgd", steps=1, seeds=2
     ),
     "transfer_check": lambda: kc.transfer_check(
-        perceptron, *batch(), (0.1, 0.2, 0.4), (4, 8), "sgd", steps=2, seeds=1
+        perceptron, *batch(), (0.1, 0.2, 0.4), (4, 8), "sgd", steps=2, seeds=5
     ),
     "training_curve": lambda: kc.training_curve(ntk(), *data()),
     "vanilla_maps": lambda: kc.vanilla_maps("relu"),

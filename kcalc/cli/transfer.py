@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from ..calculi import open_nodes
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import whole
-from ..lab.transfer import GAUGES, OPTIMIZERS, Transfer, transfer
+from ..lab.transfer import GAUGES, OPTIMIZERS, RANKS, Transfer, transfer
 from .command import Option
 from .models import PYTHON, Inputs, assembled, python_attribute
 from .networks import named_network
@@ -49,6 +49,10 @@ def run(
         str | None,
         Option("what is assumed of operations without a rule", choices=("heuristic",)),
     ] = None,
+    rank: Annotated[
+        str | None,
+        Option("whether the rank of updates grows with the width (SOAP)", choices=RANKS),
+    ] = None,
     json: Json = None,
 ) -> None:
     """Print how settings change from a small model to a large one.
@@ -71,6 +75,7 @@ def run(
         "decay": decay,
         "branch_exponent": branch_exponent,
         "unknown": unknown,
+        "rank": rank,
     }
     sizes = {"width": (width, to), "depth": (depth, to_depth)}
     found = _transfer(network, input, sizes, settings)

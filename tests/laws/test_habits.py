@@ -132,6 +132,7 @@ CLASSES = {
     "DepthProfile": "depth_profile",
     "Fluctuations": "fluctuations",
     "TiedReadout": "tied_readout",
+    "Equilibrium": "equilibrium",
     "Gradients": "gradients",
     "MapComparison": "compare",
     "Model": "to_jax",

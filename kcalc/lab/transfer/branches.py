@@ -84,7 +84,7 @@ Place = tuple[str, str, int]  # (name with * for its numbers, primitive, operati
 
 
 def on_stream(network: Network, found: tuple[Branch, ...]) -> dict[Node, Place]:
-    """The operations on the stream itself, from the first sum on, such as norms behind the sums."""
+    """The operations on the stream itself, from the first sum on, such as norms after the sums."""
     inside = {node for branch in found for node in branch.inside}
     sums = {branch.sum for branch in found}
     since: dict[Node, int] = {}
@@ -116,7 +116,7 @@ def grown_places(
 def along_stream(
     network: Network, found: tuple[Branch, ...], places: frozenset[Place]
 ) -> frozenset[Node]:
-    """The operations on the stream that stand at one of these places."""
+    """The operations on the stream at one of these places."""
     return frozenset(n for n, place in on_stream(network, found).items() if place in places)
 
 

@@ -15,6 +15,7 @@ from ...foundation.extras import imported
 from ...foundation.plain_arguments import is_key, items, truth, whole
 from ...foundation.printing import Shown, spread
 from .rules import Options, options
+from .torch_parts import watched_parts
 from .torch_training import Family, default_loss, result_of
 
 
@@ -24,7 +25,7 @@ class TrainedCoordinates(Shown):
 
     ``sizes``: the widths, or what ``along`` names; ``changes[module]`` has shape (sizes, seeds);
     ``slopes[module]`` is (power, standard error over seeds); ``losses`` has shape (sizes, seeds).
-    ``edits``: what the rules ask for beside groups and initial weights, which was not done.
+    ``edits``: changes of the model that the rules require, which were not made.
     """
 
     sizes: tuple[float, ...]
@@ -93,6 +94,7 @@ def trained_coordinates(
     only: str | None = None,
     loss: Any = None,
     unknown: str | None = None,
+    rank: str | None = None,
 ) -> TrainedCoordinates:
     """Train PyTorch models of several sizes by the rules of :func:`kcalc.transfer`, and compare.
 
@@ -102,9 +104,9 @@ def trained_coordinates(
     follow; ``widths``: the sizes, numbers or dictionaries in which one number changes;
     ``optimizer``: as for :func:`kcalc.transfer`; ``steps``: of the whole batch; ``seeds``: models
     per size; ``standard``: leave initial weights and learning rates as they are, for comparison;
-    ``zero_readout``: readouts start at 0, so that slopes are those of large widths; ``only``: train
-    one parameter alone; ``loss``: a function of output and ``y``; None: cross entropy of whole
-    numbers, else the mean squared error; ``unknown``: as for :func:`kcalc.transfer`.
+    ``zero_readout``: readouts start at 0, so slopes are those of large widths; ``only``: train only
+    one parameter; ``loss``: a function of output and ``y``; None: cross entropy of whole
+    numbers, else the mean squared error; ``unknown``, ``rank``: as for :func:`kcalc.transfer`.
 
     The edits of the rules (multipliers in the model) are not made; ``.edits`` names them.
 
@@ -113,7 +115,7 @@ def trained_coordinates(
     """
     sizes, along = extents(widths)
     rate = positive(lr, "lr")
-    chosen = options(optimizer, "none", 1, 1, "full", unknown)
+    chosen = options(optimizer, unknown=unknown, rank=rank)
     family = family_of(build, sizes[0], (x, y), chosen, loss)
     family = replace(
         family,
@@ -214,7 +216,11 @@ def positive(number: Any, what: str) -> float:
 
 
 def outputs_of(model: Any, x: Any) -> dict[str, Any]:
-    """{module that holds parameters: its output}, and the model's own output."""
+    """Return {module that holds parameters: its output}, and the model's own output.
+
+    If a layer reads a concatenation, ``"layer [k]"`` is what the channels of its k-th part
+    contribute. Random numbers are the same in every call.
+    """
     import torch
 
     found: dict[str, Any] = {}
@@ -227,17 +233,21 @@ def outputs_of(model: Any, x: Any) -> dict[str, Any]:
     hooks = [
         module.register_forward_hook(lambda _m, _i, out, name=name: keep(name, out))
         for name, module in model.named_modules()
-        if name and any(True for _ in module.parameters(recurse=False))
+        if name
+        and "parametrizations" not in name.split(".")  # these return weights
+        and any(True for _ in module.parameters(recurse=False))
     ]
+    parts = watched_parts(model)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), parts:
+            torch.manual_seed(0)
             out = result_of(model, x)
     finally:
         for hook in hooks:
             hook.remove()
     if not isinstance(out, torch.Tensor):
         raise KcalcError(f"the model must return one tensor, got {type(out).__name__}")
-    return found | {"output": out.double()}
+    return found | parts.found | {"output": out.double()}
 
 
 def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:

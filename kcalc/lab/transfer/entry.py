@@ -28,36 +28,44 @@ def transfer(
     branch_exponent: Any = 1,
     alignment: str = "full",
     unknown: str | None = None,
+    rank: str | None = None,
 ) -> Transfer:
     """How settings tuned on a small network change on a larger one, parameter by parameter.
 
-    Forward sizes of order 1, gradient sizes, and the condition that the change of every parameter
-    changes the network by order 1 give powers of width and depth for the standard deviation of
-    initial weights, learning rate, Adam's epsilon and weight decay.
+    Feature maps of size 1, the sizes of gradients, and the condition that a step changes the
+    network by the same amount at every size determine powers of width and depth. These give the
+    standard deviation of initial weights, the learning rate, Adam's epsilon and weight decay.
 
-    Parameters: ``model``: a network that leaves widths open (``features=None``); or the larger
-    network or ``torch.nn.Module``, with the small one as ``base``; or a function of the width (or
-    of keywords) that builds them, with what it is called with as ``base`` and ``to``: 64 and 1024,
-    or ``{"width": 64, "depth": 4}`` and so on. ``example_inputs``: of a ``torch.nn.Module``, as for
-    :func:`kcalc.read`, also by argument name, ``{"idx": ids}``. ``optimizer``: "sgd", "adamw",
-    "adafactor", "lion", "muon" (factor ``sqrt(max(1, rows / columns))``) or "muon-match-rms"
-    (``0.2 sqrt(max(rows, columns))``), as in ``torch.optim``. For a network with open widths
-    ``base`` and ``to`` are widths, and without them results are symbolic. ``axes``: which of
-    "width", "depth" change; None: those that do.
-    ``gauge``: where the size of weights stands: "none", multipliers only where nothing else serves;
-    "mup", readouts behind 1 / width; "abc", the parametrisation of [Yang, Hu 2021]; "unit", all
-    weights start with standard deviation of order 1. ``decay``: weight decay is multiplied by
-    ``(factor of the learning rate)^-decay``, 1 (their product stays), 1/2 or 0.
+    Parameters: ``model``: a network with open widths (``features=None``); or the larger network or
+    ``torch.nn.Module``, with the smaller one as ``base``; or a function of the width (or of
+    keywords) that builds them, with its arguments as ``base`` and ``to``: 64 and 1024, or
+    ``{"width": 64, "depth": 4}``. ``example_inputs``: of a ``torch.nn.Module``, as for
+    :func:`kcalc.read`, also by argument name, ``{"idx": ids}``. For a network with open widths,
+    ``base`` and ``to`` are widths, and without them results are symbolic.
+
+    ``optimizer``: "sgd", "adamw", "adafactor", "lion"; "muon" (factor ``sqrt(max(1, rows /
+    columns))``) or "muon-match-rms" (``0.2 sqrt(max(rows, columns))``), as in ``torch.optim``;
+    "adamh" and "muonh", which keep the norm of hidden weights; "shampoo" without grafting,
+    "shampoo-adamw" and "shampoo-sgd" with the norm of another step; "soap". ``rank``: for "muonh",
+    "soap" and grafted Shampoo, "full" if the rank of updates grows with the width, "fixed" if not;
+    None: "full" for MuonH, "fixed" for grafted Shampoo.
+
+    ``axes``: which of "width" and "depth" change; None: those that do. ``gauge``: "none",
+    multipliers only if necessary; "mup", readouts multiplied by 1 / width; "abc", the
+    parametrisation of [Yang, Hu 2021]; "unit", all weights start with standard deviation of order
+    1. ``decay``: weight decay is multiplied by ``(factor of the learning rate)^-decay``, 1 (their
+    product stays), 1/2 or 0.
     ``branch_exponent``: a in ``x + L^-a f(x)``, from 1/2 to 1. ``alignment``: "full", changes of
-    weights are aligned with what they read, or "none". ``unknown``: None, operations of a
-    ``torch.nn.Module`` without a rule raise an error; "heuristic", they are assumed to keep
-    coordinates of order 1 in both directions, and rules that rest on it are marked.
+    weights are aligned with the layer's input, or "none". ``unknown``: None, operations of a
+    ``torch.nn.Module`` without a rule raise an error; "heuristic", kcalc assumes that they keep
+    coordinates of order 1 in both directions, and marks rules that depend on this.
 
     Returns: a :class:`kcalc.Transfer`.
 
     Raises: KcalcError for optimisers without rules, models that differ from the base in more than
     width and depth, axes along which nothing changes, parameters used in two roles that conflict,
-    residual streams that forget what blocks add, and layers without rules.
+    residual streams that forget the contributions of blocks, other numbers of experts or streams,
+    and layers without rules.
     [Yang et al. 2022 (muP); Everett et al. 2024; Dey et al. 2025 (depth, epsilon); the page on the
     theory of transfer]
 
@@ -69,7 +77,7 @@ def transfer(
     'adamw'
 
     """
-    chosen = options(optimizer, gauge, decay, branch_exponent, alignment, unknown)
+    chosen = options(optimizer, gauge, decay, branch_exponent, alignment, unknown, rank)
     along = _axes(axes)
     if isinstance(model, Network) and example_inputs:
         raise KcalcError("a network needs no example inputs; leave them out")

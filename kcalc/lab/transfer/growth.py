@@ -245,7 +245,7 @@ def counterparts(
                 if getattr(own, what) != getattr(layer, what):
                     raise KcalcError(
                         f"node {node!r} has {what} {getattr(own, what)}, and {other!r} of the base "
-                        f"{getattr(layer, what)}: the base may differ in width and depth alone"
+                        f"{getattr(layer, what)}: the base may differ only in width and depth"
                     )
     return named
 
@@ -383,7 +383,7 @@ class _Form:
 
 
 def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
-    """{label: form}, but for ``sums`` on the stream, whose factors have rules of their own."""
+    """{label: form}, but for ``sums`` on the stream, whose factors have separate rules."""
     found, added = {}, set(network.nodes_of(L.Positions))
     known, norms = labels(network), _bessel(network)
     for node, op, reads in network.operations:
@@ -396,7 +396,7 @@ def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
 
 
 def _bessel(network: Network) -> dict[Node, float]:
-    """{norm over channels: the factor behind it where it divides by an unbiased deviation}."""
+    """{norm over channels: the factor after it where it divides by an unbiased deviation}."""
     counts = {
         node: (network.features[owner(node)], op.groups)
         for node, op, _ in network.operations

@@ -7,17 +7,17 @@ from typing import Any
 from ...fields.arguments import one_number
 from ...foundation.errors import unknown
 from ...foundation.extras import imported
+from .optimizers import OPTIMIZERS
 from .result import ParameterRule, Transfer, require_known
 from .torch_groups import warn_guessed
-
-OPTIMIZERS = ("sgd", "adamw", "lion")
 
 
 def transformation(transfer: Transfer, lr: Any, weight_decay: Any, eps: Any) -> Any:
     """Return one transformation for every rule; see :meth:`Transfer.optax`."""
     optax = imported("optax")
-    if transfer.optimizer not in OPTIMIZERS:
-        raise unknown("optimizer with an optax transformation", transfer.optimizer, OPTIMIZERS)
+    having = [name for name, one in OPTIMIZERS.items() if one.optax]
+    if transfer.optimizer not in having:
+        raise unknown("optimizer with an optax transformation", transfer.optimizer, having)
     require_known(transfer)
     warn_guessed(transfer)
     rate, decay, small = (

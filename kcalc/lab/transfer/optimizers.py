@@ -1,29 +1,159 @@
 """What an optimiser makes of gradients, and in which gauge weights are written.
 
 For a weight of total size ``m w`` with a multiplier m, a change of size D of ``m w`` and gradients
-of size g by ``m w`` ask for the learning rates
+of size g by ``m w`` require the learning rates
 
-    SGD                  D / (g m^2)
-    AdamW, Lion          D / m
-    Adafactor            D / size of the weight   (its steps are relative)
-    Muon                 D sqrt(fan_in fan_out) / (m A)
+    SGD                       D / (g m^2)
+    AdamW, Lion, SOAP         D / m
+    Adafactor, AdamH          D / size of the weight   (their steps are relative)
+    Muon, Shampoo             D sqrt(fan_in fan_out) / (m A)
+    MuonH                     D sqrt(rank) / size of the weight
+    Shampoo with a graft      sqrt(rank) times the graft's
 
-A is the factor by which an implementation multiplies the orthogonal matrix. AdamW's epsilon is
-compared with g m, Adafactor's second one (a floor of the size of the weight) with that size.
+A is the factor by which an implementation multiplies the orthogonal matrix. ``OPTIMIZERS`` holds
+everything that kcalc knows about each of them: to add one, add an entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from ...foundation.errors import KcalcError, glimpse
 from .powers import HALF, ONE, Power
 from .sizes import Use
 
-OPTIMIZERS = ("sgd", "adamw", "adafactor", "lion", "muon", "muon-match-rms")
 GAUGES = ("none", "mup", "abc", "unit")
+RANKS = ("full", "fixed")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step acts on.
+
+    ``change``: by how much a step is to change the parameter; ``gradient``, ``size``: of an entry;
+    ``spread``: sqrt(fan_in fan_out); ``rank``: the rank of an update, 1 if it does not grow;
+    ``fans``: (fan_in, fan_out); ``tall``: whether there are as many rows as columns or more.
+    """
+
+    change: Power
+    gradient: Power
+    size: Power
+    spread: Power = ONE
+    rank: Power = ONE
+    fans: tuple[Power, Power] = (ONE, ONE)
+    tall: bool = True
+
+    def larger_fan(self) -> Power:
+        """The fan of the longer side."""
+        return self.fans[1] if self.tall else self.fans[0]
+
+
+Rule = Callable[[Step], Power]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Everything about one optimiser.
+
+    ``rate``, ``epsilon``: powers of the learning rate and of epsilon; ``takes``: which parameters
+    it trains, "all", hidden weights ("hidden") or hidden matrices ("matrices"); AdamW trains the
+    rest. ``rank``: what is assumed of the rank of updates, None where that does not matter, "" if
+    the user must say. ``default``: of epsilon in parameter groups, None for optimisers without;
+    ``floor``: whether that is the second of a pair. ``kept``: whether the norm of weights is kept.
+    ``torch``: the class in ``torch.optim`` and its arguments; ``like``: an optimiser there with the
+    same powers; ``optax``: whether there is a transformation.
+    """
+
+    title: str
+    rate: Rule
+    epsilon: Rule = lambda s: s.gradient
+    takes: str = "all"
+    rank: str | None = None
+    default: float | None = None
+    floor: bool = False
+    kept: bool = False
+    torch: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    like: str = ""
+    optax: bool = False
+
+
+def _matrix_epsilon(s: Step) -> Power:
+    return s.gradient * s.spread
+
+
+def _damping(s: Step) -> Power:
+    return _matrix_epsilon(s) ** 2  # added to the products G G^T
+
+
+OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
+    {
+        "sgd": Optimizer("SGD", lambda s: s.change / s.gradient, torch="SGD", optax=True),
+        "adamw": Optimizer("AdamW", lambda s: s.change, default=1e-8, torch="AdamW", optax=True),
+        "adafactor": Optimizer(
+            "Adafactor",
+            lambda s: s.change / s.size,
+            lambda s: s.size,
+            default=1e-3,
+            floor=True,
+            torch="Adafactor",
+        ),
+        "lion": Optimizer("Lion", lambda s: s.change, like="adamw", optax=True),
+        "muon": Optimizer(
+            "Muon",
+            lambda s: s.change * s.spread / ((s.fans[1] / s.fans[0]) ** HALF if s.tall else ONE),
+            _matrix_epsilon,
+            takes="matrices",
+            torch="Muon",
+            arguments={"adjust_lr_fn": "original"},
+        ),
+        "muon-match-rms": Optimizer(
+            "Muon",
+            lambda s: s.change * s.spread / s.larger_fan() ** HALF,
+            _matrix_epsilon,
+            takes="matrices",
+            torch="Muon",
+            arguments={"adjust_lr_fn": "match_rms_adamw"},
+        ),
+        "adamh": Optimizer(
+            "AdamH", lambda s: s.change / s.size, takes="hidden", default=1e-8, kept=True
+        ),
+        "muonh": Optimizer(
+            "MuonH",
+            lambda s: s.change * s.rank**HALF / s.size,
+            _matrix_epsilon,
+            takes="matrices",
+            rank="full",
+            kept=True,
+        ),
+        "shampoo": Optimizer("Shampoo", lambda s: s.change * s.spread, _damping, takes="matrices"),
+        "shampoo-adamw": Optimizer(
+            "Shampoo with AdamW's norms",
+            lambda s: s.change * s.rank**HALF,
+            _damping,
+            takes="matrices",
+            rank="fixed",
+        ),
+        "shampoo-sgd": Optimizer(
+            "Shampoo with SGD's norms",
+            lambda s: s.change * s.rank**HALF / s.gradient,
+            _damping,
+            takes="matrices",
+            rank="fixed",
+        ),
+        "soap": Optimizer(
+            "SOAP",
+            lambda s: s.change * (s.spread if s.rank == 1 else ONE),
+            lambda s: s.gradient * (s.spread if s.rank == 1 else ONE),
+            takes="matrices",
+            rank="",
+            default=1e-8,
+        ),
+    }
+)
 
 
 def named_optimizer(name: Any) -> str:
@@ -40,12 +170,33 @@ def named_optimizer(name: Any) -> str:
     return name
 
 
+def assumed_rank(name: str, rank: str | None) -> str | None:
+    """How the rank of updates grows, None for an optimiser whose steps do not depend on it.
+
+    Raises: KcalcError if that must be given, and if it is given to such an optimiser.
+    """
+    own = OPTIMIZERS[name].rank
+    if rank is None and own == "":
+        raise KcalcError(
+            f"the norm of an update of {OPTIMIZERS[name].title} depends on the rank of the "
+            f"gradients that it averages; give rank='full' if that grows with the width (many "
+            f"examples and steps), or rank='fixed' if it does not"
+        )
+    if rank is not None and own is None:
+        having = ", ".join(n for n, one in OPTIMIZERS.items() if one.rank is not None)
+        raise KcalcError(
+            f"steps of optimizer={name!r} do not depend on the rank of gradients; leave out rank=, "
+            f"which is for {having}"
+        )
+    return own if rank is None else rank
+
+
 def multiplier(gauge: str, use: Use) -> Power:
     """The factor m before weights of the total size that ``use`` gives.
 
-    "none": 1. "mup": readouts stand behind 1 / width [Yang et al. 2022, Table 8]. "abc": those that
-    read few channels behind sqrt(width), readouts behind 1 / sqrt(width) [Yang, Hu 2021; Table 9].
-    "unit": all weights start with size 1 [Blake et al. 2024].
+    "none": 1. "mup": readouts are multiplied by 1 / width [Yang et al. 2022, Table 8]. "abc":
+    those that read few channels by sqrt(width), readouts by 1 / sqrt(width) [Yang, Hu 2021;
+    Table 9]. "unit": all weights start with size 1 [Blake et al. 2024].
     """
     if gauge == "unit":
         return use.initial
@@ -66,53 +217,47 @@ class Rates:
     epsilon: Power
 
 
+def taker(optimizer: str, role: str, shape: tuple[int, ...]) -> str:
+    """The optimiser that trains a weight: that which was asked for, or AdamW."""
+    takes = OPTIMIZERS[optimizer].takes
+    wanted = role == "hidden" and (takes == "hidden" or len(shape) == 2)
+    return optimizer if takes == "all" or wanted else "adamw"
+
+
 def rates(
-    optimizer: str, use: Use, gradient: Power, factor: Power, shape: tuple[int, ...]
+    optimizer: tuple[str, str | None],
+    use: Use,
+    gradient: Power,
+    factor: Power,
+    shape: tuple[int, ...],
 ) -> Rates:
     """Of the weights of ``use``.
 
-    ``gradient``: the size of the gradient by their output; ``factor``: their multiplier;
-    ``shape``: theirs. Muon takes the hidden matrices; other weights, kernels of convolutions among
-    them, are AdamW's there.
+    ``optimizer``: its name, and how the rank of its updates grows; ``gradient``: the size of the
+    gradient by their output; ``factor``: their multiplier; ``shape``: theirs.
     """
-    chosen = optimizer
-    if optimizer.startswith("muon") and not (len(shape) == 2 and use.role == "hidden"):
-        chosen = "adamw"
-    sloped = gradient * use.reads  # by one weight, multiplier included
-    init, change = use.initial / factor, use.change / factor
-    if chosen.startswith("muon"):
-        rate = change * (use.fan_in * use.fan_out) ** HALF / _muon_factor(chosen, use, shape)
-        return Rates(chosen, init, rate, factor * sloped * (use.fan_in * use.fan_out) ** HALF)
-    size = use.size / factor
-    rate = _RATES[chosen](change, factor * sloped, size)
-    return Rates(chosen, init, rate, size if chosen == "adafactor" else factor * sloped)
+    name, rank = optimizer
+    chosen = taker(name, use.role, shape)
+    tall = len(shape) < 2 or shape[0] >= shape[1]
+    step = Step(
+        use.change / factor,
+        factor * gradient * use.reads,  # by one weight, multiplier included
+        use.size / factor,
+        (use.fan_in * use.fan_out) ** HALF,
+        (use.fan_in if tall else use.fan_out) if rank == "full" else ONE,
+        (use.fan_in, use.fan_out),
+        tall,
+    )
+    rule = OPTIMIZERS[chosen]
+    return Rates(chosen, use.initial / factor, rule.rate(step), rule.epsilon(step))
 
 
 def bias_rates(optimizer: str, change: Power, output: Power, gradient: Power) -> Rates:
     """Of a bias or a gain: a vector that starts with the size of the output, and reads ones."""
-    chosen = "adamw" if optimizer.startswith("muon") else optimizer
+    chosen = taker(optimizer, "", ())
     # Adafactor's steps are relative to the size of a parameter, with a floor
-    rate = _RATES[chosen](change, gradient, ONE)
-    return Rates(chosen, output, rate, ONE if chosen == "adafactor" else gradient)
-
-
-_RATES: dict[str, Callable[[Power, Power, Power], Power]] = {
-    "sgd": lambda change, gradient, size: change / gradient,
-    "adamw": lambda change, gradient, size: change,
-    "lion": lambda change, gradient, size: change,
-    "adafactor": lambda change, gradient, size: change / size,
-}
-
-
-def _muon_factor(name: str, use: Use, shape: tuple[int, ...]) -> Power:
-    """How an implementation's factor of the orthogonal matrix grows.
-
-    "muon": ``sqrt(max(1, rows / columns))``; "muon-match-rms": ``0.2 sqrt(max(rows, columns))``.
-    """
-    tall = shape[0] >= shape[1]
-    if name == "muon":
-        return (use.fan_out / use.fan_in) ** HALF if tall else ONE
-    return (use.fan_out if tall else use.fan_in) ** HALF
+    step, rule = Step(change, gradient, ONE), OPTIMIZERS[chosen]
+    return Rates(chosen, output, rule.rate(step), rule.epsilon(step))
 
 
 def decay_power(rate: Power, decay: Any) -> Power:

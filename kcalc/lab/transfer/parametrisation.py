@@ -52,7 +52,7 @@ def abc_exponents(
     """
     if not isinstance(network, Network):
         raise KcalcError(f"abc_exponents needs a kc.Network, got {glimpse(network)}")
-    chosen = options(optimizer, "none", 1, 1, alignment)
+    chosen = options(optimizer, alignment=alignment)
     told = setting(open_growth(network, ("width",)), chosen)
     plain = sizes(network, told).uses
     given = _given(parametrisation, {use.role for use in plain.values()})
@@ -65,7 +65,11 @@ def abc_exponents(
     return {
         use.role: -degrees(
             rates(
-                chosen.optimizer, use, found.gradients[node], given[use.role][0], (1, 1)
+                (chosen.optimizer, chosen.rank),
+                use,
+                found.gradients[node],
+                given[use.role][0],
+                (1, 1),
             ).learning_rate
         )[0]
         for node, use in found.uses.items()

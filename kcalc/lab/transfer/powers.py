@@ -79,9 +79,13 @@ class Order:
 
 
 def order_of(ratios: Mapping[sp.Symbol, float]) -> Order:
-    """The order of powers of widths whose ratios are known."""
+    """The order of powers of widths whose ratios are known.
+
+    A width may shrink while others grow, as the channels of more heads do: what grows is large.
+    """
     logs = {s: math.log(r) for s, r in ratios.items() if s != DEPTH}
-    most = max(logs.values(), key=abs, default=0.0)
+    most = max(logs.values(), default=0.0)
+    most = most if most > 0 else min(logs.values(), default=0.0)
     return Order({s: log / most for s, log in logs.items()} if len(logs) > 1 else {})
 
 

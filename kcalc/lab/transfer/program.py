@@ -236,7 +236,7 @@ class _Matched:
         )
 
     def name(self, node: Any) -> str:
-        """The name of an array, of its own."""
+        """The unique name of an array."""
         if node not in self.given:
             self.given[node] = self._free(self._wish(node))
         return self.given[node]
@@ -304,7 +304,7 @@ class _Matched:
         )
 
     def _computed(self, node: Any, other: Any) -> bool:
-        """Whether a call reads numbers alone; they are computed."""
+        """Whether a call reads only numbers; they are computed."""
         from torch.fx.node import map_aggregate
 
         if any(word in _kind(node) for word in RANDOM) or _written(node) is not None:

@@ -13,7 +13,7 @@ from .powers import HALF, ONE, Power
 from .program import Ref, Step, leaves, total
 from .program_sizes import Fold, Found, Value, whole
 from .program_table import chosen, largest, operand, ratio_of, rule, several
-from .sizes import Part
+from .sizes import Part, differing
 
 # -- what moves numbers ----------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ def running(f: Fold, step: Step) -> Found:
 
 @rule(*PARTS)
 def parted(f: Fold, step: Step) -> Found:
-    """Some of the entries; rows of one matrix have one rule, so that parts have to grow alike."""
+    """Some of the entries; the parts of a matrix have one rule and must grow in the same way."""
     given = operand(step)
     found = f.values[given.name]
     if isinstance(found, list):
@@ -87,7 +87,7 @@ def parted(f: Fold, step: Step) -> Found:
                 f"the weights of {use.node!r} are used in two roles that conflict: their outputs "
                 f"grow as {_text(found.total)}, and the part that {step.name!r} takes as "
                 f"{_text(total(axes))}. These are rows of one matrix, and a parameter has one "
-                f"rule; give each of them a layer of its own"
+                f"rule; give each of them a separate layer"
             ).at(step.name)
     return several(step, [f.like(step, found, k) for k in range(len(step.axes))])
 
@@ -108,12 +108,10 @@ def joined(f: Fold, step: Step) -> Found:
     axis = int(step.args.get("dim") or 0)
     if step.kind == "stack" or not f.grows(step.axes[0][axis]):
         return found
-    parts = [Part(ref.name, one.of, one.axes[axis]) for ref, one in zip(refs, values, strict=True)]
-    alike = f.setting.order.alike
-    for part in parts[1:]:
-        if not (alike(part.channels, parts[0].channels) and alike(part.of, parts[0].of)):
-            return replace(found, unlike=(parts[0], part))
-    return found
+    parts = tuple(
+        Part(ref.name, one.of, one.axes[axis]) for ref, one in zip(refs, values, strict=True)
+    )
+    return replace(found, unlike=parts) if differing(f.setting.order, parts) else found
 
 
 @rule("broadcast_tensors", "meshgrid", "atleast_1d", "atleast_2d", "atleast_3d")
@@ -127,7 +125,7 @@ def each(f: Fold, step: Step) -> Found:
 
 @rule("detach", "stop_gradient")
 def stopped(f: Fold, step: Step) -> Found:
-    """The same numbers, behind which no gradient is passed on."""
+    """The same numbers; no gradient passes."""
     x = f.value(operand(step))
     return replace(f.like(step, x), parameter=None, maker=None)
 
@@ -154,7 +152,7 @@ def homogeneous(f: Fold, step: Step) -> Found:
 
 @rule(*FUNCTIONS.split())
 def function(f: Fold, step: Step) -> Found:
-    """A function that is another one for other sizes; what it reads has to have size 1."""
+    """A function whose form depends on the size of its input, which must be 1."""
     values = []
     for ref in step.refs:
         x = f.value(ref)
@@ -489,7 +487,7 @@ def normed(f: Fold, step: Step) -> Found:
 
 @rule("softmax", "log_softmax", "safe_softmax", "softmin")
 def softmax(f: Fold, step: Step) -> Found:
-    """Weights of a mean; what it reads has to have size 1."""
+    """Weights of a mean; their input must have size 1."""
     given = operand(step)
     x = f.value(given)
     factor = f.settle(step, x)

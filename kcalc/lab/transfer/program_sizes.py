@@ -1,7 +1,7 @@
 """Sizes along a program: one pass forward, and the same edges backward.
 
-A rule of an operation says the size of what it returns, and by what each of its arrays multiplies
-the size of a gradient on the way back. Parameters are arrays like others: one that is no weight
+The rule of an operation gives the size of its result, and for each input the factor of the size of
+a gradient on the way back. Parameters are arrays like others: one that is no weight
 keeps its size and changes by order 1, whatever reads it (a gain, a temperature, a table of biases),
 and its gradient sums over the entries that share it.
 """
@@ -19,7 +19,7 @@ from .sizes import Part, Setting, Size, Sizes, Use, passed, two_roles, used
 Node = Hashable
 ALONE = (
     "it is assumed to keep coordinates of order 1 in both directions: its rules, and those of the "
-    "parameters before and behind it, are a guess"
+    "parameters before and after it, are a guess"
 )
 
 
@@ -30,9 +30,9 @@ class Value:
     ``of``: the size of an entry; ``axes``: how its axes grow; ``real``: False for ids and choices,
     which pass no gradient; ``parameter``: the parameter of which it holds the numbers, in any
     order and times fixed numbers of the size ``of``; ``gains``: learned factors of these;
-    ``length``: the parameter that is the length of their rows; ``fixed``: made of parameters and
-    numbers alone; ``numbers``: of numbers alone; ``maker``: the weights whose outputs these are,
-    through functions of single entries; ``unlike``: two of its parts that no one rule serves;
+    ``length``: the parameter that is the length of their rows; ``fixed``: made only of parameters
+    and numbers; ``numbers``: only of numbers; ``maker``: the weights whose outputs these are,
+    through functions of single entries; ``unlike``: its parts, if no one rule serves all;
     ``scores``: whether it is a sum of products of two feature maps.
     """
 
@@ -45,7 +45,7 @@ class Value:
     fixed: bool = False
     numbers: bool = False
     maker: Node | None = None
-    unlike: tuple[Part, Part] | None = None
+    unlike: tuple[Part, ...] | None = None
     scores: bool = False
 
     @property
@@ -64,7 +64,7 @@ class Kept:
 
 
 def whole(node: Node) -> str:
-    """The step at which weights stand, of which it may have several."""
+    """The step of some weights; a step may have several."""
     return str(node).partition(" #")[0]
 
 
@@ -78,7 +78,9 @@ class Fold:
 
     ``edges``: {array: [(array that it reads, factor of the gradient)]}; ``settled``: {node: the
     factor that what it reads needs, and whether these are scores}; ``behind``: {weights: the power
-    by which the model multiplies them}; ``guessed``: operations without a rule.
+    by which the model multiplies them}; ``guessed``: operations without a rule; ``columns``:
+    {weights: the parts of a concatenation that they read}; ``codes``: operations that normalise
+    what a readout returns.
     """
 
     program: Program
@@ -91,6 +93,8 @@ class Fold:
     settled: dict[Node, tuple[Power, bool]] = field(default_factory=dict)
     behind: dict[Node, Power] = field(default_factory=dict)
     guessed: list[str] = field(default_factory=list)
+    columns: dict[Node, tuple[Part, ...]] = field(default_factory=dict)
+    codes: list[str] = field(default_factory=list)
     roles: dict[str, str] = field(default_factory=dict)
 
     # -- what rules ask ----------------------------------------------------------------------------
@@ -119,8 +123,8 @@ class Fold:
     def settle(self, step: Step, x: Value, place: str = "") -> Power:
         """The factor that makes what a function reads of size 1; 1 where it is.
 
-        A function that is not homogeneous is another one for other sizes. ``place``: what is
-        multiplied, where it is not what the step reads.
+        A function that is not homogeneous changes its form with the size of its input. ``place``:
+        what is multiplied, if that is not the input of the step.
         """
         if self.setting.order.alike(x.of, ONE) or not x.real:
             return ONE
@@ -144,7 +148,7 @@ class Fold:
             key = f"{step.name} #{n}"
         use = used(self.setting, key, x.of, fans, hot)
         if x.unlike is not None and self.setting.order.grows(fans[0]):
-            raise two_roles(step.name, x.unlike)
+            self.parted(step, x, use, fans)
         self.uses[key] = use
         if w.of != 1:
             self.behind[key] = w.of
@@ -153,8 +157,29 @@ class Fold:
             self.kept.append(Kept(w.length, key, "length"))
         return use
 
+    def parted(self, step: Step, x: Value, use: Use, fans: tuple[Power, Power, Power]) -> None:
+        """Weights that read parts of which some grow: what these send back.
+
+        Raises: KcalcError for parts of several sizes, or several rates of growth.
+        """
+        order = self.setting.order
+        parts: tuple[Part, ...] = x.unlike or ()
+        grown = [part for part in parts if order.grows(part.channels)]
+        alike = all(order.alike(part.of, parts[0].of) for part in parts)
+        if (
+            not grown
+            or not alike
+            or not all(order.alike(part.channels, grown[0].channels) for part in grown)
+        ):
+            raise two_roles(order, step.name, parts)
+        self.columns[use.node] = parts
+        for part in parts:
+            if part not in grown and self.value(Ref(str(part.node))).real:
+                own = used(self.setting, use.node, x.of, (part.channels, *fans[1:]))
+                self.edges.setdefault(step.name, []).append((part.node, self.backward_of(own)))
+
     def bias(self, step: Step, use: Use, given: object) -> None:
-        """A bias behind weights."""
+        """A bias after weights."""
         if given is None:
             return
         found = self.value(given)
@@ -210,6 +235,7 @@ class Fold:
 def run(program: Program, setting: Setting, unknown: str | None) -> tuple[Fold, Sizes]:
     """Both passes.  Raises: KcalcError for operations without a rule and outputs that grow."""
     from . import program_rules, program_weights  # noqa: F401  # they fill the table
+    from .program_counts import check_counts
     from .program_table import rule_of
 
     fold = Fold(program, setting, unknown)
@@ -222,6 +248,7 @@ def run(program: Program, setting: Setting, unknown: str | None) -> tuple[Fold, 
             power, program.axes[key], key not in program.whole, fixed=True, numbers=True
         )
     for step in program.steps:
+        check_counts(fold, step)
         fold.values[step.name] = _noted(fold, step, _found(fold, step, rule_of(step)))
     _check_outputs(fold)
     gradients = _backward(fold)

@@ -105,7 +105,7 @@ _CHOSEN = """
 
 @rule(*_CHOSEN.split())
 def chosen(f: Fold, step: Step) -> Found:
-    """A choice, a comparison: a new input, behind which no gradient is passed on."""
+    """A choice, a comparison: a new input; no gradient passes."""
     return several(step, [Value(ONE, axes, False) for axes in step.axes])
 
 

@@ -12,6 +12,7 @@ from ...foundation.keyed import Keyed
 from ...foundation.plain_arguments import is_key
 from ...foundation.printing import Shown, plain, shown
 from ...maps import Assumption
+from .optimizers import OPTIMIZERS
 from .powers import DEPTH, Power, degrees, value
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class ParameterRule(Shown):
 
 
 AXES = {"width": 0, "depth": 1}
-EPSILONS = {"adamw": 1e-8, "adafactor": 1e-3}  # defaults of torch.optim
+EPSILONS = {n: one.default for n, one in OPTIMIZERS.items() if one.default is not None}
 
 
 @dataclass(frozen=True, repr=False)

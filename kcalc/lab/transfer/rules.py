@@ -18,13 +18,35 @@ from ...foundation.plain_arguments import choice
 from ...maps import Assumption
 from ...network import owner
 from .growth import Growth
-from .optimizers import GAUGES, Rates, bias_rates, decay_power, multiplier, named_optimizer, rates
+from .optimizers import (
+    GAUGES,
+    OPTIMIZERS,
+    RANKS,
+    Rates,
+    assumed_rank,
+    bias_rates,
+    decay_power,
+    multiplier,
+    named_optimizer,
+    rates,
+    taker,
+)
 from .powers import DEPTH, HALF, ONE, Power, order_of, value
 from .result import ParameterRule, Transfer, numbers
-from .sizes import Setting, Sizes, Use, sizes
+from .sizes import Part, Setting, Sizes, Use, sizes, two_roles, used
 
 Node = Hashable
 HEURISTIC = "heuristic"
+CODES = (
+    "it normalises the output of a readout, which starts at 1/sqrt(n) of its later size: its first "
+    "gradients are sqrt(n) larger than those of the rules. Let that feature map grow with the width"
+)
+RANK_NOTES = {
+    "full": "the rank of updates grows with the width (rank='full'), which needs more examples per "
+    "step than channels",
+    "fixed": "the rank of updates does not grow with the width (rank='fixed'), as with fewer "
+    "examples per step than channels",
+}
 BOTH_ENDS = ({"embedding", "readout"}, {"input", "readout"})
 
 
@@ -32,7 +54,8 @@ BOTH_ENDS = ({"embedding", "readout"}, {"input", "readout"})
 class Options:
     """What the user chose; ``branch`` is the exponent a of ``x + L^-a f(x)``.
 
-    ``unknown``: what is assumed of operations without a rule, None: an error.
+    ``unknown``: what is assumed of operations without a rule, None: an error; ``rank``: how the
+    rank of updates grows, None for optimisers for which that does not matter.
     """
 
     optimizer: str
@@ -41,10 +64,17 @@ class Options:
     branch: Any
     aligned: bool
     unknown: str | None = None
+    rank: str | None = None
 
 
 def options(
-    optimizer: Any, gauge: Any, decay: Any, branch: Any, alignment: Any, unknown: Any = None
+    optimizer: Any,
+    gauge: Any = "none",
+    decay: Any = 1,
+    branch: Any = 1,
+    alignment: Any = "full",
+    unknown: Any = None,
+    rank: Any = None,
 ) -> Options:
     """The options, checked.  Raises: KcalcError for unknown names and numbers out of range."""
     name = named_optimizer(optimizer)
@@ -58,7 +88,10 @@ def options(
     depth = exponent(branch, "branch_exponent")
     if not HALF <= depth <= 1:
         raise KcalcError(f"branch_exponent must lie in [1/2, 1], got {glimpse(branch)}")
-    return Options(name, gauge, kept, depth, alignment == "full", unknown)
+    if rank is not None:
+        choice(rank, "rank", RANKS)
+    grown = assumed_rank(name, rank)
+    return Options(name, gauge, kept, depth, alignment == "full", unknown, grown)
 
 
 def exponent(number: Any, what: str) -> Any:
@@ -73,7 +106,7 @@ class Placement:
     """One use of a parameter in the network.
 
     ``kind``: "weight", "bias", "gain" (of a norm, or another factor with an entry per channel),
-    "vector" (added, or a token of its own), "shared" (a factor that many channels share) or
+    "vector" (added, or a separate token), "shared" (a factor that many channels share) or
     "length" (of the rows of weights, as in weight norm); ``shape``: its shape; ``base_std``: its
     standard deviation in the base, None if there is none; ``base_entries``: its number of entries
     there; ``repeated``: whether the larger network has more parameters of its name; ``zero``:
@@ -154,7 +187,16 @@ def derive(
     found = sizes(network, told)
     before = _before_zeros(network, {one.node for one in placed if one.zero})
     book = _Book(growth, chosen, told, found, before)
-    return book.transfer(placed, (*growth.carried.notes,), tuple(network.assumptions))
+    notes = (*growth.carried.notes, *_codes(network, found))
+    return book.transfer(placed, notes, tuple(network.assumptions))
+
+
+def _codes(network: Network, found: Sizes) -> Iterable[Assumption]:
+    """Norms of what a readout returns."""
+    for node, op, reads in network.operations:
+        use = found.uses.get(reads[0]) if isinstance(op, P.Norm) else None
+        if use is not None and use.role == "readout":
+            yield Assumption(owner(node), CODES, "heuristic")
 
 
 def derive_program(
@@ -162,6 +204,7 @@ def derive_program(
 ) -> Transfer:
     """The rules of all parameters of a program, by its sizes."""
     book = _Book(growth, chosen, *both, rest.before_zeros)
+    book.columns = rest.columns
     for node, power in rest.settled.items():
         book.settle(node, power)
     return book.transfer(rest.placed, rest.notes, (), rest.guessed)
@@ -173,7 +216,7 @@ class Guesses:
 
     ``settled``: {function: the factor that what it reads needs}; ``guessed``: {parameter: the
     operation without a rule on a path through it}; ``before_zeros``: weights that only weights of
-    zeros read.
+    zeros read; ``columns``: {weights: the parts of a concatenation that they read}.
     """
 
     placed: Sequence[Placement]
@@ -181,6 +224,7 @@ class Guesses:
     guessed: Mapping[str, str]
     before_zeros: frozenset[Node]
     notes: tuple[Assumption, ...]
+    columns: Mapping[Node, tuple[Part, ...]]
 
 
 class _Book:
@@ -197,6 +241,8 @@ class _Book:
         self.growth, self.chosen, self.told, self.found = growth, chosen, told, found
         self.before_zeros = before_zeros
         self.kept_size: list[Node] = []
+        self.columns: Mapping[Node, tuple[Part, ...]] = {}
+        self.uneven: list[Node] = []
         self.multipliers: dict[str, Any] = {}
         self.edits: list[str] = []
 
@@ -232,7 +278,7 @@ class _Book:
         """The multiplier of what a function reads."""
         self.multipliers[f"{node} (input)"] = value(power, self.growth.ratios)
         self.edits.append(
-            f"multiply what {node!r} reads by {self._told(power)}: its size is to be that of the "
+            f"multiply what {node!r} reads by {self._told(power)}: its size must be that of the "
             f"base"
         )
 
@@ -253,7 +299,9 @@ class _Book:
             "init_std": order.smaller(*(one.init_std for one in every)),
             "learning_rate": strictest.learning_rate,
             "epsilon": strictest.epsilon,
-            "weight_decay": decay_power(strictest.learning_rate, self.chosen.decay),
+            "weight_decay": ONE  # on a sphere decay has no effect
+            if OPTIMIZERS[strictest.optimizer].kept
+            else decay_power(strictest.learning_rate, self.chosen.decay),
         }
         return ParameterRule(
             name,
@@ -293,7 +341,49 @@ class _Book:
             factor = use.initial / table
         if factor != one.behind:
             self._multiply(one, use, factor / one.behind, table is not None)
-        return rates(optimizer, use, gradient, factor, one.shape)
+        if one.zero and OPTIMIZERS[taker(optimizer, use.role, one.shape)].kept:
+            raise KcalcError(
+                f"{one.name} starts at 0, and {OPTIMIZERS[optimizer].title} keeps the norm of "
+                f"weights, so it would stay 0; initialise it at random, or train it with "
+                f"optimizer='adamw'"
+            )
+        found = rates((optimizer, self.chosen.rank), use, gradient, factor, one.shape)
+        if one.node in self.columns:
+            self._columns(one, use, found)
+        return found
+
+    def _columns(self, one: Placement, use: Use, found: Rates) -> None:
+        """The edit for weights that read parts, some of which do not grow.
+
+        The factor of these parts gives their columns the rate of the others.
+        Raises: KcalcError for optimisers of whole matrices, and in other gauges.
+        """
+        parts, order = self.columns[one.node], self.told.order
+        whole = OPTIMIZERS[found.optimizer].takes != "all"
+        if whole or self.chosen.gauge != "none" or not self.chosen.aligned:
+            raise two_roles(order, one.node, parts)
+        node = owner(one.node)
+        for part in parts:
+            if order.grows(part.channels):
+                continue
+            fans = (part.channels, use.fan_out, use.channels)
+            own = used(self.told, one.node, use.reads, fans)
+            factor = own.change / use.change
+            if found.optimizer == "sgd":
+                factor = factor**HALF  # their gradients grow by the factor, too
+            rest = own.initial / factor / use.initial
+            key = f"{owner(part.node)} (input of {node})"
+            self.multipliers[key] = value(factor, self.growth.ratios)
+            start = (
+                "" if rest == 1 else f", and their columns by {self._told(rest)} after t.rescale"
+            )
+            self.edits.append(
+                f"split {node!r} into two layers and add the results, a(h) + b(x), with b for the "
+                f"channels of {owner(part.node)!r}, and transfer again; or keep one layer and "
+                f"multiply these channels by {self._told(factor)} where {node!r} reads them{start}"
+            )
+        if found.optimizer != "sgd":
+            self.uneven.append(one.node)
 
     def _started(self, use: Use) -> Use:
         """Weights into a narrow map that weights of zeros read (LoRA): their output has size 1.
@@ -362,10 +452,17 @@ class _Book:
 
     def notes(self) -> Iterable[Assumption]:
         """What holds for the first steps only."""
+        for node in dict.fromkeys(self.uneven):
+            yield Assumption(
+                owner(node),
+                "its columns for channels that do not grow have gradients of another size than the "
+                "rest; epsilon is that of the rest",
+                "heuristic",
+            )
         for node in dict.fromkeys(self.kept_size):
             yield Assumption(
                 owner(node),
-                "what it returns has size 1 at the start, as the weights that read it start at 0: "
+                "its output has size 1 at the start, as the weights that read it start at 0: "
                 "right for the first steps; late in training it may grow as the root of the width",
                 "heuristic",
             )
@@ -404,8 +501,8 @@ def _assumptions(chosen: Options, deep: bool) -> Iterable[Assumption]:
     aligned = "aligned with" if chosen.aligned else "independent of"
     yield Assumption(
         "network",
-        f"changes of weights are {aligned} what they read; the numbers of examples, positions and "
-        f"steps do not grow with the network",
+        f"changes of weights are {aligned} the inputs of their layers; the numbers of examples, "
+        f"positions and steps do not grow with the network",
     )
     yield Assumption(
         "network",
@@ -414,5 +511,7 @@ def _assumptions(chosen: Options, deep: bool) -> Iterable[Assumption]:
             1: "the product of learning rate and weight decay is that of the base",
         }.get(chosen.decay, "weight decay grows as 1 / sqrt(learning rate)"),
     )
+    if chosen.rank is not None:
+        yield Assumption("network", RANK_NOTES[chosen.rank], "heuristic")
     if deep:
-        yield Assumption("network", f"residual branches stand behind L^-{chosen.branch}")
+        yield Assumption("network", f"residual branches are multiplied by L^-{chosen.branch}")

@@ -31,7 +31,7 @@ EXACT = 1e-6
 PROBES = np.linspace(-3.1, 2.9, 9)
 ADVICE = (
     "add branches to the stream with a shortcut of weight 1, x + f(x), or put a norm on the stream "
-    "behind every sum, or keep the depth of the base, axes='width'"
+    "after every sum, or keep the depth of the base, axes='width'"
 )
 
 
@@ -63,7 +63,7 @@ class Stream:
 class Carried:
     """The answer: powers of the depth that the network has before its branches.
 
-    ``powers``: {branch: p, where it stands behind L^-p already}, 0 where it is not given;
+    ``powers``: {branch: p, if the network multiplies it by L^-p}, 0 where it is not given;
     ``notes``: what holds only about.
     """
 
@@ -139,7 +139,7 @@ def _number(weight: Any, node: Node) -> float:
 
 
 def _check_carries(op: Any, node: Node) -> None:
-    """Raises: KcalcError for an operation behind every sum that changes what the stream carries."""
+    """Raises: KcalcError for an operation after every sum that changes the stream."""
     if op is None or isinstance(op, P.Norm | P.Reshape):
         return
     if isinstance(op, P.Post) and not op.activation.free_symbols:
@@ -149,11 +149,11 @@ def _check_carries(op: Any, node: Node) -> None:
     if isinstance(op, P.Mask) and op.rate == 0:
         return
     if isinstance(op, P.Fresh):
-        return  # weights on the stream have errors of their own
+        return  # weights on the stream raise other errors
     what = {P.Post: "a function", P.Mask: "dropout", P.Prod: "a gate", P.Window: "pooling"}
     word = next((text for kind, text in what.items() if isinstance(op, kind)), type(op).__name__)
     raise KcalcError(
-        f"node {owner(node)!r}, {word}, acts on the residual stream behind every block, so that "
+        f"node {owner(node)!r}, {word}, acts on the residual stream after every block, so "
         f"the stream forgets what blocks added, and depth has no exponents; {ADVICE}"
     )
 

@@ -37,13 +37,13 @@ class Part:
 class Size:
     """Of a feature map: the size of a coordinate, and how its number of channels grows.
 
-    ``unlike``: two of its parts whose sizes or numbers of channels grow differently; None where all
+    ``unlike``: its parts, if their sizes or numbers of channels grow differently; None if all
     channels are alike.
     """
 
     of: Power
     channels: Power
-    unlike: tuple[Part, Part] | None = None
+    unlike: tuple[Part, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Setting:
     ``groups``: {node: growth of the number of groups}; ``branches``: residual branches, none where
     the depth is that of the base; ``branch``: the exponent a of ``x + L^-a f(x)``; ``absorb``:
     whether weights that end a branch take the factor ``L^-a``; ``aligned``: whether changes of
-    weights are aligned with what they read; ``initial``: {role: size of initial weights relative to
-    the choice of this calculus}, for other parametrisations; ``capped``: whether changes may not
+    weights are aligned with the layer's input; ``initial``: {role: size of initial weights relative
+    to the choice of this calculus}, for other parametrisations; ``capped``: whether changes may not
     exceed the weights; ``order``: that of powers; ``given``: {branch: p, where the network has it
     behind L^-p already}.
     """
@@ -183,7 +183,7 @@ class Forward:
         if isinstance(op, P.Fresh) and (
             not one_each or self.setting.order.grows(self.uses[node].fan_in)
         ):
-            raise two_roles(node, unlike)
+            raise two_roles(self.setting.order, node, unlike)
         return replace(found, unlike=unlike)
 
     @singledispatchmethod
@@ -241,14 +241,10 @@ class Forward:
             self._unlike(self.reads[node], inputs),
         )
 
-    def _unlike(self, reads: Sequence[Node], inputs: list[Size]) -> tuple[Part, Part] | None:
-        """Two parts of a concatenation that no one rule serves."""
-        parts = [Part(n, s.of, s.channels) for n, s in zip(reads, inputs, strict=True)]
-        alike = self.setting.order.alike
-        for part in parts[1:]:
-            if not (alike(part.channels, parts[0].channels) and alike(part.of, parts[0].of)):
-                return parts[0], part
-        return None
+    def _unlike(self, reads: Sequence[Node], inputs: list[Size]) -> tuple[Part, ...] | None:
+        """The parts of a concatenation that no one rule serves."""
+        parts = tuple(Part(n, s.of, s.channels) for n, s in zip(reads, inputs, strict=True))
+        return parts if differing(self.setting.order, parts) else None
 
     @size.register
     def _(self, op: P.Prod, node: Node, inputs: list[Size]) -> Size:
@@ -342,15 +338,30 @@ def sizes(network: Network, setting: Setting) -> Sizes:
     return Sizes(forward.uses, states, found)
 
 
-def two_roles(node: Node, unlike: tuple[Part, Part]) -> KcalcError:
+class TwoRoles(KcalcError):
+    """Columns of one matrix need different rules."""
+
+
+def differing(order: Order, parts: Sequence[Part]) -> tuple[Part, Part] | None:
+    """The first of the parts, and the first that differs from it in growth or size."""
+    for part in parts[1:]:
+        alike = order.alike(part.channels, parts[0].channels) and order.alike(part.of, parts[0].of)
+        if not alike:
+            return parts[0], part
+    return None
+
+
+def two_roles(order: Order, node: Node, parts: Sequence[Part]) -> TwoRoles:
     """The error for weights that read, through a concatenation, parts with different rules."""
+    unlike = differing(order, parts)
+    assert unlike is not None
     names = [repr(owner(part.node)) for part in unlike]
     grown = [str(part.channels).replace("**", "^") for part in unlike]
     what = f"whose numbers grow as {grown[0]} and {grown[1]}"
     if grown[0] == grown[1]:
         sizes = [str(part.of).replace("**", "^") for part in unlike]
         what = f"whose sizes are {sizes[0]} and {sizes[1]}"
-    return KcalcError(
+    return TwoRoles(
         f"the weights of {owner(node)!r} read the channels of {names[0]} and {names[1]} side by "
         f"side, {what}: these columns have two roles, and a parameter has one rule. Read the parts "
         f"with layers of their own and add the results, a(h) + b(x) instead of layer(cat([h, x]))"

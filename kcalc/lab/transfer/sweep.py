@@ -9,19 +9,45 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
-from ...foundation.plain_arguments import items, truth, whole
+from ...foundation.plain_arguments import choice, items, truth, whole
 from ...foundation.printing import Shown, spread
 from .coordinates import extents, family_of, positive, undone
 from .rules import options
 from .torch_training import Family, part
+
+FEWEST = 5  # seeds; with fewer, an interval says little
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By how much rules lower the loss: the mean of log(loss without / loss with) over seeds.
+
+    ``low``, ``high``: the ends of its 95 % interval (Student's t over paired seeds).
+    """
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def tie(self) -> bool:
+        """Whether the interval contains 0."""
+        return not (self.low > 0 or self.high < 0)
+
+    def __repr__(self) -> str:
+        told = f"log ratio {self.mean:+.3f}, 95 % interval [{self.low:+.3f}, {self.high:+.3f}]"
+        if self.tie:
+            return f"Gain(tie: {told})"
+        return f"Gain({'rules win' if self.mean > 0 else 'rules lose'}: {told})"
 
 
 @dataclass(frozen=True)
 class TransferCheck(Shown):
     """Losses at the end of training by size and learning rate.
 
-    ``losses`` has shape (sizes, rates, seeds); runs that diverge have an infinite loss. ``edits``:
-    what the rules ask for beside groups and initial weights, which was not done.
+    ``losses`` has shape (sizes, rates, seeds); runs that diverge have an infinite loss. ``plain``:
+    the same without rules, None if these were not run. ``edits``: the edits that the rules require,
+    which were not made.
     """
 
     sizes: tuple[float, ...]
@@ -29,22 +55,74 @@ class TransferCheck(Shown):
     losses: np.ndarray
     along: str = "width"
     edits: tuple[str, ...] = ()
+    plain: np.ndarray | None = None
 
     @property
     def means(self) -> np.ndarray:
         """Geometric means of the losses over seeds, of shape (sizes, rates)."""
-        with np.errstate(divide="ignore"):
-            return np.exp(np.log(self.losses).mean(axis=2))
+        return _means(self.losses)
+
+    @property
+    def plain_means(self) -> np.ndarray:
+        """Geometric means of the losses without rules.
+
+        Raises: KcalcError if these runs were not made.
+        """
+        return _means(self._plain())
 
     @property
     def best(self) -> tuple[float, ...]:
         """The best learning rate of every size: of a parabola through the three lowest losses."""
-        return tuple(_lowest(np.log2(self.rates), np.log(row)) for row in self.means)
+        return _best(self.rates, self.losses)
+
+    @property
+    def best_plain(self) -> tuple[float, ...]:
+        """The best learning rate of every size without rules.
+
+        Raises: KcalcError if these runs were not made.
+        """
+        return _best(self.rates, self._plain())
 
     @property
     def shift(self) -> float:
         """The octaves by which the best rate moves from the first size to the last."""
         return float(np.log2(self.best[-1] / self.best[0]))
+
+    def gain(self, at: str = "optimum") -> Gain:
+        """Return by how much rules lower the loss of the largest size.
+
+        Parameters
+        ----------
+        at : str
+            "optimum": with and without rules, each at its own best rate of the largest size; or
+            "transferred": both at the best rate of the first size.
+
+        Returns
+        -------
+        Gain
+            ``.mean``, ``.low``, ``.high``, and ``.tie`` if the interval contains 0.
+
+        Raises
+        ------
+        KcalcError
+            With fewer than five seeds, without the runs without rules, and if all runs diverge.
+
+        """
+        choice(at, "at", ("optimum", "transferred"))
+        pair = (self.losses, self._plain())
+        if self.losses.shape[2] < FEWEST:
+            raise KcalcError(
+                f"an interval needs {FEWEST} seeds or more, got {self.losses.shape[2]}; give "
+                f"seeds={FEWEST}"
+            )
+        size = -1 if at == "optimum" else 0
+        rows = [np.log(one[-1, int(np.argmin(_means(one)[size]))]) for one in pair]
+        return _interval(rows[1], rows[0])
+
+    def _plain(self) -> np.ndarray:
+        if self.plain is None:
+            raise KcalcError("there are no runs without rules here; leave out standard=True")
+        return self.plain
 
     def crossing_shift(self, level: float) -> float:
         """The octaves by which the smallest rate whose loss is below ``level`` moves.
@@ -63,28 +141,69 @@ class TransferCheck(Shown):
         return float(found[-1]) - float(found[0])  # pyright: ignore[reportArgumentType]
 
     def _frame(self) -> dict[str, np.ndarray]:
-        return spread(
-            {
-                self.along: np.array(self.sizes)[:, None, None],
-                "rate": np.array(self.rates)[:, None],
-                "seed": np.arange(self.losses.shape[2]),
-                "loss": self.losses,
-            }
-        )
+        found = {
+            self.along: np.array(self.sizes)[:, None, None],
+            "rate": np.array(self.rates)[:, None],
+            "seed": np.arange(self.losses.shape[2]),
+            "loss": self.losses,
+        }
+        return spread(found if self.plain is None else found | {"loss without": self.plain})
 
     def _rows(self) -> list[tuple[str, ...]]:
-        head = (self.along, "best rate", *(f"loss at {rate:.3g}" for rate in self.rates))
+        both = [("", self.losses)] if self.plain is None else self._pair()
+        head = (self.along, "rules", "best rate", *(f"loss at {rate:.3g}" for rate in self.rates))
         body = (
-            (f"{size:g}", f"{best:.3g}", *(f"{loss:.4g}" for loss in row))
-            for size, best, row in zip(self.sizes, self.best, self.means, strict=True)
+            (f"{size:g}", told, f"{best:.3g}", *(f"{loss:.4g}" for loss in row))
+            for told, losses in both
+            for size, best, row in zip(
+                self.sizes, _best(self.rates, losses), _means(losses), strict=True
+            )
         )
         return [head, *body]
 
+    def _pair(self) -> list[tuple[str, np.ndarray]]:
+        return [("with", self.losses), ("without", self._plain())]
+
     def __repr__(self) -> str:
+        without = gain = ""
+        if self.plain is not None:
+            octaves = np.log2(self.best_plain[-1] / self.best_plain[0])
+            without = f" ({octaves:+.2f} without rules)"
+            enough = self.losses.shape[2] >= FEWEST and bool(np.isfinite(self.best[-1]))
+            gain = f"; at the optimum: {self.gain()!r}" if enough else ""
         return (
             f"TransferCheck({self.along}s {', '.join(f'{s:g}' for s in self.sizes)}: the best rate "
-            f"moves by {self.shift:+.2f} octaves{undone(self.edits)})"
+            f"moves by {self.shift:+.2f} octaves{without}{gain}{undone(self.edits)})"
         )
+
+
+def _means(losses: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.exp(np.log(losses).mean(axis=2))
+
+
+def _best(rates: tuple[float, ...], losses: np.ndarray) -> tuple[float, ...]:
+    return tuple(_lowest(np.log2(rates), np.log(row)) for row in _means(losses))
+
+
+def _interval(without: np.ndarray, by: np.ndarray) -> Gain:
+    """The mean difference of paired logarithms, and its 95 % interval.
+
+    Raises: KcalcError if runs on both sides diverge.
+    """
+    from scipy.stats import t
+
+    with np.errstate(invalid="ignore"):
+        each = without - by
+    if np.isnan(each).any():
+        raise KcalcError("runs with and without rules diverge at this rate; give smaller rates")
+    if np.isinf(each).any():
+        sign = 1 if (each > 0).all() else -1 if (each < 0).all() else 0
+        ends = {1: (0.0, np.inf), -1: (-np.inf, 0.0), 0: (-np.inf, np.inf)}[sign]
+        return Gain(float(sign) * np.inf if sign else 0.0, *ends)
+    mean = float(each.mean())
+    half = float(t.ppf(0.975, each.size - 1) * each.std(ddof=1) / np.sqrt(each.size))
+    return Gain(mean, mean - half, mean + half)
 
 
 def transfer_check(
@@ -97,17 +216,20 @@ def transfer_check(
     *,
     steps: int = 100,
     batch: int = 64,
-    seeds: int = 3,
+    seeds: int = 5,
     standard: bool = False,
     loss: Any = None,
     unknown: str | None = None,
+    rank: str | None = None,
 ) -> TransferCheck:
-    """Train PyTorch models of several sizes with several learning rates.
+    """Train PyTorch models of several sizes with several learning rates, with rules and without.
 
-    Parameters: ``build``, ``widths``, ``optimizer``, ``standard``, ``loss``, ``unknown``: as
-    for :func:`kcalc.trained_coordinates`; ``x``, ``y``: all examples, ``x`` also by argument name,
-    of which every step takes ``batch`` random ones; ``rates``: learning rates of the first size,
-    three at least. The loss of a run is the geometric mean of those of the last fifth of its steps.
+    Parameters: ``build``, ``widths``, ``optimizer``, ``standard``, ``loss``, ``unknown``,
+    ``rank``: as for :func:`kcalc.trained_coordinates`; ``x``, ``y``: all examples, ``x`` also by
+    argument name; every step takes ``batch`` random ones; ``rates``: learning rates of the first
+    size, at least three. The loss of a run is the geometric mean of the losses of the last fifth of
+    its steps. ``seeds``: runs of every kind; the interval of the gain needs five. With
+    ``standard=True`` only the runs without rules are made.
 
     Returns: a :class:`kcalc.TransferCheck`.
     Raises: KcalcError for bad numbers, and as :func:`kcalc.transfer`.
@@ -116,20 +238,37 @@ def transfer_check(
     tried = tuple(sorted(positive(rate, "a rate") for rate in items(rates, "rates")))
     if len(set(tried)) < 3:
         raise KcalcError("rates must hold three different learning rates at least")
-    chosen = options(optimizer, "none", 1, 1, "full", unknown)
+    chosen = options(optimizer, unknown=unknown, rank=rank)
     family = family_of(build, sizes[0], (x, y), chosen, loss)
     family = replace(family, standard=truth(standard, "standard"))
     count = whole(steps, "steps", 1)
     taken = min(whole(batch, "batch", 1), len(family.y))
-    found = np.empty((len(sizes), len(tried), whole(seeds, "seeds", 1)))
+    draws = whole(seeds, "seeds", 1)
+    plan = (tried, count, taken, draws)
+    by, edits = _losses(family, sizes, plan)
+    plain = None
+    if not family.standard:
+        others = _losses(replace(family, standard=True), sizes[1:], plan)[0]
+        plain = np.concatenate([by[:1], others])  # at the first size nothing changes
+    extent = tuple(float(size[along] if isinstance(size, dict) else size) for size in sizes)
+    return TransferCheck(extent, tried, by, along, edits, plain)
+
+
+def _losses(
+    family: Family, sizes: tuple[Any, ...], plan: tuple[tuple[float, ...], int, int, int]
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The losses by size, rate and seed, and the edits of the rules of the last size."""
+    tried, count, taken, draws = plan
+    found = np.empty((len(sizes), len(tried), draws))
+    edits: tuple[str, ...] = ()
     for i, size in enumerate(sizes):
         rules = family.rules(size, sizes[-1])
+        edits = () if family.standard else rules.edits
         for j, rate in enumerate(tried):
-            for seed in range(found.shape[2]):
+            for seed in range(draws):
                 model, made = family.started(rules, size, seed, rate)
                 found[i, j, seed] = _run(family, model, made, (count, taken, seed))
-    extent = tuple(float(size[along] if isinstance(size, dict) else size) for size in sizes)
-    return TransferCheck(extent, tried, found, along, () if family.standard else rules.edits)
+    return found, edits
 
 
 def _run(family: Family, model: Any, made: list[Any], plan: tuple[int, int, int]) -> float:

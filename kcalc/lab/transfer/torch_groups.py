@@ -8,6 +8,7 @@ from typing import Any
 from ...fields.arguments import one_number
 from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import choice
+from .optimizers import OPTIMIZERS
 from .result import EPSILONS, ParameterRule, Transfer, require_known
 
 
@@ -38,7 +39,7 @@ def param_groups(
         }
         if rule.optimizer in EPSILONS:
             small = rule.epsilon * (EPSILONS[rule.optimizer] if eps is None else eps)
-            own["eps"] = small if rule.optimizer == "adamw" else (None, small)
+            own["eps"] = (None, small) if OPTIMIZERS[rule.optimizer].floor else small
         groups.setdefault(tuple(own.values()), {"params": []} | own)["params"].append(parameter)
     return list(groups.values())
 

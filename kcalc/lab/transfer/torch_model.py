@@ -21,8 +21,8 @@ from .powers import ONE
 from .program import Program, Unlike, program_of
 from .program_sizes import ALONE, Fold, before_zeros, guessed_of, run
 from .result import Transfer
-from .rules import Guesses, Options, Placement, derive, derive_program, setting
-from .sizes import Sizes
+from .rules import CODES, Guesses, Options, Placement, derive, derive_program, setting
+from .sizes import Sizes, TwoRoles
 from .torch_groups import moments
 
 Node = Hashable
@@ -46,7 +46,7 @@ def torch_transfer(
     """
     if isinstance(base, int | Mapping) and not hasattr(model, "named_parameters"):
         raise KcalcError(
-            f"base={base} is a size, so that the model is a function that builds models: give the "
+            f"base={base} is a size, so the model is a function that builds models: give the "
             f"size of the larger one, too, to="
         )
     for one in (base, model):
@@ -55,19 +55,39 @@ def torch_transfer(
     if not inputs:
         raise KcalcError(
             "models of PyTorch are read by running them: give example inputs, or their shapes, "
-            "behind the model, kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
+            "after the model, kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
         )
     small, large = (_read(one, inputs) for one in (base, model))
     try:
         return _by_network((small, large), (base, model), axes, chosen)
-    except (NotInNetwork, NoRule) as error:
+    except (NotInNetwork, NoRule, TwoRoles) as error:
         try:
             program = program_of(small, large)
         except Unlike:
-            raise error from None
+            raise _counted(error, base, model) from None
         _check_axes(axes)
         _check_constants(base, model)
         return _by_program(program, (base, model), chosen)
+
+
+def _counted(error: KcalcError, base: Any, model: Any) -> KcalcError:
+    """The error, and layers of which the model has more than the base."""
+    families = [
+        {re.sub(r"\d+", "*", name): 0 for name, _ in one.named_parameters()}
+        for one in (base, model)
+    ]
+    for one, found in zip((base, model), families, strict=True):
+        for name, _ in one.named_parameters():
+            found[re.sub(r"\d+", "*", name)] += 1
+    for name, count in families[1].items():
+        before = families[0].get(name, 0)
+        if before and count != before:
+            return KcalcError(
+                f"the model has {count} parameters {name!r} and the base {before}. If these are "
+                f"experts, heads or streams, keep their number: gates and gradients change with it "
+                f"by factors that are no powers of the width. If they are blocks: {error}"
+            )
+    return error
 
 
 def _by_network(
@@ -122,13 +142,18 @@ def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> T
         if name in names
     ]
     _check_placed(placed, models[1])
-    notes = tuple(Assumption(node, ALONE, "heuristic") for node in fold.guessed)
-    rest = Guesses(placed, settled, guessed_of(fold), before_zeros(fold, zeros), notes)
+    notes = (
+        *(Assumption(node, ALONE, "heuristic") for node in fold.guessed),
+        *(Assumption(node, CODES, "heuristic") for node in fold.codes),
+    )
+    rest = Guesses(
+        placed, settled, guessed_of(fold), before_zeros(fold, zeros), notes, fold.columns
+    )
     return derive_program(replace(growth, scores=scores), chosen, (told, found), rest)
 
 
 def _uses_of(fold: Fold, found: Sizes) -> Iterator[tuple[str, Node, str, Any]]:
-    """(parameter, node, kind, multiplier behind it) of all uses of parameters."""
+    """(parameter, node, kind, multiplier after it) of all uses of parameters."""
     met = set()
     for one in fold.kept:
         met.add(one.name)
@@ -174,7 +199,7 @@ def _placement(
 
 
 def _read(model: Any, inputs: tuple[Any, ...]) -> Reading:
-    """The architecture, with branches behind factors that start at 0 and are trained (ReZero)."""
+    """The architecture, with branches whose trained factor starts at 0 (ReZero)."""
     found = read(model, *inputs, sigmas=False)
     zeros = [
         name
@@ -257,7 +282,7 @@ def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
             ):
                 raise KcalcError(
                     f"node {op.name!r} has the epsilon {op.epsilon:g}, in the base "
-                    f"{other.epsilon:g}: the base may differ in width and depth alone"
+                    f"{other.epsilon:g}: the base may differ only in width and depth"
                 )
 
 

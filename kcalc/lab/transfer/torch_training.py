@@ -9,11 +9,11 @@ from typing import Any
 
 from ...foundation.errors import KcalcError, glimpse
 from .entry import call_builder
+from .optimizers import OPTIMIZERS
 from .result import QUANTITIES, Transfer
 from .rules import Options
 
 READ = 3  # examples with which models are read: few, and seldom the number of heads
-MUON = {"muon": "original", "muon-match-rms": "match_rms_adamw"}
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Family:
 
     ``build`` is called with ``base`` or another size; ``x``, ``y``: examples, ``x`` a tensor or
     {argument: tensor}; ``loss(output, y)``;
-    ``standard``: every size has the initial weights of its own and one learning rate;
+    ``standard``: every size keeps its initial weights and one learning rate;
     ``zero_readout``: readouts start at 0.
     """
 
@@ -111,8 +111,6 @@ def result_of(model: Any, x: Any) -> Any:
 
 def optimizers(rules: Transfer, model: Any, lr: float) -> list[Any]:
     """The optimisers of ``torch.optim`` with the groups of the rules."""
-    import torch
-
     made: list[Any] = []
     for name in dict.fromkeys(rule.optimizer for rule in rules.parameters.values()):
         with warnings.catch_warnings():  # of guesses, which the training is to check
@@ -120,19 +118,27 @@ def optimizers(rules: Transfer, model: Any, lr: float) -> list[Any]:
             groups = rules.param_groups(model, lr, optimizer=name)
         if not groups:
             continue
-        if name in MUON:
-            if not hasattr(torch.optim, "Muon"):
-                raise KcalcError("torch.optim has Muon from PyTorch 2.9 on; install a newer one")
-            made.append(torch.optim.Muon(groups, adjust_lr_fn=MUON[name]))
-        else:
-            if name == "lion":
-                raise KcalcError(
-                    "torch.optim has no Lion to train with; check its rules with "
-                    "optimizer='adamw', whose powers they have"
-                )
-            classes = {"sgd": "SGD", "adamw": "AdamW", "adafactor": "Adafactor"}
-            made.append(getattr(torch.optim, classes[name])(groups))
+        made.append(_class_of(name)(groups, **OPTIMIZERS[name].arguments))
     return made
+
+
+def _class_of(name: str) -> Any:
+    """The optimiser's class.  Raises: KcalcError if ``torch.optim`` has none."""
+    import torch
+
+    one = OPTIMIZERS[name]
+    if not one.torch:
+        like = (
+            f"optimizer={one.like!r}, which has the same powers" if one.like else "one that it has"
+        )
+        raise KcalcError(
+            f"torch.optim has no {one.title} to train with; check the rules with {like}"
+        )
+    if not hasattr(torch.optim, one.torch):
+        raise KcalcError(
+            f"torch {torch.__version__} has no {one.torch}; install torch 2.9 or newer"
+        )
+    return getattr(torch.optim, one.torch)
 
 
 def default_loss(output: Any, y: Any) -> Any:

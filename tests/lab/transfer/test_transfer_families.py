@@ -401,30 +401,49 @@ def test_lion_changes_features_alike() -> None:
 
 X, Y = torch.randn(32, 16, generator=G), torch.randint(0, 5, (32,), generator=G)
 WORDS = torch.randint(0, 50, (8, 8), generator=G)
-PICTURES, TARGETS = (torch.randn(8, 3, 8, 8, generator=G) for _ in range(2))
+# few positions: as long as examples times positions outnumber the channels, changes of different
+# positions are not aligned, and powers of the width that vanish at large widths are seen
+PICTURES, TARGETS = (torch.randn(2, 3, 4, 4, generator=G) for _ in range(2))
+RATES = {"flat": {"sgd": 0.1, "adamw": 3e-3}, "pictures": {"sgd": 0.3, "adamw": 1e-3}}
 TRAINED = {
-    "swish": (lambda w: M.Perceptron(w, M.Swish()), X, Y, 0.08),
-    "maxout": (M.Maxout, X, Y, 0.08),
-    "LSTM": (M.Recurrent, WORDS, WORDS, 0.12),
-    "U-Net": (M.UNet, PICTURES, TARGETS, 0.08),
-    "super-resolution": (M.SuperResolution, PICTURES, torch.randn(8, 3, 16, 16), 0.08),
+    "swish": (lambda w: M.Perceptron(w, M.Swish()), X, Y, "flat"),
+    "maxout": (M.Maxout, X, Y, "flat"),
+    "weight norm": (M.WeightNorm, X, Y, "flat"),
+    "LSTM": (M.Recurrent, WORDS, WORDS, "flat"),
+    "BERT": (M.Encoder, WORDS, WORDS % 5, "flat"),
+    "U-Net": (M.UNet, PICTURES, TARGETS, "pictures"),
+    "U-Net, transposed": (lambda w: M.UNet(w, "turned"), PICTURES, TARGETS, "pictures"),
+    "super-resolution": (
+        M.SuperResolution,
+        PICTURES,
+        torch.randn(2, 3, 8, 8, generator=G),
+        "pictures",
+    ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
-@pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.1), ("adamw", 3e-3)])
-def test_activations_change_alike_at_all_widths(name: str, optimizer: str, lr: float) -> None:
-    build, x, y, slack = TRAINED[name]
-    by, plain = (
-        kc.trained_coordinates(
-            build, x, y, lr, (64, 128, 256), optimizer, seeds=2, standard=standard
-        )
-        for standard in (False, True)
-    )
-    slopes = [max(abs(one) for one, _ in found.slopes.values()) for found in (by, plain)]
-    assert slopes[0] <= slack
-    assert slopes[1] >= 0.3 > slopes[0]
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_activations_change_alike_at_all_widths(name: str, optimizer: str) -> None:
+    build, x, y, rates = TRAINED[name]
+    lr, widths = RATES[rates][optimizer], (128, 256, 512)
+    found = kc.trained_coordinates(build, x, y, lr, widths, optimizer, seeds=4)
+    for module, (slope, error) in found.slopes.items():
+        assert abs(slope) <= 0.08 + max(0.0, 2 * (error - 0.03)), (module, slope, error)
+    plain = kc.trained_coordinates(build, x, y, lr, (128, 512), optimizer, seeds=2, standard=True)
+    assert max(abs(one) for one, _ in plain.slopes.values()) >= 0.3
+
+
+def test_noise_of_the_model_is_no_change() -> None:
+    """A VAE draws noise in every call: its outputs before and after training have the same."""
+    found = kc.trained_coordinates(M.Variational, X, X, 1e-9, (16, 32), steps=1, seeds=2)
+    assert found.changes["b"].max() < 1e-6
+
+
+def test_weights_that_are_computed_are_no_feature_maps() -> None:
+    found = kc.trained_coordinates(M.WeightNorm, X, Y, 3e-3, (16, 32), steps=1, seeds=2)
+    assert set(found.changes) <= {"i", "f", "o", "output"}
 
 
 def test_the_changes_of_a_small_family() -> None:

@@ -94,18 +94,81 @@ class Coordinates(nn.Module):
         return self.o(torch.relu(h).mean((2, 3)))
 
 
-@pytest.mark.parametrize(
-    ("build", "x", "words"),
-    [
-        (lambda w: Skip(w, "cat"), X, "'l'.*'relu' and 'tanh'.*a parameter has one rule"),
-        (lambda w: Skip(w, "readout"), X, "'l' read"),
-        (lambda w: Coordinates(w, "one"), IMAGE, "'c'.*'relu' and 'x'.*layers of their own"),
-        (lambda w: Coordinates(w, "each"), IMAGE, "'c' read"),
-    ],
-)
-def test_weights_that_read_two_kinds_of_channels(build: Any, x: Any, words: str) -> None:
-    with refused(words):
-        kc.transfer(build, x[:2], base=64, to=256)
+TWO_KINDS = [
+    (lambda w: Skip(w, "cat"), X, "l", "tanh"),
+    (lambda w: Skip(w, "readout"), X, "l", "tanh"),
+    (lambda w: Coordinates(w, "one"), IMAGE, "c", "x"),
+    (lambda w: Coordinates(w, "each"), IMAGE, "c", "x"),
+]
+
+
+@pytest.mark.parametrize(("build", "x", "layer", "part"), TWO_KINDS)
+def test_weights_that_read_two_kinds_of_channels(build: Any, x: Any, layer: str, part: str) -> None:
+    """An edit splits them, or multiplies the part that does not grow."""
+    found = kc.transfer(build, x[:2], base=64, to=256)
+    (edit,) = found.edits
+    assert f"split {layer!r}" in edit and repr(part) in edit and "multiply" in edit
+    assert any(one.node == layer and one.kind == "heuristic" for one in found.assumptions)
+    sgd = kc.transfer(build, x[:2], base=64, to=256, optimizer="sgd")
+    factor = f"{part} (input of {layer})"
+    assert found.multipliers[factor] == pytest.approx(sgd.multipliers[factor] ** 2)
+    if layer == "l" and hasattr(build(8), "o"):  # a hidden matrix
+        with refused(f"'{layer}'.*'relu' and 'tanh'.*a parameter has one rule"):
+            kc.transfer(build, x[:2], base=64, to=256, optimizer="muon")
+    with refused(f"{layer!r}.*layers of their own"):
+        kc.transfer(build, x[:2], base=64, to=256, gauge="unit")
+
+
+class Factored(nn.Module):
+    """One matrix for hidden channels and the data times a factor."""
+
+    def __init__(self, width: int, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = factor
+        self.i, self.l, self.o = (
+            nn.Linear(16, width),
+            nn.Linear(width + 16, width),
+            nn.Linear(width, 7),
+        )
+
+    def forward(self, x: Any) -> Any:
+        both = torch.cat([torch.relu(self.i(x)), x * self.factor], 1)
+        return self.o(torch.relu(self.l(both)))
+
+
+@pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.3), ("adamw", 3e-3)])
+def test_the_edit_of_one_layer_keeps_what_the_data_adds(optimizer: str, lr: float) -> None:
+    """The data's part at the start and its change: powers 0 with the edit, not without."""
+    rows: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    widths = (128, 512)
+    for edited, width in ((e, w) for e in rows for w in widths):
+        rules = kc.transfer(Factored, X[:2], base=128, to=width, optimizer=optimizer) if width > 128 else None  # fmt: skip  # noqa: E501
+        torch.manual_seed(0)
+        factor = next(iter(rules.multipliers.values())) if rules and edited else 1.0
+        model = Factored(width, factor)
+        if rules:
+            rules.rescale(model)
+            if edited and optimizer == "adamw":  # the edit's second part
+                with torch.no_grad():
+                    model.l.weight[:, width:] *= rules["l.weight"].init_std
+        nn.init.zeros_(model.o.weight)
+        columns = lambda m=model, w=width: (m.factor * X @ m.l.weight[:, w:].T).detach()  # noqa: E731
+        before = columns()
+        trained(model, rules, optimizer, lr, 10)
+        moved = columns() - before
+        rows[edited].append(tuple(float(v.square().mean().sqrt()) for v in (before, moved)))
+    for edited, values in rows.items():
+        start, change = (slope(widths, v) for v in zip(*values, strict=True))
+        assert (abs(start) < 0.06 and abs(change) < 0.1) if edited else (start < -0.4 and change < -0.7)  # fmt: skip  # noqa: E501
+
+
+def test_checks_look_at_each_part_of_a_concatenation() -> None:
+    """Without the edit the whole changes alike, and the part of the data vanishes."""
+    y = torch.randint(0, 7, (len(X),), generator=torch.Generator().manual_seed(1))
+    found = kc.trained_coordinates(Factored, X, y, 3e-3, (64, 256), steps=5, seeds=2)
+    assert abs(found.slopes["l"][0]) < 0.1 > abs(found.slopes["l [0]"][0])
+    assert found.slopes["l [1]"][0] < -0.7
+    assert not found.steady("l [1]")
 
 
 def test_the_remedy_has_rules_for_both_kinds() -> None:

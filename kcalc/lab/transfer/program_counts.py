@@ -1,0 +1,65 @@
+"""What rules cannot follow: other numbers of experts or streams, codes that are normalised."""
+
+from __future__ import annotations
+
+from ...foundation.errors import KcalcError
+from .program import Step
+from .program_sizes import Fold, Value
+
+COPIES = ("expand", "repeat", "tile", "expand_as", "broadcast_to")
+NORMS = ("layer_norm", "rms_norm", "linalg_vector_norm", "norm", "frobenius_norm")
+SOFTMAX = ("softmax", "safe_softmax", "log_softmax", "softmin")
+
+
+def check_counts(f: Fold, step: Step) -> None:
+    """Note codes that are normalised.
+
+    Raises: KcalcError if the number of experts, of those chosen, or of streams changes.
+    """
+    refs = step.refs
+    if not refs:
+        return
+    x = f.value(refs[0])
+    made = f.uses.get(x.maker)
+    if step.kind in NORMS and made is not None and made.role == "readout":
+        f.codes.append(step.name)
+    if step.kind == "topk":
+        own, base = step.args.get("k"), step.base.get("k")
+        if own != base:
+            raise KcalcError(
+                f"node {step.name!r} chooses {own} entries, in the base {base}: with the number of "
+                f"experts chosen the sum of squared gates changes, which is no power of the "
+                f"width; keep k"
+            ).at(step.name)
+        _check_gates(f, step, x)
+    elif step.kind in SOFTMAX and x.maker is not None and not x.scores:
+        _check_gates(f, step, x)
+    elif step.kind in COPIES:
+        _check_copies(f, step, x)
+
+
+def _check_gates(f: Fold, step: Step, x: Value) -> None:
+    """A router chooses among, or weighs, more entries than in the base."""
+    dim = step.args.get("dim", -1)
+    if x.axes and f.grows(x.axes[-1 if dim is None else int(dim)]):
+        raise KcalcError(
+            f"node {step.name!r} weighs more entries than in the base: if these are experts, their "
+            f"gates and gradients shrink by a factor that is no power of the width, and no rule "
+            f"transfers; keep the number of experts"
+        ).at(step.name)
+
+
+def _check_copies(f: Fold, step: Step, x: Value) -> None:
+    """Copies of a feature map along an axis that grows, beside channels that grow."""
+    if not x.real or x.fixed:
+        return
+    axes = step.axes[0]
+    old = (*([None] * (len(axes) - len(x.axes))), *x.axes)
+    new = [a for a, b in zip(axes, old, strict=True) if f.grows(a) and (b is None or a != b)]
+    kept = [a for a, b in zip(axes, old, strict=True) if f.grows(a) and a == b]
+    if new and kept:
+        raise KcalcError(
+            f"node {step.name!r} makes more copies of a feature map than in the base: if these are "
+            f"residual streams, their number changes how much each of them learns, and no rule "
+            f"transfers; keep the number of streams"
+        ).at(step.name)

@@ -1,0 +1,80 @@
+"""What each part of a concatenation contributes to the layer that reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+JOINS = ("cat", "concat", "concatenate", "hstack", "column_stack")
+LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
+
+
+def watched_parts(model: Any) -> Any:
+    """Return a context in which the calls of a model are watched.
+
+    ``.found`` is {"layer [k]": what the channels of the k-th part contribute to its output}, for
+    layers of the kinds in ``LAYERS`` whose weights are parameters. Functions that keep the shape of
+    an array keep its parts. Contributions leave out the bias, and add up to the output without it.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Watch(TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: dict[str, Any] = {}
+            names = {id(p): name for name, p in model.named_parameters()}
+            self.layers = {key: name.rpartition(".")[0] or name for key, name in names.items()}
+            self.parts: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            out = func(*args, **(kwargs or {}))
+            name = getattr(func, "__name__", "")
+            if isinstance(out, torch.Tensor) and out.ndim > 1:
+                if name in JOINS:
+                    self.join(out, args, kwargs or {})
+                elif name in LAYERS:
+                    self.read(func, args, kwargs or {}, -1 if name == "linear" else 1)
+                else:
+                    self.follow(out, args)
+            return out
+
+        def join(self, out: Any, args: Any, kwargs: Any) -> None:
+            """Note the parts along the axis on which they differ from the whole."""
+            arrays = args[0] if args else kwargs["tensors"]
+            for axis in range(1, out.ndim):
+                extents = tuple(one.shape[axis] for one in arrays if one.ndim == out.ndim)
+                if len(extents) == len(arrays) and extents[0] != out.shape[axis]:
+                    self.parts[id(out)] = (out, axis, extents)
+
+        def follow(self, out: Any, args: Any) -> None:
+            """Functions that keep a shape keep parts."""
+            for one in args:
+                if id(one) in self.parts and one.shape == out.shape:
+                    self.parts[id(out)] = (out, *self.parts[id(one)][1:])
+
+        def read(self, func: Any, args: Any, kwargs: Any, channels: int) -> None:
+            """What every part contributes to a layer that reads them."""
+            x, weight, *rest = args
+            place = self.layers.get(id(weight))
+            if place is None or id(x) not in self.parts:
+                return
+            _, axis, extents = self.parts[id(x)]
+            if (
+                axis != channels % x.ndim
+                or kwargs.get("groups", 1) != 1
+                or rest[4:5] not in ([], [1])
+            ):
+                return
+            start = 0
+            for k, extent in enumerate(extents):
+                alone = torch.zeros_like(x)
+                columns = alone.narrow(axis, start, extent)
+                columns.copy_(x.narrow(axis, start, extent))
+                settings = {name: v for name, v in kwargs.items() if name != "bias"}
+                made = func(alone, weight, None, *rest[1:], **settings)
+                self.found[f"{place} [{k}]"] = made.detach().double().clone()
+                start += extent
+
+    return Watch()

@@ -1,0 +1,85 @@
+"""Best rates with and without rules, and whether rules pay."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from refusals import refused
+
+import kcalc as kc
+from kcalc.lab.transfer.sweep import Gain
+
+RATES = (0.1, 0.2, 0.4, 0.8)
+
+
+def check(by: Any, plain: Any, seeds: int = 6) -> kc.TransferCheck:
+    """Losses by size and rate, times noise that seeds of both share."""
+    noise = np.exp(0.05 * np.random.default_rng(0).standard_normal(seeds))
+    arrays = [np.array(one, dtype=float)[:, :, None] * noise for one in (by, plain)]
+    return kc.TransferCheck((64.0, 256.0), RATES, arrays[0], plain=arrays[1])
+
+
+BASE = [1.0, 0.5, 0.4, 0.6]
+
+
+def test_gains_are_paired_over_seeds() -> None:
+    found = check([BASE, [0.9, 0.4, 0.3, 0.5]], [BASE, [0.8, 0.6, 1.0, 2.0]])
+    gain = found.gain()
+    assert gain.mean == pytest.approx(math.log(0.6 / 0.3)) and not gain.tie
+    assert gain.low == pytest.approx(gain.high)  # noise of a seed is that of both
+    at = found.gain("transferred")  # the best rate of the first size, .4, at the second
+    assert at.mean == pytest.approx(math.log(1.0 / 0.3))
+    assert found.best_plain[1] < found.best[1]
+    assert "rules win" in repr(found) and "without rules" in repr(found)
+    assert [row[1] for row in found._rows()[1:]] == ["with", "with", "without", "without"]
+
+
+def test_an_interval_around_0_is_a_tie() -> None:
+    draws = np.random.default_rng(1)
+    losses = [0.3 * np.exp(0.1 * draws.standard_normal((2, 4, 8))) for _ in range(2)]
+    found = kc.TransferCheck((64.0, 256.0), RATES, losses[0], plain=losses[1])
+    assert found.gain().tie and "tie" in repr(found)
+    each = np.log(losses[1][-1, np.argmin(found.plain_means[-1])]) - np.log(
+        losses[0][-1, np.argmin(found.means[-1])]
+    )
+    half = 2.3646 * each.std(ddof=1) / math.sqrt(8)  # Student's t with 7 degrees of freedom
+    assert found.gain().high == pytest.approx(each.mean() + half, rel=1e-4)
+
+
+def test_runs_that_diverge() -> None:
+    worse = check([BASE, BASE], [BASE, [math.inf] * 4]).gain()
+    assert worse == Gain(math.inf, 0.0, math.inf)
+    with refused("diverge"):
+        check([BASE, [math.inf] * 4], [BASE, [math.inf] * 4]).gain()
+
+
+def test_what_a_gain_needs() -> None:
+    with refused("5 seeds"):
+        check([BASE, BASE], [BASE, BASE], seeds=4).gain()
+    alone = kc.TransferCheck((64.0, 256.0), RATES, np.ones((2, 4, 5)))
+    for ask in (alone.gain, lambda: alone.best_plain):
+        with refused("standard=True"):
+            ask()
+    with refused("at"):
+        alone.gain("here")
+
+
+def test_both_are_run() -> None:
+    torch = pytest.importorskip("torch")
+
+    def build(width: int) -> Any:
+        sizes = ((4, width), (width, width), (width, 3))
+        return torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in sizes))
+
+    x, y = torch.randn(12, 4), torch.randint(0, 3, (12,))
+    settings = {"steps": 3, "seeds": 5}
+    found = kc.transfer_check(build, x, y, (0.01, 0.1, 1.0), (8, 32), "sgd", **settings)
+    other = kc.transfer_check(build, x, y, (0.01, 0.1, 1.0), (8, 32), "sgd", standard=True, **settings)  # fmt: skip  # noqa: E501
+    assert found.plain is not None and other.plain is None
+    assert np.array_equal(found.plain, other.losses)
+    assert np.array_equal(found.plain[0], found.losses[0])
+    assert not np.array_equal(found.plain[1], found.losses[1])
+    assert {"loss", "loss without"} <= set(found.to_dataframe().columns)

@@ -1,0 +1,213 @@
+"""Powers of the optimisers' rates, beside steps that are taken by their definitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy as sp
+from refusals import refused
+
+import kcalc as kc
+from kcalc.lab.transfer import OPTIMIZERS
+
+L = kc.layers
+HALF = sp.Rational(1, 2)
+WIDTHS = (64, 128, 256)
+
+
+def perceptron() -> kc.Network:
+    relu = L.Nonlinear("relu")
+    return kc.chain(L.Input(16), L.Affine(), relu, L.Affine(), relu, L.Affine(10))
+
+
+def hidden(optimizer: str, **settings: Any) -> Any:
+    return kc.transfer(perceptron(), optimizer=optimizer, **settings)["affine_2.weight"]
+
+
+def slope(values: Any) -> float:
+    return float(np.polyfit(np.log(WIDTHS), np.log(values), 1)[0])
+
+
+# -- steps by definition ---------------------------------------------------------------------------
+
+
+def orthogonal(g: np.ndarray) -> np.ndarray:
+    """U V^T over the singular values that are not rounding."""
+    u, s, v = np.linalg.svd(g, full_matrices=False)
+    kept = s > 1e-9 * s[0]
+    return u[:, kept] @ v[kept]
+
+
+def rotated(gradients: list[np.ndarray]) -> np.ndarray:
+    """SOAP's update without momentum: the last gradient by root mean squares in eigenbases."""
+    bases = []
+    for products in (sum(g @ g.T for g in gradients), sum(g.T @ g for g in gradients)):
+        values, vectors = np.linalg.eigh(products)
+        bases.append(vectors[:, values > 1e-9 * values[-1]])
+    turned = np.array([bases[0].T @ g @ bases[1] for g in gradients])
+    return bases[0] @ (turned[-1] / np.sqrt((turned**2).mean(0))) @ bases[1].T
+
+
+def on_sphere(update: np.ndarray) -> np.ndarray:
+    """A step of the norm of weights that start with standard deviation n^-1/2."""
+    return update / np.linalg.norm(update) * len(update) ** 0.5
+
+
+STEPS = {
+    "adamw": np.sign,
+    "lion": np.sign,
+    "muon": orthogonal,
+    "adamh": lambda g: on_sphere(np.sign(g)),
+    "muonh": lambda g: on_sphere(orthogonal(g)),
+    "shampoo": orthogonal,
+    "shampoo-adamw": lambda g: orthogonal(g) * len(g) / np.linalg.norm(orthogonal(g)),
+    "shampoo-sgd": lambda g: orthogonal(g) * np.linalg.norm(g) / np.linalg.norm(orthogonal(g)),
+    "soap": lambda g: rotated([g[::-1], g[:, ::-1], g]),
+}
+
+
+def changes(step: Any, full: bool) -> list[float]:
+    """By how much a step at rate 1 changes what the matrix makes of an example of its batch."""
+    found = []
+    for width in WIDTHS:
+        draws, examples, squares = np.random.default_rng(width), 2 * width if full else 4, []
+        for _ in range(1 if full else 4):
+            x, g = (draws.standard_normal((examples, width)) for _ in range(2))
+            moved = x @ step(g.T @ x / width / examples).T
+            squares.append((moved**2).mean())
+        found.append(float(np.sqrt(np.mean(squares))))
+    return found
+
+
+@pytest.mark.parametrize("optimizer", STEPS)
+def test_steps_with_few_examples(optimizer: str) -> None:
+    """Gradients of 4 examples at every width: a rate n^e needs a change of power -e."""
+    rank = {"rank": "fixed"} if OPTIMIZERS[optimizer].rank is not None else {}
+    wanted = -float(hidden(optimizer, **rank).exponent("learning_rate"))
+    assert slope(changes(STEPS[optimizer], False)) == pytest.approx(wanted, abs=0.06)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "muonh", "shampoo", "shampoo-adamw"])
+def test_orthogonal_steps_of_full_rank(optimizer: str) -> None:
+    rank = {"rank": "full"} if OPTIMIZERS[optimizer].rank is not None else {}
+    wanted = -float(hidden(optimizer, **rank).exponent("learning_rate"))
+    assert slope(changes(STEPS[optimizer], True)) == pytest.approx(wanted, abs=0.06)
+
+
+def test_the_norm_of_soap_saturates() -> None:
+    """10 gradients of rank 16 span 160 directions: 128, 157, 160 at widths 128, 256, 512."""
+    norms = []
+    for width in (128, 256, 512):
+        draws = np.random.default_rng(0)
+        pairs = [(draws.standard_normal((width, 16)), draws.standard_normal((16, width))) for _ in range(10)]  # fmt: skip  # noqa: E501
+        norms.append(float(np.linalg.norm(rotated([a @ b for a, b in pairs]))))
+    assert norms == pytest.approx([128, 157, 160], rel=0.03)
+    assert hidden("soap", rank="full").exponent("learning_rate") == -1
+    assert hidden("soap", rank="fixed").exponent("learning_rate") == 0
+
+
+# -- MuonH in training -----------------------------------------------------------------------------
+
+
+def newton_schulz(g: Any) -> Any:
+    """Muon's five steps: singular values that are much smaller than the largest stay small."""
+    x = g / g.norm()
+    for _ in range(5):
+        s = x @ x.T
+        x = 3.4445 * x + (-4.7750 * s + 2.0315 * s @ s) @ x
+    return x
+
+
+def trained_on_sphere(width: int, examples: int) -> tuple[float, float]:
+    """(change of the output of a hidden matrix in five steps at one rate, rank of the steps)."""
+    import torch
+
+    draws = torch.Generator().manual_seed(width)
+    x = torch.randn(examples, width, generator=draws)
+    first, last = (torch.randn(width, width, generator=draws) / width**0.5 for _ in range(2))
+    h = torch.relu(x @ first) * 2**0.5
+    y = torch.randn(examples, 5, generator=draws)
+    w, size = first.clone(), float(first.norm())
+    ranks, start = [], h @ w.T
+    for _ in range(5):
+        out = torch.relu(h @ w.T)
+        read = last[:5] / width**0.5
+        error = (out @ read.T - y) / examples
+        gradient = ((error @ read) * (out > 0)).T @ h
+        update = newton_schulz(gradient)
+        ranks.append(float(update.norm() / torch.linalg.matrix_norm(update, 2)) ** 2)
+        w = w - 0.02 * size * update / update.norm()
+        w = w * size / w.norm()
+    return float((h @ w.T - start).square().mean().sqrt()), float(np.mean(ranks))
+
+
+@pytest.mark.parametrize("examples", [16, 1024])
+def test_muonh_follows_the_rank_of_its_steps(examples: int) -> None:
+    """The change at one rate is proportional to sqrt(n / rank)."""
+    pytest.importorskip("torch")
+    rows = np.array([trained_on_sphere(width, examples) for width in WIDTHS])
+    predicted = 0.5 - 0.5 * slope(rows[:, 1])
+    assert slope(rows[:, 0]) == pytest.approx(predicted, abs=0.1), rows
+
+
+# -- what is said and refused ----------------------------------------------------------------------
+
+
+def test_only_hidden_weights_are_on_spheres() -> None:
+    for name in ("adamh", "muonh", "shampoo", "soap"):
+        rank = {"rank": "full"} if name == "soap" else {}
+        found = kc.transfer(perceptron(), optimizer=name, **rank)
+        takers = {rule.name for rule in found.parameters.values() if rule.optimizer == name}
+        assert takers == {"affine_2.weight"}
+    rule = hidden("adamh")
+    assert (rule.exponent("learning_rate"), rule.exponent("weight_decay")) == (-HALF, 0)
+
+
+def test_the_rank_is_noted_and_asked_for() -> None:
+    notes = kc.transfer(perceptron(), optimizer="muonh", rank="fixed").assumptions
+    assert any("rank='fixed'" in one.text and one.kind == "heuristic" for one in notes)
+    with refused("SOAP.*rank='full'.*rank='fixed'"):
+        kc.transfer(perceptron(), optimizer="soap")
+    with refused("optimizer='adamw' do not depend.*muonh"):
+        kc.transfer(perceptron(), optimizer="adamw", rank="full")
+    with refused("rank"):
+        kc.transfer(perceptron(), optimizer="muonh", rank="low")
+
+
+def test_weights_of_zeros_have_no_sphere() -> None:
+    torch = pytest.importorskip("torch")
+
+    def build(width: int) -> Any:
+        model = torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in ((4, width), (width, width), (width, 3))))  # fmt: skip  # noqa: E501
+        torch.nn.init.zeros_(model[1].weight)
+        return model
+
+    with refused("1.weight starts at 0.*AdamH.*optimizer='adamw'"):
+        kc.transfer(build, (2, 4), base=8, to=16, optimizer="adamh")
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimiser_has_rules_groups_and_an_answer_to_training(optimizer: str) -> None:
+    """One table: what is in it works everywhere."""
+    torch = pytest.importorskip("torch")
+
+    def build(width: int) -> Any:
+        return torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in ((4, width), (width, width), (width, 3))))  # fmt: skip  # noqa: E501
+
+    rank = {"rank": "full"} if OPTIMIZERS[optimizer].rank == "" else {}
+    found = kc.transfer(build, (2, 4), base=8, to=16, optimizer=optimizer, **rank)
+    own = {rule.optimizer for rule in found.parameters.values()}
+    groups = [g for name in own for g in found.param_groups(build(16), 0.1, optimizer=name)]
+    assert sum(len(group["params"]) for group in groups) == 6
+    assert (OPTIMIZERS[optimizer].default is not None) == any(
+        "eps" in g for g in found.param_groups(build(16), 0.1, optimizer=optimizer)
+    )
+    x, y = torch.randn(4, 4), torch.tensor([0, 1, 2, 0])
+    settings = {"optimizer": optimizer, "steps": 1, "seeds": 2, **rank}
+    if OPTIMIZERS[optimizer].torch:
+        assert kc.trained_coordinates(build, x, y, 0.1, (8, 16), **settings).slopes
+    else:
+        with refused(f"torch.optim has no {OPTIMIZERS[optimizer].title}"):
+            kc.trained_coordinates(build, x, y, 0.1, (8, 16), **settings)
