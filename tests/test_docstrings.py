@@ -98,6 +98,7 @@ def test_the_parameters_of_layers_are_their_fields(name: str) -> None:
 def test_the_first_line_is_a_sentence(name: str) -> None:
     first = (inspect.getdoc(pydoc.locate(name)) or "").splitlines()[0]
     assert first.endswith(".")
+    assert not re.search(r"\b(sec|App|eq|al|Fig)\. ", first)  # it would end the summary
 
 
 def test_no_docstring_has_a_section_in_a_sentence() -> None:

@@ -215,3 +215,9 @@ def test_outputs_are_compared_to_the_digits_shown(shown: str, printed: str, same
 def test_a_page_that_is_wrong_fails(page: str, complaint: str) -> None:
     with pytest.raises(pages.PageError, match=complaint):
         list(pages.run(page))
+
+
+@pytest.mark.parametrize("folder", ["theory", "reference", "howto", "dev"])
+def test_text_after_a_table_is_no_row_of_it(folder: str) -> None:
+    for path in sorted((ROOT / "docs" / folder).glob("*.md")):
+        assert not re.findall(r"^\|.*\|\n (\S.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)

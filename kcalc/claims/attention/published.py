@@ -96,7 +96,7 @@ def block(placement: str, q: float, rho: float, tokens: int, beta: float, centre
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""for scores of variance $\beta^2\ln T\,(1-\rho)$ and $T\to\infty$ blocks of softmax attention
     (post- and pre-norm, each with and without subtracting the mean) have the maps of the random
-    energy model, $S_{\mathrm{self}} = \max(0, 1 - \frac1\beta\sqrt{2/(1-\rho)})$ and $S = 0$; up to
+    energy model, $S_{\mathrm{self}} = \max(0, 1 - \frac1\beta\sqrt{2/(1-\rho)})$ and $S = 0$. Up to
     0.008 of $\rho$ is left at $T = 4096$, and it falls slowly
 
     Printed: Giorlandino and Goldt 2025, notebook Gain-controlled-propagation: pre-norm blocks have
@@ -196,7 +196,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""squared gradients of pre-norm streams grow as powers of depth. Where
     $\operatorname{erf}(\alpha x)$ or $\tanh(\alpha x)$ replaces the norm they grow as stretched
-    exponentials $e^{c\sqrt L}$, and $c = \frac{4\alpha}\pi\sigma$ for blocks $x +
+    exponentials $e^{c\sqrt L}$. Here $c = \frac{4\alpha}\pi\sigma$ for blocks $x +
     \sigma\,\operatorname{erf}(\alpha x)$ after fresh weights with $k = \sigma^2$ per block
     """
     for alpha, sigma in ((0.5, 1.0), (1.2, 0.7)):
