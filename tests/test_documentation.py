@@ -96,6 +96,17 @@ def test_every_block_runs_or_says_why_not(path: Path) -> None:
             assert block.commands, f"{where}: no command"
 
 
+def test_a_page_writes_files_and_says_which_status_commands_end_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = "<!-- file one.py -->\n```python\nx = 1\n```\n\n{}\n```bash\nkcalc gain tahn\n```\n"
+    list(pages.run(page.format("<!-- needs numpy; exits 2 -->")))
+    assert (tmp_path / "one.py").read_text(encoding="utf-8") == "x = 1\n"
+    with pytest.raises(pages.PageError, match="status 2"):
+        list(pages.run(page.format("<!-- exits 1 -->")))
+
+
 def test_documents_that_are_shown_can_be_read(tmp_path: Path) -> None:
     found = [
         block
