@@ -83,6 +83,13 @@ def test_the_blocks_of_a_page_do_what_it_says(
 
 
 @pytest.mark.parametrize("path", PAGES, ids=_name)
+def test_an_empty_line_follows_a_table(path: Path) -> None:
+    """Else the text below it becomes a row."""
+    text = re.sub(r"^ *```.*?^ *```", "", path.read_text("utf-8"), flags=re.M | re.S)
+    assert not re.findall(r"^\|.*\n(?![|\n]).+", text, flags=re.M)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=_name)
 def test_every_block_runs_or_says_why_not(path: Path) -> None:
     for block in pages.blocks(_text(path)):
         where = f"{_name(path)}, line {block.line}"
