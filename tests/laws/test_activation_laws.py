@@ -5,9 +5,9 @@ An entry without a source, an oracle row or a notebook page fails here.
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
-import json
 import re
 from pathlib import Path
 
