@@ -46,7 +46,7 @@ myst_enable_extensions = [
 ]
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
-nb_execution_mode = "off"  # notebooks are stored executed
+nb_execution_mode = "off"  # notebooks are stored with small outputs; .ci/check executes them
 nb_number_source_lines = False
 nb_merge_streams = True
 nb_render_markdown_format = "myst"

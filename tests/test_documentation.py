@@ -83,6 +83,13 @@ def test_the_blocks_of_a_page_do_what_it_says(
 
 
 @pytest.mark.parametrize("path", PAGES, ids=_name)
+def test_an_empty_line_follows_a_table(path: Path) -> None:
+    """Else the text below it becomes a row."""
+    text = re.sub(r"^ *```.*?^ *```", "", path.read_text("utf-8"), flags=re.M | re.S)
+    assert not re.findall(r"^\|.*\n(?![|\n]).+", text, flags=re.M)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=_name)
 def test_every_block_runs_or_says_why_not(path: Path) -> None:
     for block in pages.blocks(_text(path)):
         where = f"{_name(path)}, line {block.line}"
@@ -94,6 +101,17 @@ def test_every_block_runs_or_says_why_not(path: Path) -> None:
             )
         if block.language in ("bash", "console") and block.reason is None:
             assert block.commands, f"{where}: no command"
+
+
+def test_a_page_writes_files_and_says_which_status_commands_end_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = "<!-- file one.py -->\n```python\nx = 1\n```\n\n{}\n```bash\nkcalc gain tahn\n```\n"
+    list(pages.run(page.format("<!-- needs numpy; exits 2 -->")))
+    assert (tmp_path / "one.py").read_text(encoding="utf-8") == "x = 1\n"
+    with pytest.raises(pages.PageError, match="status 2"):
+        list(pages.run(page.format("<!-- exits 1 -->")))
 
 
 def test_documents_that_are_shown_can_be_read(tmp_path: Path) -> None:

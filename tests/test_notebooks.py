@@ -1,5 +1,5 @@
-"""The notebooks as files: both halves of a pair agree, outputs are there and clean, figures say
-what they show. Nothing is executed.
+"""The notebooks as files: outputs are there, small and clean, figures say what they show, summaries
+are those of the page that lists them. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -12,37 +12,13 @@ from typing import Any
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
-NAMES = sorted({path.stem for path in FOLDER.iterdir() if path.suffix in (".py", ".ipynb")})
-MARKER = re.compile(r"^# %%( \[markdown\])?$")
-MOST_BYTES = 1_500_000
+NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
+PAGE = FOLDER.parent / "docs" / "notebooks.md"
+MOST_BYTES = 600_000
 ABSOLUTE = re.compile(
     r"(?<![\w.:/])/(?:home|Users|root|tmp|work|opt|usr|var|mnt|srv|data|private)/\w|[A-Z]:\\\\|file://"
 )
 TITLED = re.compile(r"set_title\(|\btitle=|suptitle\(")
-
-
-def percent_cells(text: str) -> list[tuple[str, str]]:
-    """(kind, source) of the cells of a script in the percent format, its header left out."""
-    kinds, cells = [], []
-    body = re.sub(r"\A# ---\n.*?\n# ---\n", "", text, flags=re.DOTALL)
-    for line in body.splitlines():
-        marker = MARKER.match(line)
-        if marker:
-            kinds.append("markdown" if marker[1] else "code")
-            cells.append([])
-        elif cells:
-            cells[-1].append(line)
-        else:
-            assert not line.strip(), f"text before the first cell: {line!r}"
-    return [(kind, _source(kind, lines)) for kind, lines in zip(kinds, cells, strict=True)]
-
-
-def _source(kind: str, lines: list[str]) -> str:
-    if kind == "markdown":
-        lines = [line for line in lines if line.strip()]
-        assert all(line.startswith("#") for line in lines), lines
-        lines = [line.removeprefix("#").removeprefix(" ") for line in lines]
-    return "\n".join(lines).strip("\n")
 
 
 def load(name: str) -> dict[str, Any]:
@@ -88,19 +64,20 @@ def test_there_are_notebooks():
     assert len({name[:2] for name in NAMES}) == len(NAMES), "two notebooks have one number"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_both_halves_of_the_pair_exist(name):
-    assert (FOLDER / f"{name}.py").is_file()
-    assert (FOLDER / f"{name}.ipynb").is_file()
+def test_nothing_else_is_among_them():
+    assert {path.name for path in FOLDER.iterdir() if path.is_file()} == {
+        f"{name}.ipynb" for name in NAMES
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_both_halves_agree_cell_by_cell(name):
-    script = percent_cells((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
-    cells = [(cell["cell_type"], source(cell)) for cell in load(name)["cells"]]
-    assert [kind for kind, _ in script] == [kind for kind, _ in cells]
-    for i, ((kind, ours), (_, stored)) in enumerate(zip(script, cells, strict=True)):
-        assert ours == stored, f"cell {i}, {kind}"
+def test_it_opens_with_the_two_sentences_that_the_page_of_notebooks_has(name):
+    title, summary = source(load(name)["cells"][0]).split("\n\n")[:2]
+    assert len(re.findall(r"\.(?:\s|$)", summary)) == 2
+    number, _, words = title.removeprefix("# ").partition(". ")
+    assert int(number) == int(name[:2])
+    entry = f"{{doc}}`{number}. {words} <notebooks/{name}>`\n: {summary}\n"
+    assert entry in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -149,18 +126,6 @@ def test_it_opens_with_a_heading_and_closes_with_what_was_seen(name):
 
 
 # -- the checks themselves -------------------------------------------------------------------------
-
-
-def test_percent_cells_are_read_as_jupytext_writes_them():
-    text = (
-        "# ---\n# jupyter: x\n# ---\n\n# %% [markdown]\n# # Title\n#\n# text\n\n# %%\nx = "
-        "1\n\n\n# %%\ny = 2  # %% no marker\n"
-    )
-    assert percent_cells(text) == [
-        ("markdown", "# Title\n\ntext"),
-        ("code", "x = 1"),
-        ("code", "y = 2  # %% no marker"),
-    ]
 
 
 @pytest.mark.parametrize(

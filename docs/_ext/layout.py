@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ COLUMNS = re.compile(r"\S {3,}\S|\.{4}|[-=+|]{8}")
 GAP = re.compile(r"\S {2,}\S")
 WORD = re.compile(r'<span class="pre">([^<]{1,24})</span>')
 NUMBER = re.compile(r"<[^>]*>|(?:(?<=[\s(])|(?<=<p>))\d[\d.]*(?:e-\d+,?| %)|(?<=>)&lt;= [\d.]+")
+REGION = re.compile(r'aria-label="(?:table|figure)"')  # regions have names of their own
 WIDE_IMAGE = re.compile(r'<img [^>]*class="wide"[^>]*>')
 SIZE = re.compile(r'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"')
 WIDE = 1.9  # width over height of a row of panels
@@ -114,7 +116,8 @@ def arrange(app: Sphinx, pagename: str, template: str, context: Any, doctree: An
         ",</strong><strong>\u200b": ", ",  # names of parameters that share an entry
     }.items():
         body = body.replace(old, new)
-    context["body"] = body
+    numbers = count(1)
+    context["body"] = REGION.sub(lambda found: f'{found[0][:-1]} {next(numbers)}"', body)
 
 
 def label_cells(app: Sphinx, doctree: nodes.document) -> None:
@@ -152,7 +155,21 @@ def mark_wide(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             image["classes"].append("wide")
 
 
+def name_asides(app: Sphinx, error: Exception | None) -> None:
+    """Name Furo's two sidebars, which readers of screens could not tell apart."""
+    names = {"sidebar-drawer": "all pages", "toc-drawer": "on this page"}
+    for path in Path(app.outdir).glob("**/*.html") if error is None else ():
+        old = text = path.read_text(encoding="utf-8")
+        for kind, name in names.items():
+            text = text.replace(
+                f'<aside class="{kind}">', f'<aside class="{kind}" aria-label="{name}">'
+            )
+        if text != old:
+            path.write_text(text, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("build-finished", name_asides)
     app.connect("doctree-read", label_cells)
     app.connect("doctree-resolved", mark_wide)
     app.connect("html-page-context", arrange, priority=900)

@@ -14,6 +14,9 @@ A page is Markdown with fenced blocks:
   shown, and of numbers that are rounding errors only the size.
 - ``json``: must be JSON.
 - A block after ``<!-- needs MODULE -->`` is run where that module is installed.
+- A block after ``<!-- file NAME -->`` is written to that file.
+- Commands after ``<!-- exits N -->`` must end with status N instead of 0.
+- Marks are divided by semicolons: ``<!-- needs MODULE; exits 1 -->``.
 - Any other block, and any that follows ``<!-- not run: REASON -->``, is left alone.
 """
 
@@ -28,6 +31,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,}) *(?P<info>.*?) *$")
@@ -54,12 +58,17 @@ class Block:
     line: int
     mark: str = ""
 
+    def _marked(self, kind: str) -> str | None:
+        """What the mark says of one kind; marks are divided by semicolons."""
+        parts = [part.strip() for part in self.mark.split(";")]
+        return next((part.removeprefix(kind) for part in parts if part.startswith(kind)), None)
+
     @property
     def reason(self) -> str | None:
         """Why it is not run, where it is marked so, or needs what is not installed."""
-        kind, _, what = self.mark.partition(" ")
-        if kind == "needs" and find_spec(what.strip()) is None:
-            return f"{what.strip()} is not installed"
+        needed = self._marked("needs ")
+        if needed is not None and find_spec(needed) is None:
+            return f"{needed} is not installed"
         return (
             self.mark.removeprefix("not run:").strip() if self.mark.startswith("not run:") else None
         )
@@ -67,7 +76,17 @@ class Block:
     @property
     def raises(self) -> str | None:
         """The error that it is said to raise."""
-        return self.mark.removeprefix("raises").strip() if self.mark.startswith("raises ") else None
+        return self._marked("raises ")
+
+    @property
+    def file(self) -> str | None:
+        """The name of the file that it is written to."""
+        return self._marked("file ")
+
+    @property
+    def status(self) -> int:
+        """The exit status of its commands."""
+        return int(self._marked("exits ") or 0)
 
     @property
     def commands(self) -> list[str]:
@@ -125,6 +144,8 @@ def run(
             return
         if block.reason is not None:
             printed = None
+        elif block.file is not None:
+            Path(block.file).write_text(block.text, encoding="utf-8")
         elif block.language == "text" and printed is not None:
             if check:
                 compare(block.text, printed, block.line)
@@ -185,7 +206,7 @@ def _commands(block: Block) -> None:
                 status = main(words[1:])
             except SystemExit as stop:
                 status = stop.code
-        if status:
+        if (status or 0) != block.status:
             raise PageError(f"{command!r} ends with status {status}: {mistakes.getvalue().strip()}")
 
 

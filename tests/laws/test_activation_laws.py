@@ -5,6 +5,7 @@ An entry without a source, an oracle row or a notebook page fails here.
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 import re
@@ -36,7 +37,10 @@ def test_every_entry_says_what_it_is_and_where_it_comes_from():
 
 
 def test_every_entry_is_on_the_notebook_page():
-    page = (ROOT / "notebooks" / "00_gallery_of_activations.py").read_text()
+    cells = json.loads((ROOT / "notebooks" / "00_gallery_of_activations.ipynb").read_text())[
+        "cells"
+    ]
+    page = "\n".join("".join(cell["source"]) for cell in cells)
     assert set(names()) <= set(re.findall(r'"(\w+)"', page))
 
 
