@@ -175,7 +175,7 @@ def digits(network: str) -> tuple[torch.Tensor, ...]:
 
     data, labels = load_digits(return_X_y=True)
     parts = train_test_split(data, labels, test_size=360, random_state=0, stratify=labels)
-    mean = parts[0].mean(0)
+    mean = np.mean(parts[0], axis=0)
     images = [_normalised(network, part - mean) for part in parts[:2]]
     return (*images, *(torch.tensor(part) for part in parts[2:]))
 
