@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc.lab.transfer.sweep import Gain
+from kcalc.lab.transfer import Gain
 
 RATES = (0.1, 0.2, 0.4, 0.8)
 
