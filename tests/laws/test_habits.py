@@ -96,7 +96,14 @@ NO_HYPOTHESES = {
     "TrainedCoordinates",
     "TransferCheck",
 }
-OF_NO_NETWORK = {"activation", "crelu_budget", "phase_diagram", "residual_spectrum", "vanilla_maps"}
+OF_NO_NETWORK = {
+    "activation",
+    "crelu_budget",
+    "equilibrium",
+    "phase_diagram",
+    "residual_spectrum",
+    "vanilla_maps",
+}
 # kc.save_json writes networks; an expression is SymPy's
 INPUTS = {
     "Sampling",

@@ -6,13 +6,14 @@ from .optimizers import GAUGES, OPTIMIZERS, RANKS
 from .parametrisation import abc_exponents
 from .result import ParameterRule, Transfer
 from .stationary import Equilibrium, equilibrium
-from .sweep import TransferCheck, transfer_check
+from .sweep import Gain, TransferCheck, transfer_check
 
 __all__ = [
     "GAUGES",
     "OPTIMIZERS",
     "RANKS",
     "Equilibrium",
+    "Gain",
     "ParameterRule",
     "TrainedCoordinates",
     "Transfer",

@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc.lab.transfer.sweep import Gain
+from kcalc.lab.transfer import Gain
 
 RATES = (0.1, 0.2, 0.4, 0.8)
 
@@ -75,7 +75,7 @@ def test_both_are_run() -> None:
         return torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in sizes))
 
     x, y = torch.randn(12, 4), torch.randint(0, 3, (12,))
-    settings = {"steps": 3, "seeds": 5}
+    settings: Any = {"steps": 3, "seeds": 5}
     found = kc.transfer_check(build, x, y, (0.01, 0.1, 1.0), (8, 32), "sgd", **settings)
     other = kc.transfer_check(build, x, y, (0.01, 0.1, 1.0), (8, 32), "sgd", standard=True, **settings)  # fmt: skip  # noqa: E501
     assert found.plain is not None and other.plain is None

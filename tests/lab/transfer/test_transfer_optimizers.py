@@ -205,7 +205,7 @@ def test_every_optimiser_has_rules_groups_and_an_answer_to_training(optimizer: s
         "eps" in g for g in found.param_groups(build(16), 0.1, optimizer=optimizer)
     )
     x, y = torch.randn(4, 4), torch.tensor([0, 1, 2, 0])
-    settings = {"optimizer": optimizer, "steps": 1, "seeds": 2, **rank}
+    settings: Any = {"optimizer": optimizer, "steps": 1, "seeds": 2, **rank}
     if OPTIMIZERS[optimizer].torch:
         assert kc.trained_coordinates(build, x, y, 0.1, (8, 16), **settings).slopes
     else:

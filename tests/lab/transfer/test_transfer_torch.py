@@ -92,6 +92,28 @@ def test_where_mup_differs() -> None:
     assert "logits of 'head'" in found.edits[0]
 
 
+def test_transposed_convolutions_of_mup() -> None:
+    """It takes their readouts for input layers: rates under SGD grow as n, ours shrink as 1/n."""
+    small, large = (peers.Decoder(n, nn.Linear) for n in (64, 128))
+    image = torch.zeros(2, 3, 6, 6)
+    found = {o: kc.transfer(large, image, base=small, optimizer=o) for o in ("sgd", "adamw")}
+    for row in (r for r in ROWS if r["model"] == "decoder" and r["width"] > 64):
+        ratio, name = row["width"] / 64, row["parameter"]
+        for optimizer, rules in found.items():
+            own = ratio ** float(rules[name].exponent("learning_rate"))
+            if name != "last.weight":
+                assert own == pytest.approx(row[optimizer][0]), (name, optimizer)
+        if name == "last.weight":
+            assert row["sgd"][0] == ratio and row["adamw"][0] == 1
+    last = found["adamw"]["last.weight"]
+    assert (last.role, last.exponent("learning_rate"), last.exponent("init_std")) == (
+        "readout",
+        -1,
+        -1,
+    )
+    assert found["sgd"]["last.weight"].exponent("learning_rate") == -1
+
+
 # -- models ----------------------------------------------------------------------------------------
 
 

@@ -87,6 +87,19 @@ def mlp(width: int, readout: type) -> nn.Module:
     return nn.Sequential(nn.Linear(16, width), nn.ReLU(), *hidden, readout(width, 10))
 
 
+class Decoder(nn.Module):
+    """Two transposed convolutions; mup reads the axes of their weights as those of a convolution."""
+
+    def __init__(self, width: int, readout: type) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.up = nn.ConvTranspose2d(width, width, 2, 2)
+        self.last = nn.ConvTranspose2d(width, 3, 2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.up(torch.relu(self.stem(x)))))
+
+
 MODELS = {
     "mlp": (mlp, (torch.zeros(2, 16),)),
     "resnet": (ResNet, (torch.zeros(2, 3, 6, 6),)),
@@ -99,6 +112,7 @@ def main() -> None:
 
     rows = []
     cases = {name: (make, mup.MuReadout) for name, (make, _) in MODELS.items()}
+    cases["decoder"] = (Decoder, nn.Linear)
     cases["tied"] = (lambda n, r: Transformer(n, r, tied=True), mup.MuSharedReadout)
     for name, (make, readout) in cases.items():
         spreads: dict[str, float] = {}
