@@ -140,13 +140,6 @@ def test_moments_of_smooth_activations(name):
                 ), quantity
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("name", SMOOTH)
-def test_kernels_of_smooth_activations_everywhere(name, point):
-    check_kernel(name, point)
-
-
 @pytest.mark.parametrize("name", mostly_slow(SMOOTH, 8))
 def test_kernels_of_smooth_activations(name):
     check_kernel(name, POINTS[sorted(SMOOTH).index(name) % len(POINTS)])
