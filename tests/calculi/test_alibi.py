@@ -74,18 +74,6 @@ def test_values_are_those_of_drawn_heads(heads: int) -> None:
     assert abs(v.token_cosine - cosine) < 4.5 * v.token_cosine_error + 1e-3
 
 
-def test_arrays_have_the_same_slopes() -> None:
-    """Of three heads, with queries and keys of one channel that are 0."""
-    import jax.numpy as jnp
-
-    from kcalc.calculi.attention.arrays import attend
-
-    zero, values = jnp.zeros((T, 3, 1)), jnp.asarray(np.eye(T)[:, None] * np.ones((T, 3, T)))
-    weights = np.asarray(attend(L.Attend(3, alibi=True), zero, zero, values)).swapaxes(0, 1)
-    powers = np.exp(-np.array(released(3))[:, None, None] * APART)
-    np.testing.assert_allclose(weights, powers / powers.sum(axis=-1, keepdims=True), atol=1e-6)
-
-
 def test_an_unknown_number_of_heads_is_an_assumption() -> None:
     given = {"tokens": 4, "sampling": kc.Sampling(1, 2)}
     for heads, told in ((None, True), (8, False)):

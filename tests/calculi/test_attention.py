@@ -275,36 +275,6 @@ def test_derivatives_are_those_of_the_map(case: Case) -> None:
     )
 
 
-def test_tables_of_token_maps_have_errors_that_hold() -> None:
-    """Behind kinks too; arrays of JAX, and derivatives; cosines that tokens cannot have."""
-    steps: list[Any] = [("x", L.Input()), *((n, L.Affine(), "x") for n in "qkv")]
-    steps += [
-        ("a", L.Attend(), "q k v"),
-        ("o", L.Affine(), "a"),
-        ("s", L.Sum(), "x o"),
-        ("h", L.Affine(), "s"),
-        ("r", L.Nonlinear("relu"), "h"),
-        ("out", L.Affine(sigma_b=0.3), "r"),
-    ]
-    R = kc.token_map(wired(*steps), 16)
-    table = R.table()
-    at = np.array([-1 / 15, -0.05, 0.3, 0.9, 1 - 1e-9, 1.0])
-    np.testing.assert_allclose(table(at), R(at), rtol=0, atol=table.error_bound)
-    assert table.slope(0.3) == pytest.approx(float(R.derivative(1)(0.3)), rel=1e-8)
-    assert table.verify(30) <= table.error_bound < 1e-10 and "rho from -0.06667 to 1" in repr(table)
-    import jax
-
-    c = jnp.array([0.2, 1.0])
-    np.testing.assert_allclose(table(c), R(np.array([0.2, 1.0])), atol=3e-7)
-    np.testing.assert_allclose(jax.vmap(jax.grad(table))(c), R.derivative(1)(c), rtol=2e-5)
-    assert np.isnan(table(jnp.float32(-0.2)))
-    with refused("-0.0666667.*1.*-0.2"):
-        table(-0.2)
-    jump = wired(*steps[:-2], ("r", L.Nonlinear("heaviside"), "h"), ("out", L.Affine(), "r"))
-    with refused("too rough for a table.*call the map"):
-        kc.token_map(jump, 16).table()
-
-
 # -- arrays of frameworks, and tables --------------------------------------------------------------
 
 
@@ -518,33 +488,6 @@ def test_norms_take_off_the_means_of_what_tokens_read(net: kc.Network, mixes: bo
 
 
 # -- tokens that are sampled -----------------------------------------------------------------------
-
-
-def matrices(
-    covariance: Array, width: int, rng: np.random.Generator, options: dict[str, Any]
-) -> Array:
-    """Causal attention of heads of the given width over tokens of a covariance, queries and keys of
-    unit weights.
-    """
-    T, heads, rotary = len(covariance), 8, options.get("rotary")
-    q, k = (root(covariance) @ rng.standard_normal((DRAWS, T, width)) for _ in range(2))
-    if rotary:
-        turn = np.exp(1j * np.arange(T)[:, None] * rotary ** (-2 * np.arange(width // 2) / width))
-        q, k = ((x[..., : width // 2] + 1j * x[..., width // 2 :]) * turn for x in (q, k))
-        scores = (q @ k.conj().swapaxes(1, 2)).real / math.sqrt(width)
-    else:
-        scores = q @ k.swapaxes(1, 2) / math.sqrt(width)
-    if options.get("alibi"):
-        slopes = 2.0 ** (-8 * (rng.integers(heads, size=(DRAWS, 1, 1)) + 1) / heads)
-        scores = scores - slopes * np.abs(np.subtract.outer(np.arange(T), np.arange(T)))
-    if options.get("relative"):
-        # distances 0, 1, 2 and 3, and all others, have a bias each
-        table = options["relative"][0] * rng.standard_normal((DRAWS, 6))
-        apart = np.subtract.outer(np.arange(T), np.arange(T)).clip(0)
-        scores = scores + table[:, np.array([0, 1, 2, 3, 5])[apart]]
-    sees = Case(tokens=T, options={"causal": True, **options}).sees()
-    powers = np.where(sees, np.exp(scores), 0)
-    return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def test_buckets_of_distances_are_those_of_the_released_code_of_t5() -> None:

@@ -228,19 +228,6 @@ def test_exact_chains_agree_with_exact_moments():
 # -- habits ----------------------------------------------------------------------------------------
 
 
-def test_the_probability_that_a_layer_is_all_0_bounds_what_is_drawn() -> None:
-    net = kc.chain(Input(5), Affine(3), Nonlinear("relu"), Affine(2), Nonlinear("relu"))
-    (text,) = (note.text for note in fluctuations(net).assumptions if "all 0" in note.text)
-    # 1/8 + 1/4: each pre-activation is negative with probability 1/2
-    assert "probability 0.375 or less" in text
-    draws, rng = 20000, np.random.default_rng(3)
-    first = np.maximum(rng.standard_normal((draws, 3)), 0)  # pre-activations of any input
-    second = np.einsum("dij,dj->di", rng.standard_normal((draws, 2, 3)), first)
-    dead = (second <= 0).all(axis=1).mean()
-    exact = 1 / 8 + 7 / 8 / 4
-    assert abs(dead - exact) < 4 * np.sqrt(exact * (1 - exact) / draws) and exact <= 0.375
-
-
 @pytest.mark.parametrize(
     ("net", "options", "message"),
     [

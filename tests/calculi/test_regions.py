@@ -5,25 +5,16 @@ and subnetworks as networks.
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 from slope_oracle import behind, is_region
 from wiring import wired
 
-import kcalc as kc
 from kcalc.calculi.subnetworks.regions import Subnetwork, find_regions
 from kcalc.network.layers import (
     Affine,
-    BatchNorm,
-    Dropout,
-    Identity,
     Input,
-    LayerNorm,
     Nonlinear,
-    Pool,
-    RMSNorm,
-    Scale,
 )
 
 Graph = list[tuple[int, ...]]
@@ -76,27 +67,6 @@ def test_regions_are_all_intervals_of_disjoint_paths(block: int) -> None:
 
 
 # -- subnetworks as networks -----------------------------------------------------------------------
-
-
-def between(*steps: Any) -> kc.Network:
-    """``x``, then the steps, each behind the one before it, then weights and an activation."""
-    named: list[Any] = [("x", Input(7))]
-    for k, layer in enumerate(steps):
-        named.append((f"s{k}", layer, (named[-1][0],)))
-    named += [("w", Affine(5), (named[-1][0],)), ("f", Nonlinear("tanh"), "w")]
-    return wired(*named)
-
-
-@pytest.mark.parametrize(
-    "layer", [LayerNorm(), RMSNorm(), Dropout(0.1), Scale(2.0), Identity(), Pool("mean", 2)]
-)
-def test_what_keeps_a_gaussian_keeps_it_fresh(layer: Any) -> None:
-    net = between(Affine(4), layer)
-    assert Subnetwork("s1", "f", net).network.inputs == ("input of s1",)
-    assert Subnetwork("s1", "f", net).network.layer("s1") == Affine(4)
-    assert Subnetwork("s1", "w", between(Nonlinear("relu"), layer)).network.inputs == ("s1",)
-    assert Subnetwork("s0", "w", between(layer)).network.inputs == ("s0",)
-    assert Subnetwork("s1", "w", between(Affine(4), BatchNorm())).network.inputs == ("s1",)
 
 
 def test_names_of_the_new_input_are_free_ones() -> None:

@@ -185,22 +185,6 @@ def test_kernel_maps_of_several_streams_are_the_recursion_of_their_covariances(
     assert kc.q_map(net)(sizes[1]) == pytest.approx(q2, rel=1e-11)
 
 
-def test_streams_that_hold_shared_activations_are_summed_exactly():
-    """Streams with relu(z) and z in them: E z relu(z) = E relu(z)^2 = 1/2."""
-    net = wired(
-        ("z", L.Affine(), "x"),
-        ("p", L.Nonlinear("relu"), "z"),
-        ("one", L.Sum(weights=(1.0, 2.0)), "z p"),
-        ("two", L.Sum(weights=(3.0, -1.0)), "z p"),
-        ("a", L.Sum(weights=(1.0, 1.0)), "one two"),
-        ("b", L.Sum(weights=(1.0, -2.0)), "one two"),
-        ("out", L.Sum(weights=(2.0, 1.0)), "a b"),
-    )
-    one, two = np.array([1.0, 2.0]), np.array([3.0, -1.0])
-    v = 2 * (one + two) + one - 2 * two
-    assert kc.q_map(net)(1.0) == pytest.approx(v[0] ** 2 + v[1] ** 2 / 2 + v[0] * v[1], rel=1e-12)
-
-
 def notes_of(network, **options):
     return {(note.node, note.kind): note.text for note in kc.c_map(network, **options).assumptions}
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from refusals import refused
-from wiring import wired
 
 import kcalc as kc
 
@@ -79,35 +78,6 @@ def test_matrices_that_do_not_fit_name_the_node():
 
 
 # -- gates of global means -------------------------------------------------------------------------
-
-
-def test_a_gate_of_global_means_multiplies_every_location() -> None:
-    """``E (a_s u) (a_t u)`` of two Affines, of locations and of their mean, is the product."""
-    net = wired(
-        ("x", L.Input(F)),
-        ("p", L.Pool("mean"), "x"),
-        ("a", L.Affine(sigma_b=0.2), "x"),
-        ("u", L.Affine(sigma_w=1.5), "p"),
-        ("g", L.Product(), "a u"),
-    )
-    x, y = images(7, (3, 2))
-    C = kc.c_map(net, spatial="exact", image_shape=(3, 2))
-
-    def covariances(one: Array, two: Array) -> Array:
-        one, two = one.reshape(6, F), two.reshape(6, F)
-        return (one @ two.T / F + 0.04) * (2.25 * one.mean(0) @ two.mean(0) / F)
-
-    own = [covariances(v, v).diagonal() for v in (x, y)]
-    np.testing.assert_allclose(C.q_values(np.stack([x, y]))["g"].reshape(2, 6), own, rtol=1e-12)
-    np.testing.assert_allclose(
-        C.c_values(x, y, pairs=True)["g"].reshape(6, 6),
-        covariances(x, y) / np.sqrt(np.outer(*own)),
-        atol=1e-12,
-    )
-    tangent = kc.ntk(kc.chain(net, L.Pool("mean")), spatial="exact", image_shape=(3, 2))
-    np.testing.assert_allclose(
-        tangent.matrix(x[None]).item(), 2 * covariances(x, x).mean(), rtol=1e-12
-    )
 
 
 # -- large batches ---------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-import sympy as sp
 from flint import arb, arb_poly
 from gaussian_pieces import (
     BENT,
@@ -31,9 +30,7 @@ from gaussian_pieces import (
 from refusals import refused
 
 import kcalc as kc
-from kcalc.activations import X
 from kcalc.gaussian.expectations import q_series, single
-from kcalc.gaussian.expectations.quadrature import Profile
 
 SMOOTH = Pieces("smooth", (), ((0.5, 1.0, -0.25),), (0.375,))
 KINKED = [STEPS, BENT, MIXED, MIRROR, ELU]
@@ -188,55 +185,7 @@ def test_narrow_features_are_not_stepped_over(width: float) -> None:
     assert found.complete is (width > 1)
 
 
-def test_grids_are_for_smooth_functions_that_they_resolve() -> None:
-    def grid(f: Profile, q: float) -> Any:
-        return single.grid_for(f, q)
-
-    assert grid(STEPS, 1.0) is None and grid(wave(300.0, 0.0), 1.0) is None
-    left = Pieces("left", (), ((1.0,),), (-1.5,))
-    for f, q in (
-        (SMOOTH, 1.0),
-        (wave(3.0, 0.2), 2.0),
-        (narrow(0.3), 1.0),
-        (left, 4.0),
-        (SMOOTH, 1e-3),
-    ):
-        found = grid(f, q)
-        z, w = found.nodes.z, found.nodes.w
-        assert (
-            z == pytest.approx(-z[::-1], abs=0)
-            and np.ptp(np.diff(z)) < 1e-15
-            and found.half[0] == 0
-            and found.half[-1] == z[-1]
-        )
-        assert [float(w @ z**k) for k in range(9)] == pytest.approx(
-            [1, 0, 1, 0, 3, 0, 15, 0, 105], rel=1e-13, abs=1e-13
-        )
-        values = f.numeric(0)(math.sqrt(q) * z)
-        assert float(w @ values**2) == pytest.approx(single.second_moment(f, q), rel=1e-14)
-
-
 # -- derivatives in q where q is small -------------------------------------------------------------
-
-
-def test_kinks_and_jumps_at_small_q() -> None:
-    """(|x| + 1)^2 has Q = q + 2 sqrt(2 q/pi) + 1; relu has Q = q/2.
-
-    a step at x has Q' = x exp(-x^2/2q) / (2 sqrt(2 pi q^3)).
-    """
-    bent = kc.activation(sp.Abs(X) + 1).q_map
-    q, root = 1e-10, math.sqrt(2 / math.pi)
-    found = [float(bent.derivative(order)(q)) for order in (1, 2, 3)]
-    assert found == pytest.approx(
-        [1 + root * q**-0.5, -root * q**-1.5 / 2, 3 * root * q**-2.5 / 4], rel=1e-12
-    )
-    relu = kc.activation("relu").q_map
-    assert [relu.derivative(order)(q) for order in (1, 2, 3)] == pytest.approx(
-        [0.5, 0, 0], abs=1e-15
-    )
-    step = kc.activation(sp.Heaviside(X - sp.Rational(1, 10**5), 0)).q_map
-    wanted = 1e-5 * math.exp(-1e-10 / (2 * q)) / (2 * math.sqrt(2 * math.pi * q**3))
-    assert step.derivative(1)(q) == pytest.approx(wanted, rel=1e-12)
 
 
 def test_callables_whose_derivatives_are_lost_are_refused() -> None:

@@ -5,19 +5,16 @@ against forms of their own.
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import mpmath as mp
-import numpy as np
 import pytest
 from refusals import refused
 
 from kcalc.gaussian.certified.softmax import self_overlap_ball
 from kcalc.gaussian.softmax import (
     Overlap,
-    causal_overlaps,
     overlap_gap,
     self_overlap,
     sink_overlap,
@@ -119,29 +116,6 @@ def test_one_token() -> None:
     row = Overlap(1, 2.0, 3.0, 1.0)
     assert (row.value, row.by_covariance, row.by_variance1, row.by_variance2) == (1, 0, 0, 0)
     assert self_overlap(1, 2.0) == 1 and overlap_gap(1, 2.0, 0.5) == 0
-
-
-@pytest.mark.parametrize("case", [(3, 1.5, 0.4, 0.6), (12, 4.0, 4.0, -2.0), (40, 1.0, 1.0, 1.0)])
-def test_rows_over_the_first_tokens(case: tuple[int, float, float, float]) -> None:
-    tokens, v1, v2, k = case
-    table = causal_overlaps(tokens, v1, v2, k)
-    for i, j in ((1, tokens), (tokens, 1), (2, tokens), (tokens, tokens), (tokens, 2)):
-        least = min(i, j)
-        one, two = (v1, v2) if i <= j else (v2, v1)
-        assert table[i - 1, j - 1] == pytest.approx(
-            Overlap(least, one, two, k, more=max(i, j) - least).value, rel=1e-12
-        )
-    # a row of one token sees that token alone
-    assert table[0, 1:] == pytest.approx(1 / np.arange(2, tokens + 1), rel=1e-12)
-    rng = np.random.default_rng(2)
-    z = rng.standard_normal((2, 20_000, tokens))
-    second = k / math.sqrt(v1) * z[0] + math.sqrt(max(v2 - k * k / v1, 0)) * z[1]
-    a, b = (
-        np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
-        for x in (math.sqrt(v1) * z[0][:, :2], second)
-    )
-    products = (a * b[:, :2]).sum(axis=1)
-    assert abs(products.mean() - table[1, -1]) <= 4.5 * products.std() / math.sqrt(len(products))
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 30])
