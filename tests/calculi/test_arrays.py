@@ -145,12 +145,6 @@ def test_dtypes(dtype: Any):
     assert set(trace) == set(net) and relative(trace[net.outputs[0]], np.asarray(y, float)) < 1e-2
 
 
-# -- against the theory ----------------------------------------------------------------------------
-
-
-# -- PyTorch ---------------------------------------------------------------------------------------
-
-
 # -- several inputs and outputs --------------------------------------------------------------------
 
 

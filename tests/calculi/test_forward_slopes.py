@@ -143,6 +143,3 @@ def test_slopes_from_1_on() -> None:
     for wrong in (1 - 1e-12, 0.5, [1.5, 0.99]):
         with refused("must.*1"):
             as_slopes(wrong)
-
-
-# -- what the strict reading hides -----------------------------------------------------------------

@@ -138,9 +138,6 @@ def test_a_v1_resnet_is_refused():
     assert math.isfinite(forced(0.3))
 
 
-# -- channels of concatenations --------------------------------------------------------------------
-
-
 # -- hypotheses that fail: refused, or what a real network does ------------------------------------
 
 

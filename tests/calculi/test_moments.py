@@ -24,9 +24,6 @@ def vanilla(depth, width, activation="relu", sigma_w=HE):
     )
 
 
-# -- closed forms of the architectures -------------------------------------------------------------
-
-
 # -- exact enumeration and drawing -----------------------------------------------------------------
 
 
@@ -51,9 +48,3 @@ def test_symbolic_kurtosis():
     )
     with refused("expressions are limited"):
         moments(vanilla(12, n), weights=e)
-
-
-# -- answers ---------------------------------------------------------------------------------------
-
-
-# -- the class and its borders ---------------------------------------------------------------------

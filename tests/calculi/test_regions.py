@@ -63,9 +63,6 @@ def test_regions_are_all_intervals_of_disjoint_paths(block: int) -> None:
             assert found.idom[node] == max(dominators, default=len(parents)), seed
 
 
-# -- trees -----------------------------------------------------------------------------------------
-
-
 # -- subnetworks as networks -----------------------------------------------------------------------
 
 
@@ -82,6 +79,3 @@ def test_names_of_the_new_input_are_free_ones() -> None:
     assert list(piece.network) == ["input of a''", "a", "input of a", "input of a'"]
     whole = Subnetwork("x", "input of a'", wired(*steps))
     assert whole.network == wired(*steps)
-
-
-# -- the tuple of them -----------------------------------------------------------------------------

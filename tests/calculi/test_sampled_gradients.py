@@ -246,9 +246,6 @@ def test_plain_scores_need_no_draws() -> None:
     assert set(found.errors["nodes"].values()) == {0.0}
 
 
-# -- networks that are drawn -----------------------------------------------------------------------
-
-
 # -- what is refused -------------------------------------------------------------------------------
 
 

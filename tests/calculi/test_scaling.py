@@ -124,9 +124,6 @@ def test_position_maps_of_a_padded_convolution() -> None:
     assert s.weights["affine_1"].gamma == pytest.approx(taps.sum() / 9 * 18)
 
 
-# -- the paper's block -----------------------------------------------------------------------------
-
-
 # -- objects and errors ----------------------------------------------------------------------------
 
 

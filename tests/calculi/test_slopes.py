@@ -137,6 +137,3 @@ def test_true_q_values_weigh_what_is_mixed():
     for wrong in ({**q, "b": -1}, -1.0):
         with pytest.raises(kc.KcalcError):
             slope_polynomial(net, wrong)
-
-
-# -- numbers ---------------------------------------------------------------------------------------

@@ -185,6 +185,18 @@ def test_kernel_maps_of_several_streams_are_the_recursion_of_their_covariances(
     assert kc.q_map(net)(sizes[1]) == pytest.approx(q2, rel=1e-11)
 
 
+@pytest.mark.parametrize(("count", "depth", "act", "norm"), CASES)
+def test_tangent_kernels_and_gradients_of_several_streams(count, depth, act, norm):
+    net, truth, out = streams(count, depth, 2 * depth, act, norm, c=-0.2)
+    assert kc.ntk(net)(-0.2) == pytest.approx(truth.tangent(out), rel=1e-10)
+    _, same, end = streams(count, depth, 2 * depth, act, norm, c=1.0)
+    rates, found = same.sensitivities(end), kc.gradients(net)
+    for i in range(count):
+        assert found.nodes[f"s0_{i}"] == pytest.approx(rates[i], rel=1e-10)
+    for level in range(depth):
+        assert found.nodes[f"b{level + 1}"] == pytest.approx(rates[count + level], rel=1e-10)
+
+
 def notes_of(network, **options):
     return {(note.node, note.kind): note.text for note in kc.c_map(network, **options).assumptions}
 

@@ -74,12 +74,6 @@ def test_matrices_that_do_not_fit_name_the_node():
         kc.c_map(net, spatial="exact", image_shape=(4,))
 
 
-# -- GroupNorm -------------------------------------------------------------------------------------
-
-
-# -- gates of global means -------------------------------------------------------------------------
-
-
 # -- large batches ---------------------------------------------------------------------------------
 
 
@@ -119,9 +113,6 @@ def test_large_batches():
     mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
     # a batch of n leaves c = -1 / (n - 1), not 0
     assert abs(mean[0] - C(0.7)) < 4 * error[0] + 0.005 and abs(mean[1]) < 0.005
-
-
-# -- on arrays -------------------------------------------------------------------------------------
 
 
 # -- what was once read wrongly or crashed ---------------------------------------------------------
