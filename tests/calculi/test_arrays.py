@@ -1,6 +1,4 @@
-"""Networks on JAX arrays against plain NumPy, against PyTorch, and at initialisation against the
-kernel maps.
-"""
+"""Networks on JAX arrays against plain NumPy, and what their initial weights keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients through BatchNorm over a large batch: closed forms, and Monte Carlo."""
+"""Gradients through BatchNorm over a large batch, against closed forms."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Stops of gradients, slopes of their own and weights that are not trained.
 
-The truth is written by hand from Gaussian expectations, or it is autograd on wide models that are
-drawn many times.
+The truth is written by hand from Gaussian expectations.
 """
 
 from __future__ import annotations

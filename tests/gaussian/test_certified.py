@@ -293,6 +293,3 @@ def test_bad_arguments_are_refused():
         activation(sp.exp(X**2 / 10)).second_moment(3, field=FIELD)
     with refused("jumps"):
         activation("hard_shrink").taylor(0.3, arb(1, 2.0**-90), None, 0, FIELD)
-
-
-# --- networks -------------------------------------------------------------------------------------
