@@ -30,25 +30,7 @@ from kcalc.network.layers import (
 MP = mpmath.MPContext()
 MP.dps = 50
 psi = kc.symbols.psi
-phi = kc.symbols.slope_of("other")
 R = sp.Rational
-
-
-def test_common_factors_stand_before_a_sum() -> None:
-    factors = Factors()
-    one, other = factors.symbol(psi), factors.symbol(phi)
-    square = factors.product(one, one)
-    mix = factors.mix(
-        [R(1, 4), R(3, 4)], [factors.product(square, other), factors.product(one, other, other)]
-    )
-    assert dict(mix)[one[0][0]] == 1 and dict(mix)[other[0][0]] == 1
-    assert factors.expr(mix) == psi * phi * (psi / 4 + 3 * phi / 4)
-    assert factors.mix([R(1, 4), R(3, 4)], [one, one]) == one
-    assert factors.mix([R(0), R(1)], [other, one]) == one
-    assert factors.mix([R(1, 4), R(3, 4)], [one, ONE]) == factors.mix(
-        [R(3, 4), R(1, 4)], [ONE, one]
-    )
-    assert factors.product() == factors.product(ONE, ONE) == ONE
 
 
 def canonical(expr: sp.Expr) -> bool:

@@ -43,3 +43,7 @@ def test_modes_behind_a_mean_over_tokens(tokens: int) -> None:
     )
     assert found.mean["nonlinear_1"] == pytest.approx(1, rel=1e-12)
     assert "affine_2" not in found.difference
+    data = found.to_dict()
+    assert data["mean"].keys() == data["nodes"].keys()
+    assert data["difference"].keys() == {"input", "affine_1", "nonlinear_1"}
+    assert "difference" in str(found)

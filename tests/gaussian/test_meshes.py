@@ -12,10 +12,8 @@ from refusals import refused
 
 from kcalc.gaussian.expectations import quadrature
 from kcalc.gaussian.expectations.quadrature import (
-    is_noise,
     mesh,
     normal_density,
-    split,
     z_range,
 )
 
@@ -28,15 +26,6 @@ def given(*derivatives: object, **marks: object) -> Given:
     return Given("given", (*derivatives, *[zero] * (5 - len(derivatives))), **marks)  # type: ignore[arg-type]
 
 
-def test_split() -> None:
-    assert split(np.array([0.0, 2.5, 3.0, 4.0]), 1.0) == pytest.approx(
-        [0, 2.5 / 3, 5 / 3, 2.5, 3, 4], abs=1e-15
-    )
-    assert split(np.array([-1.0, -0.75]), 0.1) == pytest.approx(
-        [-1, -1 + 0.25 / 3, -1 + 0.5 / 3, -0.75], abs=1e-15
-    )
-
-
 def test_normal_weights() -> None:
     assert normal_density(np.array([0.0, -2.0])) == pytest.approx(
         np.array([1, math.exp(-2)]) / math.sqrt(2 * math.pi), rel=1e-15
@@ -47,15 +36,6 @@ def test_normal_weights() -> None:
     )
     assert float(nodes.w @ nodes.z) == pytest.approx(
         float(mpmath.npdf(-0.5) - mpmath.npdf(2)), rel=1e-14
-    )
-
-
-def test_noise_is_small_and_does_not_fall() -> None:
-    flat, falling = np.full(8, 1e-13), 1e-13 * 0.1 ** np.arange(8.0)
-    assert list(is_noise(np.stack([flat, falling, 20 * flat]), np.ones(3))) == [True, False, False]
-    assert not is_noise(flat, 0.05) and is_noise(flat, 0.2)
-    assert is_noise(np.array([3.0, 3, 3, 3, 3, 1, 1, 0]) * 1e-14, 1.0) and not is_noise(
-        np.array([3.0, 3, 3, 4, 3, 1, 1, 1]) * 1e-14, 1.0
     )
 
 
