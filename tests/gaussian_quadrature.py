@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import flint
@@ -86,8 +85,6 @@ def plane(f: Callable[[Any], Any], c: Any, q1: Any, q2: Any) -> tuple[Any, Any, 
             inner = [inner[0] + value, inner[1] + value * first, inner[2] + value * second]
         totals = [total + outer * part for total, part in zip(totals, inner, strict=True)]
     return tuple(totals)  # type: ignore[return-value]
-
-
 
 
 def exactly(expr: Any) -> Any:
