@@ -5,7 +5,7 @@ straight from the definitions.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -156,28 +156,6 @@ def slopes(net: kc.Network, psi: Any, q: Fraction | None = None) -> dict[Node, S
     return found
 
 
-def longest_paths(net: kc.Network, q: Fraction | None = None) -> tuple[int, Any]:
-    """The most nonlinear layers, and the greatest product of LayerNorm slopes and numbers of
-    factors, on any path of nonzero weights.
-    """
-    depth: dict[Node, int] = {}
-    steep: dict[Node, Any] = {}
-    for node, layer, parents in net.steps():
-        used = list(parents)
-        if isinstance(layer, Sum | Concat):
-            used = [p for p, a in zip(parents, amounts(layer, len(parents)), strict=True) if a]
-        factor: Any = (
-            len(parents)
-            if isinstance(layer, Product)
-            else steepness(net, node, q)
-            if isinstance(layer, LayerNorm)
-            else 1
-        )
-        depth[node] = max((depth[p] for p in used), default=0) + isinstance(layer, Nonlinear)
-        steep[node] = max((steep[p] for p in used), default=MP.mpf(1)) * factor
-    return max(depth.values()), max(steep.values())
-
-
 def log_of_mix(weights: Any, logs: Any) -> Any:
     """``log sum_j w_j exp(l_j) / sum_j w_j`` of floats."""
     return MP.log(
@@ -235,29 +213,3 @@ def strict_slopes(
         ratio = at[t].value / at[s].value
         found[s, t] = Slope(ratio, ratio * (at[t].degree - at[s].degree))
     return found
-
-
-def value_between(
-    net: kc.Network, entry: Node, exit: Node, x: Any, r: Callable[[Any], Any], q: Fraction | None
-) -> Any:
-    """``U_{g,r}(x)`` of the subnetwork between two nodes.
-
-    LayerNorms act as ``1 - slope (1 - c)``, products multiply c values.
-    """
-    inside = behind({node: above for node, _, above in net.steps()}, entry, exit)
-    found = {entry: MP.mpf(x)}
-    for node, layer, parents in net.steps():
-        if node not in inside:
-            continue
-        below = [found[p] for p in parents]
-        if isinstance(layer, Nonlinear):
-            found[node] = r(below[0])
-        elif isinstance(layer, Sum | Concat):
-            found[node] = sum(a * b for a, b in zip(shares_of(net, node, q), below, strict=True))
-        elif isinstance(layer, Product):
-            found[node] = MP.fprod(below)
-        else:
-            found[node] = 1 - (steepness(net, node, q) if isinstance(layer, LayerNorm) else 1) * (
-                1 - below[0]
-            )
-    return found[exit]

@@ -10,7 +10,6 @@ import pytest
 from wiring import wired
 
 import kcalc as kc
-from kcalc.interchange.json_format import network_from_dict, network_to_dict
 from kcalc.network.score_biases import alibi_slopes
 
 Array = np.ndarray
@@ -53,22 +52,6 @@ def network(heads: int | None, sigma: float = 1.5, **options: Any) -> kc.Network
     return wired(*steps)
 
 
-@pytest.mark.parametrize("heads", [3, 6, 12])
-def test_sampled_values_take_the_mean_over_heads(heads: int) -> None:
-    """Scores that are almost their biases only: the mean over heads is a sum of matrices."""
-    net = network(heads, sigma=1e-6)
-    v = kc.node_values(net, tokens=T, token_cosine=0.35, sampling=kc.Sampling(500, 8, 1))["o"]
-
-    def truth(slopes: list[float]) -> float:
-        powers = np.exp(-np.array(slopes)[:, None, None] * APART)
-        A = powers / powers.sum(axis=-1, keepdims=True)
-        return float(np.trace((A @ K @ A.swapaxes(1, 2)).mean(axis=0)) / T)
-
-    other = truth([2 ** (-8 * (i + 1) / heads) for i in range(heads)])
-    assert v.q_error < 0.004 and abs(v.q - truth(released(heads))) < 4.5 * v.q_error
-    assert abs(other - v.q) > 8 * v.q_error  # slopes of one power law are told apart
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("heads", [6, 8, 12])
 def test_values_are_those_of_drawn_heads(heads: int) -> None:
@@ -91,25 +74,8 @@ def test_values_are_those_of_drawn_heads(heads: int) -> None:
     assert abs(v.token_cosine - cosine) < 4.5 * v.token_cosine_error + 1e-3
 
 
-def test_arrays_have_the_same_slopes() -> None:
-    """Of three heads, with queries and keys of one channel that are 0."""
-    import jax.numpy as jnp
-
-    from kcalc.calculi.attention.arrays import attend
-
-    zero, values = jnp.zeros((T, 3, 1)), jnp.asarray(np.eye(T)[:, None] * np.ones((T, 3, T)))
-    weights = np.asarray(attend(L.Attend(3, alibi=True), zero, zero, values)).swapaxes(0, 1)
-    powers = np.exp(-np.array(released(3))[:, None, None] * APART)
-    np.testing.assert_allclose(weights, powers / powers.sum(axis=-1, keepdims=True), atol=1e-6)
-
-
 def test_an_unknown_number_of_heads_is_an_assumption() -> None:
     given = {"tokens": 4, "sampling": kc.Sampling(1, 2)}
     for heads, told in ((None, True), (8, False)):
         notes = kc.node_values(network(heads), **given).assumptions
         assert any("heads=" in note.text for note in notes if note.node == "a") == told
-
-
-def test_json_keeps_it() -> None:
-    net = network(12, causal=True)
-    assert network_from_dict(network_to_dict(net)) == net

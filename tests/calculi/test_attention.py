@@ -15,9 +15,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.calculi.attention.softmax_rows import chi_squared
 from kcalc.calculi.attention.weights import distance_buckets
-from kcalc.gaussian.softmax import self_overlap
 
 Array = np.ndarray
 L = kc.layers
@@ -170,21 +168,6 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("width", "close"), [(4, 3e-5), (16, 3e-8)])
-def test_finite_widths_at_large_scores(width: int, close: float) -> None:
-    """Scores of variance 27: the mean over the length of a query, by quadrature of its density."""
-    from scipy.stats import chi
-
-    nodes, weights = np.polynomial.legendre.leggauss(60)
-    low, high = max(math.sqrt(width) - 6, 0.0), math.sqrt(width) + 8
-    lengths = (low + high + (high - low) * nodes) / 2
-    overlaps = [self_overlap(12, 27 * length**2 / width) for length in lengths]
-    expected = (high - low) / 2 * weights @ (chi.pdf(lengths, width) * overlaps)
-    squares, shares = chi_squared(width)
-    found = shares @ [self_overlap(12, 27 * square) for square in squares]
-    assert found == pytest.approx(expected, rel=close)
-
-
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_values_are_those_of_drawn_attention(case: Case) -> None:
     found = kc.node_values(case.network(), c=case.c, q1=case.q[0], q2=case.q[1], **case.given)
@@ -219,50 +202,6 @@ def test_values_are_those_of_drawn_attention(case: Case) -> None:
             exact,
             error,
         )
-
-
-MASKED = {
-    "one input": Case(options={"causal": True}),
-    "unequal q": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"causal": True}),
-    "negative c": Case(tokens=3, c=-0.7, rho=0.0, options={"causal": True}),
-    "a window": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"causal": True, "window": 3}),
-    "a window on both sides": Case(tokens=6, c=-0.6, options={"window": 2}),
-    "chunks": Case(tokens=5, options={"causal": True, "chunk": 2}),
-    "a prefix": Case(tokens=5, q=(0.7, 1.9), c=-0.6, bias=(0.5, 0.8, 0.4), options={"prefix": 3}),
-    "a prefix in a window": Case(tokens=6, options={"prefix": 4, "window": 3}),
-}
-
-
-@pytest.mark.parametrize("case", MASKED.values(), ids=MASKED)
-def test_the_first_layer_with_a_mask_is_exact(case: Case) -> None:
-    """Every entry of the covariance of all tokens of both inputs, without errors of sampling."""
-    found: Any = kc.node_values(case.network(), c=case.c, q1=case.q[0], q2=case.q[1], **case.given)
-    exact, spread = found.covariances["attention"]
-    assert not spread.any()
-    T, V = case.tokens, case.covariances()[2]
-    A = np.zeros((DRAWS, 2 * T, 2 * T))
-    for k, weights in enumerate(case.drawn(np.random.default_rng(6))):
-        A[:, k * T : k * T + T, k * T : k * T + T] = weights
-    drawn = A @ V @ A.swapaxes(1, 2)
-    error = drawn.std(axis=0) / math.sqrt(DRAWS)
-    assert (np.abs(drawn.mean(axis=0) - exact.reshape(2 * T, 2 * T)) <= WORST * error + 1e-12).all()
-
-
-@pytest.mark.parametrize("wide", [True, False, None])
-def test_key_widths_count_as_the_layer_says(wide: bool | None) -> None:
-    """By formulas and in sampling, and assumptions say so."""
-    given: dict[str, Any] = {"tokens": 6, "token_cosine": 0.3}
-    net, sampling = plain(key_width=4, wide=wide), kc.Sampling(1500, 8)
-    exact = kc.node_values(plain(key_width=4, wide=bool(wide)), **given)["attention"]
-    drawn: Any = kc.node_values(net, sampling=sampling, **given)
-    value = drawn["attention"]
-    assert abs(value.q - exact.q1) < WORST * value.q_error
-    assert abs(value.token_cosine - exact.token_cosine1) < WORST * value.token_cosine_error
-    other = kc.node_values(plain(key_width=4, wide=not wide), **given)["attention"]
-    assert abs(value.q - other.q1) > 2 * WORST * value.q_error
-    texts = {True: "key_width = 4 taken for large: scores", False: "many heads of key_width = 4:"}
-    for found, said in ((drawn, bool(wide)), (kc.node_values(net, **given), wide is not False)):
-        assert any(texts[said] in a.text for a in found.assumptions)
 
 
 @pytest.mark.parametrize("options", [{"window": 4}, {"chunk": 4}, {"prefix": 4}], ids=str)
@@ -317,21 +256,6 @@ SMOOTH = {
 
 
 @pytest.mark.parametrize("case", SMOOTH.values(), ids=SMOOTH)
-def test_gradients_and_the_tangent_kernel_agree(case: Case) -> None:
-    """``|d out / d parameters|^2``, backwards through both modes, is the tangent kernel at c = 1,
-    the jet through two sequences.
-    """
-    net = stacked(case)
-    found = kc.gradients(net, q=case.q[0], **case.given)
-    kernel = kc.ntk(net, **case.given)
-    assert sum(found.weights.values()) == pytest.approx(kernel(1.0, case.q[0]), rel=1e-11)
-    for node in ("q0", "k0", "v1"):
-        assert found.weights[node] == pytest.approx(
-            kernel.layers[node](1.0, case.q[0]), rel=1e-10, abs=1e-13
-        )
-
-
-@pytest.mark.parametrize("case", SMOOTH.values(), ids=SMOOTH)
 def test_derivatives_are_those_of_the_map(case: Case) -> None:
     net, step = stacked(case), 1e-5
     C = kc.c_map(net, **case.given)
@@ -349,36 +273,6 @@ def test_derivatives_are_those_of_the_map(case: Case) -> None:
     assert R.derivative(1)(0.3) == pytest.approx(
         (R(0.3 + step) - R(0.3 - step)) / (2 * step), rel=1e-7
     )
-
-
-def test_tables_of_token_maps_have_errors_that_hold() -> None:
-    """Behind kinks too; arrays of JAX, and derivatives; cosines that tokens cannot have."""
-    steps: list[Any] = [("x", L.Input()), *((n, L.Affine(), "x") for n in "qkv")]
-    steps += [
-        ("a", L.Attend(), "q k v"),
-        ("o", L.Affine(), "a"),
-        ("s", L.Sum(), "x o"),
-        ("h", L.Affine(), "s"),
-        ("r", L.Nonlinear("relu"), "h"),
-        ("out", L.Affine(sigma_b=0.3), "r"),
-    ]
-    R = kc.token_map(wired(*steps), 16)
-    table = R.table()
-    at = np.array([-1 / 15, -0.05, 0.3, 0.9, 1 - 1e-9, 1.0])
-    np.testing.assert_allclose(table(at), R(at), rtol=0, atol=table.error_bound)
-    assert table.slope(0.3) == pytest.approx(float(R.derivative(1)(0.3)), rel=1e-8)
-    assert table.verify(30) <= table.error_bound < 1e-10 and "rho from -0.06667 to 1" in repr(table)
-    import jax
-
-    c = jnp.array([0.2, 1.0])
-    np.testing.assert_allclose(table(c), R(np.array([0.2, 1.0])), atol=3e-7)
-    np.testing.assert_allclose(jax.vmap(jax.grad(table))(c), R.derivative(1)(c), rtol=2e-5)
-    assert np.isnan(table(jnp.float32(-0.2)))
-    with refused("-0.0666667.*1.*-0.2"):
-        table(-0.2)
-    jump = wired(*steps[:-2], ("r", L.Nonlinear("heaviside"), "h"), ("out", L.Affine(), "r"))
-    with refused("too rough for a table.*call the map"):
-        kc.token_map(jump, 16).table()
 
 
 # -- arrays of frameworks, and tables --------------------------------------------------------------
@@ -595,107 +489,6 @@ def test_norms_take_off_the_means_of_what_tokens_read(net: kc.Network, mixes: bo
 
 # -- tokens that are sampled -----------------------------------------------------------------------
 
-DRAWN = {
-    "alike": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4)),
-    "sigmoid": Case(options={"normaliser": "sigmoid"}),
-    "relu": Case(options={"normaliser": "relu"}),
-    "identity": Case(options={"normaliser": "identity"}),
-    "sink": Case(options={"sink": True}),
-    "shaped": Case(options={"identity": 0.6, "centre": 0.5}),
-    "narrow": Case(options={"key_width": 4, "wide": False}),
-}
-
-
-@pytest.mark.parametrize("case", DRAWN.values(), ids=DRAWN)
-def test_sampled_values_agree_with_exact_ones(case: Case) -> None:
-    net, given = case.network(), {"c": case.c, "q1": case.q[0], "q2": case.q[1], **case.given}
-    exact = kc.node_values(net, **given)["attention"]
-    found: Any = kc.node_values(net, **given, sampling=kc.Sampling(60, 24, 3))
-    mean, error = found.covariances["attention"]
-    T = case.tokens
-    off = ~np.eye(T, dtype=bool)
-    for truth, entries, spread in (
-        (exact.q1, mean[0, :, 0].diagonal(), error[0, :, 0].diagonal()),
-        (exact.q2 * exact.token_cosine2, mean[1, :, 1][off], error[1, :, 1][off]),
-        (
-            exact.c * math.sqrt(exact.q1 * exact.q2),
-            mean[0, :, 1].diagonal(),
-            error[0, :, 1].diagonal(),
-        ),
-    ):
-        assert abs(entries.mean() - truth) <= WORST * math.sqrt((spread**2).mean()) + 1e-14 * abs(
-            truth
-        )
-
-
-def matrices(
-    covariance: Array, width: int, rng: np.random.Generator, options: dict[str, Any]
-) -> Array:
-    """Causal attention of heads of the given width over tokens of a covariance, queries and keys of
-    unit weights.
-    """
-    T, heads, rotary = len(covariance), 8, options.get("rotary")
-    q, k = (root(covariance) @ rng.standard_normal((DRAWS, T, width)) for _ in range(2))
-    if rotary:
-        turn = np.exp(1j * np.arange(T)[:, None] * rotary ** (-2 * np.arange(width // 2) / width))
-        q, k = ((x[..., : width // 2] + 1j * x[..., width // 2 :]) * turn for x in (q, k))
-        scores = (q @ k.conj().swapaxes(1, 2)).real / math.sqrt(width)
-    else:
-        scores = q @ k.swapaxes(1, 2) / math.sqrt(width)
-    if options.get("alibi"):
-        slopes = 2.0 ** (-8 * (rng.integers(heads, size=(DRAWS, 1, 1)) + 1) / heads)
-        scores = scores - slopes * np.abs(np.subtract.outer(np.arange(T), np.arange(T)))
-    if options.get("relative"):
-        # distances 0, 1, 2 and 3, and all others, have a bias each
-        table = options["relative"][0] * rng.standard_normal((DRAWS, 6))
-        apart = np.subtract.outer(np.arange(T), np.arange(T)).clip(0)
-        scores = scores + table[:, np.array([0, 1, 2, 3, 5])[apart]]
-    sees = Case(tokens=T, options={"causal": True, **options}).sees()
-    powers = np.where(sees, np.exp(scores), 0)
-    return powers / powers.sum(axis=-1, keepdims=True)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"rotary": 100.0},
-        {"alibi": True, "heads": 8},
-        {"window": 2},
-        {"chunk": 3},
-        {"relative": (1.5, 6, 4)},
-        {"causal": False, "prefix": 2},
-    ],
-    ids=["causal", "rotary", "alibi", "window", "chunks", "relative", "prefix"],
-)
-def test_layers_of_tokens_that_differ(options: dict[str, Any]) -> None:
-    """Two causal layers, or with windows, over tokens of one's own.
-
-    Every entry within its stated error of the mean of drawn layers.
-    """
-    width, rng = 8, np.random.default_rng(9)
-    x = rng.standard_normal((5, 4))
-    tokens = x @ x.T / 4 + 0.5 * np.eye(5)
-    steps: list[Any] = [("x", L.Input())]
-    for name, below in (("a", "x"), ("b", "a_out")):
-        steps += [(name + part, L.Affine(), (below,)) for part in "qkv"]
-        attend = L.Attend(key_width=width, **{"causal": True, **options})
-        steps += [
-            (name, attend, f"{name}q {name}k {name}v"),
-            (f"{name}_out", L.Affine(), (name,)),
-        ]
-    found: Any = kc.node_values(wired(*steps), tokens=tokens, sampling=kc.Sampling(400, 16, 1))
-    K, errors = tokens, np.zeros_like(tokens)
-    for name in ("a", "b"):
-        A = matrices(K, width, rng, options)
-        out = A @ K @ A.swapaxes(1, 2)
-        errors = np.hypot(errors, out.std(axis=0) / math.sqrt(DRAWS))
-        K = out.mean(axis=0)
-        mean, stated = (part[0, :, 0] for part in found.covariances[name])
-        assert (np.abs(mean - K) <= WORST * np.hypot(stated, errors) + 1e-12).all()
-        random = Case(tokens=5, options={"causal": True, **options}).sees().sum(axis=1) > 1
-        assert (stated[random][:, random] > 0).all() and stated.max() < 0.05 * K.max()
-
 
 def test_buckets_of_distances_are_those_of_the_released_code_of_t5() -> None:
     """Its function, for distances on either side; 32 buckets, 128 the furthest distance."""
@@ -794,23 +587,3 @@ def test_one_token_has_the_numbers_of_every_token() -> None:
         kc.node_values(ending((0, 0, 0, 0, 0, 1.0)), tokens=4)
     with refused("'taken'.*3.*4"):
         kc.node_values(ending((1.0, 2.0, 0)), tokens=4)
-
-
-def test_weighted_sums_of_tokens() -> None:
-    """Covariances and gradients of sums written out, and of chains that follow every token."""
-    row = np.array([2.0, -1.0, 0.5, 0.0, 1.0])
-    given: dict[str, Any] = {"tokens": 5, "token_cosine": 0.3}
-    found = kc.node_values(ending(tuple(row)), 0.4, q1=0.7, q2=1.6, **given)
-    norm, taken = found["norm"], found["taken"]
-    alone, others = row @ row, row.sum() ** 2 - row @ row
-    assert taken.q1 == pytest.approx(alone + others * norm.token_cosine1, rel=1e-13)
-    assert taken.q2 == pytest.approx(alone + others * norm.token_cosine2, rel=1e-13)
-    few = kc.Sampling(draws=64, chains=16, seed=1)
-    drawn = kc.node_values(ending(tuple(row)), 0.4, q1=0.7, q2=1.6, sampling=few, **given)["taken"]
-    assert abs(drawn.c - taken.c) < WORST * drawn.c_error + 1e-9
-    weighted, mean, one = (
-        kc.gradients(ending(tuple(r)), **given).nodes["norm"]
-        / kc.gradients(ending(tuple(r)), **given).nodes["taken"]
-        for r in (row, np.full(5, 0.2), np.eye(5)[0])
-    )
-    assert (weighted, mean, one) == pytest.approx((alone, 0.2, 1.0), rel=1e-12)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -62,41 +61,6 @@ def test_overlaps_in_jax_have_the_frozen_digits() -> None:
             assert abs(float(by_variance) - bend) <= 1e-12 * abs(bend) + 1e-13 * abs(slope)
 
 
-@pytest.mark.parametrize(
-    "activation",
-    ["gelu", *(pytest.param(name, marks=pytest.mark.slow) for name in (None, "relu", "erf"))],
-)
-def test_maps_over_tokens_in_jax(activation: str | None) -> None:
-    """Token, C and Q maps: values, jit, gradients in c and q, many at once."""
-    net = attention(activation)
-    rho, c = np.linspace(-1 / (TOKENS - 1), 1, 5), np.linspace(-1, 1, 5)
-    token, cosine = kc.token_map(net, TOKENS), kc.c_map(net, tokens=TOKENS, token_cosine=COSINE)
-    size = kc.q_map(net, tokens=TOKENS, token_cosine=COSINE)
-    with jax.enable_x64(True):
-        x, y = jnp.asarray(rho), jnp.asarray(c)
-        assert np.asarray(token(x)) == pytest.approx(token(rho), abs=2e-14)
-        assert np.asarray(jax.jit(token)(x)) == pytest.approx(token(rho), abs=2e-14)
-        inner = rho[1:-1]
-        slopes = jax.vmap(jax.grad(token))(jnp.asarray(inner))
-        assert np.asarray(slopes) == pytest.approx(token.derivative(1)(inner), rel=1e-9)
-        assert np.asarray(cosine(y)) == pytest.approx(cosine(c), abs=2e-14)
-        two = cosine(y, 1.0, jnp.asarray(1.7))
-        assert np.asarray(two) == pytest.approx(cosine(c, 1.0, 1.7), abs=2e-14)
-        by_q = jax.grad(lambda q: cosine(0.4, 1.0, q))(1.7)
-        steps = [cosine(0.4, 1.0, 1.7 + s) for s in (1e-4, -1e-4, 2e-4, -2e-4)]
-        difference = (8 * (steps[0] - steps[1]) - (steps[2] - steps[3])) / 12e-4
-        assert float(by_q) == pytest.approx(difference, rel=1e-8)
-        assert float(jax.jit(size)(1.3)) == pytest.approx(size(1.3), rel=1e-13)
-        assert float(jax.grad(size)(1.3)) == pytest.approx(size.derivative(1)(1.3), rel=1e-9)
-        assert math.isnan(jax.jit(token)(-0.2))
-        with refused("must lie in"):
-            token(jnp.asarray(-0.2))
-    assert token(jnp.asarray(rho, "float32")).dtype == jnp.float32
-    assert np.asarray(jax.jit(token)(jnp.asarray(rho[1:], "float32"))) == pytest.approx(
-        token(rho[1:]), abs=3e-6
-    )
-
-
 def test_maps_without_tokens_in_jax() -> None:
     net = kc.chain(L.Affine(sigma_b=0.3), L.Nonlinear("gelu"), L.Affine(), L.Nonlinear("tanh"))
     c, maps = np.linspace(-1, 1, 7), kc.c_map(net)
@@ -112,21 +76,6 @@ def test_second_derivatives_in_jax_are_refused() -> None:
 
 
 # -- balls -----------------------------------------------------------------------------------------
-
-CLOSE = [row for row in FROZEN["pairs"] if row["point"] in (
-    [3, 1.0, 1.0, 0.999], [5, 0.25, 1.0, 0.25], [12, 1.44, 1.44, 0.504], [16, 1.0, 1.0, 0.1],
-    [128, 1.0, 1.0, 1.0], [12, 0.5, 0.5, -0.5], [64, 0.01, 1.0, 0.05],
-)]  # fmt: skip
-
-
-@pytest.mark.parametrize("row", CLOSE, ids=lambda row: "-".join(map(str, row["point"])))
-def test_certified_overlaps_of_two_rows(row: Any) -> None:
-    """The enclosure holds the frozen 20 digits, and is as narrow as asked for."""
-    (tokens, v1, v2, k), (value, *_) = row["point"], row["values"]
-    found = Enclosure.of(overlap(tokens, (arb(v1), arb(v2)), arb(k), 15))
-    with mp.workdps(30):
-        assert found.radius <= mp.mpf(10) ** -15
-        assert abs(found.mid - mp.mpf(value)) <= found.radius + 2e-20 * abs(found.mid)
 
 
 def test_wider_arguments_give_wider_enclosures() -> None:
@@ -171,19 +120,6 @@ def test_balls_of_token_maps_hold_the_value() -> None:
         assert abs(found.mid - p / q) <= found.radius + mp.mpf(10) ** -22
 
 
-def test_balls_of_c_and_q_maps_over_tokens() -> None:
-    net = attention()
-    cosine = kc.c_map(net, tokens=TOKENS, token_cosine=COSINE)
-    size = kc.q_map(net, tokens=TOKENS, token_cosine=COSINE)
-    for found, value in (
-        (cosine.ball(0.5, digits=8), cosine(0.5)),
-        (cosine.ball(0.5, 1.0, 2.0, digits=8), cosine(0.5, 1.0, 2.0)),
-        (size.ball(1.5, digits=12), size(1.5)),
-    ):
-        assert abs(float(found.mid) - value) <= float(found.radius) + 3e-15
-        assert found.radius < 1e-8
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -222,13 +158,6 @@ def test_formulas_have_the_values_of_maps(activation: str | None) -> None:
         assert f"S_{TOKENS}" in names and rf"\mathcal{{S}}_{{{TOKENS}}}" in formula.latex()
     assert token.closed_form is None and "softmax" in str(token.closed_form_obstacle)
     assert "overlap of rows of softmax over 12 tokens" in str(token.expr)
-
-
-def test_formulas_of_unequal_inputs_have_overlaps_of_three_numbers() -> None:
-    cosine = kc.c_map(attention(), tokens=TOKENS, token_cosine=COSINE)
-    formula = cosine.symbolic(1, 2)
-    assert max(len(f.arguments) for f in formula.functions) == 3
-    assert float(formula.evaluate({"c": 0.5}, 5)) == pytest.approx(cosine(0.5, 1.0, 2.0), abs=1e-6)
 
 
 def test_derivatives_of_formulas_name_those_of_overlaps() -> None:

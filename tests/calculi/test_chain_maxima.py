@@ -4,7 +4,6 @@ refused of a function ``r``.
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import mpmath
@@ -14,66 +13,10 @@ from refusals import refused
 
 import kcalc as kc
 from kcalc.calculi.subnetworks import maximal, maximal_c_value
-from kcalc.calculi.subnetworks.leaky_relus import leaky_relu_map
-from kcalc.calculi.subnetworks.maxima import _check_monotone
 from kcalc.network.layers import Affine, GroupNorm, Input, LayerNorm, Nonlinear
 
 MP = mpmath.MPContext()
 MP.dps = 50
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_active_is_an_interval_that_attains_the_maximum_and_cannot_be_extended(seed: int) -> None:
-    """A chain of activations of one function each: up, down to a floor, to a ceiling.
-
-    In eighths, so that ties are exact.
-    """
-    rng = random.Random(seed)
-    kinds = [
-        lambda x: (x + 1) / 2,
-        lambda x: x / 2,
-        lambda x: max(x, 0.5),
-        lambda x: min(x, 0.25),
-        lambda x: x,
-    ]
-    chosen = [rng.choice(kinds) for _ in range(5)]
-    net = kc.chain(*(Nonlinear("relu") for _ in chosen))
-    nodes = list(net)
-    found = maximal(net, dict(zip(nodes[1:], chosen, strict=True)))
-    for x in (0.125, 0.5, 0.75):
-        values = {}
-        for i in range(5):
-            value = x
-            for j in range(i, 5):
-                value = chosen[j](value)
-                values[i, j + 1] = value
-        top = max(values.values())
-        assert found(x) == top
-        owner = found.active(x)
-        i, j = nodes.index(owner.entry), nodes.index(owner.exit)
-        assert values[i, j] == top
-        assert j == 5 or values[i, j + 1] != top
-        assert i == 0 or values[i - 1, j] != top or chosen[i - 1](x) < x
-    assert found.to_dict()["subnetworks"] == len(found._sweep.exits) <= 5
-
-
-def test_a_function_that_decreases_is_named_with_its_values() -> None:
-    def pairs(*given: tuple[float, float]) -> Any:
-        return [(np.array([0.0, x]), np.array([0.0, y])) for x, y in given]
-
-    _check_monotone([])
-    _check_monotone(pairs((0.5, 1.0), (0.25, 1.0 + 1e-9), (0.75, 2.0)))  # rounding is let through
-    _check_monotone([(0.5, 1.0), (0.5, 1.0), (0.25, 0.5)])
-    with refused(r"non-decreasing.*r\(0.25\).*1.5.*r\(0.5\).*1$"):
-        _check_monotone(pairs((0.5, 1.0), (0.25, 1.5)))
-    with refused(r"r\(0.5\).*100.*r\(0.75\).*99.9$"):
-        _check_monotone([(0.5, 100.0), (0.75, 99.9), (0.25, 3.0)])
-    _check_monotone([(0.5, 1e12), (0.75, 1e12 - 10)])
-    _check_monotone([(0.25, 1.0), (0.5, 1e12), (0.75, 1e12 - 10)])
-    with refused("non-decreasing"):
-        _check_monotone(pairs((0.5, 1.0), (0.25, 1.0 + 2.5e-9)))
-    with refused("non-decreasing"):
-        _check_monotone([(0.5, 1e12), (0.75, 1e12 - 10_000)])
 
 
 def test_what_r_returns_has_the_shape_it_was_given() -> None:
@@ -90,36 +33,12 @@ def test_what_r_returns_has_the_shape_it_was_given() -> None:
         maximal(net, lambda x: np.ones(3))(np.array([0.1, 0.2]))
 
 
-@pytest.mark.parametrize("target", [0.0, 0.3, 1.0])
-def test_inverse_on_a_whole_interval(target: float) -> None:
-    found = maximal(kc.architectures.vanilla(2), lambda x: x)
-    assert found.inverse(target, 0.0, 1.0) == pytest.approx(target, abs=1e-15)
-    for wrong in (-1e-9, 1 + 1e-9):
-        with pytest.raises(kc.UnreachableTarget, match=r"from 0 to 1 on \[0.0, 1.0\]"):
-            found.inverse(wrong, 0.0, 1.0)
-
-
 # -- leaky ReLUs -----------------------------------------------------------------------------------
 
 
 def leaky(alpha: Any, c: Any) -> Any:
     k = (1 - alpha) ** 2 / (MP.pi * (1 + alpha**2))
     return c + k * (MP.sqrt(1 - c * c) - c * MP.acos(c))
-
-
-def test_c_maps_of_leaky_relus() -> None:
-    points = np.array([0.0, 1e-9, 0.3, 0.8, 1 - 1e-9, 1.0])
-    slopes = np.array([-1.0, -0.4, 0.0, 0.25, 1.0])
-    truth = [[float(leaky(MP.mpf(a), MP.mpf(c))) for c in points] for a in slopes]
-    for a, row in zip(slopes, truth, strict=True):
-        assert [leaky_relu_map(float(a))(float(c)) for c in points] == pytest.approx(
-            row, rel=4e-16, abs=1e-16
-        )
-        assert leaky_relu_map(float(a))(1 + 1e-15) == 1.0
-    assert leaky_relu_map(slopes[:, None])(points[None, :] * np.ones((5, 1))) == pytest.approx(
-        np.array(truth), rel=4e-16, abs=1e-16
-    )
-    assert leaky_relu_map(slopes)(np.full(5, 1 + 1e-15)) == pytest.approx(np.ones(5), rel=0, abs=0)
 
 
 def test_maximal_c_values_of_chains() -> None:

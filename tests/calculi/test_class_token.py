@@ -41,44 +41,6 @@ def test_a_class_token_that_is_like_the_others_has_their_overlap() -> None:
     assert response(known, every, every) == pytest.approx(0.0383916762579391, rel=1e-12)
 
 
-CASES = (
-    (6, ScorePair(1.5, 2.0, -0.9), ScorePair(1.0, 0.5, 0.4)),
-    (3, ScorePair(0.7, 0.7, 0.7), ScorePair(2.0, 2.0, -2.0)),
-    (4, ScorePair(1.0, 3.0, 0.2), ScorePair(0.0, 0.0, 0.0)),
-)
-
-
-@pytest.mark.parametrize(("n", "alike", "other"), CASES)
-def test_moments_are_those_of_drawn_rows(n: int, alike: ScorePair, other: ScorePair) -> None:
-    rng, draws = np.random.default_rng(1), 100_000
-    parts = []
-    for pair, count in ((other, 1), (alike, n)):
-        sizes, vectors = np.linalg.eigh([[pair.first, pair.joint], [pair.joint, pair.second]])
-        root = vectors * np.sqrt(np.maximum(sizes, 0))
-        parts.append(np.einsum("ab,bdn->adn", root, rng.standard_normal((2, draws, count))))
-    powers = np.exp(np.concatenate(parts, axis=-1))
-    a, b = powers / powers.sum(axis=-1, keepdims=True)
-    overlap = (a[:, 1:] * b[:, 1:]).sum(axis=-1)
-    v, w = Grouped(1.2, 0.3, -0.2, 0.1, 0.7), Grouped(0.9, 0.2, 0.5, -0.3, 1.1)
-    left, right = (np.eye(n + 1) * x[:, None] - x[:, None] * x[..., None] for x in (a, b))
-    known = moments(n, alike, other)
-    drawn = {
-        (1, 2, 0): a[:, 0] * b[:, 0] ** 2,
-        (2, 0, 0): a[:, 0] ** 2,
-        (1, 0, 1): a[:, 0] * overlap,
-        (0, 0, 2): overlap**2,
-        "AAB": (a[:, 1:] ** 2 * b[:, 1:]).sum(axis=-1),
-        "ABB": (a[:, 1:] * b[:, 1:] ** 2).sum(axis=-1),
-    }
-    found: list[tuple[float, np.ndarray]] = [(known[key], x) for key, x in drawn.items()]
-    found.append((reading(known, v), np.einsum("dj,jl,dl->d", a, v.spread(n + 1), b)))
-    inner = left @ v.spread(n + 1) @ right
-    found.append((response(known, v, w), (inner * w.spread(n + 1)).sum(axis=(1, 2))))
-    for value, sample in found:
-        error = sample.std() / draws**0.5
-        assert abs(sample.mean() - value) <= WORST * error + 1e-12
-
-
 # -- maps ------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.calculi.crossing import cross_moment_and_drop, dropped, expected
+from kcalc.calculi.crossing import dropped, expected
 from kcalc.fields.jets import Jet
 from kcalc.network import layers as L
 
@@ -40,34 +40,6 @@ def test_expected() -> None:
         assert expected(SIN, TWICE, Q1, Q2, covariance) == pytest.approx(
             float(truth(covariance)), rel=1e-13, abs=1e-15
         )
-
-
-@pytest.mark.parametrize("loss", [1e-12, 1e-6, 1e-3, 0.02, 0.3])
-@pytest.mark.parametrize("whole", [0.4, -0.1])
-def test_what_is_lost_keeps_its_digits(whole: float, loss: float) -> None:
-    """Values and two Taylor coefficients in the loss, short and long steps."""
-    q1, q2 = np.array([Q1, Q1]), np.array([Q2, Q2])
-    joint, drop = cross_moment_and_drop(
-        SIN, TWICE, q1, q2, np.array([whole, whole]), Jet((np.array([loss, loss]), 1.0, 0.0))
-    )
-    here = mpmath.mpf(whole) - mpmath.mpf(loss)
-    scale = mpmath.exp(-(mpmath.mpf(Q1) + 4 * mpmath.mpf(Q2)) / 2)
-    np.testing.assert_allclose(joint, float(truth(whole)), rtol=1e-13)
-    np.testing.assert_allclose(
-        drop.coefficients[0],
-        float(truth(whole) - truth(here)),
-        rtol=3e-13 if loss < 0.05 else 1e-12,
-    )
-    np.testing.assert_allclose(
-        drop.coefficients[1], float(2 * scale * mpmath.cosh(2 * here)), rtol=1e-11
-    )
-    np.testing.assert_allclose(
-        drop.coefficients[2], float(-2 * scale * mpmath.sinh(2 * here)), rtol=1e-10
-    )
-    assert cross_moment_and_drop(SIN, TWICE, Q1, Q2, whole, 0) == (
-        pytest.approx(float(truth(whole)), rel=1e-13),
-        0,
-    )
 
 
 @pytest.mark.parametrize("gap", [1e-12, 1e-3, 0.5, 1.7])
@@ -101,19 +73,6 @@ def relu_and_normed_relu() -> kc.Network:
         ("p2", L.Nonlinear("relu"), "f"),
         ("s", L.Sum((1, -1, 1)), "p p2 g"),
     )
-
-
-def test_tangent_kernels_of_equal_rows_have_all_digits_behind_norms() -> None:
-    """On the diagonal (1/sqrt(q) - 1)^2 q / 2 + q.
-
-    a cosine rounded to 1 - 1e-16 would cost half of the digits there.
-    """
-    q = np.random.default_rng(3).uniform(0.1, 6, 200)
-    truth = (1 / np.sqrt(q) - 1) ** 2 * q / 2 + q
-    K = kc.ntk(relu_and_normed_relu())
-    np.testing.assert_allclose(K(np.ones(200), q1=q), truth, rtol=1e-14)
-    rows = np.sqrt(q[:12])[:, None] * np.ones((12, 4))
-    np.testing.assert_allclose(np.diag(K.matrix(rows, method="pairs")), truth[:12], rtol=1e-14)
 
 
 def test_learnable_kernels_of_equal_rows_have_all_digits_behind_norms() -> None:

@@ -5,7 +5,6 @@ wherever it stands.
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import pytest
 import sympy as sp
@@ -36,28 +35,6 @@ def dense(depth: int, exact: bool = True, start: tuple[L.Layer, ...] = ()) -> kc
     return wired(*steps)
 
 
-def recursion(depth: int, at: Fraction) -> Fraction:
-    slopes = [Fraction(1)]
-    for _ in range(depth):
-        slopes.append(at * sum(slopes) / len(slopes))
-    return slopes[-1]
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_long_slope_polynomials_are_multiplied_out(exact: bool) -> None:
-    at = Fraction(4, 3)
-    short, long = (kc.slope_polynomial(dense(depth, exact)) for depth in (5, 40))
-    assert not short.is_Add and len(sp.Poly(long, psi).all_coeffs()) == 41 and len(str(long)) < 8000
-    for found, depth in ((short, 5), (long, 40)):
-        value = found.subs(psi, sp.Rational(4, 3))
-        assert (
-            value == recursion(depth, at)
-            if exact
-            else float(value) == pytest.approx(float(recursion(depth, at)), rel=1e-13)
-        )
-    assert kc.slope_polynomial(dense(40, exact), expand=True).as_expr() == long
-
-
 def test_long_slope_polynomials_with_slopes_of_norms() -> None:
     """At true q values the addends count by them, and the LayerNorm behind relu has slope pi / (pi
     - 1).
@@ -73,11 +50,3 @@ def test_long_slope_polynomials_with_slopes_of_norms() -> None:
     assert len(str(found)) < 8000 and float(found.subs(psi, at)) == pytest.approx(
         slopes[-1], rel=1e-12
     )
-
-
-def test_formulas_too_long_to_read_are_not_set() -> None:
-    assert kc.c_map(dense(8))._repr_latex_() is not None
-    deep = dense(20)
-    C, K = kc.c_map(deep), kc.ntk(deep)
-    assert C._repr_latex_() is None and K._repr_latex_() is None and K.expr._repr_latex_() is None
-    assert len(C.expr.latex()) > 40_000  # who asks for it has it

@@ -17,7 +17,7 @@ import sympy as sp
 import kcalc as kc
 from kcalc.calculi.factored import ONE, Factors, Monomial
 from kcalc.calculi.subnetworks import pruning
-from kcalc.calculi.subnetworks.pruning import certified, dominates, expanded, not_included
+from kcalc.calculi.subnetworks.pruning import certified, dominates, expanded
 
 MP = mpmath.MPContext()
 MP.dps = 60
@@ -108,34 +108,7 @@ def test_the_degree_up_to_which_roots_are_sought() -> None:
     )
 
 
-def test_balls_prove_by_their_coefficients_alone() -> None:
-    above, touching = ([1, 2, 0.5], [1, -2, 1])
-    zero = flint.arb_poly([0])
-    assert dominates(flint.arb_poly(above), zero)
-    assert not dominates(flint.arb_poly(touching), zero)
-    assert not dominates(flint.arb_poly([flint.arb(0, 1e-9), 1]), zero)
-
-
 # -- sets of them ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_what_is_contained_in_another_product(seed: int) -> None:
-    rng = random.Random(seed)
-    drawn = [
-        tuple(sorted((f, rng.randint(1, 3)) for f in rng.sample(range(5), rng.randint(0, 3))))
-        for _ in range(rng.randint(1, 12))
-    ]
-
-    def within(small: Monomial, large: Monomial) -> bool:
-        return all(dict(large).get(f, 0) >= e for f, e in small)
-
-    found = not_included(dict.fromkeys(drawn))
-    assert set(found) == {
-        m for m in drawn if m and not any(other != m and within(m, other) for other in drawn)
-    }
-    lengths = [sum(e for _, e in m) for m in found]
-    assert len(found) == len(set(found)) and lengths == sorted(lengths, reverse=True)
 
 
 def below(lower: Any, upper: Any) -> bool:
@@ -162,29 +135,7 @@ def test_what_is_kept_is_the_least_that_has_the_maximum(seed: int) -> None:
     assert not any(below(every[a], every[b]) for a in kept for b in kept if a != b)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_several_slopes_are_compared_by_coefficients(seed: int) -> None:
-    factors = Factors()
-    drawn = some_sums(random.Random(f"two {seed}"), factors, [psi, phi])
-    every = {m: sp.Poly(plain(factors, m).subs({psi: 1 + t, phi: 1 + psi}), t, psi) for m in drawn}
-    kept = certified(factors, drawn)
-
-    def proved(a: Monomial, b: Monomial) -> bool:
-        return all(c >= 0 for c in (every[b] - every[a]).coeffs())
-
-    assert all(any(proved(m, k) for k in kept) for m in drawn)
-    assert not any(proved(a, b) for a in kept for b in kept if a != b)
-
-
 # -- expansions ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_expansions_of_rational_weights_are_exact(seed: int) -> None:
-    factors = Factors()
-    drawn = some_sums(random.Random(f"exact {seed}"), factors, [psi])
-    found = expanded(factors, drawn)
-    assert found == [polynomial(plain(factors, m).subs(psi, 1 + t)) for m in drawn]
 
 
 @pytest.mark.parametrize(
@@ -259,28 +210,6 @@ def _digits(value: sp.Expr) -> Any:
 
 
 # -- sizes beyond which nothing is dropped ---------------------------------------------------------
-
-
-def test_as_many_polynomials_as_are_compared() -> None:
-    for count, left in ((1, 1), (2, 1), (24, 1), (25, 25)):
-        factors = Factors()
-        powers = [factors.product(*[factors.symbol(psi)] * k) for k in range(1, count + 1)]
-        assert len(certified(factors, powers)) == left
-
-
-def test_as_many_coefficients_as_are_compared() -> None:
-    factors = Factors()
-    one, other = factors.symbol(psi), factors.symbol(phi)
-    for degree, within in ((599, True), (600, False)):
-        power = factors.product(*[one] * degree)
-        assert (expanded(factors, [one, power]) is not None) == within
-        mixes = [factors.mix([sp.Rational(1, 2)] * 2, [ONE, factors.product(one, power)]), power]
-        assert (expanded(factors, mixes) is not None) == (degree < 599)
-    assert expanded(factors, [one, other]) is None
-    assert expanded(factors, [ONE]) == [flint.fmpq_poly([1])]
-    assert (
-        expanded(factors, [factors.mix([sp.Symbol("w"), 1 - sp.Symbol("w")], [ONE, one])]) is None
-    )
 
 
 def test_as_many_bits_and_products_as_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
-from scipy import integrate, special, stats
 from wiring import wired
 
 import kcalc as kc
@@ -207,54 +206,12 @@ def test_one_layer_by_integration(slope, orthogonal):
     assert spread == pytest.approx(logs.var(), rel=0.02, abs=1e-12)
 
 
-def test_wide_layers_join_narrow_ones():
-    """The normal rule for more than 300 channels against an integral over the mixture's density."""
-    n, low = 302, 0.3**2
-    nodes, rule = np.polynomial.legendre.leggauss(200)
-    first = second = total = 0.0
-    for k in range(90, 213):
-        law, weight = stats.beta(k / 2, (n - k) / 2), stats.binom.pmf(k, n, 0.5)
-        start, end = law.ppf(1e-13), law.isf(1e-13)
-        x = start + (end - start) * (nodes + 1) / 2
-        density, value = (end - start) / 2 * rule * law.pdf(x), np.log(low + (1 - low) * x)
-        first = first + weight * (density @ value)
-        second = second + weight * (density @ value**2)
-        total = total + weight
-    expected = second / total - (first / total) ** 2
-    assert ratio(leaky_relu(sp.Rational(3, 10)), n, True)[1] == pytest.approx(expected, rel=3e-4)
-
-
 @pytest.mark.parametrize("n", [1024, 4096])
 def test_very_wide_layers_have_the_leading_order(n: int) -> None:
     """Orthogonal weights: ``Var log r = (E phi^4 / (E phi^2)^2 - 3) / n + O(1 / n^2)``."""
     fourth, square = 3 * (1 + 0.3**4) / 2, (1 + 0.3**2) / 2
     found = ratio(leaky_relu(sp.Rational(3, 10)), n, True)[1]
     assert found == pytest.approx((fourth / square**2 - 3) / n, rel=4 / n)
-
-
-@pytest.mark.parametrize("rho", [0.0, 0.3, 0.6, 0.9])
-def test_channels_that_share_a_part_of_their_weights(rho):
-    """relu(a) and relu(rho a + sqrt(1 - rho^2) b), each through weights of its own, added.
-
-    E relu(a)^2 relu(s)^2 = (3 sin t cos t + (pi - t) (1 + 2 cos^2 t)) / (2 pi), cos t = rho.
-    """
-    n, relu = 50, Nonlinear("relu")
-    steps = [
-        ("x", Input()),
-        ("a", Affine(), "x"),
-        ("b", Affine(), "x"),
-        ("s", Sum((rho, (1 - rho**2) ** 0.5)), "a b"),
-        ("f", relu, "a"),
-        ("g", relu, "s"),
-        ("u", Affine(), "f"),
-        ("v", Affine(), "g"),
-        ("out", Sum((1, 1)), "u v"),
-    ]
-    t = math.acos(rho)
-    both = (3 * math.sin(t) * rho + (math.pi - t) * (1 + 2 * rho**2)) / (2 * math.pi)
-    of_channels = 2 * (1.5 - 0.25) + 2 * (both - 0.25)
-    found = kc.fluctuations(wired(*steps), features=n).out
-    assert found.relative == pytest.approx((2 + of_channels) / n, rel=1e-12)
 
 
 def test_exact_chains_agree_with_exact_moments():
@@ -268,75 +225,7 @@ def test_exact_chains_agree_with_exact_moments():
     assert exact.out.relative == pytest.approx(found.out.relative, rel=1e-12)
 
 
-def test_heads_are_no_chain():
-    """Each has the leading order of its own width behind the rectifier, 5/20 + 2/n."""
-    hidden = ("A", Affine(20, sigma_w=HE), "x"), ("h", Nonlinear("relu"), "A")
-    found = fluctuations(wired(*hidden, ("B", Affine(5), "h"), ("C", Affine(20), "h"), features=20))
-    assert [found[n].relative for n in "BC"] == pytest.approx([5 / 20 + 2 / 5, 5 / 20 + 2 / 20])
-
-
-def test_the_leading_order_of_a_chain():
-    """v <- (q Q'/Q)^2 v + (E phi^4/Q^2 - 1)/n for tanh, and 2 (q Q'/Q)^2/n less for orthogonal
-    weights, integrals by quad.
-    """
-
-    def mean(f):
-        return integrate.quad(
-            lambda z: f(z) * math.exp(-z * z / 2) / math.sqrt(2 * math.pi), -10, 10
-        )[0]
-
-    n, q, v, w = 50, 1.0, 0.0, 0.0
-    for _ in range(4):
-        s = math.sqrt(q)
-        square = mean(lambda z, s=s: math.tanh(s * z) ** 2)
-        # d log Q / d log q
-        slope = mean(lambda z, s=s: z * math.tanh(s * z) / math.cosh(s * z) ** 2) * s / square
-        noise = mean(lambda z, s=s: math.tanh(s * z) ** 4) / square**2 - 1
-        v, w, q = slope**2 * v + noise / n, slope**2 * w + (noise - 2 * slope**2) / n, square
-    net = kc.architectures.vanilla(4, "tanh", features=n, readout=False)
-    assert fluctuations(net).out.relative == pytest.approx(v, rel=1e-10)
-    assert fluctuations(net, weights="orthogonal").out.relative == pytest.approx(w, rel=1e-9)
-
-
 # -- habits ----------------------------------------------------------------------------------------
-
-
-def test_assumptions():
-    deep = fluctuations(chain("tanh", 3), 4)
-    assert any(note.kind == "heuristic" and "not small" in note.text for note in deep.assumptions)
-    assert not any(
-        note.kind == "heuristic" for note in fluctuations(chain("tanh", 3), 400).assumptions
-    )
-    exact = [
-        note for note in fluctuations(chain("relu", 3), 40).assumptions if note.kind == "exact"
-    ]
-    assert exact and {note.node for note in exact} == {"network"}
-    assert "variances of q hold at any width" in exact[0].text
-    assert any("sampled" in note.text for note in fluctuations(NETS["resnet"], c=0.2).assumptions)
-
-
-def test_the_probability_that_a_layer_is_all_0_bounds_what_is_drawn() -> None:
-    net = kc.chain(Input(5), Affine(3), Nonlinear("relu"), Affine(2), Nonlinear("relu"))
-    (text,) = (note.text for note in fluctuations(net).assumptions if "all 0" in note.text)
-    # 1/8 + 1/4: each pre-activation is negative with probability 1/2
-    assert "probability 0.375 or less" in text
-    draws, rng = 20000, np.random.default_rng(3)
-    first = np.maximum(rng.standard_normal((draws, 3)), 0)  # pre-activations of any input
-    second = np.einsum("dij,dj->di", rng.standard_normal((draws, 2, 3)), first)
-    dead = (second <= 0).all(axis=1).mean()
-    exact = 1 / 8 + 7 / 8 / 4
-    assert abs(dead - exact) < 4 * np.sqrt(exact * (1 - exact) / draws) and exact <= 0.375
-
-
-def test_equal_inputs_have_no_variance_of_c():
-    for name in ("biases", "concat"):
-        assert fluctuations(NETS[name], c=1).out.c_variance == pytest.approx(0, abs=1e-9)
-
-
-def test_result_habits():
-    found = fluctuations(chain("tanh", 25), 30, c=0.5)
-    with refused("unknown node"):
-        found["nowhere"]
 
 
 @pytest.mark.parametrize(
@@ -385,26 +274,6 @@ def _numbers(net):
     return [
         getattr(found.out, name) for name in ("q", "relative", "log_variance", "c", "c_variance")
     ]
-
-
-def test_products_of_two_different_activations_against_a_tensor_rule() -> None:
-    """Rows are components of the first activation, columns those of the second."""
-    q, c = 1.7, 0.3
-    x, w = special.roots_hermitenorm(240)
-    weights = np.outer(w, w) / w.sum() ** 2
-    u = math.sqrt(q) * np.broadcast_to(x[:, None], weights.shape)
-    v = math.sqrt(q) * (c * x[:, None] + math.sqrt(1 - c * c) * x)
-    one, two = (lambda y: 1 / (1 + np.exp(-y))), np.tanh
-    first, second = ([f(a) * f(b) for a, b in ((u, u), (u, v), (v, v))] for f in (one, two))
-    mean = [[np.sum(weights * f) for f in products] for products in (first, second)]
-    known = [
-        [np.sum(weights * f * g) - mean[0][i] * mean[1][j] for j, g in enumerate(second)]
-        for i, f in enumerate(first)
-    ]
-    phi, psi = kc.activation("sigmoid"), kc.activation("tanh")
-    np.testing.assert_allclose(alike(phi, psi, q, c), known, rtol=1e-11)
-    np.testing.assert_allclose(alike(psi, phi, q, c), np.transpose(known), rtol=1e-11)
-    assert abs(known[0][1] / known[1][0] - 1) > 0.1  # the order of the two matters
 
 
 def test_the_same_network_written_in_two_ways():

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 from log_slopes import log_slopes
 from refusals import refused
-from slope_oracle import MP, degree_of_mix, log_of_mix, longest_paths, mixing_network, slopes
+from slope_oracle import MP, degree_of_mix, log_of_mix, mixing_network, slopes
 from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.factored import mixed
-from kcalc.calculi.subnetworks import maximal_slope
 from kcalc.calculi.subnetworks.forward import ForwardSlope, _mixed, _mixed_arrays, as_slopes, newton
-from kcalc.network.layers import Affine, Input, LayerNorm, Nonlinear, Product, Sum
+from kcalc.network.layers import Affine, Input, LayerNorm, Nonlinear, Sum
 
 PSIS = (1.0, 1 + 2.0**-30, 1.3, 7.0, 1e80)
 QS = (None, Fraction(3, 2))
@@ -61,44 +60,6 @@ def test_values_and_derivatives_at_every_node(seed: int, q: Fraction | None) -> 
             assert numeric[node].degree[k] == pytest.approx(float(mean), rel=1e-12, abs=1e-15)
 
 
-@pytest.mark.parametrize("q", QS)
-@pytest.mark.parametrize("seed", range(24))
-def test_the_greatest_and_where_it_is(seed: int, q: Fraction | None) -> None:
-    net, forward = reading(seed, q)
-    depth, constant = longest_paths(net, q)
-    assert forward.depth == depth
-    for psi in (1.0, 1.3, 7.0):
-        truth = truth_of(seed, psi, q)
-        top = max(slope.value for slope in truth.values())
-        assert forward(psi) == pytest.approx(float(top), rel=1e-13)
-        node = forward.active(psi)
-        assert float(truth[node].value) == pytest.approx(float(top), rel=1e-13)
-        value, degree, same = forward._greatest(math.log(psi))
-        assert (value, degree) == pytest.approx(
-            (float(MP.log(top)), float(truth[same].degree)), rel=1e-12, abs=2e-13
-        )
-        assert forward.longest_path_bound(psi) == pytest.approx(
-            float(constant * MP.mpf(psi) ** depth), rel=1e-12
-        )
-    grid = forward(np.array([[1.0], [1.3]]))
-    assert grid.shape == (2, 1) and grid[:, 0] == pytest.approx(
-        [forward(1.0), forward(1.3)], rel=1e-15
-    )
-    if not depth:
-        with refused("no nonlinear layer"):
-            forward.inverse(1e9)
-        return
-    least = float(max(slope.value for slope in truth_of(seed, 1.0, q).values()))
-    targets = np.array([[least * (1 + 1e-7), least * 1.5], [least * 40, 1e300]])
-    found = forward.inverse(targets)
-    assert found.shape == (2, 2)
-    for psi, target in zip(found.flat, targets.flat, strict=True):
-        top = max(slope.value for slope in slopes(net, float(psi), q).values())
-        assert abs(top / MP.mpf(float(target)) - 1) < 2e-13 * max(1, math.log(target)) * depth
-    with refused(r"must exceed \d"):
-        forward.inverse([2 * least, least * (1 - 1e-9)])
-
-
 def test_the_earliest_of_equally_steep_nodes_is_active() -> None:
     steps = [
         ("x", Input()),
@@ -120,17 +81,6 @@ def test_the_earliest_of_equally_steep_nodes_is_active() -> None:
     assert forward.log_at("t", 2.0) == pytest.approx(math.log((2 + 16) / 5), rel=1e-15)
     with refused("psi.*time"):
         forward.active(np.array([1.2]))
-
-
-def test_addends_that_are_one_and_the_same_are_no_mix() -> None:
-    """A sum of maps of one slope has that slope exactly, a product of them k times it."""
-    steps = [("x", Input()), ("a", Affine(), "x"), ("f", Nonlinear("relu"), "a")]
-    steps += [(name, Affine(), "f") for name in "bcd"]
-    steps += [("s", Sum((0.1, 0.2, 0.3)), "b c d"), ("p", Product(), "b c d")]
-    forward = ForwardSlope(wired(*steps, outputs=["s", "p"]))
-    assert forward._reading.mixes == []
-    assert forward.log_at("s", 1.7) == math.log(1.7)
-    assert math.exp(forward.log_at("p", 1.7)) == pytest.approx(3 * 1.7, rel=1e-15)
 
 
 # -- mixes and roots -------------------------------------------------------------------------------
@@ -188,75 +138,8 @@ def test_newton_finds_roots_to_rounding(target: float) -> None:
     )
 
 
-def test_newton_ends_where_rounding_keeps_it_from_the_root() -> None:
-    """Noise of the last digits, whose steps never become small.
-
-    The search ends, next to the root.
-    """
-    calls = []
-
-    def noisy(x: float) -> tuple[float, float]:
-        calls.append(x)
-        return 2 * x * (1 + 1e-9 * (-1) ** len(calls)), 2.0
-
-    assert newton(noisy, np.array([5.0])) == pytest.approx([5**0.5], rel=1e-8)
-    assert len(calls) < 20
-
-
 def test_slopes_from_1_on() -> None:
     assert as_slopes([1, 2]) == pytest.approx([0, math.log(2)], rel=1e-15)
     for wrong in (1 - 1e-12, 0.5, [1.5, 0.99]):
         with refused("must.*1"):
             as_slopes(wrong)
-
-
-# -- what the strict reading hides -----------------------------------------------------------------
-
-
-def test_bounds_and_the_warning_of_a_steep_second_output() -> None:
-    """As deep a subnetwork as the longest path, but a head in between.
-
-    Hidden by steepness, not by depth.
-    """
-    steps = [("x", Input())]
-    for k in range(10):
-        steps += [
-            (f"a{k}", Affine(), (f"f{k - 1}" if k else "x",)),
-            (f"f{k}", Nonlinear("relu"), f"a{k}"),
-        ]
-    # the deepest subnetwork has 8 of the 10, and 9 of the 10 layers
-    for cut, hidden in (
-        (1, True),
-        (0, False),
-    ):
-        net = wired(*steps, outputs=[f"f{cut}", "f9"])
-        figures = maximal_slope(net).bounds()
-        psi = 1.5**0.1
-        assert figures.psi == pytest.approx(psi, rel=1e-15)
-        assert figures.strict == pytest.approx(psi ** (9 - cut), rel=1e-13)
-        assert (figures.forward, figures.longest_path) == pytest.approx((1.5, 1.5), rel=1e-13)
-        assert (figures.strict_depth, figures.depth) == (9 - cut, 10)
-        assert (
-            figures.hidden
-            == (maximal_slope(net).warning is not None)
-            == (hidden or 1.1 * (9 - cut) < 10)
-        )
-    assert "8 of the 10 nonlinear layers" in str(
-        maximal_slope(wired(*steps, outputs=["f1", "f9"])).warning
-    )
-
-
-@pytest.mark.parametrize("q", QS)
-@pytest.mark.parametrize("seed", range(24))
-def test_the_slope_to_every_node_from_the_polynomials_of_its_dominators(
-    seed: int, q: Fraction | None
-) -> None:
-    net = mixing_network(seed)
-    mu = kc.maximal_slope(net, None if q is None else float(q))
-    for psi in (1.0, 1.3, 7.0):
-        truth = truth_of(seed, psi, q)
-        for node in net:
-            assert mu.slope_to(node, psi) == pytest.approx(float(truth[node].value), rel=1e-12), (
-                node,
-                psi,
-            )

@@ -125,16 +125,6 @@ def test_cross_terms_against_quadrature(name, c, q1, q2):
     assert got == pytest.approx(expected(function, c, q1, q2, "y" in name), rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", SUMS)
-def test_arrays_give_what_scalars_give(name):
-    network = read(SUMS[name][0])
-    cmap, c, q = kc.c_map(network), np.array([-0.7, 0.2, 0.9]), np.array([0.5, 1.0, 2.0])
-    assert cmap(c) == pytest.approx([cmap(v) for v in c], rel=1e-13)
-    assert cmap(0.3, q) == pytest.approx([cmap(0.3, v) for v in q], rel=1e-13)
-    assert cmap(0.3, q, 1.2) == pytest.approx([cmap(0.3, v, 1.2) for v in q], rel=1e-13)
-    assert kc.q_map(network)(q) == pytest.approx([kc.q_map(network)(v) for v in q], rel=1e-13)
-
-
 # -- pinned ----------------------------------------------------------------------------------------
 
 
@@ -146,9 +136,6 @@ def test_a_v1_resnet_is_refused():
     forced = kc.c_map(v1, assume_independent=True)
     assert sum(a.kind == "heuristic" for a in forced.assumptions) == 7
     assert math.isfinite(forced(0.3))
-
-
-# -- channels of concatenations --------------------------------------------------------------------
 
 
 # -- hypotheses that fail: refused, or what a real network does ------------------------------------

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 import sympy as sp
-from refusals import refused
 from wiring import wired
 
 import kcalc as kc
@@ -72,30 +71,6 @@ def test_it_is_written_shown_and_given_numbers(tmp_path: Path) -> None:
     assert kc.load_json(tmp_path / "net.json") == numbers
     assert repr(L.GatedUnit("tanh")) == "GatedUnit(activation=<activation tanh: tanh(x)>)"
     assert numbers.activations == (numbers.layer("g").activation,)
-
-
-def test_it_is_shaped_as_the_layers_it_is_made_of() -> None:
-    shaped, wanted = (kc.shape(block("tanh", kind, sigma_b=0), zeta=3.0) for kind in (True, False))
-    assert shaped.residuals == wanted.residuals
-    assert shaped.network.isomorphic(wanted.network)
-    assert max(shaped.residuals.values()) < 1e-12
-    assert "tanh" in shaped.export("numpy")
-    with pytest.raises(kc.UnreachableTarget, match="node 'g'"):
-        kc.shape(block("tanh", True), zeta=1.5)
-    with refused("'g'.*Product"):
-        kc.shape(block("relu", True), method="tat")
-
-
-@pytest.mark.parametrize("parents", [("x",), ("u", "v", "u")])
-def test_it_reads_two_inputs(parents: tuple[str, ...]) -> None:
-    steps = [
-        ("x", L.Input(8)),
-        ("u", L.Affine(4), "x"),
-        ("v", L.Affine(4), "x"),
-        ("g", L.GatedUnit("swish"), parents),
-    ]
-    with pytest.raises(kc.GraphError, match="GatedUnit"):
-        wired(*steps)
 
 
 def test_value_and_gate_must_not_share_weights() -> None:

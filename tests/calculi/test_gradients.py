@@ -130,36 +130,6 @@ def test_shared_branches_report_affine_layers_and_inputs_only() -> None:
     assert any("Affine layers" in a.text for a in found.assumptions)
 
 
-def test_factors_that_are_concatenations_of_unlike_parts() -> None:
-    """(f 2 channels, g 6) times (k 4, l 4): f meets k in 2 channels, g k in 2 and l in 4, of 8."""
-    q = {"f": 1.0, "g": 2.25, "k": 0.49, "l": 4.0}
-    wide = {"f": 2, "g": 6, "k": 4, "l": 4}
-    net = wired(
-        ("x", L.Input(8)),
-        *((name, L.Affine(wide[name], sigma_w=q[name] ** 0.5), "x") for name in q),
-        ("fg", L.Concat(), "f g"),
-        ("kl", L.Concat(), "k l"),
-        ("product", L.Product(), "fg kl"),
-        ("out", L.Affine(3), "product"),
-    )
-    found = kc.gradients(net).nodes
-    assert found["f"] == pytest.approx(q["k"] / 4, rel=1e-13)
-    assert found["g"] == pytest.approx(q["k"] / 4 + q["l"] / 2, rel=1e-13)
-    assert found["k"] == pytest.approx(q["f"] / 4 + q["g"] / 4, rel=1e-13)
-    assert found["l"] == pytest.approx(q["g"] / 2, rel=1e-13)
-
-
-def test_growth_is_over_the_layers_that_the_output_depends_on() -> None:
-    steps = [
-        ("x", L.Input()),
-        ("a", L.Affine(), "x"),
-        ("y", L.Affine(sigma_w=3), "a"),
-        ("z", L.Affine(), "a"),
-    ]
-    found = kc.gradients(wired(*steps, outputs=["y", "z"]), output="y")
-    assert (found.nodes["a"], found.nodes["y"], found.nodes["z"], found.growth) == (9, 1, 0, 9)
-
-
 def test_bad_input_is_named() -> None:
     two = wired(
         ("x", L.Input()),

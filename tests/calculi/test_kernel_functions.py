@@ -193,18 +193,6 @@ def test_global_maps_and_their_slopes(case: str | int) -> None:
     )
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_tangent_kernels(case: str | int) -> None:
-    network = made(case)
-    K = kc.ntk(network)
-    assert K(0.3, 0.8, 1.3) == pytest.approx(
-        oracle.tangent(network, 0.3, 0.8, 1.3), rel=1e-9, abs=1e-10
-    )
-    assert K(0.5) == pytest.approx(oracle.tangent(network, 0.5, 1, 1), rel=1e-9, abs=1e-10)
-    parts = [K.layers[node](0.3, 0.8, 1.3) for node in network.nodes_of(kc.layers.Affine)]
-    assert sum(parts) == pytest.approx(K(0.3, 0.8, 1.3), rel=1e-12, abs=1e-13)
-
-
 @pytest.mark.parametrize("name", FUSED)
 def test_fused_activations(name: str) -> None:
     network = shared_network(name)

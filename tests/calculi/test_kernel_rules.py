@@ -10,17 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sympy as sp
 from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.calculi.atoms import Atom, Pair, Term, disjoint, merged, opened
-from kcalc.calculi.freshness import Algebra
 from kcalc.calculi.kernel import kernel_over
-from kcalc.calculi.second_moments import Moments, SecondMoments
-from kcalc.calculi.symbolic import cosine, tidy
-from kcalc.fields import NUMPY
 from kcalc.fields.jets import Jet
 from kcalc.network.compose import interpret
 from kcalc.network.primitives import Reads
@@ -35,91 +29,6 @@ def texts(found: Any, node: str) -> list[tuple[str, str]]:
 # -- terms -----------------------------------------------------------------------------------------
 
 
-def atom(name: str, support: int, **more: Any) -> Atom:
-    return Atom(name, Moments(1.0, 2.0, 0.3, 0.4, 0.5), support, True, **more)
-
-
-def test_terms_that_cancel_for_one_input_stay() -> None:
-    a, b = atom("a", 2), atom("b", 4)
-    assert merged([Term(1.0, 2.0, a), Term(0.5, 1.0, b), Term(-1.0, 0.5, a)]) == (
-        Term(0, 2.5, a),
-        Term(0.5, 1.0, b),
-    )
-    assert merged([Term(2.0, 1.0, a), Term(0.5, -1.0, a)]) == (Term(2.5, 0, a),)
-    assert merged([Term(0.1, 0.1, a), Term(0.2, 0.2, a), Term(-0.3, -0.3, a), Term(1, 1, b)]) == (
-        Term(1, 1, b),
-    )
-    assert merged([Term(0.1, 0.1, a), Term(-0.1 - 1e-13, -0.1, a)])[0].a1 == pytest.approx(
-        -1e-13, rel=1e-2
-    )
-    n = sp.Symbol("n", positive=True)
-    assert merged([Term(n, n, a), Term(-n, -n, a)]) == () and merged(
-        [Term(n, n, a), Term(n, n, a)]
-    ) == (Term(2 * n, 2 * n, a),)
-    sum_ = atom("s", 6, terms=(Term(3, 5, a), Term(1, 1, b)))
-    assert opened([Term(2, 7, sum_), Term(1, 1, b)]) == (Term(6, 35, a), Term(3, 8, b))
-
-
-@pytest.mark.parametrize("ratio", [1e-20, 1e-8, 1e8, 1e20])
-def test_norms_of_inputs_of_unlike_size(ratio: float) -> None:
-    """Layer norm of relu forgets the size of either input."""
-    C = kc.c_map(kc.chain(L.Input(), L.Affine(), L.Nonlinear("relu"), L.LayerNorm()))
-    assert C(0.3, 1.0, ratio) == pytest.approx(C(0.3), rel=1e-13)
-
-
-def test_sealed_sums() -> None:
-    algebra, a, b = Algebra(SecondMoments(NUMPY, False)), atom("a", 2), atom("b", 4)
-    moments = Moments(1.0, 2.0, 0.1, 0.0, 0.0)
-    plain = Pair(moments, (Term(1, 1, a), Term(2, 2, b)), window=(0.5, 0.5))
-    made = algebra.sealed(plain, "s")
-    assert (
-        made.terms[0].atom.terms == plain.terms
-        and made.window == (0.5, 0.5)
-        and made.terms[0].atom.gaussian
-        and not made.terms[0].atom.patched
-    )
-    for shifts in ((0.1, 0.1), (0, 0.1), (0.1, 0)):
-        shifted = Pair(moments, plain.terms, *shifts)
-        assert algebra.sealed(shifted, "s") is shifted
-        patched = algebra.sealed(shifted, "s", patched=True).terms[0].atom
-        assert patched.patched and not patched.gaussian and patched.support == 6
-    raw = Pair(moments, (Term(1, 1, atom("x", 8, raw=True)), Term(1, 1, a)))
-    assert algebra.sealed(raw, "s").terms[0].atom.raw
-    assert disjoint([2, 4, 8]) and not disjoint([2, 4, 6]) and disjoint([]) and disjoint([1])
-
-
-def test_sums_of_different_channels() -> None:
-    """[a, b] + w reads two halves of w.
-
-    Cut again by a finer concatenation, all addends independent.
-    """
-    fine = [(f"k{i}", L.Affine(2), "x") for i in range(4)]
-    halves = (("a", L.Affine(4), "x"), ("b", L.Affine(4, sigma_w=2), "x"), ("w", L.Affine(8), "x"))
-    network = wired(
-        *halves,
-        *fine,
-        ("f", L.Concat(), "a b"),
-        ("k", L.Concat(), "k0 k1 k2 k3"),
-        ("s", L.Sum(), "f w"),
-        ("t", L.Sum([1, 2]), "s k"),
-        features=3,
-    )
-    found = kc.node_values(network, 0.3, 0.8, 1.3)
-    assert found["s"] == pytest.approx((3.5 * 0.8, 3.5 * 1.3, 0.3), rel=1e-13)
-    assert found["t"] == pytest.approx((7.5 * 0.8, 7.5 * 1.3, 0.3), rel=1e-13)
-    swapped = wired(
-        *halves,
-        ("f", L.Concat(), "a b"),
-        ("g", L.Concat(), "b a"),
-        ("s", L.Sum(), "f w"),
-        ("t", L.Sum(), "s g"),
-        ("u", L.Sum(), "t w"),
-        features=3,
-    )
-    with pytest.raises(kc.FreshnessError, match="different channels"):
-        kc.c_map(swapped)
-
-
 def test_addends_that_share_weights_are_told() -> None:
     share = ("the addends share weights; their cross terms are computed", "exact")
     network = wired(
@@ -132,58 +41,7 @@ def test_addends_that_share_weights_are_told() -> None:
     assert texts(kc.c_map(network), "s") == [] and texts(kc.c_map(network), "t") == [share]
 
 
-def test_what_an_activation_sees_is_described() -> None:
-    names = ("tanh", "relu", "sin", "erf")
-    for count in (2, 3, 4):
-        steps = [(f"w{i}", L.Affine(), "x") for i in range(count)] + [
-            (f"f{i}", L.Nonlinear(names[i]), f"w{i}") for i in range(count)
-        ]
-        network = wired(
-            *steps,
-            ("s", L.Sum(), " ".join(f"f{i}" for i in range(count))),
-            ("r", L.Nonlinear("relu"), "s"),
-        )
-        with pytest.raises(kc.FreshnessError) as caught:
-            kc.c_map(network)
-        shown = ", ".join(f"{names[i]} at 'f{i}'" for i in range(min(count, 3)))
-        assert (
-            f"node 'r': relu sees a sum with {shown}{', ...' if count > 3 else ''}, not a fresh "
-            f"Gaussian" in str(caught.value)
-        )
-    with pytest.raises(kc.FreshnessError, match="relu sees a raw network input"):
-        kc.c_map(wired(("r", L.Nonlinear("relu"), "x")))
-
-
 # -- statistics ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("width", "few"), [(128, False), (126, True), (256, False)])
-def test_groups_of_few_channels_are_told(width: int, few: bool) -> None:
-    network = wired(
-        ("w", L.Affine(width), "x"),
-        ("f", L.Nonlinear("relu"), "w"),
-        ("g", L.GroupNorm(2), "f"),
-        ("a", L.Affine(width), "g"),
-        features=3,
-    )
-    told = texts(kc.c_map(network), "g")
-    assert (
-        (f"each group has only {width // 2} channels, treated as many", "heuristic") in told
-    ) is few and len(told) == 1 + few
-    grouped = wired(
-        ("w", L.Affine(width), "x"),
-        ("f", L.Nonlinear("relu"), "w"),
-        ("g", L.Affine(width, groups=2), "f"),
-        features=3,
-    )
-    assert texts(kc.c_map(grouped), "g") == [
-        (
-            f"each group of the convolution reads only {width // 2} channels, treated as many",
-            "heuristic",
-        )
-        if few
-        else ("each group of the convolution has many channels", "convention")
-    ]
 
 
 @pytest.mark.parametrize("norm", [L.LayerNorm(), L.RMSNorm(), L.GroupNorm(1)])
@@ -250,13 +108,6 @@ def test_groups_that_keep_to_the_parts_of_a_concatenation_are_exact() -> None:
         np.testing.assert_allclose(*([g[n] for n in "xwfvgotz"] for g in (one, two)), rtol=1e-13)
 
 
-@pytest.mark.slow
-def test_group_norms_behind_a_concatenation_against_draws() -> None:
-    net = _group_normalised(192, True)
-    check = kc.verify_kernels(kc.to_jax(net, weights="gaussian"), 0.5, q=1.3, draws=32)
-    assert check.passed, check
-
-
 def test_slopes_at_q_values_refuse_groups_of_a_concatenation() -> None:
     """Behind the norm the parts weigh by their channels, whatever their q values were."""
     net = wired(
@@ -270,34 +121,6 @@ def test_slopes_at_q_values_refuse_groups_of_a_concatenation() -> None:
     assert str(kc.slope_polynomial(net)) == "2*psi/3 + 1/3"
     with refused("'n'.*concatenation"):
         kc.slope_polynomial(net, q=1.0)
-
-
-def test_groups_that_differ_are_refused() -> None:
-    both = [("w", L.Affine(4), "x"), ("f", L.Nonlinear("relu"), "w"), ("c", L.Concat(), "w f")]
-    other = ("v", L.Affine(2), "x"), ("c", L.Concat(), "f v"), ("n", L.GroupNorm(2), "c")
-    across = wired(*both[:2], *other, features=3)
-    with pytest.raises(kc.FreshnessError, match="one group holds channels of several.*assume_ind"):
-        kc.c_map(across)
-    told = texts(kc.c_map(across, assume_independent=True), "n")
-    assert (
-        "all groups of channels are normalised in the same way, by all channels",
-        "heuristic",
-    ) in told
-    kc.c_map(wired(*both, ("n", L.GroupNorm(1), "c"), features=3))
-    with refused("'n'.*normalises"):
-        kc.c_map(wired(*both[:2], ("n", L.GroupNorm(4), "f"), features=3))
-    with pytest.raises(kc.FreshnessError, match="'g' is a grouped Affine after a concatenation"):
-        kc.c_map(wired(*both, ("g", L.Affine(4, groups=2), "c"), features=3))
-    told = texts(
-        kc.c_map(
-            wired(*both, ("g", L.Affine(4, groups=2), "c"), features=3), assume_independent=True
-        ),
-        "g",
-    )
-    assert (
-        "the groups of the convolution are treated as identically distributed",
-        "heuristic",
-    ) in told
 
 
 def test_standardised_weights_over_one_channel_are_refused() -> None:
@@ -378,22 +201,6 @@ def test_only_centre_taps_count() -> None:
 
 
 # -- symbols ---------------------------------------------------------------------------------------
-
-
-def test_only_linear_mixes_are_multiplied_out() -> None:
-    x, y, z = sp.symbols("x y z", positive=True)
-    assert tidy(x * (y + 1)) == x * y + x
-    for kept in (
-        (x * y) ** z,
-        x ** (y + z),
-        sp.log(x * y),
-        sp.exp(x * (y + 1)),
-        sp.sqrt(x * (y + 1)),
-    ):
-        assert str(tidy(kept)) == str(kept)
-    assert cosine(1 - x / (y + 1)) == x / (y + 1) and cosine(
-        sp.Rational(1, 3) * (1 - x)
-    ) == x / 3 + sp.Rational(2, 3)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import sympy as sp
 from refusals import refused
 from scipy.stats import multivariate_normal
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc.activations.traced import NAMES, split
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -108,20 +106,6 @@ def test_gradients_are_differences(name: str, kind: str) -> None:
         assert abs(difference - float(jnp.sum(moved * direction))) < 1e-5 * (1 + abs(difference))
 
 
-@pytest.mark.parametrize("name", mostly_slow(["one erf", "tanh", "dks relu"]))
-def test_gradients_are_finite_at_duplicates_and_opposites(name: str) -> None:
-    rows = X.copy()
-    rows[1], rows[2] = rows[0], -rows[0]
-    kernel = kc.learnable_kernel(NETS[name])
-    with jax.enable_x64(True):
-        for uniform in (True, False) if name != "one erf" else (False,):
-            data = rows / np.sqrt((rows**2).mean(axis=1, keepdims=True)) if uniform else rows
-            found = jax.jit(
-                jax.grad(lambda p, x, u=uniform: jnp.sum(kernel(p, x, uniform=u)), argnums=(0, 1))
-            )(jax.tree.map(jnp.asarray, kernel.init()), jnp.asarray(data))
-            assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(found))
-
-
 def test_a_likelihood_can_be_climbed() -> None:
     kernel = kc.learnable_kernel(NETS["one erf"])
     truth = RNG.normal(size=6)
@@ -165,11 +149,3 @@ def test_bad_input_is_named() -> None:
         kernel({}, rows, kind="tangent")
     with refused("jumps"):
         kc.learnable_kernel(A.vanilla(2, activation="sign"))
-
-
-def test_constants_are_relative_to_the_function_itself() -> None:
-    """Those of sin(3 x), not of sin x."""
-    phi = kc.activation(sp.sin(3 * sp.Symbol("x")))
-    moved = phi.transformed(input_scale=0.5, output_scale=2)
-    assert split(phi) == (phi, dict(zip(NAMES, (1.0, 0.0, 1.0, 0.0), strict=True)))
-    assert split(moved) == (phi, dict(zip(NAMES, (0.5, 0.0, 2.0, 0.0), strict=True)))

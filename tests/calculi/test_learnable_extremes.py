@@ -24,7 +24,6 @@ L = kc.layers
 N = L.Nonlinear
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(4, 5))
-GAPS = np.array([0.0, 1e-12, 1e-6, 1e-2, 0.4, 1.0, 1.7, 1.999, 2.0])
 
 
 def parallel(first: str, second: str, deeper: bool = False) -> kc.Network:
@@ -131,24 +130,6 @@ def test_cross_moments_against_a_plane_rule(first: str, second: str) -> None:
     assert abs(float(same - lost) - at(0.65)) < 1e-11
 
 
-SLOW_HARD = pytest.param("hard_tanh", 0.7, 1.3, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize(("name", "q1", "q2"), [("relu", 0.7, 1.3), ("abs", 2.0, 2.0), SLOW_HARD])
-def test_piecewise_linear_maps_with_constants(name: str, q1: float, q2: float) -> None:
-    phi = kc.activation(name).transformed(
-        input_scale=-1.3, input_shift=0.4, output_scale=2, output_shift=0.3
-    )
-    want = phi.taylor(GAPS, q1, q2, 1)
-    with jax.enable_x64(True):
-        maps, one = traced(phi, {}), jnp.asarray(q1)
-        found = maps.taylor(jnp.asarray(GAPS), one, one if q1 == q2 else jnp.asarray(q2), q1 == q2)
-        assert abs(float(maps.mean_slope(one)) - phi.mean_slope(q1)) < 1e-13
-        assert abs(float(maps.mean(one)) - phi.mean(q1)) < 1e-13
-    for one, two in zip(found, want, strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-11, atol=1e-13)
-
-
 @pytest.mark.parametrize(
     "name",
     ["relu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("hard_tanh", "selu"))],
@@ -176,40 +157,6 @@ def test_constants_of_a_fused_kink_are_left_alone() -> None:
     assert kernel.init()["constants"] == {}
     with refused(r"nonlinear_2.*kinks.*leave its constants out"):
         kernel({"constants": {"nonlinear_2": {"input_scale": 1.0}}}, X)
-
-
-def test_double_precision_without_x64() -> None:
-    assert not jax.config.jax_enable_x64
-    kernel = kc.learnable_kernel(kc.chain(L.Input(), L.Affine(), N("erf"), L.Affine()))
-    whole = np.arange(1, 21).reshape(4, 5)
-    for rows in (X, whole, X.tolist()):
-        assert kernel({}, rows).dtype == np.float64
-    for rows in (X.astype(np.float32), jnp.asarray(X), jnp.asarray(whole)):
-        assert kernel({}, rows).dtype == np.float32
-    exact = np.asarray(kernel({}, X))
-    assert kernel({"sigma_w": jnp.float32(1.0)}, X).dtype == np.float64
-    np.testing.assert_allclose(exact, kc.ntk(kernel.network).matrix(X), rtol=1e-12)
-
-
-@pytest.mark.parametrize("unit", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_gradients_without_x64(unit: bool) -> None:
-    kernel = kc.learnable_kernel(kc.chain(L.Input(), L.Affine(), N("erf"), L.Affine()))
-    rows = X / np.sqrt((X**2).mean(axis=1, keepdims=True)) if unit else X
-
-    def climb(s: Any) -> Any:
-        return kernel.log_marginal_likelihood({"sigma_w": s}, rows, np.ones(4), 0.1)
-
-    below, here, above = (float(climb(np.float64(1 + h))) for h in (-1e-4, 0.0, 1e-4))
-    for climbing in (climb, jax.jit(climb)):
-        assert abs(float(jax.grad(climbing)(1.0)) * 2e-4 / (above - below) - 1) < 1e-6
-    if not unit:
-        assert (
-            abs(float(jax.jit(jax.hessian(climb))(1.0)) * 1e-8 / (above - 2 * here + below) - 1)
-            < 1e-5
-        )
-    assert jax.jit(jax.vmap(lambda s: kernel({"sigma_w": s}, rows)))(
-        jnp.array([1.0, 2.0])
-    ).shape == (2, 4, 4)
 
 
 @pytest.mark.parametrize("scale", [None, pytest.param(1.0, marks=pytest.mark.slow)])
@@ -273,22 +220,6 @@ def test_results_that_are_not_finite_are_refused() -> None:
 # -- around kernels --------------------------------------------------------------------------------
 
 
-def test_odd_networks_are_silent_at_right_angles() -> None:
-    net = kc.architectures.vanilla(20, activation="tanh")
-    K = kc.ntk(net)
-    assert K(0.0) == K.nngp(0.0) == 0.0
-    assert all(part[0] == 0 and part[1] != 0 for part in K.by_layer([0.0, 0.5]).values())
-    found = K.regime()
-    assert found.level == found.alpha_bar == 0.0
-    assert "C_f(0) 0, alpha_bar 0" in repr(found)
-    assert K(1e-9) != 0.0
-    standard = kc.ntk(
-        kc.chain(L.Input(features=3), L.Affine(3), N("tanh"), L.Affine(3)), "standard"
-    )
-    assert standard.nngp(0.0) == 0.0
-    assert standard(0.0) > 0.9  # the bias of the last layer
-
-
 def test_certified_kernels_say_what_is_in_the_way() -> None:
     with refused("NTK.*'affine_2'.*q1.*10000.0.*q2.*0.0001"):
         kc.ntk(kc.chain(L.Input(), L.Affine(), N("softplus"), L.Affine())).ball(
@@ -299,13 +230,6 @@ def test_certified_kernels_say_what_is_in_the_way() -> None:
     with refused("no certified enclosure") as caught:
         kc.ntk(parallel("tanh", "sin")).ball(0.3)
     assert "assume_independent" not in str(caught.value)
-
-
-def test_wide_balls_can_be_printed() -> None:
-    from mpmath import mp, mpf
-
-    text = repr(kc.fields.balls.Enclosure(mpf(500), mp.ldexp(mpf(1), 20000)))
-    assert text.endswith("e+6020") or text.endswith("e+6021")
 
 
 def test_messages(tmp_path: Any) -> None:
@@ -362,41 +286,3 @@ def test_the_level_of_rows_under_a_trace_is_what_the_caller_says() -> None:
     seen: list[Any] = []
     jax.jit(lambda s: seen.append(common_level([s], None, True)) or s)(sizes[0])
     assert seen == [None]
-
-
-def sine_arches(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(NNGP, NTK) of ``|sin|`` between two Affine layers for all pairs.
-
-    |sin t| = 2/pi - 4/pi sum_k cos(2 k t) / (4 k^2 - 1).
-    """
-    k = np.arange(1, 200)
-    weights, w = 4 / np.pi / (4 * k**2 - 1), 2.0 * k
-    below = a @ b.T / a.shape[1]
-    # logs of what cos(2 k u) is on average
-    one, two = (-(w**2) * (rows * rows).mean(axis=1)[:, None] / 2 for rows in (a, b))
-    damped = one[:, None, :, None] + two[None, :, None, :]
-    exponent = below[:, :, None, None] * w[:, None] * w
-    plus, minus = np.exp(damped + exponent), np.exp(damped - exponent)
-    joint = np.einsum("k,l,abkl->ab", weights, weights, (plus + minus) / 2)
-    nngp = (
-        4 / np.pi**2
-        - 2 / np.pi * ((np.exp(one) @ weights)[:, None] + np.exp(two) @ weights)
-        + joint
-    )
-    slope = np.einsum("k,l,abkl->ab", weights * w, weights * w, (plus - minus) / 2)
-    return nngp, nngp + below * slope
-
-
-def test_kinks_without_end_by_their_fourier_series() -> None:
-    """A kink at every multiple of pi, of which few are within reach of the rows."""
-    kernel = kc.learnable_kernel(kc.chain(L.Affine(), N("sin"), N("abs"), L.Affine()))
-    rows = np.random.default_rng(0).normal(size=(3, 3)) / 2
-    found = kernel({}, rows, kind="both")
-    off = ~np.eye(3, dtype=bool)  # on the diagonal the series of the slopes is slow
-    for one, want in zip(found, sine_arches(rows, rows), strict=True):
-        np.testing.assert_allclose(np.asarray(one)[off], want[off], rtol=1e-11)
-    nngp, tangent = kc.ntk(kernel.network).nngp.matrix(rows), kc.ntk(kernel.network).matrix(rows)
-    np.testing.assert_allclose(np.asarray(found[0]), nngp, rtol=1e-12)
-    np.testing.assert_allclose(np.asarray(found[1]), tangent, rtol=1e-12)
-    with refused("kinks.*smaller"):
-        kernel({}, 50 * rows)

@@ -4,13 +4,11 @@ and what results say of themselves.
 
 from __future__ import annotations
 
-import itertools
 import math
 from fractions import Fraction
 from typing import Any
 
 import mpmath
-import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
@@ -20,11 +18,10 @@ from wiring import wired
 import kcalc as kc
 from kcalc.calculi.moments import Moment, crelu_budget, moments
 from kcalc.calculi.moments.laws import LAWS, law_of, laws_by_node
-from kcalc.calculi.moments.monomials import CORNER, PAIRINGS, Monomials, pairing_of
-from kcalc.calculi.moments.numbers import Numeric, Symbolic, is_symbolic
-from kcalc.calculi.moments.reading import slopes
+from kcalc.calculi.moments.monomials import Monomials
+from kcalc.calculi.moments.numbers import Numeric
 from kcalc.calculi.moments.vectors import Fed, Vectors
-from kcalc.network.layers import Affine, Dropout, Input, Nonlinear, Sum
+from kcalc.network.layers import Affine, Input, Nonlinear
 from kcalc.network.network import Network
 
 HE = sp.sqrt(2)
@@ -106,22 +103,6 @@ def balls(mean: Fraction, fourth: Fraction) -> Moment:
         return Moment.of_balls(field.number(mean), field.number(fourth))
 
 
-def log10(value: Fraction) -> float:
-    with mpmath.workdps(40):
-        return float(mpmath.log10(value.numerator) - mpmath.log10(value.denominator))
-
-
-@pytest.mark.parametrize("power", [-900, -301, -299, 0, 5, 299, 301, 3000])
-def test_logarithms_at_any_size(power: int) -> None:
-    mean = Fraction(7, 3) * Fraction(10) ** power
-    found = balls(mean, 5 * mean**2)
-    assert found.log10_mean == pytest.approx(log10(mean), rel=1e-15, abs=1e-15)
-    assert found.log10_fourth == pytest.approx(log10(5 * mean**2), rel=1e-15, abs=1e-15)
-    assert found.log10_variance == pytest.approx(log10(4 * mean**2), rel=1e-15, abs=1e-15)
-    assert found.relative == pytest.approx(4, rel=1e-15)
-    assert found.in_range is (abs(2 * power) < 300)
-
-
 def test_the_ends_of_double_precision() -> None:
     for power, inside in ((306, True), (307, False), (-306, True), (-308, False)):
         found = Moment(1.0, 1.0, 1.0, 1.0, 0.0, power + 0.5, -math.inf)
@@ -161,43 +142,7 @@ def test_no_variance() -> None:
     )
 
 
-def test_fractions_that_are_read_and_others() -> None:
-    number = Symbolic().number
-    assert number(Fraction(1, 10**9)) == sp.Rational(1, 10**9)
-    assert number(Fraction(1, 10**9 + 1)).is_Float and float(
-        number(Fraction(1, 10**9 + 1))
-    ) == 1 / (10**9 + 1)
-    assert is_symbolic(1, n) and not is_symbolic(1, sp.pi)
-
-
 # -- monomials -------------------------------------------------------------------------------------
-
-
-def monomial(kind: int, slots: tuple[int, ...], jacobians: np.ndarray) -> float:
-    """Rows contracted as ``kind`` says, columns paired (12)(34), of four of the matrices."""
-    rows = ("aabb", "abab", "abba", "aaaa")[kind]
-    terms = ",".join(row + column for row, column in zip(rows, "iijj", strict=True))
-    return float(np.einsum(f"{terms}->", *(jacobians[i] for i in slots)))
-
-
-@pytest.mark.parametrize("columns", [True, False])
-def test_keys_name_values(columns: bool) -> None:
-    """Equal keys have equal values, and unequal ones unequal values."""
-    matrices = np.random.default_rng(0).standard_normal((3, 4, 5 if columns else 1))
-    steps, values = Monomials((), (), None, columns), dict[Any, float]()
-    for kind, slots in itertools.product(range(4), itertools.product(range(3), repeat=4)):
-        key, value = steps.quad(kind, slots), monomial(kind, slots, matrices)
-        assert value == pytest.approx(values.setdefault(key, value), rel=1e-12), (kind, slots, key)
-        assert value == pytest.approx(monomial(key[0], key[1:], matrices), rel=1e-12)
-        assert steps.quad(key[0], key[1:]) == key
-    assert len(values) == len({round(value, 9) for value in values.values()})
-    assert steps.pair(2, 1) == steps.pair(1, 2) == (1, 2)
-
-
-def test_pairings() -> None:
-    for i, j in itertools.permutations(range(4), 2):
-        assert any(set(pair) == {i, j} for pair in PAIRINGS[pairing_of(i, j)])
-    assert CORNER not in range(len(PAIRINGS))
 
 
 def test_products_of_activations_that_do_not_close() -> None:
@@ -220,71 +165,6 @@ def test_products_of_activations_that_do_not_close() -> None:
         with pytest.raises(kc.NoRule, match="'relu'"):
             steps.expand((x.id, relu.id))
         assert steps.expand((x.id, p.id)) == []
-
-
-# -- entries ---------------------------------------------------------------------------------------
-
-
-def test_fourth_powers_of_the_input() -> None:
-    """One linear layer: E|y|^4 = sigma^4/n^2 (m^2 + 2 m + m e sum x_i^4)."""
-    one = kc.chain(Input(5), Affine(2))
-    for fourth in (0.2, 0.2 * (1 - 1e-13), 0.5, 1, 1 + 1e-13):
-        found = moments(one, weights="laplace", input_fourth=fourth)
-        assert found.out.fourth == pytest.approx((8 + 2 * 3 * fourth) / 25, rel=1e-14)
-    assert moments(one, weights="laplace").out.fourth == pytest.approx(
-        (8 + 2 * 3 / 5) / 25, rel=1e-14
-    )
-    for fourth in (0.2 * (1 - 1e-11), 1 + 1e-11, 0, -0.5):
-        with refused(r"\[0.2, 1\]"):
-            moments(one, input_fourth=fourth)
-    open_ = kc.chain(Input(n), Affine(2))
-    assert float(
-        moments(open_, weights="laplace", input_fourth=0.5).out.fourth.subs(n, 4)
-    ) == pytest.approx((8 + 3) / 16)
-    with refused(r"\[0, 1\]"):
-        moments(open_, input_fourth=1.5)
-    s = sp.Symbol("s", positive=True)
-    symbolic = moments(one, weights="laplace", input_fourth=s)
-    assert symbolic.symbolic and sp.simplify(symbolic.out.fourth - (8 + 6 * s) / 25) == 0
-
-
-def test_outputs_that_others_read() -> None:
-    """y = W x is an output, and also an addend of another one.
-
-    Its own Jacobian is that of an output.
-    """
-    steps = (
-        ("W", Affine(4), "x"),
-        ("V", Affine(4), "x"),
-        ("s", Sum(), "W V"),
-        ("U", Affine(2), "s"),
-    )
-    with refused("choose one"):
-        moments(net(*steps, outputs=("W", "U")))
-    found = moments(net(*steps, outputs=("W", "U")), output="W")
-    assert (found.weights["W"].mean, found.weights["V"].mean, found.weights["U"].mean) == (
-        4.0,
-        0.0,
-        0.0,
-    )
-    found = moments(net(*steps, outputs=("W", "U")), output="U")
-    assert found.weights["W"].mean == found.weights["V"].mean == pytest.approx(2, rel=1e-14)
-    assert found.out.mean == pytest.approx(2 / 4 * 2 * 4 / 3, rel=1e-14) and found.nodes[
-        "W"
-    ].mean == pytest.approx(4 / 3, rel=1e-14)
-    shared = (("W", Affine(4), "x"), ("V", Affine(4), "W"), ("s", Sum((1, 0.5)), "W V"))
-    assert moments(net(*shared)).out.mean == pytest.approx(4 / 3 * 1.25, rel=1e-14)
-
-
-def test_piecewise_linear_activations() -> None:
-    x = sp.Symbol("x", real=True)
-    assert slopes(kc.activation("relu")) == (0, 1) and slopes(kc.activation("abs")) == (-1, 1)
-    assert slopes(kc.activation("identity")) == (1, 1) and slopes(kc.activation(-3 * x)) == (-3, -3)
-    assert slopes(kc.activations.leaky_relu(sp.Rational(1, 4))) == (Fraction(1, 4), 1)
-    assert all(
-        slopes(phi) is None
-        for phi in map(kc.activation, ("tanh", "relu6", "square", x + 1, sp.Max(x, 1)))
-    )
 
 
 # -- answers ---------------------------------------------------------------------------------------
@@ -356,48 +236,6 @@ def test_budgets() -> None:
 
 def texts(found: Any) -> list[tuple[Any, str, str]]:
     return [(note.node, note.text, note.kind) for note in found.assumptions]
-
-
-def test_what_moments_assume() -> None:
-    exact = (
-        "network",
-        "exact at these widths, for independent symmetric weights; the input has |x|^2 = 1, q = "
-        "0.333333",
-        "exact",
-    )
-    biases = ("network", "biases start at 0, and |J|^2 counts weights only", "convention")
-    dropout = ("d", "dropout is the identity (evaluation)", "convention")
-    plain = net(("W", Affine(3, bias=False), "x"))
-    assert texts(moments(plain)) == [exact, ("network", "weights are gaussian", "convention")]
-    biased = net(("W", Affine(3), "x"), ("d", Dropout(0.1), "W"), ("V", Affine(3, bias=False), "d"))
-    assert texts(moments(biased)) == [
-        exact,
-        ("network", "weights are gaussian", "convention"),
-        dropout,
-        biases,
-    ]
-    assert texts(moments(biased, jacobian=False)) == [
-        exact,
-        ("network", "weights are gaussian", "convention"),
-        dropout,
-    ]
-    fourth = "the input has sum x_i^4 / |x|^4 = {} ({}), which is relevant for non-Gaussian weights"
-    assert texts(moments(biased, weights={"V": "uniform"})) == [
-        exact,
-        ("W", "weights are gaussian", "convention"),
-        ("V", "weights are uniform", "convention"),
-        ("x", fourth.format("1/3", "all |x_i| equal"), "convention"),
-        dropout,
-        biases,
-    ]
-    free = ("network", "a law of weights given by its kurtosis has no atoms", "convention")
-    stated = [
-        exact,
-        ("network", "weights are excess kurtosis 0.5", "convention"),
-        ("x", fourth.format(0.5, "as given"), "convention"),
-    ]
-    assert texts(moments(plain, weights=0.5, input_fourth=0.5)) == [*stated, free]
-    assert texts(moments(plain, weights=0.5, input_fourth=0.5, jacobian=False)) == stated
 
 
 def test_moments_beyond_doubles_are_told() -> None:

@@ -250,50 +250,6 @@ def test_expressions_of_random_networks_agree_with_numbers(seed: int) -> None:
     agree(moments(scaled), moments(scaled.subs({ALPHA: 1.3})))
 
 
-BLOCKS = {
-    "layer": kc.chain(Affine(3, sigma_w=1.2), Nonlinear(HALF)),
-    "residual": kc.residual(
-        kc.chain(Affine(3, sigma_w=1.2), Nonlinear("relu"), Affine(3, sigma_w=0.4))
-    ),
-    "narrow": kc.residual(
-        kc.chain(Affine(1, sigma_w=1.2), Nonlinear(STEEP), Affine(3, sigma_w=0.4), Scale(1.1)),
-        0.8,
-        0.5,
-    ),
-    "two": kc.chain(
-        Affine(2, sigma_w=1.2),
-        Nonlinear(HALF),
-        Affine(3, sigma_w=0.9),
-        Nonlinear("relu"),
-        Scale(-1.5),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BLOCKS)
-@pytest.mark.parametrize("depth", [1, 4])
-def test_depth_agrees_with_blocks_one_after_another(name: str, depth: int) -> None:
-    block = kc.chain(Input(3), BLOCKS[name])
-    found = moments_at_depth(block, depth)
-    long = moments(kc.chain(Input(3), kc.repeat(BLOCKS[name], depth)))
-    assert found.out.subs({}).fourth == pytest.approx(long.out.fourth, rel=1e-13)
-    assert found.out.subs({}).mean == pytest.approx(long.out.mean, rel=1e-13)
-    assert float(found.relative) == pytest.approx(long.out.relative, rel=1e-12)
-    every = list(long.weights.values())
-    for place, node in enumerate(found.layers):
-        for k in range(1, depth + 1):
-            one = found.jacobian(node, k).subs({})
-            other = every[(k - 1) * len(found.layers) + place]
-            assert (one.mean, one.fourth) == pytest.approx((other.mean, other.fourth), rel=1e-13), (
-                node,
-                k,
-            )
-    general = moments_at_depth(block)
-    assert general.out.subs({general.depth: depth}).fourth == pytest.approx(
-        long.out.fourth, rel=1e-13
-    )
-
-
 def relu_block(sigma_w: Any, width: Any = N) -> Network:
     return kc.chain(Input(width), Affine(width, sigma_w=sigma_w), Nonlinear("relu"))
 

@@ -32,7 +32,6 @@ from kcalc.network.network import Network
 n = sp.Symbol("n", integer=True, positive=True)
 alpha = sp.Symbol("alpha", positive=True)
 SIGMAS = 4.0
-HALF = kc.activations.leaky_relu(sp.Rational(1, 2))
 X = ("x", Input(3))
 
 
@@ -44,54 +43,6 @@ def agrees(network: Network, law: Any = "gaussian", draws: int = 12_000) -> None
     """Every mean of |y|^2, |y|^4, |J|^2, |J|^4 within 4 standard errors of drawn networks."""
     found = oracle.deviations(moments(network, weights=law), network, draws, 11, law)
     assert max(found.values()) < SIGMAS, max(found.items(), key=lambda item: item[1])
-
-
-def test_activations_of_stacks_and_of_negative_multiples() -> None:
-    """leaky(-1.3 [W1 x, [W2 x, leaky(W1 x)]]), nested, its beginning shared with another
-    activation.
-    """
-    agrees(
-        net(
-            ("W1", Affine(3), "x"),
-            ("W2", Affine(2), "x"),
-            ("a", Nonlinear(HALF), "W1"),
-            ("inner", Concat(), "W2 a"),
-            ("first", Nonlinear("relu"), "W2"),
-            ("stack", Concat(), "W1 inner"),
-            ("scaled", Scale(-1.3), "stack"),
-            ("z", Nonlinear(HALF), "scaled"),
-            ("again", Nonlinear("relu"), "z"),
-            ("join", Concat(), "again first z"),
-            ("W3", Affine(2), "join"),
-        )
-    )
-
-
-def test_an_activation_undone_is_linear() -> None:
-    """leaky_relu(2) of leaky_relu(1/2) is the identity.
-
-    Relu of -leaky_relu(1/2)(y) is relu(-y)/2.
-    """
-    twice = net(
-        ("W", Affine(4), "x"),
-        ("a", Nonlinear(HALF), "W"),
-        ("b", Nonlinear(kc.activations.leaky_relu(2)), "a"),
-    )
-    found = moments(twice).out
-    assert found.mean == pytest.approx(4 / 3, rel=1e-14) and found.fourth == pytest.approx(
-        (4 / 3) ** 2 * (1 + 2 / 4), rel=1e-14
-    )
-    flipped = net(
-        ("W", Affine(4), "x"),
-        ("a", Nonlinear(HALF), "W"),
-        ("s", Scale(-1), "a"),
-        ("b", Nonlinear("relu"), "s"),
-    )
-    found = moments(flipped).out  # s = sum of relu(-y_i)^2/4, y_i normal of variance 1/3
-    v, f = sp.Rational(1, 24), sp.Rational(3, 32) / 9
-    assert found.mean == pytest.approx(float(4 * v), rel=1e-14) and found.fourth == pytest.approx(
-        float(4 * f + 12 * v**2), rel=1e-14
-    )
 
 
 def test_equal_sums_are_one_vector_and_stacks_of_sums_are_followed() -> None:
@@ -205,26 +156,6 @@ def test_symbols_are_filled_in_one_after_the_other() -> None:
     with refused("no symbols"):
         moments(net(("W", Affine(2), "x"))).subs({"n": 1})
     assert Moment.of_expressions(sp.Integer(0), sp.Integer(0)).relative == 0
-
-
-def test_symbolic_moments_without_jacobians_and_with_floats() -> None:
-    """Rademacher weights and relu.
-
-    a preactivation can be 0, so that |J|^2 has no exact moments, but |y|^2 has.
-    """
-    found = moments(
-        net(("W", Affine(n, sigma_w=0.3), "x"), ("r", Nonlinear("relu"), "W")),
-        weights="rademacher",
-    )
-    assert found.jacobians is None and float(found.out.mean.subs(n, 6)) == pytest.approx(
-        6 * 0.09 / 3 / 2, rel=1e-14
-    )
-    block = wired(
-        ("x", Input(n)), ("W", Affine(n, sigma_w=0.7), "x"), ("r", Nonlinear("relu"), "W")
-    )
-    three = moments(kc.repeat(block, 3)).subs({n: 10}).out
-    assert three.mean == pytest.approx((0.49 / 2) ** 3, rel=1e-12)
-    assert three.fourth == pytest.approx(((0.49 / 2) ** 2 * (1 + 5 / 10)) ** 3, rel=1e-12)
 
 
 def test_a_width_for_symbols_is_refused() -> None:

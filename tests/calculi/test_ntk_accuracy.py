@@ -27,7 +27,6 @@ CHAINS: dict[str, dict[str, Any]] = FROZEN["chains"]
 ANGLES = np.array(FROZEN["angles"])
 ERROR = 1e-12
 SHALLOW = [name for name, record in CHAINS.items() if record["depth"] < 1000]
-DEEP = [name for name, record in CHAINS.items() if record["depth"] == 1000]
 
 
 def network_of(record: dict[str, Any]) -> kc.Network:
@@ -97,12 +96,6 @@ def test_kernels_of_chains_of_a_thousand_layers(name):
     check(name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DEEP)
-def test_kernels_of_all_chains_of_a_thousand_layers(name):
-    check(name)
-
-
 def check_layers(name: str) -> None:
     record = CHAINS[name]
     net = network_of(record)
@@ -118,10 +111,4 @@ def check_layers(name: str) -> None:
 
 @pytest.mark.parametrize("name", mostly_slow(SHALLOW))
 def test_parts_of_single_layers(name):
-    check_layers(name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DEEP)
-def test_parts_of_single_layers_out_of_a_thousand(name):
     check_layers(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import jax
 import numpy as np
 import pytest
 from fuzz.cases import case
@@ -15,7 +14,7 @@ from wiring import wired
 import kcalc as kc
 from kcalc.network import primitives as P
 from kcalc.network.layers import layer_of
-from kcalc.network.primitives import Inner, owner, reader_counts
+from kcalc.network.primitives import Inner, owner
 
 L = kc.layers
 
@@ -100,38 +99,6 @@ def test_a_layer_of_several_primitives_is_the_layers_it_is_made_of() -> None:
     assert [(s.entry, s.exit) for s in kc.subnetworks(plain).nonlinear] == [("x", "y")]
 
 
-def test_pairs_of_positions_follow_it_too() -> None:
-    images = np.random.default_rng(0).standard_normal((2, 3, 3, 8))
-    kernels = [kc.ntk(networks(gated, (3, 3)), spatial="exact") for gated in (True, False)]
-    for found, wanted in (
-        (k[0], k[1])
-        for k in zip(*((K.matrix(images), K.nngp.matrix(images)) for K in kernels), strict=True)
-    ):
-        np.testing.assert_array_equal(found, wanted)
-
-
-def test_it_runs_is_shaped_and_is_written_out_as_the_layers_it_is_made_of() -> None:
-    one, many = networks(True), networks(False)
-    assert one.written_out().isomorphic(many) and many.written_out() is many
-    assert [node for node in one.written_out() if node not in one] == ["g.1", "n.1"]
-    x = np.random.default_rng(0).standard_normal((5, 8))
-    models = [kc.to_jax(network) for network in (one, many)]
-    params = models[1].init(jax.random.key(0))
-    np.testing.assert_array_equal(*(model.apply(params, x) for model in models))
-    assert kc.gradients(one).chi == {"g": kc.gradients(many).chi["t"]}
-    shaped, wanted = (kc.shape(network, "softplus", zeta=2.3) for network in (one, many))
-    assert (shaped.residuals, shaped.network.isomorphic(wanted.network)) == (wanted.residuals, True)
-    kernels = [kc.learnable_kernel(network) for network in (one, many)]
-    np.testing.assert_allclose(*(kernel(kernel.init(), x) for kernel in kernels), rtol=1e-12)
-    rows, others = (
-        kc.compare({"net": network}, activations=["tanh", "relu"]).rows for network in (one, many)
-    )
-    assert [(row.q, row.c, row.slope) for row in rows] == [
-        (row.q, row.c, row.slope) for row in others
-    ]
-    assert rows[0].slope != rows[1].slope
-
-
 def test_labels_of_what_is_written_out_are_new() -> None:
     steps = [("x", L.Input(8)), ("n.1", L.Affine(8), "x"), ("n", UnitNorm(0.7), "n.1")]
     assert list(wired(*steps, outputs=["n"]).written_out()) == ["x", "n.1", "n.1'", "n"]
@@ -156,61 +123,15 @@ def test_every_primitive_is_a_layer(seed: int) -> None:
             )
 
 
-def test_messages_and_assumptions_name_the_layer() -> None:
-    net = wired(
-        ("x", L.Input(8)), ("u", L.Affine(8), "x"), ("g", Gate("tanh"), "x u"), outputs=["g"]
-    )
-    with pytest.raises(kc.FreshnessError, match=r"node 'g': tanh sees a raw network input"):
-        kc.c_map(net)
-    notes = kc.c_map(net, assume_independent=True).assumptions
-    assert {note.node for note in notes} == {"network", "g"}
-    steps = [*list(unbiased(networks(True)).steps())[:3], ("g", Gate("relu"), "u v")]
-    with pytest.raises(kc.NoRule, match=r"node 'g': exact moments have no rule for Gate"):
-        kc.moments(wired(*steps, outputs=["g"]))
-
-
 def test_inner_nodes_print_as_their_node() -> None:
     inner = Inner("g", 0)
     assert (repr(inner), str(inner), owner(inner), owner("g")) == ("'g'", "g", "g", "g")
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_every_node_has_operations_in_an_order_that_can_be_run(seed: int) -> None:
-    network = case(seed).network
-    done: set[Any] = set()
-    for node, primitive, reads in network.operations:
-        assert set(reads) <= done
-        assert primitive is None or primitive.origin == network.layer(owner(node))
-        done.add(node)
-    assert set(network) <= done
-    assert [step for node in network for step in network.operations_of(node)] == list(
-        network.operations
-    )
-
-
-def test_readers_of_what_is_passed_on_count_for_the_node_that_passed_it_on() -> None:
-    steps = [
-        ("x", L.Input(4)),
-        ("i", L.Identity(), "x"),
-        ("a", L.Affine(4), "i"),
-        ("b", L.Affine(4), "i"),
-    ]
-    net = wired(*steps, outputs=["a", "b"])
-    assert reader_counts(net.operations)["x"] == reader_counts(net.operations)["i"] == 2
-    assert reader_counts(net.operations, net.outputs)["a"] == 1
 
 
 def test_every_layer_but_opaque_says_what_it_is_made_of() -> None:
     assert [kind for kind, layer in L.KINDS.items() if layer.lowered is L.Layer.lowered] == [
         "Opaque"
     ]
-
-
-def test_a_layer_with_a_primitive_of_its_own_stays() -> None:
-    net = wired(
-        ("x", L.Input(8)), ("p", L.Positions(), "x"), ("n", UnitNorm(0.7), "p"), outputs=["n"]
-    )
-    assert list(net.written_out()) == ["x", "p", "n.1", "n"]
 
 
 def test_channels_of_a_join_that_are_not_known_are_refused() -> None:

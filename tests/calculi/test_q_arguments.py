@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
-import sympy as sp
 from refusals import refused
 
 import kcalc as kc
@@ -65,50 +63,3 @@ def test_one_spelling_everywhere(name: str) -> None:
         call(q=-1)
     with refused("^q2.*square"):
         call(q1=1, q2=-1)
-
-
-def test_symbolic_q_maps() -> None:
-    """The Q map of relu is q/2; of tanh layers, the composition of Gaussian integrals by mpmath."""
-    q = kc.symbols.q
-    relu = kc.q_map(A.vanilla(3, "relu"))
-    assert (
-        relu.symbolic().closed_form == q / 8 == relu.closed_form
-        and relu.symbolic(2 * q).closed_form == q / 4
-    )
-    assert relu.symbolic(4).closed_form == sp.Rational(1, 2) and kc.activation(
-        "relu"
-    ).q_map.symbolic(3).closed_form == sp.Rational(3, 2)
-    assert kc.activation("relu").q_map.symbolic().closed_form == q / 2
-    erf = kc.q_map(A.vanilla(2, "erf"))
-    assert float(erf.symbolic(0.7).closed_form) == pytest.approx(float(erf(0.7)), rel=1e-14)
-    deep = kc.q_map(NET)
-    assert (
-        str(deep.symbolic(2)).splitlines()[1] == "q_1 = Q_tanh(2)"
-        and deep.symbolic(2).arguments == ()
-    )
-    with refused("mean.*square"):
-        relu.symbolic(-1)
-    with refused("symbol.*value"):
-        relu.symbolic(kc.symbols.c)
-
-
-def test_series_of_q_maps() -> None:
-    """Taylor coefficients about q = 0.7 against derivatives of the Gaussian integral by mpmath."""
-    with mpmath.workdps(30):
-
-        def level(q: Any) -> Any:
-            return mpmath.quad(
-                lambda z: mpmath.tanh(mpmath.sqrt(q) * z) ** 2 * mpmath.npdf(z), [-12, -4, 0, 4, 12]
-            )
-
-        local = [float(v) for v in mpmath.taylor(level, mpmath.mpf("0.7"), 3)]
-
-        def erf(q: Any) -> Any:  # in closed form [Williams 1997]
-            return 2 / mpmath.pi * mpmath.asin(2 * q / (1 + 2 * q))
-
-        deep = [float(v) for v in mpmath.taylor(lambda q: erf(erf(q)), mpmath.mpf("0.7"), 3)]
-    np.testing.assert_allclose(TANH.q_map.series(4, 0.7), local, rtol=1e-9)
-    np.testing.assert_allclose(kc.q_map(A.vanilla(2, "erf")).series(4, q=0.7), deep, rtol=1e-9)
-    assert TANH.q_map.series(1).shape == (1,)
-    with refused("order of a derivative"):
-        TANH.q_map.series(200)

@@ -10,7 +10,6 @@ import mpmath
 import numpy as np
 import pytest
 from refusals import refused
-from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.calculi.regime import path_layers
@@ -60,27 +59,6 @@ def test_alpha_bar_of_relu() -> None:
     )
     gaps = [found[depth].alpha_bar - 0.25 for depth in (25, 100, 400)]
     assert gaps[0] > 2 * gaps[1] > 5 * gaps[2] > 0
-
-
-def test_alpha_bar_of_smooth_activations() -> None:
-    """At the edge of chaos with q > 0: 1/3, approached like log D / D."""
-    edge = kc.shape(A.vanilla(1, "tanh"), method="eoc", q=0.5)
-    layer: Any = [layer for _, layer, _ in edge.network.steps() if isinstance(layer, L.Affine)][-1]
-    found = {}
-    for depth in (25, 100, 400):
-        network = chain_of("tanh", depth, float(layer.sigma_w), float(layer.sigma_b))
-        q = (0.5 - float(layer.sigma_b) ** 2) / float(
-            layer.sigma_w
-        ) ** 2  # so that every layer sees q = 1/2
-        found[depth] = kc.ntk(network).regime(q=q)
-        assert found[depth].predicted_alpha_bar == pytest.approx(1 / 3)
-        assert found[depth].limit.slope == pytest.approx(1, abs=1e-9)  # type: ignore[union-attr]
-    gaps = [abs(found[depth].alpha_bar - 1 / 3) for depth in (25, 100, 400)]
-    assert (
-        gaps[0] > 1.8 * gaps[1] > 3.6 * gaps[2]
-        and gaps[2] < 0.01
-        and [found[d].kind for d in found] == ["data-dependent", "data-dependent", "edge"]
-    )
 
 
 def test_layer_profiles_at_the_edge() -> None:
@@ -135,44 +113,6 @@ def test_exploding_odd() -> None:
 def test_shaped(activation: str, method: str) -> None:
     one = kc.ntk(kc.shape(A.vanilla(99), activation, method).network).regime()
     assert one.kind == "data-dependent" and "Regime(data-dependent: " in repr(one)
-
-
-def test_a_shallow_network_is_data_dependent_too() -> None:
-    """Four tanh layers that no method has shaped."""
-    one = kc.ntk(A.vanilla(4, "tanh")).regime()
-    assert repr(one).startswith("Regime(data-dependent: ") and "data-dependent" in str(one)
-    assert one.to_dict()["kind"] == "data-dependent" and one.plot().get_lines()
-
-
-@pytest.mark.parametrize("activation", ["tanh", "relu", "softplus", "swish"])
-@pytest.mark.parametrize("zeta", mostly_slow([1.5, 1.05, 4.0]))
-def test_bound_to_the_gram_matrix_under_dks(activation: str, zeta: float) -> None:
-    K = kc.ntk(kc.shape(A.vanilla(30), activation, zeta=zeta).network)
-    bound: Any = K.regime().bound
-    c = np.cos(np.linspace(0, np.pi, 81))
-    truth = max(float(np.abs(part - c).max()) for part in K.by_layer(c).values())
-    assert bound.deviation == pytest.approx(truth, rel=1e-8)
-    assert bound.zeta == pytest.approx(zeta, rel=1e-9) and bound.tight == pytest.approx(
-        3 * (zeta - 1), rel=1e-8
-    )
-    assert bound.deviation < bound.tight < bound.printed == pytest.approx(11 * (zeta - 1), rel=1e-8)
-
-
-def test_the_bound_cannot_be_lowered() -> None:
-    """Two weight layers with C = .9 c + .1 c^2, phi = sqrt(.9) h1 + sqrt(.1) h2 in Hermite
-    polynomials: 3 (zeta - 1) is met at c = -1.
-    """
-    import sympy as sp
-
-    x = sp.Symbol("x", real=True)
-    network = chain_of(
-        sp.sqrt(sp.Rational(9, 10)) * x + sp.sqrt(sp.Rational(1, 10)) * (x**2 - 1) / sp.sqrt(2), 2
-    )
-    bound: Any = kc.ntk(network).regime().bound
-    assert bound.deviation == pytest.approx(0.3, rel=1e-10) and bound.tight == pytest.approx(
-        0.3, rel=1e-10
-    )
-    assert bound.c == pytest.approx(-1) and bound.layer == "affine_1"
 
 
 def test_what_is_not_predicted_is_said() -> None:

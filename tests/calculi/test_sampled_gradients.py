@@ -16,8 +16,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.calculi.attention.score_slopes import by_biases, pulled, response
-from kcalc.calculi.attention.weights import distance_buckets
+from kcalc.calculi.attention.score_slopes import pulled, response
 
 A, L = kc.architectures, kc.layers
 WORST = 4.5  # standard errors
@@ -96,25 +95,6 @@ def test_responses_are_sums_of_products_of_derivatives(normaliser: str, sink: bo
             back += m[i, k] * moved
         np.testing.assert_allclose(response(op, a, a, v, w)[n], forward, rtol=1e-12)
         np.testing.assert_allclose(pulled(op, a, v, m)[n], back, rtol=1e-12)
-
-
-def test_derivatives_in_the_biases_of_scores() -> None:
-    """The sum over buckets of what a bias moves, by differences of the weights."""
-    rng, relative, step = np.random.default_rng(2), (1.0, 8, 5), 1e-6
-    op = cast(Any, SimpleNamespace(normaliser="softmax", relative=relative, masks=()))
-    scores, root = rng.standard_normal((2, 4, 4)), rng.standard_normal((4, 4))
-    buckets, v = distance_buckets(op, 4, 4), root @ root.T
-
-    def weights(table: np.ndarray) -> np.ndarray:
-        powers = np.exp(scores + table[buckets])
-        return powers / powers.sum(axis=-1, keepdims=True)
-
-    expected = 0.0
-    for table in step * np.eye(8):
-        moved = (weights(table) - weights(-table)) / (2 * step)
-        expected = expected + moved @ v @ moved[::-1].swapaxes(1, 2)
-    a = weights(np.zeros(8))
-    np.testing.assert_allclose(by_biases(op, a, a[::-1], v), expected, rtol=1e-7, atol=1e-9)
 
 
 def head(op: dict[str, Any], covariances: list[np.ndarray], draws: int, seed: int) -> list[Any]:
@@ -212,23 +192,6 @@ def test_queries_that_are_the_keys_have_the_gradients_of_their_values() -> None:
     assert all(error == 0 for error in found.errors["nodes"].values())
 
 
-def test_tables_over_tokens_add_up() -> None:
-    net = blocks(causal=True, key_width=8)
-    found: Any = kc.gradients(net, tokens=X, sampling=FEW)
-    alone: list[Any] = [kc.gradients(net, tokens=x[None], sampling=FEW) for x in X]
-    for node in net:
-        each, error = found.tokens[node]
-        products = found.covariances[node]
-        assert each.shape == error.shape == (2, 6) and products.shape == (2, 6, 6)
-        assert each.sum(axis=1).mean() == pytest.approx(found.nodes[node], rel=1e-12)
-        np.testing.assert_allclose(np.einsum("stt->st", products), each, rtol=1e-12)
-        assert products.sum(axis=(1, 2)).mean() == pytest.approx(found.mean[node], abs=1e-12)
-        assert np.mean([one.nodes[node] for one in alone]) == pytest.approx(found.nodes[node])
-    assert {"node_gradient_error", "weight_gradient_error"} <= set(found._frame()[0])
-    assert found.tokens["e"][0][:, 0].mean() > 2 * found.tokens["e"][0][:, -1].mean()
-    assert "+-" in str(found.table if hasattr(found, "table") else found)
-
-
 # -- tokens that are alike -------------------------------------------------------------------------
 
 
@@ -283,23 +246,6 @@ def test_plain_scores_need_no_draws() -> None:
     assert set(found.errors["nodes"].values()) == {0.0}
 
 
-def test_cross_attention_and_inputs_of_unequal_q() -> None:
-    steps: list[Any] = [("x", L.Input()), ("y", L.Input())]
-    steps += [(n, L.Affine(), (r,)) for n, r in zip("qkv", "xyy", strict=True)]
-    steps += [("a", L.Attend(), "q k v"), ("out", L.Affine(), "a")]
-    net, q = wired(*steps), {"x": 0.7, "y": 1.9}
-    exact = kc.gradients(net, q=q, tokens=5, token_cosine=0.2)
-    found: Any = kc.gradients(
-        net, q=q, tokens=5, token_cosine=0.2, sampling=kc.Sampling(200, 24, 1)
-    )
-    for node in net:
-        error = found.errors["nodes"][node]
-        assert abs(found.nodes[node] - exact.nodes[node]) <= WORST * error + 1e-12
-
-
-# -- networks that are drawn -----------------------------------------------------------------------
-
-
 # -- what is refused -------------------------------------------------------------------------------
 
 
@@ -333,15 +279,3 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_bad_input_is_refused(call: Any, message: str) -> None:
     with refused(message):
         call()
-
-
-@pytest.mark.parametrize("count", [2, 6])
-def test_the_modes_are_projections_of_the_covariances(count: int) -> None:
-    """The mean mode is ``1^T N 1``, the difference mode ``T tr(P N) / (T - 1)``, P = I - 11^T/T."""
-    found: Any = kc.gradients(blocks(causal=True), tokens=X[:1, :count], sampling=FEW)
-    away = np.eye(count) - 1 / count
-    for node, products in found.covariances.items():
-        assert found.mean[node] == pytest.approx(products[0].sum(), rel=1e-12)
-        assert found.difference[node] == pytest.approx(
-            count / (count - 1) * np.trace(away @ products[0]), rel=1e-9, abs=1e-12
-        )

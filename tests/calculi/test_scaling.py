@@ -18,8 +18,6 @@ from wiring import wired
 import kcalc as kc
 from kcalc.calculi.scaling import Scaling, scaling
 from kcalc.calculi.scaling.activation_moments import maximum
-from kcalc.calculi.scaling.levels import Level
-from kcalc.calculi.scaling.pools import _mean_correlation, _off_diagonal
 
 A, L = kc.architectures, kc.layers
 RELU = L.Nonlinear("relu")
@@ -59,79 +57,6 @@ def test_an_mlp_by_hand() -> None:
     assert s.spread == pytest.approx((50 / 7) / (30 / 50))  # gamma goes like fan-in over fan-out
 
 
-@pytest.mark.parametrize("a", [0, sp.Rational(1, 5)])
-def test_geometric_initialisation_equalises_gamma_in_symbols(a: sp.Expr) -> None:
-    """E[W^2] = c/(k sqrt(n m)) with symbols for widths, c and the slope.
-
-    Every ratio simplifies to 1.
-    """
-    c = sp.Symbol("c", positive=True)
-    phi = L.Nonlinear(kc.activations.leaky_relu(a)) if a else RELU
-    kernels = (3, 1, 2)
-    layers = [
-        L.Affine(
-            n[i + 1],
-            kernel=k,
-            padding="circular",
-            sigma_w=sp.sqrt(c * k * sp.sqrt(n[i] / n[i + 1])),
-        )
-        for i, k in enumerate(kernels)
-    ]
-    s = scaling(
-        kc.chain(L.Input(n[0], (6, 6)), layers[0], phi, layers[1], phi, layers[2], L.Flatten())
-    )
-    gammas = [w.gamma for w in s.weights.values()]
-    assert all(sp.simplify(g / gammas[0]) == 1 for g in gammas)
-    assert all(sp.simplify(g - s.tensors["input"].scaling / c**2) == 0 for g in gammas)
-    assert all(sp.simplify(w.extrinsic - w.gamma) == 0 for w in s.weights.values())
-
-
-@pytest.mark.parametrize("k", [2, 3])
-def test_mean_pooling_behind_relu(k: int) -> None:
-    """R = 1 + (k^2 - 1)/pi on uncorrelated data, also behind one convolution more.
-
-    Symbols and numbers alike. [A.1]
-    """
-    expected = 1 + (k * k - 1) / math.pi
-    # windows of 3 at stride 3 are cut by the border when networks run
-    size, window = (6, 2) if k == 2 else (3, None)
-    for numbers in (True, False):
-        width = 5 if numbers else sp.Symbol("m", positive=True, integer=True)
-        pieces = [
-            L.Input(width, (size, size)),
-            L.Affine(width, kernel=3, padding="circular"),
-            RELU,
-            L.Pool("mean", window),
-        ]
-        s = scaling(kc.chain(*pieces))
-        assert float(s.tensors["pool_1"].ratio or 0) == pytest.approx(expected, rel=1e-12)
-        assert (
-            float(s.correlations["pool_1"]) == pytest.approx(1 / math.pi, rel=1e-12)
-            and "r = " in s.violations[0].text
-        )
-        later = kc.chain(*pieces[:-1], L.Affine(width, kernel=3, padding="circular"), pieces[-1])
-        assert float(scaling(later).tensors["pool_1"].ratio or 0) == pytest.approx(
-            expected, rel=1e-12
-        )
-    white = kc.chain(
-        L.Input(3, (size, size)), L.Affine(4, kernel=3, padding="circular"), L.Pool("mean", window)
-    )
-    assert (
-        scaling(white).tensors["pool_1"].ratio == pytest.approx(1, rel=1e-13)
-        and not scaling(white).violations
-    )
-
-
-def test_nu_of_a_convolution_before_mean_pooling() -> None:
-    """A 1 x 1 convolution of post-relu values.
-
-    Nu/gamma = 1 + (k^2 - 1)/pi at the layer before the pool.
-    """
-    net = kc.chain(L.Input(3, (4, 4)), L.Affine(40), RELU, L.Affine(5), L.Pool("mean", 2))
-    w = scaling(net).weights["affine_2"]
-    assert w.ratio / w.gamma == pytest.approx(1 + 3 / math.pi, rel=1e-12)
-
-
 def clipped_maximum(scale: int, count: int) -> float:
     """E clip(scale Y, -1, 1)^2 for the maximum Y of independent standard normals, to 30 digits."""
     with mpmath.workdps(30):
@@ -169,22 +94,6 @@ def test_maxima_of_normals() -> None:
     )
 
 
-def test_correlations_behind_a_maximum_mind_exponents() -> None:
-    """The mean over pairs of E z_p z_r / sqrt(E z_p^2 E z_r^2), with and without a matrix of all
-    pairs.
-    """
-    square = np.array([2.0, 3.0, 5.0])
-    own = np.array([0.6, 0.9, 0.4])
-    mean = np.array([1.0, -1.2, 1.5])
-    pairs = np.outer(own, own) + 0.5 * np.outer(mean, mean)
-    truth = (pairs / np.sqrt(np.outer(square, square)))[~np.eye(3, dtype=bool)].mean()
-    level = Level(square * 2, -1)
-    assert _off_diagonal(Level(pairs / 8, 3), level) == pytest.approx(truth, rel=1e-14)
-    assert _mean_correlation(level, (Level(own / 4, 4), Level(mean, -1))) == pytest.approx(
-        truth, rel=1e-14
-    )
-
-
 def test_residual_shares_and_cross_terms() -> None:
     block = kc.residual(kc.chain(RELU, L.Affine(8, sigma_w=sp.sqrt(2))), 0.8)
     s = scaling(kc.chain(L.Input(8), L.Affine(8), block, L.Affine(3)))
@@ -205,26 +114,6 @@ def test_residual_shares_and_cross_terms() -> None:
     assert t.tensors["z"].backward == pytest.approx(9 + 1 + 0.5 + 2 * 0.5)
 
 
-def test_scalars_dropout_and_groups() -> None:
-    s = scaling(
-        kc.chain(
-            L.Input(6),
-            L.Scale(3),
-            L.Affine(6, groups=3),
-            L.Dropout(0.25),
-            L.Scale(-0.5),
-            L.Affine(2),
-        )
-    )
-    assert s.scalars["scale_1"] == pytest.approx(2 * 9 * 0.25 / 0.75 / 81)
-    assert s.tensors["input"].scaling == pytest.approx(s.tensors["affine_2"].scaling)
-    assert s.tensors["dropout_1"].forward == pytest.approx(9 / 0.75)
-    assert s.weights["affine_1"].variance == pytest.approx(0.5)
-    assert s.weights["affine_1"].gamma == pytest.approx(
-        s.tensors["affine_1"].scaling * 3 / (6 * 6 * 0.25)
-    )
-
-
 def test_position_maps_of_a_padded_convolution() -> None:
     """3 x 3, zero padding on 3 x 3 locations: 4, 6, 9 valid taps of 9."""
     s = scaling(kc.chain(L.Input(2, (3, 3)), L.Affine(5, kernel=3)))
@@ -233,22 +122,6 @@ def test_position_maps_of_a_padded_convolution() -> None:
     assert s.tensors["input"].backward_map == pytest.approx(5 / 18 * taps)
     # sum over valid taps of f b / (k^2 E W^2)
     assert s.weights["affine_1"].gamma == pytest.approx(taps.sum() / 9 * 18)
-
-
-def test_thousands_of_layers_neither_overflow_nor_lose_digits() -> None:
-    deep = scaling(A.vanilla(1200, features=64))
-    assert deep.weights["affine_7"].relative == pytest.approx(
-        1, rel=1e-10
-    ) and deep.spread == pytest.approx(1, rel=1e-10)
-    assert deep.weights["affine_1"].gamma_level.log10() == pytest.approx(
-        math.log10(64) - 1200 * math.log10(2), abs=1e-9
-    )
-    with refused("beyond double precision"):
-        _ = deep.weights["affine_1"].gamma
-    assert "1e-359" in str(deep) and json.dumps(deep.to_dict())
-
-
-# -- the paper's block -----------------------------------------------------------------------------
 
 
 # -- objects and errors ----------------------------------------------------------------------------

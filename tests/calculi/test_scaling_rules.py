@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
-from scaling_oracle import measure
 from scipy.special import ndtr
 from wiring import wired
 
@@ -32,43 +31,6 @@ def conv(features: int, kernel: Any = 2, padding: Any = "circular", **options: A
 
 
 # -- numbers ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "network",
-    [
-        kc.chain(
-            L.Input(30, (4, 4)),
-            conv(30),
-            RELU,
-            L.Dropout(0.3),
-            L.Pool("mean", 2),
-            L.Flatten(),
-            L.Affine(4),
-        ),
-        kc.chain(
-            L.Input(30, (4, 4)),
-            conv(30),
-            L.Pool("max", 2),
-            TANH,
-            conv(20),
-            RELU,
-            L.Pool("mean"),
-            L.Affine(4),
-        ),
-    ],
-    ids=["dropout", "max"],
-)
-def test_pairs_of_locations(network: kc.Network) -> None:
-    found, measured = scaling(network), measure(network, draws=300, seed=4)
-    for node, tensor in found.tensors.items():
-        assert measured.forward[node].value == pytest.approx(
-            tensor.forward, rel=0.05, abs=4 * measured.forward[node].error
-        ), node
-    first = next(iter(found.weights))
-    assert measured.backward[first].value == pytest.approx(
-        found.tensors[first].backward, rel=0.1, abs=4 * measured.backward[first].error
-    )
 
 
 def largest_of_four(power: int) -> float:
@@ -229,31 +191,6 @@ def notes(network: kc.Network, **options: Any) -> str:
     return " | ".join(f"{a.node}: {a.text}" for a in (*found.violations, *found.assumptions))
 
 
-def test_pooling_vectors_changes_no_scaling() -> None:
-    layers = [L.Input(3), L.Affine(4), TANH, L.Affine(2)]
-    plain, pooled = (
-        scaling(kc.chain(*layers[:3], *pools, layers[3])).to_dict()["weights"]
-        for pools in ([], [L.Pool("mean")])
-    )
-    assert plain == pooled
-
-
-def test_what_is_taken_for_granted_is_said_of_its_node() -> None:
-    found = {
-        (a.node, a.kind): a.text
-        for a in scaling(kc.chain(L.Input(8), L.Affine(6), TANH, L.Affine(3))).assumptions
-    }
-    assert (
-        "inputs are" in found["input", "convention"]
-        and "Gaussian pre-activations" in found["nonlinear_1", "convention"]
-    )
-    text = notes(kc.chain(L.Input(8), L.Affine(6), TANH, L.Affine(3)))
-    assert (
-        "network: weights are independent and symmetric" in text
-        and "network: cotangents at the outputs are independent" in text
-    )
-
-
 def test_laws_that_are_not_normal_are_reported() -> None:
     text = notes(kc.chain(L.Input(3), TANH, L.Affine(2)))
     assert "nonlinear_1: tanh reads values that are not Gaussian" in text
@@ -356,24 +293,6 @@ def test_windows_that_reach_one_location_beyond_have_no_symbolic_rule() -> None:
             scaling(network)
 
 
-def test_sums_of_sums_know_whether_weights_are_shared() -> None:
-    """A sum that ends in an activation is correlated with another one of the same input."""
-
-    def branch(k: int, activated: bool) -> list[Any]:
-        top = [(f"r{k}", TANH, f"a{k}")] if activated else []
-        ends = (top[0][0] if activated else f"a{k}", f"b{k}")
-        layers = [(f"a{k}", L.Affine(4), "x"), (f"b{k}", L.Affine(4), "x")]
-        return [*layers, *top, (f"s{k}", L.Sum(), ends)]
-
-    def whole(activated: bool) -> kc.Network:
-        steps = [*branch(1, activated), *branch(2, activated)]
-        return wired(("x", L.Input(4)), *steps, ("o", L.Sum(), "s1 s2"))
-
-    assert scaling(whole(False)).tensors["o"].forward == pytest.approx(4)
-    with pytest.raises(kc.FreshnessError, match="node 'o'"):
-        scaling(whole(True))
-
-
 def test_inputs_added_directly_are_uncorrelated() -> None:
     """E (2 x + 3 y)^2 = 4 + 9 for symmetric inputs of mean square 1, and is unknown for others."""
     network = wired(
@@ -398,13 +317,6 @@ def test_maps_have_the_shape_of_locations() -> None:
     assert np.shape(numbers["flatten_1"].forward_map) == (6,)
     assert float(symbols["nonlinear_1"].forward_map) == pytest.approx(0.98, rel=1e-14)  # 1.4^2 / 2
     assert sp.simplify(symbols["flatten_1"].backward_map - 2 / (6 * n)) == 0
-
-
-def test_a_table_counts_taps() -> None:
-    found = scaling(kc.chain(L.Input(3, (2, 3)), conv(4), L.Flatten(), L.Affine(2)))
-    rows = {row.split()[0]: row for row in str(found).split("\n")}
-    assert "3 -> 4, 4 taps" in rows["affine_1"]
-    assert "24 -> 2 " in rows["affine_2"] and "taps" not in rows["affine_2"]
 
 
 def test_images_of_another_size_than_the_model_was_read_at_are_refused() -> None:

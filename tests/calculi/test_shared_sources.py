@@ -10,18 +10,13 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-import sympy as sp
 from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.calculi.atoms import Atom
-from kcalc.calculi.second_moments import Moments
-from kcalc.calculi.symbolic import symbolic_map
 
 L = kc.layers
 C, Q1, Q2 = 0.4, 0.7, 2.3
-JOINT = C * math.sqrt(Q1 * Q2)
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(200)
 WEIGHTS = WEIGHTS / math.sqrt(2 * math.pi)
 
@@ -35,42 +30,6 @@ def relu_moments(q1: float, q2: float, c: float) -> float:
 
 def relu_mean(q: float) -> float:
     return math.sqrt(q / (2 * math.pi))
-
-
-def test_independent_addends_with_means_in_high_precision() -> None:
-    """2 relu + 3 relu: the means meet, for each input and across."""
-    network = wired(
-        ("f", L.Affine(), "x"),
-        ("g", L.Affine(), "x"),
-        ("a", L.Nonlinear("relu"), "f"),
-        ("b", L.Nonlinear("relu"), "g"),
-        ("y", L.Sum([2, 3]), "a b"),
-    )
-    first, last = (13 * q / 2 + 12 * relu_mean(q) ** 2 for q in (Q1, Q2))
-    across = 13 * relu_moments(Q1, Q2, C) + 12 * relu_mean(Q1) * relu_mean(Q2)
-    truth = across / math.sqrt(first * last)
-    with mpmath.workdps(30):
-        assert float(
-            kc.c_map(network)(mpmath.mpf(C), mpmath.mpf(Q1), mpmath.mpf(Q2))
-        ) == pytest.approx(truth, rel=1e-14)
-    assert kc.node_values(network, C, Q1, Q2)["y"] == pytest.approx((first, last, truth), rel=1e-13)
-
-
-def test_addends_taken_as_independent_keep_to_their_input() -> None:
-    network = wired(
-        ("f", L.Affine(), "x"),
-        ("p", L.Nonlinear("relu"), "x"),
-        ("s", L.Sum(), "x p"),
-        ("y", L.Sum(), "s f"),
-    )
-    with refused("assume_independent"):
-        kc.node_values(network, C, Q1, Q2)
-    found = kc.node_values(network, C, Q1, Q2, assume_independent=True)
-    assert found["s"][:2] == pytest.approx((1.5 * Q1, 1.5 * Q2), rel=1e-13)
-    across = JOINT + relu_moments(Q1, Q2, C)
-    assert found["y"] == pytest.approx(
-        (2.5 * Q1, 2.5 * Q2, (across + JOINT) / (2.5 * math.sqrt(Q1 * Q2))), rel=1e-13
-    )
 
 
 def test_two_raw_inputs_among_addends_that_share() -> None:
@@ -129,27 +88,6 @@ def test_a_factor_that_shares_with_two() -> None:
     right_or_refused(network, half**2 + (2 * half + 2 * m * m) * half + 2 * (2 * half * m) * m)
 
 
-def test_one_group_of_few_channels_needs_no_word() -> None:
-    network = wired(
-        ("f", L.Affine(8), "x"), ("a", L.Nonlinear("tanh"), "f"), ("y", L.GroupNorm(1), "a")
-    )
-    assert not [note for note in kc.c_map(network).assumptions if "channels only" in note.text]
-
-
-def test_atoms_are_equal_to_themselves_alone() -> None:
-    moments = Moments(1.0, 1.0, 0.3, 0.0, 0.0)
-    one, other = Atom("a", moments, 2, True), Atom("a", moments, 2, True)
-    assert one != other and len({one, other}) == 2
-
-
-def test_q_values_in_formulas_are_positive() -> None:
-    network = wired(("f", L.Affine(), "x"), ("y", L.Nonlinear("erf"), "f"))
-    (_, local) = symbolic_map(network, *sp.symbols("a b", positive=True), "C").functions
-    c, *qs = local.arguments
-    assert [(str(q), q.is_positive) for q in qs] == [("q", True), ("p", True)] and not c.is_positive
-    assert local.closed.free_symbols == {c, *qs}
-
-
 # -- tokens ----------------------------------------------------------------------------------------
 
 
@@ -186,19 +124,6 @@ def test_tokens_that_change_sign() -> None:
     assert found["d"] == pytest.approx((own, own, across / own), rel=1e-12)
 
 
-@pytest.mark.parametrize("matrix", [SWAP, FLIP])
-def test_other_tokens_are_other_numbers(matrix: Any) -> None:
-    steps = [
-        ("x", L.Input(None, (2, 1))),
-        ("h", L.Affine(), "x"),
-        ("t", L.TokenMix(matrix), "h"),
-        ("s", L.Sum(), "h t"),
-    ]
-    network = wired(*steps)
-    with refused("'s'.*'h'.*'t'"):
-        kc.node_values(network, C)
-
-
 def test_tokens_of_two_signs_need_mean_zero() -> None:
     with refused("'b'.*changes.*0"):
         kc.node_values(mixing(FLIP), C)
@@ -217,18 +142,6 @@ def test_groups_of_channels_with_opposite_means_have_mean_zero_only_together() -
 
 
 # -- addends that cancel ---------------------------------------------------------------------------
-
-
-def test_addends_that_cancel_for_one_q_are_no_number_even_if_taken_as_independent() -> None:
-    network = wired(
-        ("f", L.Affine(), "x"),
-        ("r", L.RMSNorm(), "f"),
-        ("s", L.Sum([2, -1]), "r f"),
-        ("y", L.Affine(), "s"),
-    )
-    for options in ({}, {"assume_independent": True}):
-        with refused("'s'.*addends"):
-            kc.q_map(network, **options)(4.0)
 
 
 def test_addends_that_nearly_cancel_are_refused_before_their_digits_are_gone() -> None:

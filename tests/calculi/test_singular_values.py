@@ -16,7 +16,7 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.smoothness import residual_spectrum
-from kcalc.network.skips import SKIPS, averaging_shortcuts, projection_shortcuts, skip_network
+from kcalc.network.skips import averaging_shortcuts, projection_shortcuts, skip_network
 from kcalc.verification.spectra import training_spectra, variance_spectra
 
 L = kc.layers
@@ -77,21 +77,6 @@ def test_the_density_has_mass_one_and_the_right_second_moment(
     weight = law.density(x) * (high - low) / 2 * np.sin(angle) * np.pi / 20_000
     assert weight.sum() == pytest.approx(1, abs=2e-5)
     assert (weight * x * x).sum() == pytest.approx(law.mean_square, rel=2e-5)
-
-
-def test_the_edges_are_those_of_the_cubic() -> None:
-    """Double roots of y^3 - x y^2 + (tau^2 - 1) y + x, at exact rational tau."""
-    x, y = sp.symbols("x y")
-    for tau in (sp.Rational(1, 2), sp.Rational(4, 5), sp.Rational(3, 2)):
-        discriminant = sp.discriminant(y**3 - x * y**2 + (tau**2 - 1) * y + x, y)
-        roots = sorted(
-            float(r)
-            for r in sp.Poly(discriminant, x).nroots(n=30)
-            if abs(sp.im(r)) < 1e-20 and sp.re(r) > 1e-12
-        )
-        low, high = residual_spectrum(tau).support
-        assert high == pytest.approx(roots[-1], rel=1e-12)
-        assert low == pytest.approx(roots[0], rel=1e-12) if tau < 1 else low == 0
 
 
 def test_pure_noise_is_the_quarter_circle_and_shifts_are_statistical() -> None:
@@ -166,18 +151,6 @@ def test_all_singular_values_of_the_added_map_are_one(before: int, after: int, s
         )
 
 
-def test_projections_are_found_where_they_are() -> None:
-    assert len(projection_shortcuts(kc.architectures.resnet_v2(50))) == 4
-    assert len(projection_shortcuts(kc.architectures.wide_resnet(16))) == 3
-    assert projection_shortcuts(kc.architectures.vanilla(3)) == ()
-    assert projection_shortcuts(kc.architectures.rescaled_resnet(3)) == ()
-    averaged = averaging_shortcuts(kc.architectures.resnet_v2(50))
-    assert (
-        averaged.outputs == kc.architectures.resnet_v2(50).outputs
-        and projection_shortcuts(averaged) == ()
-    )
-
-
 def test_the_changed_network_adds_the_map_to_the_projection() -> None:
     net = kc.chain(
         L.Input(3, (4, 4)),
@@ -216,70 +189,6 @@ def test_refused_changes() -> None:
 
 
 # -- measured spectra ------------------------------------------------------------------------------
-
-
-def test_jacobians_of_a_linear_block_follow_the_law() -> None:
-    """d (x + A x) / d x of a model with Gaussian weights, at three variances."""
-    net = kc.chain(L.Input(200), kc.residual(L.Affine(200)))
-    found = variance_spectra(net, factors=(0.25, 0.5, 0.9), draws=3)
-    for factor, values in found.values.items():
-        law = residual_spectrum(factor)
-        s = np.sort(values.ravel())
-        assert np.abs(law.cdf(s) - (np.arange(s.size) + 0.5) / s.size).max() < 0.02
-    assert len(str(found).splitlines()) == 4
-    json.dumps(found.to_dict(), allow_nan=False)
-
-
-def test_first_singular_values_of_training_are_those_of_the_weights() -> None:
-    """A linear network: d affine_2 / d input is the product of the weights, before and after a step
-    written out by hand.
-    """
-    net = kc.chain(L.Input(4), L.Affine(5, bias=False), L.Affine(3, bias=False))
-    rng = np.random.default_rng(0)
-    X, labels = rng.normal(size=(6, 4)), rng.integers(0, 3, 6)
-    found = training_spectra(
-        net, X, labels, "input", "affine_2", steps=1, learning_rate=0.3, key=5, weights="gaussian"
-    )
-    model = kc.to_jax(net, weights="gaussian", rolled=False)
-    own = model.unstack(model.init(5, X.astype(np.float32)))
-    one, two = (np.asarray(own[n]["weight"], float) for n in ("affine_1", "affine_2"))
-    for step in range(2):
-        assert found.values[step] == pytest.approx(
-            np.linalg.svd(one @ two, compute_uv=False), rel=1e-4
-        )
-        logits = X @ one @ two
-        p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-        assert found.losses[step] == pytest.approx(
-            -np.log(p[np.arange(6), labels]).mean(), rel=1e-4
-        )
-        error = (p - np.eye(3)[labels]) / 6
-        one, two = one - 0.3 * X.T @ error @ two.T, two - 0.3 * (X @ one).T @ error
-
-
-@pytest.mark.slow
-def test_skips_shift_singular_values_upwards_in_training(
-    untouched_pyplot: None, every: int
-) -> None:
-    """Chain < projection < I + A in the mean singular value over the first ten steps.
-
-    [MacDonald et al. 2023, Fig. 2]
-    """
-    rng = np.random.default_rng(0)
-    size = 8 if every == 1 else 4
-    X, labels = rng.normal(size=(16, size, size, 1)), rng.integers(0, 10, 16)
-    found = {}
-    for skips in SKIPS:
-        net = skip_network(skips, 4, image_shape=(size, size))
-        last = net.parents(
-            [node for node in net.nodes_of(L.Pool) if isinstance(net.layer(node), L.Pool)][-1]
-        )[0]
-        if skips == "average":
-            last = "sum_2"
-        found[skips] = training_spectra(
-            net, X, labels, "nonlinear_1", last, steps=10, learning_rate=0.1
-        )
-    assert found["none"].mean < found["projection"].mean < found["average"].mean
-    assert len(found["none"].plot().get_lines()) == 2
 
 
 def test_plots_and_bad_input_of_spectra(untouched_pyplot: None) -> None:

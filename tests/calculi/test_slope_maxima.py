@@ -17,17 +17,13 @@ from slope_oracle import (
     MP,
     Slope,
     mixing_network,
-    slopes,
-    strict_pairs,
     strict_slopes,
-    value_between,
 )
 from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.slopes import slope_polynomial
 from kcalc.calculi.subnetworks import maximal, maximal_curvature, maximal_slope
-from kcalc.calculi.subnetworks.slope_maxima import MaximalSlope
 from kcalc.network.layers import Nonlinear
 
 psi = kc.symbols.psi
@@ -42,14 +38,6 @@ def truth(seed: int, at: float, q: Fraction | None) -> dict[Any, Slope]:
 
 def number(q: Fraction | None) -> float | None:
     return None if q is None else float(q)
-
-
-def test_the_networks_have_what_they_should() -> None:
-    nets = [mixing_network(seed) for seed in SEEDS]
-    assert sum(len(strict_pairs(net)) > 20 for net in nets) > 6
-    assert sum(len(maximal_slope(net)._set.monomials) > 1 for net in nets) > 6
-    for kind in (kc.layers.Product, kc.layers.LayerNorm, kc.layers.Concat):
-        assert sum(bool(net.nodes_of(kind)) for net in nets) > 6
 
 
 @pytest.mark.parametrize("q", QS)
@@ -85,36 +73,6 @@ def test_the_maximal_slope(seed: int, q: Fraction | None) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_polynomials_are_exact(seed: int) -> None:
-    """Without q values, at a rational slope.
-
-    Of the outputs, and of each maximal subnetwork as a network of its own.
-    """
-    net = mixing_network(seed)
-    at = sp.Rational(7, 3)
-    exact = slopes(net, MP.mpf(7) / 3)
-    found = slope_polynomial(net)
-    table = found if isinstance(found, dict) else {net.outputs[0]: found}
-    multiplied = slope_polynomial(net, expand=True)
-    several = multiplied if isinstance(multiplied, dict) else {net.outputs[0]: multiplied}
-    for node, p in table.items():
-        value = p.subs(psi, at)
-        assert (
-            value.is_Rational
-            and abs(MP.mpf(int(value.p)) / int(value.q) - exact[node].value)
-            < MP.mpf(10) ** -45 * exact[node].value
-        )
-        assert several[node].eval(at) == value
-    mu = maximal_slope(net)
-    numbers = [p.subs(psi, at) for p in mu.pieces]
-    top = max([MP.mpf(1), *(slope.value for slope in strict_slopes(net, MP.mpf(7) / 3).values())])
-    assert abs(max(MP.mpf(int(v.p)) / int(v.q) for v in numbers) / top - 1) < MP.mpf(10) ** -45
-    assert mu.expr.subs(psi, at).doit() == max(numbers)
-    assert (set(mu.expr.args) if len(mu.pieces) > 1 else {mu.expr}) == set(mu.pieces)
-    assert MaximalSlope(net).pieces == mu.pieces
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 def test_the_maximal_curvature(seed: int) -> None:
     """The mean number of nonlinear layers on a path.
 
@@ -131,37 +89,6 @@ def test_the_maximal_curvature(seed: int) -> None:
     assert bend([2.0, 0.0]) == pytest.approx([2 * float(top), 0.0], rel=1e-14)
     if top:
         assert bend.inverse([3.0]) == pytest.approx([3 / float(top)], rel=1e-14)
-
-
-@pytest.mark.parametrize("q", QS)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_maximum_for_any_function(seed: int, q: Fraction | None) -> None:
-    """Norms and products as the C maps they are.
-
-    a function above the identity, and one that crosses it.
-    """
-    net = mixing_network(seed)
-    points = np.array([0.55, 0.7, 0.95])
-    pairs = strict_pairs(net)
-    for slope, floor in ((0.75, 0.25), (0.6, 0.3), (0.4, 0.6)):
-        found = maximal(net, lambda x, a=slope, b=floor: a * x + b, number(q))
-        table = {
-            pair: [
-                value_between(net, *pair, x, lambda c, a=slope, b=floor: a * c + b, q)
-                for x in points
-            ]
-            for pair in pairs
-        }
-        top = [
-            float(max([values[k] for values in table.values()] or [MP.mpf(x)]))
-            for k, x in enumerate(points)
-        ]
-        assert found(points) == pytest.approx(top, rel=2e-13)
-        for k, x in enumerate(points):
-            assert found(float(x)) == pytest.approx(top[k], rel=2e-13)
-            if pairs:
-                owner = found.active(float(x))
-                assert float(table[owner.entry, owner.exit][k]) == pytest.approx(top[k], rel=2e-13)
 
 
 def test_mixes_of_maps_along_one_path() -> None:
@@ -215,40 +142,6 @@ def test_mixes_of_maps_along_one_path() -> None:
         own.inverse(2.0)
     assert own({"tanh": [1.1, 1.0], "relu": 1.0}).shape == (2,)
     assert maximal_slope(kc.chain(kc.layers.Affine()), symbols_by_activation=True)({}) == 1.0
-
-
-def test_one_norm_in_several_places() -> None:
-    """The same layer has the slope of what it reads.
-
-    Pi / (pi - 1) behind a ReLU, pi / (pi - 2) behind |x|, 1 behind weights.
-    """
-    norm, weights, x = kc.layers.LayerNorm(), kc.layers.Affine(), sp.Symbol("x")
-    size = Nonlinear(kc.activation(sp.Abs(x), name="size"))
-    for order in (
-        (Nonlinear("relu"), size, None),
-        (None, size, Nonlinear("relu")),
-        (size, Nonlinear("relu"), None),
-    ):
-        net = kc.chain(
-            *(
-                step
-                for layer in order
-                for step in ((weights, layer, norm) if layer else (weights, norm))
-            )
-        )
-        truth = MP.pi / (MP.pi - 1) * MP.pi / (MP.pi - 2)
-        assert maximal_slope(net, 1.0)(1.0) == pytest.approx(float(truth), rel=2e-13)
-        assert float(slope_polynomial(net, 1.0).subs(psi, 1)) == pytest.approx(
-            float(truth), rel=2e-13
-        )
-        with refused("LayerNorm.*1"):
-            maximal_curvature(net, 1.0)
-
-
-def test_norms_behind_weights_leave_curvatures_alone() -> None:
-    net = kc.chain(kc.layers.Affine(), kc.layers.LayerNorm(), Nonlinear("relu"), kc.layers.Affine())
-    assert maximal_curvature(net, 1.0).multipliers == (1,)
-    assert [a.node for a in maximal_slope(net, 1.0).assumptions] == ["network"] * 3
 
 
 def test_tokens_may_change_places_but_not_mix() -> None:

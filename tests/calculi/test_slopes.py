@@ -13,16 +13,9 @@ from kcalc.network.layers import (
     Affine,
     BatchNorm,
     Concat,
-    Dropout,
-    Flatten,
-    Identity,
     Input,
-    LayerNorm,
     Nonlinear,
     Opaque,
-    Pool,
-    RMSNorm,
-    Scale,
     Sum,
 )
 
@@ -79,50 +72,7 @@ def test_expansion_agrees_with_sympys(weight, by_activation):
     assert found.total_degree() >= 7
 
 
-@pytest.mark.parametrize("depth", [16, 40, 250])
-def test_wide_resnet(depth):
-    expected = (
-        (w**2 * psi**2 + 1 - w**2) ** sp.Rational(depth - 10, 2)
-        * (w**2 * psi + 1 - w**2) ** 3
-        * psi**4
-    )
-    assert slope_polynomial(kc.architectures.wide_resnet(depth, residual_weight=w)) == expected
-
-
-def test_growing_q_is_the_constant_q_network_with_weight_1_over_sqrt_q_plus_1():
-    plain = kc.architectures.layernorm_resnet(50)
-    p = slope_polynomial(plain, q=1.0)
-    expected = psi**5 * (psi**2 / 2 + sp.Rational(1, 2)) ** 4
-    for blocks in (3, 4, 6, 3):
-        for q in range(2, blocks + 1):
-            expected *= (psi**3 + q) / (q + 1)
-    for value in (1.01, 1.3):
-        assert float(p.subs(psi, value)) == pytest.approx(
-            float(expected.subs(psi, value)), rel=1e-12
-        )
-    assert slope_polynomial(plain).subs(psi, 2) != p.subs(psi, 2)
-
-
 # -- rules -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [
-        Affine(sigma_w=2),
-        Scale(3),
-        LayerNorm(),
-        RMSNorm(),
-        Pool("max", 2),
-        Pool("mean"),
-        Dropout(0.5),
-        Flatten(),
-        Identity(),
-    ],
-    ids=lambda layer: type(layer).__name__,
-)
-def test_layers_that_leave_the_slope(layer):
-    assert slope_polynomial(kc.chain(Nonlinear("tanh"), layer, Nonlinear("tanh"))) == psi**2
 
 
 @pytest.mark.parametrize(
@@ -187,15 +137,3 @@ def test_true_q_values_weigh_what_is_mixed():
     for wrong in ({**q, "b": -1}, -1.0):
         with pytest.raises(kc.KcalcError):
             slope_polynomial(net, wrong)
-
-
-def test_one_symbol_per_activation():
-    block = kc.residual(
-        kc.chain(Nonlinear("tanh"), Affine(), Nonlinear("relu"), Affine()), sp.sqrt(2) / 2
-    )
-    tanh, relu = (kc.symbols.slope_of(name) for name in ("tanh", "relu"))
-    found = slope_polynomial(kc.chain(block, block), symbols_by_activation=True)
-    assert found == (tanh * relu / 2 + sp.Rational(1, 2)) ** 2
-
-
-# -- numbers ---------------------------------------------------------------------------------------

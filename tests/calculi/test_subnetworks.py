@@ -18,13 +18,11 @@ from wiring import wired
 import kcalc as kc
 from kcalc.calculi.slopes import slope_polynomial
 from kcalc.calculi.subnetworks import (
-    Subnetwork,
     maximal,
     maximal_curvature,
     maximal_slope,
     subnetworks,
 )
-from kcalc.calculi.subnetworks.regions import find_regions
 from kcalc.network.layers import Affine, BatchNorm, Input, LayerNorm, Nonlinear, Sum
 
 psi, kappa = kc.symbols.psi, kc.symbols.kappa
@@ -34,46 +32,12 @@ w = sp.Symbol("w")
 # -- the papers' networks --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("depth", [50, 101, 152])
-def test_resnet_v2_is_its_own_maximum(depth):
-    mu = maximal_slope(kc.architectures.resnet_v2(depth, residual_weight=w))
-    assert mu.pieces == (
-        (w**2 * psi**3 + 1 - w**2) ** sp.Rational(depth - 14, 3)
-        * (w**2 * psi**2 + 1 - w**2) ** 4
-        * psi**5,
-    )
-    assert mu.warning is None
-    assert mu.depth == depth - 1
-    assert maximal_slope(kc.architectures.resnet_v2(depth, shortcut_weight=0)).pieces == (
-        psi ** (depth - 1),
-    )
-
-
 def test_vanilla_and_its_inverse():
     mu = maximal_slope(kc.architectures.vanilla(100))
     assert mu.pieces == (psi**100,)
     assert mu.inverse(1.5) == pytest.approx(1.5**0.01, rel=1e-15)
     assert repr(mu) == "MaximalSlope(psi**100)"
     assert mu._repr_latex_() == r"$\displaystyle \mu(\psi) = \psi^{100}$"
-
-
-@pytest.mark.parametrize("depth", [2, 3, 7])
-def test_skip_over_everything(depth):
-    body = kc.repeat(kc.chain(Affine(), Nonlinear("tanh")), depth)
-    skipped = kc.residual(kc.chain(body, Affine()), sp.sqrt(2) / 2)
-    half = sp.Rational(1, 2)
-    assert maximal_slope(skipped).pieces == (psi**depth,)
-    mu = maximal_slope(kc.chain(skipped, Nonlinear("tanh")))
-    assert set(mu.pieces) == {psi * (psi**depth / 2 + half)} | (
-        {psi**depth} if depth > 2 else set()
-    )
-    for value in (1.0, 1.01, 1.4, 6.0):
-        assert mu(value) == pytest.approx(
-            max(value**depth, value * (1 + value**depth) / 2), rel=1e-14
-        )
-    assert (mu.active(6.0) != mu.active(1.0001)) == (depth > 2)
-    assert ("max{" in repr(mu)) == (depth > 2)
-    assert (r"\max" in mu._repr_latex_()) == (depth > 2)
 
 
 def test_curvature_of_rescaled_resnets():
@@ -90,21 +54,6 @@ def test_curvature_of_rescaled_resnets():
 # -- subnetworks as objects ------------------------------------------------------------------------
 
 
-def test_a_subnetwork_is_a_network():
-    net = kc.architectures.rescaled_resnet(3, features=16)
-    pieces = subnetworks(net)
-    assert len(pieces) == 4
-    branch = next(piece for piece in pieces if len(piece.layers) == 6)
-    assert branch.network.inputs == (f"input of {branch.entry}",)
-    assert branch.network.outputs == (branch.exit,)
-    assert branch.network.features[branch.entry] == 16
-    assert set(branch.network) - {branch.entry, *branch.network.inputs} == set(branch.layers)
-    assert repr(branch) == f"Subnetwork({branch.entry!r} -> {branch.exit!r}, 6 layers)"
-    assert branch == Subnetwork(branch.entry, branch.exit, net)
-    whole = next(piece for piece in pieces if piece.entry in net.inputs)
-    assert whole.network == net
-
-
 @pytest.mark.parametrize(
     "net",
     [kc.architectures.resnet_v2(50), kc.architectures.densenet(4)],
@@ -118,17 +67,6 @@ def test_subnetworks_go_back_into_any_function(net, untouched_pyplot):
         assert len(subnetworks(part)) >= 1
         if k < 3:
             part.draw()
-
-
-def test_permissive_subnetworks_see_through_heads():
-    net = tapped_chain(4, heads=True)
-    strict, permissive = subnetworks(net), subnetworks(net, permissive=True)
-    assert max(len(piece.layers) for piece in strict) == 3
-    assert {piece.exit: len(piece.layers) for piece in permissive}["f3"] == 8
-    assert all(piece.entry == "x" for piece in permissive)
-    assert len(permissive) == len(net) - 1
-    assert permissive.warning is None
-    assert "permissive" in repr(permissive)
 
 
 def test_subnetworks_show_themselves(untouched_pyplot):
@@ -298,18 +236,3 @@ def test_layer_norm_after_weights_has_slope_one():
     mu = maximal_slope(kc.architectures.layernorm_resnet(50), q=1.0)
     assert mu(1.0) == pytest.approx(1, rel=1e-13)
     assert not any("slope" in a.text and a.node != "network" for a in mu.assumptions)
-
-
-def test_long_polynomials_are_summarised():
-    mu = maximal_slope(kc.architectures.densenet(60))
-    assert repr(mu) == "MaximalSlope(a polynomial of degree 61)"
-    assert "degree 61" in mu._repr_latex_()
-    assert mu(1.5) == pytest.approx(1.5 * math.prod(1 + 0.5 / k for k in range(3, 63)), rel=1e-13)
-
-
-def test_regions_of_a_long_chain_and_of_a_ladder():
-    size = 20000
-    chain = find_regions([(), *((i,) for i in range(size))], [size])
-    assert chain.paths == (tuple(range(size + 1)),)
-    ladder = find_regions([(), *((i, 0) if i else (0,) for i in range(size))], [size])
-    assert ladder.paths == tuple((0, k) for k in range(1, size + 1))

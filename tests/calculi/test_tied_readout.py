@@ -43,17 +43,6 @@ def test_the_own_logit_is_that_of_real_networks(causal: bool):
     assert found.own / found.spread == pytest.approx(found.cosine * np.sqrt(192), rel=1e-3)
 
 
-def test_without_blocks_the_output_is_the_embedding():
-    net = wired(("ids", L.Input()), ("e", L.Embedding(8, 30, 0.5), "ids"), ("n", L.RMSNorm(), "e"))
-    found = kc.tied_readout(net, tokens=3)
-    assert (found.output, found.embedding) == ("n", "e")
-    assert [found.cosine, found.overlap, found.own, found.spread] == pytest.approx(
-        [1, 0.5, 4, 0.5 * 8**0.5]
-    )
-    open_width = wired(("ids", L.Input()), ("e", L.Embedding(), "ids"))
-    assert kc.tied_readout(open_width, tokens=3).own is None
-
-
 def test_what_carries_no_embedding_is_refused():
     steps = [
         ("ids", L.Input()),

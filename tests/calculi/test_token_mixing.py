@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from refusals import refused
-from wiring import wired
 
 import kcalc as kc
 
@@ -53,21 +52,6 @@ def test_covariances_of_mixed_tokens():
     )
 
 
-def test_tokens_that_change_places_keep_the_one_dimensional_map():
-    net = kc.chain(
-        L.Affine(), L.TokenMix(np.eye(4)[[2, 0, 3, 1]] * -1.5), L.Nonlinear("tanh"), L.Affine()
-    )
-    plain = kc.chain(L.Affine(sigma_w=1.5), L.Nonlinear("tanh"), L.Affine())
-    np.testing.assert_allclose(kc.c_map(net)([-0.5, 0.3]), kc.c_map(plain)([-0.5, 0.3]), atol=1e-15)
-    with pytest.raises(
-        kc.NoRule,
-        match=r"depends on the c values between tokens; follow pairs of tokens with "
-        r"kc\.c_map\(net, "
-        r"spatial='exact'",
-    ):
-        kc.c_map(kc.chain(L.Affine(), L.TokenMix(np.full((4, 4), 0.25))))
-
-
 @pytest.mark.parametrize(
     ("matrix", "message"),
     [
@@ -88,52 +72,6 @@ def test_matrices_that_do_not_fit_name_the_node():
     net = kc.chain(L.Affine(), L.TokenMix(np.ones((2, 3))))
     with refused("'tokenmix_1'.*3.*4.*4"):
         kc.c_map(net, spatial="exact", image_shape=(4,))
-
-
-# -- GroupNorm -------------------------------------------------------------------------------------
-
-
-def test_group_norm_of_one_location_is_layer_norm():
-    group, layer = (
-        kc.chain(L.Affine(sigma_b=0.3), L.Nonlinear("softplus"), norm, L.Affine())
-        for norm in (L.GroupNorm(8), L.LayerNorm())
-    )
-    c = np.linspace(-0.9, 0.95, 7)
-    np.testing.assert_array_equal(kc.c_map(group)(c, 2.0, 0.5), kc.c_map(layer)(c, 2.0, 0.5))
-    assert kc.ntk(group)(0.3) == kc.ntk(layer)(0.3)
-    assert any("all locations" in note.text for note in kc.c_map(group).assumptions)
-
-
-# -- gates of global means -------------------------------------------------------------------------
-
-
-def test_a_gate_of_global_means_multiplies_every_location() -> None:
-    """``E (a_s u) (a_t u)`` of two Affines, of locations and of their mean, is the product."""
-    net = wired(
-        ("x", L.Input(F)),
-        ("p", L.Pool("mean"), "x"),
-        ("a", L.Affine(sigma_b=0.2), "x"),
-        ("u", L.Affine(sigma_w=1.5), "p"),
-        ("g", L.Product(), "a u"),
-    )
-    x, y = images(7, (3, 2))
-    C = kc.c_map(net, spatial="exact", image_shape=(3, 2))
-
-    def covariances(one: Array, two: Array) -> Array:
-        one, two = one.reshape(6, F), two.reshape(6, F)
-        return (one @ two.T / F + 0.04) * (2.25 * one.mean(0) @ two.mean(0) / F)
-
-    own = [covariances(v, v).diagonal() for v in (x, y)]
-    np.testing.assert_allclose(C.q_values(np.stack([x, y]))["g"].reshape(2, 6), own, rtol=1e-12)
-    np.testing.assert_allclose(
-        C.c_values(x, y, pairs=True)["g"].reshape(6, 6),
-        covariances(x, y) / np.sqrt(np.outer(*own)),
-        atol=1e-12,
-    )
-    tangent = kc.ntk(kc.chain(net, L.Pool("mean")), spatial="exact", image_shape=(3, 2))
-    np.testing.assert_allclose(
-        tangent.matrix(x[None]).item(), 2 * covariances(x, x).mean(), rtol=1e-12
-    )
 
 
 # -- large batches ---------------------------------------------------------------------------------
@@ -177,29 +115,6 @@ def test_large_batches():
     assert abs(mean[0] - C(0.7)) < 4 * error[0] + 0.005 and abs(mean[1]) < 0.005
 
 
-# -- on arrays -------------------------------------------------------------------------------------
-
-
-def test_arrays_do_what_the_layers_say():
-    import jax
-
-    matrix = np.random.default_rng(3).normal(size=(6, 6))
-    net = wired(
-        ("x", L.Input(4, (3, 2))),
-        ("m", L.TokenMix(matrix), "x"),
-        ("n", L.GroupNorm(2), "m"),
-        ("p", L.Pool("mean"), "x"),
-        ("g", L.Product(), "n p"),
-    )
-    x = np.random.default_rng(4).normal(size=(5, 3, 2, 4)).astype(np.float32)
-    model = kc.to_jax(net)
-    out = np.asarray(model.apply(model.init(jax.random.key(0)), x))
-    mixed = np.einsum("ts,nsc->ntc", matrix, x.reshape(5, 6, 4)).reshape(5, 6, 2, 2)
-    mixed = mixed - mixed.mean(axis=(1, 3), keepdims=True)
-    mixed = (mixed / mixed.std(axis=(1, 3), keepdims=True)).reshape(5, 3, 2, 4)
-    np.testing.assert_allclose(out, mixed * x.mean(axis=(1, 2), keepdims=True), atol=2e-6)
-
-
 # -- what was once read wrongly or crashed ---------------------------------------------------------
 
 
@@ -223,38 +138,3 @@ def test_one_token_can_be_mixed():
     X = np.random.default_rng(0).normal(size=(2, 4, 3))
     q = kc.c_map(net, spatial="exact", image_shape=(4,)).q_values(X)
     np.testing.assert_allclose(q["tokenmix_1"], q["pool_1"] * np.array([4.0, 0.25]), rtol=1e-14)
-
-
-def test_a_factor_beside_its_product_at_every_location():
-    """t = n + x + n v with n = LayerNorm(x).
-
-    E t^2 = E (n + x)^2 + q_v, for n and v are independent and v has mean 0.
-    """
-    net = wired(
-        ("x", L.Input()),
-        ("n", L.LayerNorm(), "x"),
-        ("v", L.Affine(), "x"),
-        ("p", L.Product(), "n v"),
-        ("s", L.Sum(), "x p"),
-        ("t", L.Sum(), "n s"),
-    )
-    X = np.random.default_rng(1).normal(size=(1, 4, 3)) + 0.5
-    n = (X - X.mean(-1, keepdims=True)) / X.std(-1, keepdims=True)
-    found = kc.c_map(net, spatial="exact", image_shape=(4,)).q_values(X)["t"]
-    np.testing.assert_allclose(found, ((n + X) ** 2).mean(-1) + (X**2).mean(-1), rtol=1e-13)
-
-
-def test_an_input_as_a_factor_says_what_it_takes_for_granted():
-    net = wired(
-        ("x", L.Input()),
-        ("v", L.Affine(), "x"),
-        ("p", L.Product(), "x v"),
-        ("s", L.Sum(), "p v"),
-    )
-    assert any("input has channel mean 0" in note.text for note in kc.c_map(net).assumptions)
-
-
-def test_great_matrices_print_as_their_size():
-    assert repr(L.TokenMix(np.ones((196, 100)))) == "TokenMix(matrix=<196 x 100 numbers>)"
-    assert repr(L.TokenMix([[0.5, 0.5]])) == "TokenMix(matrix=((0.5, 0.5),))"
-    assert repr(L.TokenMix(np.eye(4))).count("1.0") == 4

@@ -14,14 +14,13 @@ import sympy as sp
 from flint import acb, arb
 
 from kcalc.activations import activation, names
-from kcalc.fields import mpmath_field
 from kcalc.fields.balls import working
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.certified.activation import certified_within
 from kcalc.gaussian.certified.evaluate import compile_smooth
-from kcalc.gaussian.certified.growth import Growth, derive, tail, whole
+from kcalc.gaussian.certified.growth import Growth, derive
 from kcalc.gaussian.certified.ranges import span
-from kcalc.gaussian.certified.rules import legendre, log_error, slabs
+from kcalc.gaussian.certified.rules import legendre, log_error
 
 X = sp.Symbol("x", real=True)
 
@@ -53,27 +52,6 @@ def test_growth_of_expressions():
     for bad in (1 / X, sp.exp(X**4), sp.tan(X), sp.log(X**2)):
         with pytest.raises(KcalcError):
             derive(bad, X)
-
-
-@pytest.mark.parametrize(
-    "growth", [Growth(0.0, 2.0), Growth(1.0, 1.0, 3.0), Growth(0.0, 0.0, 1.0, 0.1)]
-)
-def test_tail_bounds_hold(growth):
-    f = lambda z: (  # noqa: E731
-        mpmath.exp(growth.log_scale + growth.rate * z + growth.gauss * z * z)
-        * (1 + z) ** growth.power
-        * z**2
-    )
-    for reach in (6.0, 9.0):
-        true = mpmath.log(
-            2
-            * mpmath.quad(
-                lambda z: f(z) * mpmath.npdf(z), [reach, reach + 2, reach + 8, reach + 40]
-            )
-        )
-        assert true <= tail([(growth, 1.0)], reach, 2) <= true + 2
-    true = mpmath.log(2 * mpmath.quad(lambda z: f(z) * mpmath.npdf(z), [0, 2, 6, 12, 50]))
-    assert true <= whole([(growth, 1.0)], 2) <= true + 3
 
 
 def test_ranges_contain_the_values():
@@ -124,20 +102,6 @@ def test_complex_boxes_contain_the_continuation_from_the_real_axis(kind):
     assert finite > 20
 
 
-@pytest.mark.parametrize(
-    ("expr", "point"),
-    [
-        (sp.log(1 + sp.exp(X)), 3.14159265j),
-        (sp.asinh(X), 1.5j),
-        (sp.atan(X), -2j),
-        (sp.sqrt(1 + X**2), 2j),
-        (sp.log(sp.cosh(X)), 1.5707963j),
-    ],
-)
-def test_boxes_on_cuts_and_singularities_are_not_finite(expr, point):
-    assert not compile_smooth(expr).complex(acb(arb(0, 1e-3), arb(point.imag, 1e-3))).is_finite()
-
-
 def test_powers_of_a_float_take_it_as_it_is():
     smooth = compile_smooth(sp.Float(1.2) ** X)
     with mpmath.workdps(50), working(160):
@@ -157,28 +121,3 @@ def test_quadrature_errors_are_bounded():
         assert 3 * short < 1
         bound = log_error(math.log(1 / (1 - 9 * short**2)), rho, n)
         assert abs(found - truth) <= math.exp(bound) + 1e-15
-
-
-def test_slabs_cover_the_ellipse():
-    for rho in (1.2, 2.0, 5.0):
-        boxes = slabs(rho, 8)
-        for angle in np.linspace(0, math.pi, 101):
-            x, y = (rho + 1 / rho) / 2 * math.cos(angle), (rho - 1 / rho) / 2 * math.sin(angle)
-            assert any(left <= x <= right and y <= height for left, right, height in boxes)
-
-
-def test_more_digits_than_exponents_of_doubles() -> None:
-    """Q of tanh at 350 digits beside the trapezoidal rule, of error exp(-2 pi d / h) with poles at
-    distance d = pi/2 / sqrt(q).
-    """
-    q, digits = 1.375, 350
-    with mpmath.workdps(digits + 15):
-        root, step = mpmath.sqrt(q), mpmath.mpf(1) / 110
-        nodes = (step * k for k in range(1, 4500))
-        half = mpmath.fsum(mpmath.tanh(root * z) ** 2 * mpmath.exp(-z * z / 2) for z in nodes)
-        truth = 2 * step * half / mpmath.sqrt(2 * mpmath.pi)
-        ball = activation("tanh").q_map.ball(q, digits=digits)
-        assert ball.radius < mpmath.mpf(10) ** -digits
-        assert abs(ball.mid - truth) < mpmath.mpf(10) ** (1 - digits)
-        number = activation("tanh").second_moment(q, mpmath_field(digits))
-        assert abs(number - truth) < mpmath.mpf(10) ** (1 - digits)

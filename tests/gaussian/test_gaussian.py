@@ -10,7 +10,6 @@ import sympy as sp
 from refusals import refused
 
 import kcalc as kc
-from kcalc.fields import SYMPY
 
 x = sp.Symbol("x", real=True)
 
@@ -37,24 +36,6 @@ def test_two_variables_against_brute_force(c, q1, q2):
     assert kc.pair_expectation("softplus", sp.Max(x, 0), c, q1, q2) == pytest.approx(
         truth, rel=1e-12
     )
-
-
-@pytest.mark.parametrize("c", [-1, -0.999, -0.3, 0, 0.5, 1])
-def test_the_larger_of_two_gaussians_keeps_the_mean_square(c):
-    """max(u, v) = (a + |b|)/sqrt 2 with independent a, b of variances 1 + c, 1 - c, so E max^2 = 1
-    at any correlation.
-    """
-    one, two = 1 + c, 1 - c
-    square = sum(kc.pair_expectation(f, f, 1, q) for f, q in (("identity", one), ("abs", two)) if q)
-    cross = 2 * kc.expectation("identity", one) * kc.expectation("abs", two) if one and two else 0
-    assert (square + cross) / 2 == pytest.approx(1, abs=1e-15)
-
-
-def test_the_larger_of_two_gaussians_in_symbols():
-    c = sp.Symbol("c", real=True)
-    a, b = kc.activation("identity"), kc.activation("abs")
-    total = (a.second_moment(1 + c, SYMPY) + b.second_moment(1 - c, SYMPY)) / 2
-    assert sp.simplify(total) == 1
 
 
 def test_refusals():

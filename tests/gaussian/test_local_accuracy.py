@@ -64,30 +64,6 @@ def check_c_map(name: str, which: slice) -> None:
     assert not bad, f"{len(bad)} of {truth.size} values are off:\n" + "\n".join(bad[:12])
 
 
-def test_every_entry_has_frozen_truth():
-    assert set(RECORDS) == set(names()), (
-        "register an activation together with its rows: tests/tools/oracles/local_maps.py"
-    )
-    for record in RECORDS.values():
-        assert len(record["points"]) == len(record["values"]) == 200
-        assert min(record["q"]) >= 0.01 and max(record["q"]) <= 100
-        near = {c for c, _, _ in record["points"]}
-        assert {1.0, -1.0} <= near and all(
-            any(abs(abs(c) - 1 + 10.0**-k) < 1e-15 for c in near) for k in range(1, 13)
-        )
-
-
-def test_the_truth_was_checked_by_other_routes():
-    """The brute-force rows of activations.json, of lesser accuracy in C'', a finer rule, and closed
-    forms against the quadrature.
-    """
-    assert set(FROZEN["checks"]) == set(RECORDS)
-    for name, checks in FROZEN["checks"].items():
-        assert max(checks["against activations.json"].values()) < 1e-15, name
-        assert max(checks.get("against a finer rule", {"none": 0.0}).values()) < 1e-17, name
-    assert max(FROZEN["quadrature against closed forms"].values()) < 1e-16
-
-
 @pytest.mark.parametrize("name", mostly_slow(names()))
 def test_c_maps_and_two_derivatives(name):
     check_c_map(name, SOME)

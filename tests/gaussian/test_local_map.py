@@ -15,8 +15,6 @@ from refusals import refused
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc.activations import Activation
-from kcalc.maps.maps import CMap, QMap
 
 X = sp.Symbol("x", real=True)
 POINTS = [
@@ -33,28 +31,6 @@ POINTS = [
 def quotient(f, h=2e-4):
     """A difference quotient of order 4."""
     return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h)
-
-
-def test_they_are_maps_and_remember_nothing_when_pickled():
-    phi = kc.activation("swish")
-    assert isinstance(phi.c_map, CMap) and isinstance(phi.q_map, QMap)
-    assert phi.c_map is phi.c_map
-    again = pickle.loads(pickle.dumps(phi))
-    assert again == phi and again.c_map(0.3) == phi.c_map(0.3)
-    assert phi.c_map.assumptions[0].kind == "convention" and not phi.c_map.heuristic
-    assert set(phi.c_map.to_dict(5)) == {"map", "c", "C", "assumptions"}
-    assert "swish" in repr(phi.c_map) and "swish" in repr(phi.q_map)
-
-
-def test_shapes_types_and_angles():
-    C = kc.activation("tanh").c_map
-    assert C(np.zeros((2, 1)), np.ones(3)).shape == (2, 3)
-    assert C(np.float32([0.1, 0.2])).dtype == np.float32 and C(np.array([0.1])).dtype == np.float64
-    assert isinstance(C(0.5), float) and C(1.0) == 1.0 and C(0.0) == 0.0
-    theta = np.array([1e-8, 0.3, 3.0])
-    np.testing.assert_allclose(C.at_angle(theta)[1:], np.arccos(C(np.cos(theta)))[1:], rtol=1e-14)
-    assert C.at_angle(1e-8) == pytest.approx(1e-8 * np.sqrt(C.derivative(1)(1.0)), rel=1e-12)
-    assert C.gap_at_angle(1e-8) == pytest.approx(C.derivative(1)(1.0) * 0.5e-16, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -107,42 +83,6 @@ def test_q_derivatives_where_the_function_jumps():
         assert C.q_derivative(1)(c, q1, q2) == pytest.approx(truth, abs=5e-9)
 
 
-@pytest.mark.parametrize("q", [0.3, 2.0, 40.0])
-@pytest.mark.parametrize("name", ["tanh", "relu", "hard_tanh", "gelu", "square"])
-def test_series_are_non_negative_and_the_tail_is_what_is_left(name, q):
-    C = kc.activation(name).c_map
-    b = C.series(24, q)
-    assert np.all(b >= 0)
-    assert b.sum() + C.tail(24, q) == pytest.approx(1, abs=1e-14)
-    for c in (-0.6, 0.4):
-        rest = C(c, q) - b @ c ** np.arange(24)
-        assert abs(rest) <= C.tail(24, q) * abs(c) ** 24 + 1e-15
-
-
-def test_series_of_relu_by_hand():
-    c = kc.symbols.c
-    closed = (sp.sqrt(1 - c**2) + (sp.pi - sp.acos(c)) * c) / sp.pi
-    truth = [float(closed.diff(c, n).subs(c, 0) / sp.factorial(n)) for n in range(9)]
-    np.testing.assert_allclose(kc.activation("relu").c_map.series(9), truth, atol=1e-16)
-
-
-def test_fixed_points_of_q_and_their_stability():
-    selu, relu = kc.activation("selu").q_map, kc.activation("relu").q_map
-    (point,) = selu.fixed_points()
-    assert (
-        point.value == pytest.approx(1, abs=1e-10)
-        and point.slope == pytest.approx(0.78265, abs=5e-6)
-        and point.stable
-    )
-    assert relu.fixed_points() == () and kc.activation("identity").q_map.fixed_points() == ()
-    # Q(q) = q to rounding on an interval near 0: no isolated one
-    assert kc.activation("hard_tanh").q_map.fixed_points() == ()
-    assert kc.activation("exp").q_map.fixed_points() == ()  # Q overflows from q = 355 on
-    gained = kc.activation("tanh").transformed(output_scale=2).q_map
-    (stable,) = gained.fixed_points()
-    assert gained(stable.value) == pytest.approx(stable.value, rel=1e-13) and stable.stable
-
-
 def test_fixed_points_of_c_and_their_stability():
     found = kc.activation("swish").c_map.fixed_points(1)
     assert [p.stable for p in found] == [True, False] and found[1].value == 1.0
@@ -154,38 +94,6 @@ def test_fixed_points_of_c_and_their_stability():
     assert [p.value for p in kc.activation("sign").c_map.fixed_points()] == pytest.approx(
         [-1, 0, 1], abs=1e-12
     )
-
-
-def test_numbers_from_the_papers():
-    slope = kc.activation("selu").c_map.derivative(1)(1.0)
-    assert slope == pytest.approx(1.071575, abs=5e-7)
-    assert slope**100 == pytest.approx(1005.21, abs=5e-3) and slope**300 == pytest.approx(
-        1.015713e9, rel=5e-7
-    )
-    L = kc.layers
-    normed = kc.chain(L.Affine(), L.Nonlinear("relu"), L.LayerNorm())
-    assert kc.c_map(normed).derivative(1)(1.0) == pytest.approx(np.pi / (np.pi - 1), rel=1e-14)
-    assert round(np.pi / (np.pi - 1), 5) == 1.46694
-
-
-@pytest.mark.parametrize("ratio", [1 + 1e-12, 1 + 1e-8, 1 + 1e-4, 1.02])
-def test_kinks_that_nearly_meet(ratio):
-    """hard_tanh at q1 close to q2.
-
-    C'(c) against the sum over its pieces, by conditioning on the kinks in mpmath.
-    """
-    plain = Activation("clip", kc.activation("hard_tanh").expr, kc.activation("hard_tanh").kinks)
-    same = plain.c_map.derivative(1)(np.array([0.99, 0.9999, 1 - 1e-9]), 2.0)
-    near = plain.c_map.derivative(1)(np.array([0.99, 0.9999, 1 - 1e-9]), 2.0, 2.0 * ratio)
-    assert np.all(np.abs(near - same) < 3 * (ratio - 1) + 1e-12)
-
-
-@pytest.mark.parametrize("bad", [1.1, -1.0000001, float("nan"), 1j, "0.5", [0.1, [0.2]]])
-def test_bad_cosines(bad):
-    with pytest.raises(kc.KcalcError):
-        kc.activation("tanh").c_map(bad)
-    with pytest.raises(kc.KcalcError):
-        kc.activation("tanh").c_map.q_derivative(1)(bad)
 
 
 def test_bad_arguments():

@@ -7,25 +7,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import sympy as sp
-from gaussian_pieces import BENT, ELU, MIXED, STEP, STEPS, Pieces, digits, smooth
+from gaussian_pieces import BENT, STEP, STEPS, Pieces
 from oracles import end_zones as oracle
 from refusals import refused
-from thinning import mostly_slow
 
-import kcalc as kc
 from kcalc.fields.chebyshev import Piecewise, adaptive
 from kcalc.gaussian.expectations import near_unit_correlation, smoothing
-from kcalc.gaussian.expectations.corners import Corners, Jumps, meet
-from kcalc.gaussian.expectations.near_unit_correlation import CLOSE, ZONE, EndZone
+from kcalc.gaussian.expectations.corners import Jumps, meet
+from kcalc.gaussian.expectations.near_unit_correlation import ZONE, EndZone
 from kcalc.gaussian.expectations.smoothing import smoothed
 
 RECORDS = json.loads((Path(__file__).parents[1] / "oracles" / "end_zones.json").read_text())[
@@ -69,22 +64,6 @@ def assert_close(
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("index", range(0, len(RECORDS), 7))
-def test_the_oracle_is_what_its_script_makes(index: int) -> None:
-    row = RECORDS[index]
-    functions = oracle.FUNCTIONS
-    again = oracle.record(
-        functions[row["phi"]],
-        row["q1"],
-        functions[row["psi"]],
-        row["q2"],
-        row["sign"],
-        row["theta"],
-    )
-    assert again == row
-
-
 @pytest.mark.parametrize(
     "key",
     [
@@ -101,26 +80,6 @@ def test_values_and_derivatives(key: Any) -> None:
     assert_close(found.drop(theta, absolute=True), drops, theta, size, 5e-15)
     assert_close(found.drop(np.zeros(1), absolute=True), np.zeros(1), np.ones(1))
     assert found._end == pytest.approx(end, rel=1e-14)
-
-
-@pytest.mark.parametrize("index", mostly_slow([14, 6, 8]))
-def test_small_drops_between_two_levels_are_relatively_accurate(index: int) -> None:
-    """At angles below CLOSE, the drop is what the slope adds up to, not a difference of values."""
-    key = KEYS[index]
-    theta, _, drops = columns(key)
-    close = theta < CLOSE
-    tolerance = 2e-6 if index == 8 else 1e-11
-    np.testing.assert_allclose(zone(key).drop(theta[close]), drops[close], rtol=tolerance)
-    np.testing.assert_allclose(zone(key).drop(theta[~close]), drops[~close], atol=1e-15)
-
-
-@pytest.mark.parametrize("absolute", [False, True])
-def test_small_drops_at_the_lower_end(absolute: bool) -> None:
-    """Gamma(-1) - Gamma(c) = -Gamma'(-1) (1 + c) to first order."""
-    for index in (7, 15, 9):
-        slope = ROWS[KEYS[index]][-1]["values"][1]
-        drop = zone(KEYS[index]).drop(np.array([5e-5]), absolute)[0]
-        assert drop == pytest.approx(-slope * 2 * math.sin(2.5e-5) ** 2, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -181,89 +140,6 @@ def test_a_jump_that_meets_a_bend(turned: bool) -> None:
     )
 
 
-def test_the_nearest_of_the_jumps_that_meet_tells_the_sign() -> None:
-    """All of them weigh less than the least number there is."""
-    first = Pieces("near and far", (38.0, 39.0), ((0.0,), (1.0,), (2.0,)))
-    for sizes, sign in (((1.0, -99.0), 1), ((-1.0, 99.0), -1)):
-        second = Pieces("signed", (38.0, 39.0), ((0.0,), sizes[:1], (sum(sizes),)))
-        found = EndZone(first, 1.0, second, 1.0, 1)
-        assert [found.infinity(order) for order in (1, 2)] == [sign * math.inf] * 2
-        turned = EndZone(
-            first,
-            1.0,
-            Pieces("turned", (-39.0, -38.0), ((0.0,), sizes[1:], (sum(sizes),))),
-            1.0,
-            -1,
-        )
-        assert [turned.infinity(order) for order in (1, 2)] == [sign * math.inf, -sign * math.inf]
-
-
-@dataclass(frozen=True)
-class Wave:
-    """x^2 + cos(w x + phase)."""
-
-    frequency: float
-    phase: float = 0.3
-    name: str = "wave"
-    kink_points: tuple[float, ...] = ()
-
-    def jump_sizes(self, n: int) -> tuple[float, ...]:
-        return ()
-
-    def numeric(self, n: int = 0) -> Callable[[np.ndarray], np.ndarray]:
-        power = (
-            (lambda x: x * x, lambda x: 2 * x, lambda x: 2 + 0 * x)[n]
-            if n < 3
-            else (lambda x: 0 * x)
-        )
-        return lambda x: (
-            power(x) + self.frequency**n * np.cos(self.frequency * x + self.phase + n * math.pi / 2)
-        )
-
-    def smooth(self, m: np.ndarray, sigma: float) -> np.ndarray:
-        return (
-            m * m
-            + sigma**2
-            + np.cos(self.frequency * m + self.phase)
-            * math.exp(-((self.frequency * sigma) ** 2) / 2)
-        )
-
-
-@pytest.mark.parametrize(
-    "f",
-    [STEPS, BENT, MIXED, ELU, Pieces("smooth", (), ((0.5, 1.0, 0.25),), (-0.125,))],
-    ids=lambda f: f.name,
-)
-@pytest.mark.parametrize("sigma", [1e-6, 1e-3, 0.4, 3.0])
-def test_smoothed_functions(f: Pieces, sigma: float) -> None:
-    centres = np.concatenate([X, [-15.9, 15.9, 16.5], np.array([0.0, 0.3, -2.0]) * sigma + 0.75])
-    for n in range(4):
-        with digits(40):
-            wanted = np.array([float(smooth(f, n, float(m), sigma)) for m in centres])
-        found = smoothed(f, n, centres, sigma)
-        allowed = 2e-14 + 1e-15 / sigma + 2e-13 * (sigma > 1)
-        assert (np.abs(found - wanted) <= allowed * np.maximum(np.abs(wanted), 1)).all(), (
-            n,
-            found,
-            wanted,
-        )
-        np.testing.assert_array_equal(smoothed(f, n, centres, 0.0), f.numeric(n)(centres))
-
-
-@pytest.mark.parametrize(
-    ("frequency", "sigma", "most"),
-    [(1.0, 0.5, 1e7), (30.0, 0.02, 1e7), (30.0, 2.0, 1e7), (40.0, 1.5, 100)],
-)
-def test_smoothed_waves(
-    frequency: float, sigma: float, most: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(smoothing, "_SAMPLES", most)
-    wave, centres = Wave(frequency), np.linspace(-3, 3.5, 7)
-    np.testing.assert_allclose(
-        smoothed(wave, 0, centres, sigma), wave.smooth(centres, sigma), rtol=0, atol=3e-13
-    )  # type: ignore[arg-type]
-
-
 def test_too_many_panels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoothing, "_MOST", 20)
     smoothed(STEPS, 0, X, 0.01)
@@ -285,49 +161,6 @@ def test_jumps() -> None:
     assert list(
         meet(np.array([0.0, 1.0, 1.0, -3.0]), np.array([0.0, 1 + 5e-14, 1 + 3e-13, 3.0]))
     ) == [True, True, False, False]
-
-
-@pytest.mark.parametrize(("a", "q1", "q2"), [(0.3, 1.0, 3.0), (-0.7, 2.0, 1.7), (1.1, 0.3, 5.1)])
-def test_jumps_that_meet_but_for_rounding(a: float, q1: float, q2: float) -> None:
-    """Gamma' is the density of (x, y) at (a, sign a): exp(-a^2/(1 + |c|))/(2 pi s)."""
-    for sign in (1, -1):
-        steps = [
-            Pieces("step", (k * math.sqrt(q),), ((0.0,), (1.0,)))
-            for k, q in ((a, q1), (sign * a, q2))
-        ]
-        for theta in (0.2, 1e-6, 1e-13):
-            found = EndZone(steps[0], q1, steps[1], q2, sign).derivative(1, np.array([theta]))[0]
-            assert found == pytest.approx(
-                math.exp(-a * a / (1 + math.cos(theta))) / (2 * math.pi * math.sin(theta)),
-                rel=1e-12,
-            )
-
-
-def test_equal_functions_may_be_taken_as_one() -> None:
-    twin = replace(STEPS, name="twin")
-    for order in (1, 2):
-        one, two = (
-            Corners(STEPS, 0.9, f, 0.9, 1, 0.01).total(order, same)
-            for f, same in ((STEPS, True), (twin, False))
-        )
-        assert one == pytest.approx(two, rel=1e-14)
-
-
-def test_tables_of_functions() -> None:
-    table = adaptive(np.exp, 1.0, 3.0)
-    t = np.linspace(1.0, 3.0, 41)
-    assert table.edges[0] == 1.0 and table.edges[-1] == 3.0
-    np.testing.assert_allclose(table(t), np.exp(t), rtol=2e-14)
-    np.testing.assert_allclose(table.slope()(t), np.exp(t), rtol=2e-12)
-    steep = adaptive(lambda t: np.tanh(300 * (t - 1.4)), 1.0, 3.0)
-    assert np.all(np.diff(steep.edges) > 0) and len(steep.edges) < 41
-    np.testing.assert_allclose(steep(t), np.tanh(300 * (t - 1.4)), atol=3e-13)
-    line = Piecewise(
-        np.array([2.0, 6.0, 7.0]), np.array([[1.0, 2.0, 0.5, -0.25, 0.125], [0] * 5]).T
-    )
-    assert line(np.array([2.0, 4.0, 6.0 - 1e-15, 6.5])) == pytest.approx(
-        [1 - 2 + 0.5 + 0.25 + 0.125, 1 - 0.5 + 0.125, 1 + 2 + 0.5 - 0.25 + 0.125, 0]
-    )
 
 
 def _count(table: Piecewise) -> int:
@@ -359,23 +192,3 @@ def test_how_far_tables_go() -> None:
     # a jump is narrowed down
     assert _count(adaptive(lambda t: np.sign(t - 0.1234), 0.0, 0.35)) < 50
     assert near_unit_correlation._FEW < 100
-
-
-WAVE = sp.Symbol("x", real=True)
-
-
-@pytest.mark.parametrize(
-    "expr",
-    [sp.sin(30 * WAVE), sp.cos(60 * WAVE), sp.sin(30 * WAVE + 1), sp.sin(30 * WAVE) + WAVE / 10],
-)
-def test_waves_need_no_integrals_near_the_ends(
-    expr: sp.Expr, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Closed forms or Hermite series serve every c, at q values where end zones took minutes."""
-    monkeypatch.setattr(
-        EndZone, "_derivative_at", lambda *_: pytest.fail("an end zone is integrated")
-    )
-    phi = kc.activation(expr)
-    for q in (1e-3, 0.05, 0.5, 1.0, 8.0):
-        c = np.array([1 - 1e-6, 0.99, 0.3, -0.9, -1 + 1e-9])
-        assert np.all(np.isfinite(phi.taylor(1 - c, q, order=1)))

@@ -13,7 +13,6 @@ import pytest
 import sympy as sp
 from refusals import refused
 
-import kcalc as kc
 from kcalc.activations import activation
 from kcalc.fields import mpmath_field
 
@@ -155,33 +154,3 @@ def test_refusals(gap: float, order: int, says: str) -> None:
 def test_callables_have_no_digits_beyond_double_precision() -> None:
     with refused("double precision"):
         activation(np.tanh).second_moment(1, FEW)
-
-
-@pytest.mark.parametrize("gap", ["0.7", "1e-3", "1e-26"])
-@pytest.mark.parametrize("q2", [1, 3])
-def test_shifted_rectifiers_keep_their_digits_next_to_one(gap: str, q2: int) -> None:
-    """phi = relu + k, against E relu(u) relu(v) = sqrt(q1 q2) (sin t + (pi - t) cos t) / (2 pi) and
-    E relu(u) = sqrt(q / 2 pi).
-    """
-    k = sp.Rational(-3, 10)
-    with mpmath.workdps(100):
-        shift, u = mpmath.mpf(int(k.p)) / int(k.q), mpmath.mpf(gap)
-        found = (
-            kc.activation("relu").transformed(output_shift=k).taylor(u, 1, q2, 2, mpmath_field(30))
-        )
-        t, sizes = mpmath.acos(1 - u), [mpmath.mpf(1), mpmath.mpf(q2)]
-        means = [mpmath.sqrt(q / (2 * mpmath.pi)) for q in sizes]
-        joint = (
-            mpmath.sqrt(q2) / (2 * mpmath.pi) * (mpmath.sin(t) + (mpmath.pi - t) * mpmath.cos(t))
-            + shift * sum(means)
-            + shift**2
-        )
-        norm = mpmath.sqrt(
-            mpmath.fprod(
-                q / 2 + 2 * shift * m + shift**2 for q, m in zip(sizes, means, strict=True)
-            )
-        )
-        rate = mpmath.sqrt(q2) / (2 * mpmath.pi) / norm
-        expected = [1 - joint / norm, rate * (mpmath.pi - t), rate / mpmath.sin(t) / 2]
-        for value, true in zip(found, expected, strict=True):
-            assert abs(value / true - 1) < mpmath.mpf("1e-27")

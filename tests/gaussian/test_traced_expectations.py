@@ -14,13 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from refusals import refused
-from wiring import wired
 
-import kcalc as kc
 from kcalc.activations import activation
 from kcalc.activations.traced import FusedActivation, cross, cross_alike, cross_drop, traced
 
-L = kc.layers
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)
 
 
@@ -55,24 +52,6 @@ def step_by_step() -> Iterator[None]:
     """Programs of many operations run one by one: XLA would compile each for seconds."""
     with jax.disable_jit():
         yield
-
-
-@pytest.mark.usefixtures("step_by_step")
-@pytest.mark.parametrize(("q1", "q2"), [(0.5, 2.0)])
-def test_cross_moments_of_kinked_functions(q1: float, q2: float) -> None:
-    top, loss = 0.8, 0.3
-    with jax.enable_x64(True):
-        whole, drop, slope = cross_drop(ELU, TANH, q1, q2, top, loss)
-        only = cross_drop(TANH, ELU, q2, q1, top, None)
-    assert float(whole) == pytest.approx(mean_product(elu, np.tanh, q1, q2, top), rel=1e-10)
-    assert float(drop) == pytest.approx(
-        mean_product(elu, np.tanh, q1, q2, top) - mean_product(elu, np.tanh, q1, q2, top - loss),
-        rel=1e-9,
-    )
-    step = 1e-4
-    up, down = (mean_product(elu, np.tanh, q1, q2, top - loss + s) for s in (step, -step))
-    assert float(slope) == pytest.approx((up - down) / (2 * step), rel=1e-6)
-    assert float(only[0]) == pytest.approx(float(whole), rel=1e-10) and only[1:] == (0.0, 0.0)
 
 
 @pytest.mark.usefixtures("step_by_step")
@@ -145,33 +124,3 @@ def test_rescaled_functions() -> None:
 def test_what_has_no_traced_form(phi: str, constants: dict[str, Any], says: str) -> None:
     with refused(says):
         traced(activation(phi), constants)
-
-
-def shared(first: str, second: str) -> kc.Network:
-    """V (first(g) + second(g)), g = W x: two activations of one Gaussian."""
-    return wired(
-        ("x", L.Input(3)),
-        ("W", L.Affine(sigma_w=1.2), "x"),
-        ("a", L.Nonlinear(first), "W"),
-        ("b", L.Nonlinear(second), "W"),
-        ("s", L.Sum((0.6, 0.8)), "a b"),
-        ("V", L.Affine(), "s"),
-    )
-
-
-@pytest.mark.slow
-def test_a_sum_of_two_activations_of_one_gaussian() -> None:
-    rows = np.array([[1.0, 0.5, -0.3], [0.2, -1.4, 0.9]])
-    kernel = kc.learnable_kernel(shared("elu", "tanh"))
-    found = np.asarray(kernel(kernel.init(), rows, kind="nngp"))
-    q = 1.44 * (rows**2).mean(axis=1)
-    for i in range(2):
-        for j in range(2):
-            cosine = float(rows[i] @ rows[j] / np.linalg.norm(rows[i]) / np.linalg.norm(rows[j]))
-
-            def f(x: np.ndarray) -> np.ndarray:
-                return 0.6 * elu(x) + 0.8 * np.tanh(x)
-
-            assert found[i, j] == pytest.approx(
-                mean_product(f, f, q[i], q[j], min(cosine, 1.0)), rel=1e-9
-            )
