@@ -241,14 +241,6 @@ def test_truncated_and_mutated_files_give_one_clear_error_or_a_network(tmp_path:
             assert str(error)
 
 
-@pytest.mark.parametrize("name", ["square", "cube", "hermite3"])
-def test_transformed_polynomials_come_back_as_they_were(name: str) -> None:
-    net = A.vanilla(2, kc.activation(name).transformed(2**0.5, 1, 0.25, -3))
-    back = network_from_dict(json.loads(json.dumps(network_to_dict(net))))
-    assert back == net and hash(back) == hash(net)
-    assert kc.c_map(back)([-0.5, 0.5]) == pytest.approx(kc.c_map(net)([-0.5, 0.5]), rel=1e-14)
-
-
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     net = A.vanilla(1).relabelled(lambda n: (n, 1))
     with refused("relabel"):
@@ -256,13 +248,6 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     with refused("folder.*exist"):
         kc.save_json(A.vanilla(1), tmp_path / "missing" / "net.json")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_missing_file_names_it(tmp_path: Path) -> None:
-    with refused(r"absent\.json"):
-        kc.load_json(tmp_path / "absent.json")
-    with refused("cannot read"):
-        kc.load_json(tmp_path)
 
 
 def test_a_registered_name_belongs_to_its_function() -> None:

@@ -164,21 +164,6 @@ def test_models_of_transformers() -> None:
         kc.read(model, {"tokens": IDS})
 
 
-def test_functions_of_jax() -> None:
-    jnp = pytest.importorskip("jax").numpy
-    params = {"w": np.ones((8, 16), np.float32), "v": np.ones((16, 4), np.float32)}
-    x = np.ones((2, 8), np.float32)
-
-    def plain(params: Any, x: Any, scale: float = 1.0) -> Any:
-        return jnp.tanh(scale * x @ params["w"]) @ params["v"]
-
-    def one(params: Any, batch: Any) -> Any:
-        return plain(params, batch["x"])
-
-    assert kc.read(plain, params, {"x": x}).network == kc.read(plain, params, x).network
-    assert str(kc.read(one, params, {"x": x}).network.inputs[0]) == "batch.x"
-
-
 def test_names_of_onnx_files(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     helper = onnx.helper

@@ -4,7 +4,6 @@ shown.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc.network.layers import Affine, Opaque
+from kcalc.network.layers import Opaque
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -103,24 +102,6 @@ def test_models_that_keep_examples_apart_are_read(name: str) -> None:
         assert kc.read(model, example).fidelity.level == "exact"
 
 
-def test_one_example_and_several_give_one_network() -> None:
-    model = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
-    )
-    assert kc.read(model, (1, 3, 9, 9)).network == kc.read(model, (5, 3, 9, 9)).network
-
-
-def test_a_model_of_one_example_is_read_with_a_remark() -> None:
-    reading = kc.read(Fn(lambda h: h.reshape(1, N)), (1, 8))
-    assert reading.fidelity.level == "exact" and any(
-        "only one example at a time" in remark for remark in reading.remarks
-    )
-    reading = kc.read(Fn(lambda h: h.reshape(4, N)), (4, 8))
-    assert any(re.search("only .* examples", remark) for remark in reading.remarks)
-    program = torch.export.export(Fn(lambda h: h * len(h)), (torch.randn(2, 8),))
-    assert any(re.search("only .* examples", remark) for remark in kc.read(program).remarks)
-
-
 def test_scripts_and_models_with_two_inputs() -> None:
     class Added(nn.Module):
         def __init__(self) -> None:
@@ -134,13 +115,6 @@ def test_scripts_and_models_with_two_inputs() -> None:
     assert kc.read(torch.jit.script(Added()), (2, 8), (2, 8)).network.nodes_of(Opaque)
     plain = nn.Sequential(nn.Linear(8, N), nn.Tanh(), nn.Flatten(), nn.Linear(N, 4))
     assert not kc.read(torch.jit.script(plain), (1, 8)).network.nodes_of(Opaque)
-
-
-def test_arrays_whose_examples_meet_other_axes_are_not_read() -> None:
-    model = Fn(lambda h: h.mean(1))
-    model.forward = lambda x: model.b(torch.tanh(model.a(x)) + model.a(x).mean(1))  # type: ignore[method-assign]
-    reading = kc.read(model, (3, 3, 8))
-    assert any("the examples of one run along another axis" in note.text for note in reading.notes)
 
 
 # -- JAX, Flax, Keras, ONNX ------------------------------------------------------------------------
@@ -186,39 +160,6 @@ def test_mixing_and_counting_in_jax(name: str) -> None:
     assert not all(np.allclose(model(p, x[part]), model(p, x)[part], atol=1e-6) for part in PARTS)
     for example in ((1, 8), x[:1], (2, 8)):
         assert kc.read(model, p, example).network.nodes_of(Opaque)
-
-
-def test_what_keeps_examples_apart_in_jax() -> None:
-    for function in (
-        lambda h: h.reshape(len(h), -1),
-        lambda h: h * jnp.ones((len(h), 1)),
-        lambda h: h[: len(h)],
-    ):
-        reading = kc.read(
-            lambda p, x, f=function: f(jnp.tanh(x @ p["a"])) @ p["b"], parameters(), (1, 8)
-        )
-        assert reading.fidelity.level == "exact" and len(reading.network.nodes_of(Affine)) == 2
-
-
-def test_mixing_and_counting_in_flax() -> None:
-    nnx = pytest.importorskip("flax.nnx")
-
-    class Model(nnx.Module):
-        def __init__(self, function: Any, rngs: Any) -> None:
-            self.a, self.b, self.function = (
-                nnx.Linear(8, N, rngs=rngs),
-                nnx.Linear(N, 4, rngs=rngs),
-                function,
-            )
-
-        def __call__(self, x: Any) -> Any:
-            return self.b(self.function(jnp.tanh(self.a(x))))
-
-    for name in ("the first example", "the number of examples"):
-        assert kc.read(Model(IN_JAX[name], nnx.Rngs(0)), jnp.ones((1, 8))).network.nodes_of(Opaque)
-    assert not kc.read(
-        Model(lambda h: h.reshape(len(h), N), nnx.Rngs(0)), jnp.ones((1, 8))
-    ).network.nodes_of(Opaque)
 
 
 def test_an_equinox_module_of_one_example_mixes_none() -> None:

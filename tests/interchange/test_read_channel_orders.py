@@ -156,11 +156,6 @@ def test_a_shuffle_keeps_the_grouped_layers_behind_it() -> None:
     assert reading.fidelity.level == "exact"
 
 
-def rotated(x: Tensor) -> Tensor:
-    one, other = x.chunk(2, dim=1)
-    return torch.cat([other, one], 1)
-
-
 class Function(nn.Module):
     """A function of a layer, some of whose channels it puts together one by one."""
 
@@ -171,30 +166,6 @@ class Function(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.function(self.first(x)))
-
-
-TOGETHER: dict[str, Callable[[Tensor], Tensor]] = {
-    "a sum with other channels": lambda h: h + rotated(h),
-    "a product with other channels": lambda h: h * rotated(h),
-    "functions of other channels": lambda h: torch.relu(h) + rotated(torch.tanh(h)),
-    "a sum with the same channels": lambda h: h + torch.cat(h.chunk(2, 1), 1),
-}
-
-
-@pytest.mark.parametrize("case", TOGETHER)
-def test_channels_that_meet_are_told_apart(case: str) -> None:
-    """Channels of one layer that meet others of it are independent, and those that meet themselves
-    are not.
-    """
-    width, ratios = 256, []
-    x = images(width).flatten(1)
-    for seed in range(DRAWS):
-        torch.manual_seed(1000 + seed)
-        model = Function(width, TOGETHER[case])
-        q = kc.q_map(kc.read(model, x).network)(1.0)
-        ratios.append(float(model(x).detach().square().mean()) / q)
-    error = np.std(ratios, ddof=1) / DRAWS**0.5
-    assert error < 0.06 and abs(np.mean(ratios) - 1) < LIMIT * error
 
 
 def test_parts_that_overlap_in_other_places_are_refused_where_they_meet() -> None:

@@ -5,9 +5,6 @@ import warnings
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-import pytest
-import wide_models
 from refusals import refused
 
 import kcalc as kc
@@ -80,13 +77,6 @@ def test_convolutions_norms_and_dropout():
     assert read(eqx.nn.inference_mode(model), jnp.ones((3, 8, 8)), sigmas=False).network.isomorphic(
         TWIN
     )
-
-
-def test_sigmas_of_the_library():
-    r = read(eqx.nn.MLP(256, 256, 256, 2, key=jax.random.key(0)), jnp.ones(256))
-    for node in r.network.nodes_of(kl.Affine):
-        assert r.network.layer(node).sigma_w == pytest.approx(1 / np.sqrt(3), rel=0.02)
-        assert r.network.layer(node).sigma_b == pytest.approx(1 / np.sqrt(3 * 256), rel=0.2)
 
 
 def test_batch_norm_with_state():
@@ -213,23 +203,3 @@ def test_an_axis_too_much_or_too_few_is_named():
             read(model, given)
     with refused(r"x\[0\].*examples"):
         read(mlp)
-
-
-@pytest.mark.slow
-def test_predicted_q_and_c_values_of_wide_layers(every: int):
-    """Weights and biases uniform on +-1/sqrt(fan_in), as Equinox draws them.
-
-    20 models of width 1024 (512 where --every thins).
-    """
-    u = wide_models.inputs(every)
-    width = u.shape[1]
-
-    def model(seed):
-        return eqx.nn.MLP(width, width, width, 2, activation=jnp.tanh, key=jax.random.key(seed))
-
-    network = read(model(0), u[0], sigmas=False).network
-    own = {"sigma_w": 1 / np.sqrt(3), "sigma_b": 1 / np.sqrt(3 * width)}
-    network = network.map_layers(
-        lambda _, layer: kl.Affine(layer.features, **own) if isinstance(layer, kl.Affine) else layer
-    )
-    wide_models.check_maps(network, [jax.vmap(model(seed))(u) for seed in range(1, 21)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,20 +13,18 @@ from refusals import refused
 
 import kcalc as kc
 from kcalc.interchange import recognise, rewriting
-from kcalc.interchange.batches import of_batches
-from kcalc.interchange.internal_errors import internal_error
 from kcalc.interchange.jax_model import finishing, softmax
 from kcalc.interchange.jax_model import reader as jax_reader
 from kcalc.interchange.onnx_model import graph_values as onnx_rules
 from kcalc.interchange.rewriting import heads, mixing, norms, split_layers
-from kcalc.interchange.trace import Linear, Normalise, NotRead, Op, Pointwise
+from kcalc.interchange.trace import Linear, Op, Pointwise
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from kcalc.interchange.torch_model import calls, capture, walker  # noqa: E402
+from kcalc.interchange.torch_model import calls, walker  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("internal_errors")
 KINDS = (KeyError, IndexError, RuntimeError, AssertionError, ZeroDivisionError, RecursionError)
@@ -198,13 +195,6 @@ def test_one_part_in_a_rewriting_rule_fails(
 def test_a_reading_that_fails_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recognise, "assemble", failing(KeyError))
     with refused("internal error.*KeyError.*read the parts"):
-        small()
-
-
-def test_a_capture_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "record", failing(KeyError))
-    monkeypatch.setattr(torch.export, "export", failing(RuntimeError))
-    with refused("could not be traced.*KeyError"):
         small()
 
 
@@ -406,42 +396,6 @@ def test_builders_are_no_functions_of_arrays(build: Any, example: Any) -> None:
     with refused(rf"{name} .*call it first.*kc\.read\({name}\(\.\.\.\)") as caught:
         kc.read(build, example)
     assert "Tracer" not in str(caught.value)
-
-
-@pytest.mark.parametrize("example", [torch.zeros(2, 8)])
-def test_builders_with_inputs_of_torch(example: Any) -> None:
-    with refused("function.*builds"):
-        kc.read(torch_builder, example)
-
-
-def test_norms_of_one_node_do_not_hide_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operations made for a norm that fails are taken back."""
-    own = norms.Norms._written
-
-    def fail(self: Any, *given: Any) -> Any:
-        own(self, *given)
-        raise KeyError("the works")
-
-    monkeypatch.setattr(norms.Norms, "_written", fail)
-    reading = attends()
-    assert told(reading) and not any(isinstance(op, Normalise) for op in operations(reading))
-
-
-def operations_of(model: Any, count: int) -> Any:
-    return kc.read(model, torch.zeros(count, 8)).trace
-
-
-def test_errors_with_one_more_example_only_are_said() -> None:
-    """Not that the model depends on the number of its examples."""
-    model = Small()
-    trace, three = (operations_of(model, count) for count in (2, 3))
-    reason = internal_error(KeyError("the works"), "the rule for tanh")
-    broken = next(op for op in three.ops if isinstance(op, Pointwise))
-    bad = broken.become(NotRead, what="tanh", reason=reason)
-    other = replace(three, ops=tuple(bad if op is broken else op for op in three.ops))
-    found = of_batches(2, lambda count: trace if count == 2 else other)
-    unread = [op.reason for op in found.ops if isinstance(op, NotRead)]
-    assert unread and set(unread) == {reason}
 
 
 def test_audits_say_what_kept_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,45 +101,6 @@ def test_gates_in_jax() -> None:
     assert "shared weights" in str(kc.read(overlapping, p, x)) and node
 
 
-def test_token_mixing_in_jax_is_the_models_matrix() -> None:
-    def mixed(p: Any, x: Any) -> Any:
-        return jnp.einsum("ts,bsc->btc", p["mix"], x @ p["o"]["w"]) @ p["o"]["w"].T @ p["up"]["w"]
-
-    network = kc.read(mixed, parameters(), jnp.ones((2, T, D))).network
-    np.testing.assert_array_equal(
-        network.layer(network.nodes_of(TokenMix)[0]).array, parameters()["mix"]
-    )
-    assert [network.layer(node).name for node in network.nodes_of(Opaque)] == ["shared weights"]
-
-
-def test_jax_twins_compute_what_is_read() -> None:
-    """Every layer that the readers make runs in JAX on weights of its own, alike over draws of the
-    same key.
-    """
-    network = kc.Network.from_steps(
-        [
-            ("x", L.Input(D, (T, 1)), ()),
-            ("a", Affine(8), ("x",)),
-            ("b", Affine(8), ("x",)),
-            ("g", L.Nonlinear("swish"), ("a",)),
-            ("p", L.Product(), ("g", "b")),
-            ("m", TokenMix(CAUSAL), ("p",)),
-            ("y", Affine(4), ("m",)),
-        ],
-        ["y"],
-    )
-    model = kc.to_jax(network)
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, T, 1, D)), dtype=jnp.float32)
-    params = model.init(jax.random.key(0), x)
-    out = np.asarray(model.apply(params, x))
-    assert out.shape == (2, T, 1, 4) and np.isfinite(out).all()
-    shifted = x.at[:, -1].add(1.0)
-    # causal
-    np.testing.assert_allclose(
-        np.asarray(model.apply(params, shifted))[:, :-1], out[:, :-1], rtol=1e-5
-    )
-
-
 def test_flax_attention_with_silent_queries() -> None:
     nnx = pytest.importorskip("flax.nnx")
     model = nnx.MultiHeadAttention(4, D, decode=False, rngs=nnx.Rngs(0))

@@ -6,7 +6,6 @@ Read as what they are, or opaque with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,13 +14,9 @@ import kcalc as kc
 
 torch = pytest.importorskip("torch")
 
-from modern_zoo import DENSE, IMAGE, TOKENS, D, Model, T, gpt_block, image, norm_model  # noqa: E402
+from modern_zoo import DENSE, TOKENS, D, Model, T, norm_model  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-
-from kcalc.network.layers import Affine, Opaque, TokenMix  # noqa: E402
-
-L = kc.layers
 
 
 def halves(
@@ -37,40 +32,6 @@ def halves(
         o=nn.Linear(out, 8),
     )
     return model, shape
-
-
-def test_halves_of_one_layer_added_again() -> None:
-    found = kc.read(*halves(lambda a, b: torch.tanh(a + b)))
-    assert [type(layer).__name__ for _, layer, _ in found.network.steps()] == [
-        "Input",
-        "Affine",
-        "Affine",
-        "Sum",
-        "Nonlinear",
-        "Affine",
-    ]
-    one = found.network.map_layers(
-        lambda _, layer: (
-            replace(layer, sigma_w=1, sigma_b=0) if isinstance(layer, Affine) else layer
-        )
-    )
-    assert kc.node_values(one, 0.3)[
-        found.network.parents(found.network.nodes_of(L.Nonlinear)[0])[0]
-    ][0] == pytest.approx(2)
-
-
-def test_unequal_parts() -> None:
-    model = Model(
-        lambda m, x: (lambda a, b: m.o(a) * m.p(b))(*m.w(x).split([10, 22], -1)),
-        w=nn.Linear(D, 32),
-        o=nn.Linear(10, 8),
-        p=nn.Linear(22, 8),
-    )
-    network = kc.read(model, DENSE).network
-    assert [network.features[node] for node in ("w[0:10]", "w[10:32]")] == [
-        10,
-        22,
-    ] and not network.nodes_of(Opaque)
 
 
 def written_into(m: Any, x: Any) -> Any:
@@ -211,45 +172,3 @@ def test_biases_along_tokens_are_said() -> None:
     with torch.no_grad():
         model.t.bias.zero_()
     assert kc.read(model, TOKENS).fidelity.nodes["t"] == "pooling"  # a heuristic of kernel maps
-
-
-def test_blocks_behind_embeddings_are_read() -> None:
-    model = Model(lambda m, t: m.block(m.token(t)), token=nn.Embedding(11, D), block=gpt_block())
-    found = kc.read(model.eval(), torch.zeros(2, T, dtype=torch.long))
-    assert found.fidelity.counts == {"exact": 12}
-    scale = float(model.token.weight.detach().double().square().mean().sqrt())
-    table = found.network.layer("token")
-    assert (table.features, table.vocabulary) == (D, 11) and table.sigma == pytest.approx(
-        scale, rel=1e-12
-    )
-    assert len(found.network.nodes_of(TokenMix)) == 1
-
-
-def test_weight_standardisation_is_seen_in_the_numbers() -> None:
-    def forward(m: Any, x: Any) -> Any:
-        mean, std = m.w.mean((1, 2, 3), keepdim=True), m.w.std((1, 2, 3), keepdim=True)
-        return m.o(torch.relu(F.conv2d(torch.relu(m.i(x)), (m.w - mean) / (std + 1e-5), padding=1)))
-
-    model = Model(
-        forward, i=image(3, D, 1), w=nn.Parameter(torch.randn(D, D, 3, 3)), o=image(D, 4, 1)
-    )
-    network = kc.read(model, IMAGE).network
-    assert [layer.standardised for _, layer, _ in network.steps() if isinstance(layer, Affine)] == [
-        False,
-        True,
-        False,
-    ]
-
-
-def test_a_gate_of_one_channel_is_opaque():
-    class Gated(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.up, self.gate = nn.Linear(16, 16), nn.Linear(16, 1)
-
-        def forward(self, x):
-            return self.up(x) * torch.sigmoid(self.gate(x))
-
-    reading = kc.read(Gated(), (2, 16))
-    assert [note.node for note in reading.notes if note.level == "not read"] == ["mul"]
-    assert "of 1 channels is broadcast over 16" in str(reading)

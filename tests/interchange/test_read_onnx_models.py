@@ -6,9 +6,7 @@ a zoo against networks written by hand, a forward pass, control flow, and files 
 from __future__ import annotations
 
 import io
-import json
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +16,11 @@ from onnx_graphs import F32, model, node, ran, weights
 import kcalc as kc
 from kcalc.interchange.onnx_model import trace_onnx
 from kcalc.interchange.read import read
-from kcalc.interchange.trace import Linear, NotRead
+from kcalc.interchange.trace import NotRead
 
 onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")
-from onnx import TensorProto, helper  # noqa: E402
+from onnx import helper  # noqa: E402
 from torch import nn  # noqa: E402
 
 L = kc.layers
@@ -347,44 +345,3 @@ def test_what_is_not_understood_is_reported_and_the_rest_read(nodes: list[Any], 
     found = [op for op in trace_onnx(proto).ops if isinstance(op, NotRead)]
     assert what in [op.what for op in found] and all(op.reason for op in found)
     assert len(read(proto).network.nodes_of(L.Affine)) == 1
-
-
-def test_shared_and_folded_weights() -> None:
-    w = weights(6, 6)
-    proto = model(
-        [
-            node("MatMul", "x w", "a"),
-            node("MatMul", "a v", "b"),
-            node("Gemm", "b w", "y", transB=1),
-        ],
-        {"x": ["N", 6]},
-        ["y"],
-        {"w": w, "v": w.copy()},
-    )
-    linear = [op for op in trace_onnx(proto).ops if isinstance(op, Linear)]
-    assert [op.parameter for op in linear] == ["w", "w", "w"]
-    nodes = [
-        node("ReduceMean", "w", "m", axes=[1]),
-        node("Sub", "w m", "c"),
-        node("Mul", "c c", "s"),
-        node("ReduceMean", "s", "v", axes=[1]),
-        node("Sqrt", "v", "r"),
-        node("Div", "c r", "u"),
-        node("Gemm", "x u", "y", transB=1),
-    ]
-    standardised = next(
-        op
-        for op in trace_onnx(model(nodes, {"x": ["N", 6]}, ["y"], {"w": w})).ops
-        if isinstance(op, Linear)
-    )
-    assert standardised.weight.mean(1) == pytest.approx(0, abs=1e-6) and (
-        standardised.weight**2
-    ).mean(1) == pytest.approx(1, abs=1e-5)
-
-
-def test_reading_changes_nothing_and_needs_no_weights_of_its_own(tmp_path: Path) -> None:
-    proto = exported(*[zoo()["mlp"][i] for i in (0, 2)])
-    before = proto.SerializeToString(deterministic=True)
-    document = json.dumps(read(proto).to_dict())
-    assert proto.SerializeToString(deterministic=True) == before
-    assert "kcalc.network/1" in document and TensorProto.FLOAT == F32

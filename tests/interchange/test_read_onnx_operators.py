@@ -373,22 +373,6 @@ def test_what_has_no_rule_is_said_and_has_the_shape_of_onnxruntime(name: str) ->
     assert read(proto).fidelity.level == "not read"
 
 
-def test_a_mean_that_counts_zeros_is_noted() -> None:
-    reading = read(
-        proto_of(
-            case(
-                "AveragePool",
-                "x",
-                SQUARE,
-                kernel_shape=[3, 3],
-                pads=[1, 1, 1, 1],
-                count_include_pad=1,
-            )
-        )
-    )
-    assert any("count the padding zeros" in note.text for note in reading.network.notes)
-
-
 def test_quantised_products_are_named_once_the_file_tells_their_shapes() -> None:
     nodes = [
         node("Cast", "x", "a", to=2),

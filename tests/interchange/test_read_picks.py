@@ -86,25 +86,6 @@ def test_the_last_token_is_that_of_a_slice(name: str) -> None:
     assert layers[0] == layers[1]
 
 
-def test_the_first_token() -> None:
-    found, plain = read(lambda m, x: x[:, [0]]), read(lambda m, x: x[:, :1])
-    assert [layer for _, layer, _ in found.network.steps()] == [
-        layer for _, layer, _ in plain.network.steps()
-    ]
-
-
-@pytest.mark.parametrize("name", SEVERAL)
-def test_several_tokens(name: str) -> None:
-    """The matrix that mixes the tokens has a one at every place, in the model's order."""
-    pick, places = SEVERAL[name]
-    reading = read(pick)
-    (mix,) = (
-        layer for _, layer, _ in reading.network.steps() if isinstance(layer, kc.layers.TokenMix)
-    )
-    assert reading.fidelity.level == "exact"
-    assert np.array_equal(np.array(mix.matrix, float), np.eye(TOKENS)[places])
-
-
 @pytest.mark.parametrize("name", DATA)
 def test_places_that_the_data_decide_are_not_read(name: str) -> None:
     more = (torch.tensor([5, 6]),) if name == "lengths" else ()
@@ -198,15 +179,6 @@ def test_the_last_token_in_jax(name: str) -> None:
     assert [layer for _, layer, _ in found.network.steps()] == [
         layer for _, layer, _ in plain.network.steps()
     ]
-
-
-def test_several_tokens_in_jax() -> None:
-    jnp = pytest.importorskip("jax.numpy")
-    reading = of_jax(lambda x: jnp.take(x, jnp.array([5, 1, 2]), axis=1))
-    (mix,) = (
-        layer for _, layer, _ in reading.network.steps() if isinstance(layer, kc.layers.TokenMix)
-    )
-    assert np.array_equal(np.array(mix.matrix, float), np.eye(TOKENS)[[5, 1, 2]])
 
 
 # -- ONNX ----------------------------------------------------------------------------------------

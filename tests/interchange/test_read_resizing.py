@@ -19,7 +19,6 @@ import kcalc as kc  # noqa: E402
 
 L = kc.layers
 nn = torch.nn
-F = nn.functional
 
 
 def redrawn(model: Any, generator: Any) -> Any:
@@ -125,25 +124,6 @@ def test_pairs_of_positions(case: str) -> None:
     reading, draw = of_torch(make(), shape)
     assert reading.fidelity.level in ("exact", "pooling"), str(reading)
     assert deviation(reading.network, draw, shape) < MOST
-
-
-@pytest.mark.parametrize("kernel", [2, 4])
-def test_maps_without_positions(kernel: int) -> None:
-    """q, and the inner product of two images, with biases and the model's own sizes of weights."""
-    model = nn.Sequential(
-        nn.ConvTranspose2d(32, 512, kernel, 2, 0, bias=True),
-        nn.Tanh(),
-        nn.ConvTranspose2d(512, 512, 2, 2),
-    )
-    reads = {2: 1, 4: 4}[kernel] * 32  # inputs of an output away from the edge
-    model.deviations = {"0.weight": (1.7 / reads) ** 0.5, "2.weight": (1.3 / 512) ** 0.5}
-    x = images((32, 5, 5), 0.6)
-    r = kc.read(with_biases(model, torch.Generator().manual_seed(0), exact=True), x)
-    edge = slice(4, -4)
-    q, k = measured(model, (x,), 32, lambda y: y[..., edge, edge])
-    expected = float(kc.q_map(r.network)(1.0))
-    assert q.deviation(expected) < 3.5
-    assert k.deviation(expected * float(kc.c_map(r.network)(0.6))) < 3.5
 
 
 class Decoder(nn.Module):

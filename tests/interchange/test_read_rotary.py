@@ -285,16 +285,6 @@ def test_a_part_of_the_channels_with_other_angles_says_both() -> None:
     assert any("not those of one base" in text for text in texts)
 
 
-def test_tables_in_half_precision_are_of_one_base() -> None:
-    def turn(x: Any, m: Rotary) -> Any:
-        a = m.angles[: x.shape[2]].repeat_interleave(2, -1)
-        c, s = a.cos().bfloat16().float(), a.sin().bfloat16().float()
-        return x * c + torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * s
-
-    reading = read((turn, turn, plain))
-    assert [layer.rotary for layer in attention(reading.network)] == pytest.approx([BASE], rel=0.02)
-
-
 @pytest.mark.parametrize("sizes", [3.0, [1.5**0.5, 0.5**0.5] * 4])
 def test_a_part_of_the_channels_of_another_size_is_not_read(sizes: Any) -> None:
     """The second has the same mean square, and other products of queries and keys."""
@@ -375,43 +365,4 @@ def test_layouts_in_jax(name: str) -> None:
     assert [layer.rotary for layer in attention(reading.network)] == [BASE]
 
 
-WIDTHS: dict[str, Any] = {
-    "vocab_size": 100,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 32,
-}
 GPT: dict[str, Any] = {"vocab_size": 100, "n_embd": 64, "n_layer": 1, "n_head": 4}
-PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
-    "GPTJ": ({**GPT, "rotary_dim": 16, "n_positions": 32}, 1e4),
-    "CodeGen": ({**GPT, "rotary_dim": 8, "n_positions": 32}, 1e4),
-    "RoFormer": (WIDTHS, 1e4),
-    "Cohere": ({**WIDTHS, "num_key_value_heads": 2}, 5e5),
-    "Cohere2": ({**WIDTHS, "num_key_value_heads": 2, "layer_types": ["sliding_attention"]}, 1e4),
-    "Ernie4_5": ({**WIDTHS, "num_key_value_heads": 2}, 5e5),
-    "Helium": ({**WIDTHS, "num_key_value_heads": 2, "head_dim": 16}, 1e5),
-    "Glm": ({**WIDTHS, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 99}, 1e4),
-    "GPTNeoX": ({**WIDTHS, "rotary_pct": 0.5}, 1e4),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published_models(name: str) -> None:
-    """Models of transformers from small configurations: attention is read, with its base."""
-    transformers = pytest.importorskip("transformers")
-    if not hasattr(transformers, f"{name}Config"):
-        pytest.skip(f"this transformers has no {name}")
-    fields, base = PUBLISHED[name]
-    config = getattr(transformers, f"{name}Config")(**fields)
-    config.rope_parameters = {"rope_type": "default", "rope_theta": base} | (
-        getattr(config, "rope_parameters", None) or {}
-    )
-    model = getattr(transformers, f"{name}Model")(config).eval()
-    reading = kc.read(model, torch.randint(0, 90, (2, 8)))
-    (layer,) = attention(reading.network)
-    theta = (config.rope_parameters or {}).get("rope_theta", base)
-    assert layer.rotary == pytest.approx(theta, rel=1e-4)
-    assert reading.fidelity.level != "not read"

@@ -29,7 +29,6 @@ from torch.nn import functional as F  # noqa: E402
 from kcalc.interchange.example_shapes import listed  # noqa: E402
 from kcalc.interchange.read import read  # noqa: E402
 from kcalc.interchange.torch_model import trace_torch  # noqa: E402
-from kcalc.interchange.trace import Drop, Held, Linear, NotRead, Pointwise  # noqa: E402
 from kcalc.network.layers import (  # noqa: E402
     Affine,
     BatchNorm,
@@ -65,59 +64,7 @@ def test_writes_in_place_are_seen_by_later_readers() -> None:
     assert {type(net.layer(p)) for p in net.parents(net.outputs[0])} == {Affine, Nonlinear}
 
 
-class WritesPart(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = torch.tanh(self.a(x))
-        h[:, :2] = 0.0
-        return self.b(h)
-
-
-def test_writes_into_a_part_are_reported() -> None:
-    found = read(WritesPart(), (2, 6))
-    assert found.fidelity.level == "not read"
-    assert found.fidelity.nodes["a"] == found.fidelity.nodes["b"] == "exact"
-
-
-class LayerScale(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
-        self.gamma, self.register = (
-            nn.Parameter(torch.full((6,), 0.1)),
-            nn.Buffer(torch.tensor(2.0)),
-        )
-        self.unused = nn.Linear(3, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.a(x)
-        return x + self.gamma * self.b(torch.tanh(x * self.register))
-
-
-def test_parameters_as_factors_and_unused_ones() -> None:
-    trace = trace_torch(LayerScale(), (2, 6))
-    held = {op.parameter for op in trace.ops if isinstance(op, Held)}
-    assert held == {"gamma", None}
-    net = read(LayerScale(), (2, 6), sigmas=False).network
-    assert net.layer(net.outputs[0]).weights == (1, 0.1)
-    assert "unused" not in net
-
-
 # -- examples and models ---------------------------------------------------------------------------
-
-
-def test_examples_as_tensors_arrays_shapes() -> None:
-    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
-    nets = [
-        read(model, x).network
-        for x in (torch.randn(2, 6), np.zeros((2, 6)), (2, 6), [5, 6], torch.Size((1, 6)))
-    ]
-    assert all(net == nets[0] for net in nets)
-    for dtype in (torch.float64, torch.bfloat16, torch.float16):
-        assert read(model.to(dtype), (2, 6)).network.features["0"] == 6
 
 
 def test_many_forms_of_a_model() -> None:
@@ -413,13 +360,6 @@ def test_errors_stand_alone() -> None:
         trace_torch(3, (2, 6))
 
 
-def test_trace_says_what_the_model_says() -> None:
-    trace = trace_torch(nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Dropout(0.1)), (2, 6))
-    assert [type(op) for op in trace.ops[1:]] == [Linear, Pointwise, Drop]
-    assert [op.name for op in trace.ops] == ["input", "0", "1", "2"]
-    assert not any(isinstance(op, NotRead) for op in trace.ops)
-
-
 class TiedByMemory(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -436,20 +376,3 @@ def test_weights_tied_by_memory_are_shared() -> None:
         assert [found.network.layer(node).name for node in found.network.nodes_of(Opaque)] == [
             "shared weights"
         ]
-
-
-def test_weights_used_again_by_arithmetic_are_shared() -> None:
-    class Reused(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = torch.nn.Parameter(torch.randn(12, 12))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.linear(
-                torch.relu(torch.nn.functional.linear(x, self.w)), self.w.t() * 1.5
-            )
-
-    found = read(Reused(), (2, 12))
-    assert [found.network.layer(node).name for node in found.network.nodes_of(Opaque)] == [
-        "shared weights"
-    ]

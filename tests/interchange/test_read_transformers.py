@@ -115,20 +115,6 @@ def weight_of(model: nn.Module, node: str) -> str:
     return next(name for name in wishes if name in names)
 
 
-def test_a_tied_readout_is_noted_and_a_class_token_is_a_node() -> None:
-    gpt = kc.read(drawn(GPT2(1, 48, 4, VOCABULARY, T, readout=True)), IDS)
-    assert any(
-        "those of the embedding 'wte' (tied)" in note.text for note in gpt.notes
-    ) and not gpt.network.nodes_of(L.Opaque)
-    vit = kc.read(drawn(ViT(1, 48, 4, 32, 8)), (2, 3, 32, 32))
-    (front,) = vit.network.nodes_of(L.ClassToken)
-    assert vit.network.layer(front).count == 1 and not vit.network.nodes_of(L.Opaque)
-    assert not any("class token" in note.text for note in vit.notes)
-    mean = kc.read(drawn(ViT(1, 48, 4, 32, 8, token=False)), (2, 3, 32, 32))
-    assert mean.network.layer(mean.network.nodes_of(L.Positions)[0]).length == 16
-    assert mean.fidelity.counts["exact"] == len(mean.network) - 1  # all but the mean over tokens
-
-
 class Cached(GPT2):
     """As in transformers: keys and values are returned in an object of a class of its own."""
 
@@ -509,12 +495,6 @@ def test_masks_of_padding_are_read_beside_ids_of_any_shape() -> None:
         assert "a padding mask is read as that of sequences without padding" in str(found)
         kernels.append(kc.ntk(found.network, tokens=IDS, sampling=kc.Sampling(8, 2)).ntk)
     np.testing.assert_array_equal(*kernels)
-
-
-def test_errors_of_the_model_come_without_the_frames_of_pytorch() -> None:
-    with refused("could not be traced") as caught:
-        kc.read(drawn(Heads(EMPTY["fused"])), (2, T, 47))
-    assert caught.value.__suppress_context__ and caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize("name", REFUSED)

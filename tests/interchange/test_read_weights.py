@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc.interchange.independence import Resemblance, dependence, unlike_gaussian
+from kcalc.interchange.independence import dependence, unlike_gaussian
 from kcalc.interchange.trace import Linear
 
 torch = pytest.importorskip("torch")
@@ -250,15 +250,6 @@ def test_usual_initialisers_raise_no_alarm(name: str) -> None:
         assert dependence(layer, True) == unlike_gaussian(layer) == "", shape
 
 
-def test_tiny_layers_are_noted_only_where_their_structure_is_exact() -> None:
-    torch.manual_seed(0)
-    for n in (1, 2, 3, 5, 8):
-        assert texts(nn.Sequential(nn.Linear(n, n), nn.Tanh(), nn.Linear(n, n)), n) == []
-        assert (texts(nn.Sequential(holding(eye(n)), nn.Tanh(), gaussian(n, n)), n) != []) == (
-            n > 1
-        )
-
-
 def test_modules_as_they_are_drawn_by_their_frameworks() -> None:
     torch.manual_seed(0)
     convolutions = nn.Sequential(
@@ -297,48 +288,8 @@ def test_copies_of_weights_with_noise_are_noted(sign: int, noise: float) -> None
     assert abs(float(kc.q_map(kc.read(model, (2, N)).network)(Q)) / q - 1) > 0.05
 
 
-def test_biases_of_two_layers_that_are_one_are_noted() -> None:
-    torch.manual_seed(0)
-    bias = torch.randn(N)
-    model = Two(holding(wide(), bias), holding(wide(), bias), lambda a, b: a - b)
-    assert any("biases are correlated with those of 'a'" in text for text in texts(model))
-    q, _ = measured(model)
-    assert abs(float(kc.q_map(kc.read(model, (2, N)).network)(Q)) / q - 1) > 0.05
-    assert (
-        texts(
-            Two(
-                holding(wide(), torch.randn(N)), holding(wide(), torch.randn(N)), lambda a, b: a - b
-            )
-        )
-        == []
-    )
-
-
-@pytest.mark.parametrize("shape", [(8,), (64,), (8, 8), (64, 64), (16, 8, 3, 3)])
-@pytest.mark.parametrize("law", ["normal", "uniform", "delta", "signs"])
-def test_arrays_drawn_apart_are_not_alike(shape: tuple[int, ...], law: str) -> None:
-    random, alike = np.random.default_rng(0), Resemblance()
-    laws = {
-        "normal": random.standard_normal,
-        "uniform": random.random,
-        "signs": lambda s: np.sign(random.standard_normal(s)),
-    }
-    for k in range(60):
-        array = laws["normal" if law == "delta" else law](shape) - (0.5 if law == "uniform" else 0)
-        array = (
-            array * (np.arange(9).reshape(3, 3) == 4)
-            if law == "delta" and len(shape) == 4
-            else array
-        )
-        assert alike(str(k), array) is None
-
-
 def test_weights_that_are_zero_are_noted() -> None:
     torch.manual_seed(0)
     model = between(holding(torch.zeros(N, N)))
     assert any("all 0, so its output is 0" in text for text in texts(model))
     assert measured(model)[0] == 0
-
-
-def test_sizes_that_are_not_read_raise_no_alarm() -> None:
-    assert kc.read(between(holding(eye())), (2, N), sigmas=False).fidelity.level == "exact"

@@ -17,7 +17,7 @@ from tape import RNG, Tape, layers_of, relu
 import kcalc as kc
 from kcalc.interchange.apply import apply_to
 from kcalc.interchange.layout import reshaped_axis
-from kcalc.interchange.trace import Join, Linear, Mixed, NotRead, Pass, Pooling, Reshape, Transpose
+from kcalc.interchange.trace import Join, Linear, NotRead, Pass, Pooling, Reshape, Transpose
 
 L = kc.layers
 
@@ -107,25 +107,6 @@ def test_weights_along_locations_that_have_no_rule() -> None:
     mixed = along(tape, tape.dense("x", 4, "first"), 4)
     last = tape.dense(tape.apply(relu, mixed), 4, "last", parameter="w")
     assert mixed in opaque(tape.read(last), last)
-
-
-def test_a_mixing_without_a_word() -> None:
-    tape = Tape(2, 4, 6, axis=-1)
-    matrix = RNG.standard_normal((3, 4))
-    mixed = tape.add(
-        Mixed,
-        "mixed",
-        (2, 3, 5),
-        (tape.dense("x", 5),),
-        matrix=matrix,
-        axis=1,
-        text="",
-        level="exact",
-    )
-    reading = tape.read(tape.dense(mixed, 2, "head"))
-    layer = reading.network.layer("mixed")
-    assert isinstance(layer, L.TokenMix) and np.array_equal(layer.array, matrix)
-    assert not [note for note in reading.notes if note.node == "mixed"]
 
 
 def pooled(
@@ -233,35 +214,6 @@ def test_activations_of_a_document(data: dict[str, Any], words: str) -> None:
     document["nodes"][-1]["layer"]["activation"] = data
     with refused(words):
         network_from_dict(document)
-
-
-def test_a_function_of_jax_has_a_twin() -> None:
-    jnp = pytest.importorskip("jax.numpy")
-    params, given = {"w": RNG.normal(size=(3, 4)), "v": RNG.normal(size=(4, 2))}, jnp.ones((2, 3))
-
-    def model(p: Any, x: Any) -> Any:
-        return jnp.tanh(x @ p["w"]) @ p["v"]
-
-    params = {name: jnp.asarray(value, jnp.float32) for name, value in params.items()}
-    shaping = kc.shape(kc.read(model, params, given).network, method="dks")
-    function, new = apply_to(model, shaping, params, given, weights="keep")
-    phi = next(iter(shaping.constants.by_node.values())).transformed
-    truth = phi(np.asarray(given @ params["w"], float)) @ np.asarray(params["v"], float)
-    assert np.asarray(function(new, given)) == pytest.approx(truth, rel=1e-5, abs=1e-5)
-
-
-def test_sums_and_factors_are_drawn_together() -> None:
-    """A factor behind a sum, and a sum of sums, are one Sum with the products of the weights."""
-    tape = Tape(2, 5)
-    a, b, c = (tape.dense("x", 5, name) for name in "abc")
-    first = tape.apply(lambda u, v: u + 2 * v, a, b, label="first")
-    scaled = tape.apply(lambda u: 3 * u, first, label="scaled")
-    again = tape.apply(lambda u, v: u + v / 2, scaled, c, label="again")
-    reading = tape.read(tape.dense(again, 2, "head"))
-    (node,) = reading.network.nodes_of(L.Sum)
-    layer = reading.network.layer(node)
-    assert isinstance(layer, L.Sum) and reading.network.parents(node) == (a, b, c)
-    assert [float(w) for w in layer.weights or ()] == [3, 6, 0.5]
 
 
 def test_an_activation_that_is_real_in_no_part_of_the_line() -> None:

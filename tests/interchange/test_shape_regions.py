@@ -467,25 +467,6 @@ def test_rows_of_all_tokens_and_a_class_token_behind_attention() -> None:
     assert torch.allclose(kept(other), model(other), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("head", "left"),
-    [(nn.Sigmoid(), True), (nn.Tanh(), True), (nn.Softplus(), True), (nn.ReLU(), False)],
-)
-def test_an_activation_that_only_makes_the_output_is_left_alone(head: Any, left: bool) -> None:
-    stack = [m for k in (8, 48, 48) for m in (nn.Linear(k, 48), nn.ReLU())]
-    model = nn.Sequential(*stack, nn.Linear(48, 3), head)
-    s = kc.shape(kc.read(model, (4, 8)))
-    assert (
-        ("7" not in s.network) == left == any("'7' does not change" in a.text for a in s.warnings)
-    )
-    shaped = s.apply_to(model, generator=seed(0))
-    x = 10 * torch.randn(64, 8)
-    found = shaped(x).detach()
-    assert left == bool((found >= head(torch.tensor(-1e3))).all())
-    alone = nn.Sequential(nn.Linear(8, 3), head)
-    assert list(kc.shape(kc.read(alone, (4, 8)), zeta=1.2).network)[-1] == "1"
-
-
 def test_two_heads_side_by_side_are_left_alone() -> None:
     class Fields(nn.Module):
         def __init__(self) -> None:
@@ -525,23 +506,6 @@ def test_an_activation_that_no_constants_shape_is_left_alone_and_the_rest_shaped
     shaped = s.apply_to(model)
     shaped(torch.randn(8, 16)).square().mean().backward()
     assert all(torch.isfinite(p.grad).all() for p in shaped.parameters() if p.grad is not None)
-
-
-def test_a_u_net_with_group_norms_behind_concatenations_is_shaped_without_options() -> None:
-    class Net(nn.Module):
-        def __init__(self, width: int = 32) -> None:
-            super().__init__()
-            conv = lambda i, o: nn.Conv2d(i, o, 3, padding=1)  # noqa: E731
-            self.a, self.b, self.c = conv(3, width), conv(width, 2 * width), conv(3 * width, 3)
-            self.n, self.m = nn.GroupNorm(4, width), nn.GroupNorm(12, 3 * width)
-
-        def forward(self, x: Any) -> Any:
-            h = F.silu(self.n(self.a(x)))
-            low = F.silu(self.b(F.interpolate(h, scale_factor=0.5)))
-            return self.c(F.silu(self.m(torch.cat([h, F.interpolate(low, scale_factor=2.0)], 1))))
-
-    s = kc.shape(kc.read(Net(), (2, 3, 8, 8)), assume_independent=True)
-    assert "C_f'(1)" in str(s) and s.assumptions
 
 
 def test_a_part_that_is_used_twice_is_shaped_by_itself() -> None:
