@@ -47,16 +47,8 @@ TOWERS = {
     "powers": tower(X, 64, 9),
     "two levels": tower(X, 64, 2),
     "of a sum": tower(op("Add", X, 1), 64, 9),
-    "of sums": tower(op("Add", X, 1), 64, 9, lambda tree: op("Add", tree, 1)),
-    "rational exponents": tower(op("Add", op("Pow", X, 2), 1), {"rational": [127, 2]}, 9),
-    "corners": tower(X, 64, 9, lambda tree: op("Max", tree, X)),
     "waves": tower(waves(2), 64, 9, lambda tree: op("Add", tree, {"rational": [1, 3]})),
     "inside a function": op("sin", tower(op("Add", X, 1), 64, 4)),
-    "inside a condition": {
-        "op": "Piecewise",
-        "rows": [{"value": X, "if": {"rel": "<", "args": [tower(X, 64, 5), 1]}}],
-    },
-    "products": op("Mul", *[op("Pow", op("Add", X, k), 64) for k in range(1, 5)]),
 }
 
 

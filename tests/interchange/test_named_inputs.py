@@ -62,11 +62,6 @@ class Only(Pair):
         return self.added(x, y)
 
 
-class AnyName(Pair):
-    def forward(self, **inputs: Any) -> Any:
-        return self.added(inputs["x"], inputs["y"])
-
-
 class One(Pair):
     """A model of one dictionary."""
 
@@ -80,17 +75,11 @@ class Nested(Pair):
 
 
 CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "optional one left out": (Tokens, ({"idx": IDS},)),
     "no tensor": (Tokens, ({"idx": IDS, "scale": 2.0},)),
-    "in another order": (Both, ({"y": Y, "x": X},)),
-    "position and name": (Both, (X, {"y": Y})),
     "one between left out": (Behind, ({"y": Y, "x": X},)),
-    "by name only": (Only, (X, {"y": Y})),
-    "any name": (AnyName, ({"x": X, "y": Y},)),
     "one dictionary": (One, ({"x": X, "y": Y},)),
     "one dictionary by name": (One, ({"batch": {"x": X, "y": Y}},)),
     "nested": (Nested, (X, {"extra": {"y": [Y]}})),
-    "shapes and arrays": (Both, ({"x": (2, 8), "y": np.ones((2, 8))},)),
 }
 
 
@@ -130,7 +119,6 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...], str]] = {
     "no such name": (Tokens, ({"ids": IDS},), "'ids'.*idx, scale"),
     "one of two": (Tokens, ({"idx": IDS, "skale": 1},), "'skale'.*idx, scale"),
     "both of two": (Both, ({"u": X, "v": Y},), "x, y"),
-    "given twice": (Both, (X, {"x": Y}), "x, y"),
     "left out": (Only, (X,), "'y'"),
 }
 

@@ -6,7 +6,6 @@ Notes reach every network made of it, and every result.
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 from typing import Any
 
@@ -44,27 +43,14 @@ def relabelled(graph: Any, change: Any) -> Any:
 
 
 MADE = {
-    "map_layers": lambda net: net.map_layers(
-        lambda _, layer: L.Affine(8, bias=False) if layer == L.Affine(8) else layer
-    ),
-    "other activations": lambda net: net.map_layers(
-        lambda _, layer: L.Nonlinear("relu") if isinstance(layer, L.Nonlinear) else layer
-    ),
     "normalised": lambda net: net.normalised(),
     "preactivated": lambda net: net.preactivated(),
     "pickle": lambda net: pickle.loads(pickle.dumps(net)),
     "deepcopy": copy.deepcopy,
     "graph": lambda net: kc.Network(net.graph),
     "a changed graph": lambda net: kc.Network(nx.DiGraph(net.graph)),
-    "labels there and back": lambda net: kc.Network(
-        relabelled(kc.Network(relabelled(net.graph, str.upper)).graph, str.lower),
-    ),
-    "JSON": lambda net: network_from_dict(json.loads(json.dumps(network_to_dict(net)))),
     "read": lambda net: kc.read(net).network,
     "large_batch": kc.large_batch,
-    "subs": lambda net: net.map_layers(
-        lambda n, layer: L.Affine(8, sigma_w=kc.symbols.psi) if n == "b" else layer
-    ).subs({"psi": 1.0}),
 }
 
 

@@ -34,40 +34,28 @@ class Fn(nn.Module):
 
 MIXING: dict[str, Callable[[Any], Any]] = {
     "the first example": lambda h: h + h[:1],
-    "the first example, by index": lambda h: h + h[0],
-    "the first example, repeated": lambda h: h + h[:1].expand_as(h),
     "the number of examples": lambda h: h * h.shape[0],
     "its root": lambda h: h / len(h) ** 0.5,
-    "its sum": lambda h: h + h.size(0),
-    "its power": lambda h: h.abs() ** len(h),
     "a bound": lambda h: h.clamp(-1 / len(h), 1 / len(h)),
     "a slope": lambda h: F.leaky_relu(h, 0.1 * len(h)),
     "a loop": lambda h: sum([h] * len(h)),
     "ones that are counted": lambda h: h * torch.ones(len(h)).sum(),
-    "a number made an array": lambda h: h * torch.tensor(float(len(h))),
-    "an epsilon": lambda h: F.layer_norm(h, (N,), eps=float(len(h))),
     "the mean": lambda h: h - h.mean(0),
     "the mean of all": lambda h: h - h.mean(),
-    "the greatest": lambda h: h - h.max(0)[0],
     "lengths": lambda h: F.normalize(h, dim=0),
     "a softmax": lambda h: torch.softmax(h, 0),
     "the Gram matrix": lambda h: h @ h.T @ h,
-    "a matrix of ones": lambda h: h + torch.ones(len(h), len(h)) @ h,
     "the next example": lambda h: h + h.roll(1, 0),
     "the order": lambda h: h + h.flip(0),
-    "a running sum": lambda h: h.cumsum(0),
     "examples as locations": lambda h: h + h.reshape(1, -1, N).mean(1),
     "examples as channels": lambda h: h.T.reshape(h.shape),
     "a norm of all": lambda h: F.layer_norm(h, h.shape),
-    "a factor for every example": lambda h: h * torch.arange(1.0, 1 + len(h))[:, None],
 }
 APART: dict[str, Callable[[Any], Any]] = {
     "a shape": lambda h: h.view(h.shape[0], -1),
-    "two shapes": lambda h: h.reshape(len(h), 1, N).reshape(len(h), N),
     "a constant": lambda h: h * torch.ones(len(h), 1),
     "zeros": lambda h: h + torch.zeros_like(h),
     "all examples": lambda h: h[: len(h)],
-    "a norm": lambda h: F.layer_norm(h, h.shape[1:]),
 }
 
 
@@ -137,9 +125,6 @@ IN_JAX: dict[str, Callable[[Any], Any]] = {
     "the Gram matrix": lambda h: h @ h.T @ h,
     "the next example": lambda h: h + jnp.roll(h, 1, 0),
     "examples as locations": lambda h: h + h.reshape(1, -1, N).mean(1),
-    "weights": lambda h: (
-        h @ (jnp.asarray(np.random.default_rng(1).normal(size=(N, N)), jnp.float32) / len(h))
-    ),
 }
 
 

@@ -170,7 +170,6 @@ def test_rewriting_rules_that_fail(monkeypatch: pytest.MonkeyPatch, rule: str) -
 
 
 INSIDE: dict[str, tuple[Any, str]] = {
-    "heads": (heads._Heads, "_replaced"),
     "sources": (heads.Followed, "source"),
     "mixing": (mixing._Mixing, "attempt"),
     "norms": (norms.Norms, "_replaced"),

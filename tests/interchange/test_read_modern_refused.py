@@ -40,34 +40,10 @@ def written_into(m: Any, x: Any) -> Any:
     return m.p(h)
 
 
-def tied(layer: nn.Linear) -> nn.Linear:
-    with torch.no_grad():
-        layer.weight[16:] = layer.weight[:16]
-    return layer
-
-
 UNREAD: dict[str, tuple[Model, tuple[int, ...], str]] = {
     "parts of the tokens": (
         *halves(lambda a, b: a * b, out=32, shape=(2, 6, D), axis=1),
         "part of the locations",
-    ),
-    "tied halves": (
-        Model(
-            lambda m, x: (lambda a, b: m.o(torch.tanh(a) * b))(*m.w(x).chunk(2, -1)),
-            w=tied(nn.Linear(D, 32)),
-            o=nn.Linear(D, 8),
-        ),
-        DENSE,
-        "its weights are those of",
-    ),
-    "overlapping slices of a parameter": (
-        Model(
-            lambda m, x: m.o(F.linear(x, m.w[:20]) * F.linear(x, m.w[12:])),
-            w=nn.Parameter(torch.randn(32, D)),
-            o=nn.Linear(20, 8),
-        ),
-        DENSE,
-        "its weights are those of",
     ),
     "a write into a half": (
         Model(written_into, w=nn.Linear(D, 32), p=nn.Linear(32, 8)),
@@ -93,57 +69,15 @@ UNREAD: dict[str, tuple[Model, tuple[int, ...], str]] = {
         TOKENS,
         "different matrices",
     ),
-    "norm over tokens": (
-        norm_model(lambda m, x: x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-6)),
-        TOKENS,
-        "averages over axes (1,)",
-    ),
     "lengths along the wrong axis": (
         norm_model(lambda m, x: x / x.norm(dim=-1)),
         (D, D),
         "a length over an axis",
     ),
-    "half of the mean": (
-        norm_model(
-            lambda m, x: (x - 0.5 * x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
-        ),
-        DENSE,
-        "hand-written",
-    ),
-    "a great epsilon": (
-        norm_model(lambda m, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1.0)),
-        DENSE,
-        "averages channels",
-    ),
-    "rectified differences": (
-        norm_model(
-            lambda m, x: (
-                F.relu(x - x.mean(-1, keepdim=True))
-                / torch.sqrt(x.var(-1, keepdim=True, correction=0) + 1e-5)
-            )
-        ),
-        DENSE,
-        "several feature maps",
-    ),
     "mean absolute value": (
         norm_model(lambda m, x: x / (x.abs().mean(-1, keepdim=True) + 1e-6)),
         DENSE,
         "averages channels",
-    ),
-    "another array's length": (
-        norm_model(lambda m, x: x * torch.rsqrt(m.b(x).pow(2).mean(-1, keepdim=True) + 1e-6)),
-        DENSE,
-        "averages channels",
-    ),
-    "positions": (
-        Model(
-            lambda m, x: m.o(torch.tanh(m.w(x) + m.p)),
-            w=nn.Linear(D, D),
-            o=nn.Linear(D, 8),
-            p=nn.Parameter(torch.randn(1, T, D)),
-        ),
-        TOKENS,
-        "p of shape (1, 5, 16)",
     ),
 }
 

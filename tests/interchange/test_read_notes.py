@@ -145,10 +145,6 @@ class Always(nn.Dropout):
 
 DROPOUT = {  # {function of (model, activations): whether it is on in evaluation}
     "by the mode of the module": (lambda m, h: m.drop(h), False),
-    "by the mode of the model": (
-        lambda m, h: torch.nn.functional.dropout(h, 0.5, m.training),
-        False,
-    ),
     "by default": (lambda m, h: torch.nn.functional.dropout(h, 0.5), True),
     "in a module of its own": (lambda m, h: m.always(h), True),
     "none": (lambda m, h: torch.nn.functional.dropout(h, 0.0), False),
@@ -286,11 +282,9 @@ ONE_NUMBER = {
     "a factor": lambda m, x, t: m.b(torch.tanh(m.a(x)) * t),
     "an addend": lambda m, x, t: m.b(torch.tanh(m.a(x) + t)),
     "a factor of the input": lambda m, x, t: m.b(torch.tanh(m.a(x * t))),
-    "two of them": lambda m, x, t: m.b(torch.tanh(m.a(x) * (1 + t) + t**2)),
     "waves beside each other": lambda m, x, t: m.b(
         m.a(x) + torch.cat([torch.sin(t * m.w), torch.cos(t * m.w)], -1)
     ),
-    "repeated": lambda m, x, t: m.b(torch.tanh(m.a(x)) * t.expand(-1, 64)),
 }
 
 

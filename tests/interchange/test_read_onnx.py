@@ -69,15 +69,10 @@ UNARY: dict[str, tuple[str, tuple[float, float], dict[str, Any], int]] = {
     "Log": ("Log", POSITIVE, {}, 17),
     "Sqrt": ("Sqrt", POSITIVE, {}, 17),
     "Gelu": ("Gelu", ANY, {}, 20),
-    "Gelu tanh": ("Gelu", ANY, {"approximate": "tanh"}, 20),
-    "Elu 0.3": ("Elu", ANY, {"alpha": 0.3}, 17),
     "Celu 2": ("Celu", ANY, {"alpha": 2.0}, 17),
-    "Selu other": ("Selu", ANY, {"alpha": 1.5, "gamma": 1.1}, 17),
     "LeakyRelu 0.2": ("LeakyRelu", ANY, {"alpha": 0.2}, 17),
-    "Shrink soft": ("Shrink", ANY, {"lambd": 1.5, "bias": 1.5}, 17),
     "Hard torch": ("HardSigmoid", ANY, {"alpha": 1 / 6, "beta": 0.5}, 17),
     "ThresholdedRelu -1": ("ThresholdedRelu", ANY, {"alpha": -1.0}, 17),
-    "Clip 6": ("Clip", ANY, {"min": 0.0, "max": 6.0}, 10),
     "Clip low": ("Clip", ANY, {"min": -1.0}, 10),
     "Clip high": ("Clip", ANY, {"max": 1.0}, 10),
 }
@@ -168,26 +163,6 @@ WRITTEN_OUT: dict[str, tuple[list[Any], dict[str, Any], str]] = {
         {"r": np.float32(np.sqrt(2)), "one": np.float32(1), "half": np.float32(0.5)},
         "gelu",
     ),
-    "gelu tanh": (
-        [
-            node("Pow", "h three", "a"),
-            node("Mul", "a k", "b"),
-            node("Add", "h b", "c"),
-            node("Mul", "c r", "d"),
-            node("Tanh", "d", "e"),
-            node("Add", "e one", "f"),
-            node("Mul", "h f", "g"),
-            node("Mul", "g half", "y"),
-        ],
-        {
-            "three": np.float32(3),
-            "k": np.float32(0.044715),
-            "r": np.float32(np.sqrt(2 / np.pi)),
-            "one": np.float32(1),
-            "half": np.float32(0.5),
-        },
-        "gelu_tanh",
-    ),
     "hard swish": (
         [
             node("Add", "h three", "a"),
@@ -196,11 +171,6 @@ WRITTEN_OUT: dict[str, tuple[list[Any], dict[str, Any], str]] = {
             node("Div", "c six", "y"),
         ],
         {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6)},
-        "hard_swish",
-    ),
-    "hard sigmoid product": (
-        [node("HardSigmoid", "h", "s", alpha=1 / 6, beta=0.5), node("Mul", "h s", "y")],
-        {},
         "hard_swish",
     ),
     "mish": (

@@ -44,11 +44,7 @@ SEVERAL: dict[str, tuple[Pick, list[int]]] = {
 DATA: dict[str, Pick] = {
     "lengths": lambda m, x: x[torch.arange(len(x)), m.lengths - 1],
     "lengths of ids": lambda m, x: x[torch.arange(len(x)), (m.ids != 0).sum(-1) - 1],
-    "the place of an id": lambda m, x: x[torch.arange(len(x)), (m.ids == 49).int().argmax(-1)],
-    "the greatest id": lambda m, x: x[torch.arange(len(x)), m.ids.argmax(-1)],
     "another place for every example": lambda m, x: x[torch.arange(2), torch.tensor([3, 4])],
-    "examples": lambda m, x: x[[1, 0]],
-    "the first example for all": lambda m, x: x[[0, 0]],
     "gathered by ids": lambda m, x: x.gather(1, m.ids[:, :1, None].expand(-1, 1, WIDTH)),
 }
 

@@ -68,30 +68,16 @@ def mean(window: int, stride: int, padding: str, inside: bool) -> Any:
 
 JAX = {  # (function, words of the note that refuses it; "" where it is computed)
     "strides": (behind(lambda x, w: conv(x, w, window_strides=(2, 2))), ""),
-    "strides of PyTorch": (
-        behind(lambda x, w: conv(x, w, [(1, 1), (1, 1)], window_strides=(2, 2))),
-        "",
-    ),
     "wrap": (padded("wrap"), ""),
     "constant": (padded("constant"), ""),
     "means inside": (mean(3, 2, "SAME", True), ""),
-    "subsampled": (behind(conv, lambda h: h[:, ::2, ::2]), ""),
     "reflect": (padded("reflect"), ""),
     "edge": (padded("edge"), ""),
-    "causal": (behind(lambda x, w: conv(x, w, [(2, 0), (2, 0)])), ""),
     "dilation": (behind(lambda x, w: conv(x, w, rhs_dilation=(2, 2))), ""),
     "means of zeros": (mean(3, 1, "SAME", False), "count the padding zeros"),
-    "repeated": (
-        behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)),
-        "rearranged",
-    ),
     "transposed convolution": (
         lambda p, x: conv(jax.nn.relu(conv_transposed(x, p["t"])), p["b"]),
         "",
-    ),
-    "turned": (
-        lambda p, x: conv(jax.nn.relu(conv(x, p["a"])), p["b"]).transpose(0, 2, 1, 3),
-        "transposes its locations",
     ),
 }
 
@@ -134,7 +120,6 @@ def test_positions_of_flax(padding: str, words: str) -> None:
 FRAME = [0, 0, 1, 1, 0, 0, 1, 1]
 ONNX = {  # (nodes between the input x and the weights b, words of the note)
     "wrap": ([("Pad", "x p", "q", {"mode": "wrap"}), ("Conv", "q a", "h", {})], ""),
-    "same, upper": ([("Conv", "x a", "h", {"auto_pad": "SAME_UPPER", "strides": [2, 2]})], ""),
     "one window more": (
         [
             ("Conv", "x a", "c", {"pads": [1] * 4}),
@@ -172,10 +157,6 @@ ONNX = {  # (nodes between the input x and the weights b, words of the note)
     "linear": (
         [("Conv", "x a", "c", {"pads": [1] * 4}), ("Resize", "c e z", "h", {"mode": "linear"})],
         "",
-    ),
-    "same, lower": (
-        [("Conv", "x a", "h", {"auto_pad": "SAME_LOWER", "kernel_shape": [4, 4]})],
-        "read as 'same'",
     ),
     "dilation": ([("Conv", "x a", "h", {"pads": [2] * 4, "dilations": [2, 2]})], ""),
     "means of zeros": (

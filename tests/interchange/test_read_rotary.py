@@ -42,16 +42,6 @@ def as_complex(x: Any, m: Rotary) -> Any:
     return torch.view_as_real(z * m.circle[: x.shape[2]]).flatten(3).type_as(x)
 
 
-def complex_by_parts(x: Any, m: Rotary) -> Any:
-    z = torch.complex(x[..., ::2], x[..., 1::2]) * m.circle[: x.shape[2]]
-    return torch.stack((z.real, z.imag), -1).flatten(-2)
-
-
-def tokens_first(x: Any, m: Rotary) -> Any:
-    z = torch.view_as_complex(x.transpose(1, 2).unflatten(-1, (-1, 2)).contiguous())
-    return torch.view_as_real(z * m.circle[: x.shape[2], None]).flatten(3).transpose(1, 2)
-
-
 def by_matrices(x: Any, m: Rotary) -> Any:
     """Every pair times a matrix of its own."""
     a = m.angles[: x.shape[2]]
@@ -73,11 +63,8 @@ def regrouped(x: Any, m: Rotary) -> Any:
 
 
 ROTARY: dict[str, Turned] = {
-    "halves": by_halves,
     "neighbours": by_neighbours,
     "complex": as_complex,
-    "complex by parts": complex_by_parts,
-    "tokens first": tokens_first,
     "places": of_places,
     "matrices": by_matrices,
     "regrouped": regrouped,
@@ -88,26 +75,6 @@ def apart(x: Any, m: Rotary, by: int) -> Any:
     """Turned as if the tokens stood ``by`` places further on."""
     z = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
     return torch.view_as_real(z * m.circle[by : by + x.shape[2]]).flatten(3)
-
-
-def stretched(x: Any, m: Rotary) -> Any:
-    u, v, a = x[..., ::2], x[..., 1::2], m.angles[: x.shape[2]]
-    return torch.stack((1.5 * u * a.cos() - v * a.sin(), u * a.sin() + v * a.cos()), -1).flatten(-2)
-
-
-def grown(x: Any, m: Rotary) -> Any:
-    """Turned and multiplied by a number that grows from token to token."""
-    return as_complex(x, m) * (1 + torch.arange(x.shape[2])[:, None] / 4)
-
-
-def not_linear(x: Any, m: Rotary) -> Any:
-    z = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
-    return torch.view_as_real(z * z.abs() * m.circle[: x.shape[2]]).flatten(-2)
-
-
-def conjugate(x: Any, m: Rotary) -> Any:
-    z = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
-    return torch.view_as_real((z * m.circle[: x.shape[2]]).conj().resolve_conj()).flatten(-2)
 
 
 def by_content(x: Any, m: Rotary) -> Any:
@@ -123,15 +90,8 @@ def plain(x: Any, m: Rotary) -> Any:
 
 OTHERS: dict[str, tuple[Turned, Turned, Turned]] = {
     "queries alone": (by_neighbours, plain, plain),
-    "values too": (as_complex, as_complex, as_complex),
     "values alone": (plain, plain, by_neighbours),
     "other places": (partial(apart, by=3), as_complex, plain),
-    "halves against neighbours": (by_halves, by_neighbours, plain),
-    "regrouped against neighbours": (regrouped, by_neighbours, plain),
-    "one sense against the other": (as_complex, conjugate, plain),
-    "stretched": (stretched, stretched, plain),
-    "grown": (grown, grown, plain),
-    "not linear": (not_linear, not_linear, plain),
     "by content": (by_content, by_content, plain),
 }
 

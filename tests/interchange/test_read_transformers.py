@@ -205,13 +205,6 @@ class Windowed(nn.Module):
 KINDS = ["full_attention", "sliding_attention"]
 TOLD: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "every layer": ("window", {"sliding_window": 8}, {"layer_idx": 0}, {"window": 8}),
-    "a layer by its number": (
-        "window",
-        {"sliding_window": 8, "layer_types": KINDS},
-        {"layer_idx": 1},
-        {"window": 8},
-    ),
-    "another layer": ("all", {"sliding_window": 8, "layer_types": KINDS}, {"layer_idx": 0}, {}),
     "the module": (
         "both sides",
         {"sliding_window": 7, "layer_types": KINDS[1:]},
@@ -222,7 +215,6 @@ TOLD: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "chunks": ("chunks", {"attention_chunk_size": 8}, {}, {"chunk": 8}),
     "local": ("window", {"window_size": 8}, {"attention_type": "local"}, {"window": 8}),
     "global": ("all", {"window_size": 8}, {"attention_type": "global"}, {}),
-    "no window": ("all", {"sliding_window": None}, {"layer_idx": 0}, {}),
 }
 
 
@@ -319,14 +311,6 @@ ATTENTION: dict[str, tuple[Callable[..., Any], Any]] = {
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.2),
         L.Attend(4, 12, scale=0.2),
     ),
-    "linear scale": (
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1 / 12),
-        L.Attend(4, 12, scale="linear"),
-    ),
-    "causal": (
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-        L.Attend(4, 12, causal=True),
-    ),
     "a true mask": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=SEES),
         L.Attend(4, 12, causal=True),
@@ -339,37 +323,9 @@ ATTENTION: dict[str, tuple[Callable[..., Any], Any]] = {
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=LATER),
         L.Attend(4, 12, causal=True),
     ),
-    "a mask of ones": (
-        lambda q, k, v: F.scaled_dot_product_attention(
-            q, k, v, attn_mask=torch.ones(T, T, dtype=torch.bool)
-        ),
-        L.Attend(4, 12),
-    ),
     "ALiBi": (
         lambda q, k, v: F.softmax(q @ k.mT / 12**0.5 + FAR + LATER, -1) @ v,
         L.Attend(4, 12, causal=True, alibi=True),
-    ),
-    "ALiBi added first": (
-        lambda q, k, v: (
-            torch.baddbmm(
-                FAR.repeat(len(q), 1, 1),
-                q.flatten(0, 1),
-                k.flatten(0, 1).mT,
-                beta=1,
-                alpha=12**-0.5,
-            )
-            .softmax(-1)
-            .bmm(v.flatten(0, 1))
-            .view(q.shape)
-        ),
-        L.Attend(4, 12, alibi=True),
-    ),
-    "scaled queries": (lambda q, k, v: F.softmax((q / 12**0.5) @ k.mT, -1) @ v, L.Attend(4, 12)),
-    "by einsum": (
-        lambda q, k, v: torch.einsum(
-            "bhts,bhsd->bhtd", torch.einsum("bhtd,bhsd->bhts", q, k).div(12**0.5).softmax(-1), v
-        ),
-        L.Attend(4, 12),
     ),
 }
 
@@ -458,10 +414,6 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "over queries": (
         lambda q, k, v: F.softmax(q @ k.mT, -2) @ v,
         "its softmax is over the queries",
-    ),
-    "squared scores": (
-        lambda q, k, v: F.softmax((q @ k.mT) ** 2, -1) @ v,
-        "not multiples of the products of queries and keys",
     ),
     "shared keys and values": (
         lambda q, k, v: F.softmax(q @ k.mT, -1) @ k,

@@ -80,32 +80,15 @@ WRONG: dict[
 ] = {  # models of which kernel maps of independent weights say something else
     "an identity": lambda: between(holding(eye())),
     "an identity and noise": lambda: between(holding(eye() + 0.3 * wide())),
-    "a permutation with signs": lambda: between(
-        holding(eye()[torch.randperm(N)] * torch.sign(torch.randn(N, 1))), nn.ReLU
-    ),
-    "a few numbers each": lambda: between(
-        holding(torch.block_diag(*[torch.randn(2, 2) / 2**0.5 for _ in range(N // 2)])), nn.ReLU6
-    ),
-    "sizes by output": lambda: between(holding(wide() * torch.exp(1.5 * torch.randn(N, 1)))),
-    "rows that are zero": lambda: between(holding(wide() * (torch.arange(N) % 4 == 0)[:, None])),
     "a triangle": lambda: between(holding(wide().tril() * torch.linspace(0, 3, N)[:, None])),
     "looks linear": looks_linear,
     "a transform with a constant row": lambda: between(holding(cosine_transform()), nn.ReLU),
-    "equal weights": lambda: between(holding(torch.full((N, N), 1 / N)), nn.ReLU),
-    "biases of two values": lambda: between(holding(wide(), 2 * torch.sign(torch.randn(N)))),
-    "a few large biases": lambda: between(
-        holding(wide(), 20 * torch.randn(N) * (torch.arange(N) % 64 == 0))
-    ),
     "biases that take off a mean": lambda: mean_removed(),
     "one input number": lambda: nn.Sequential(nn.Linear(1, 4 * N), nn.Tanh(), gaussian(4 * N)),
 }
 UNSURE: dict[str, Callable[[], Any]] = {  # of which one draw says little
     "copies of one row": lambda: between(holding(torch.randn(1, N).repeat(N, 1) / N**0.5)),
     "copies of one column": lambda: between(holding(torch.randn(N, 1).repeat(1, N) / N**0.5)),
-    "rank 2": lambda: between(holding(torch.randn(N, 2) @ torch.randn(2, N) / (2 * N) ** 0.5)),
-    "nearly rank 1": lambda: between(
-        holding(torch.randn(N, 1) @ torch.randn(1, N) / N**0.5 + 0.1 * wide())
-    ),
     "sizes by input": lambda: between(holding(wide() * torch.exp(torch.randn(N)))),
     "a projection": lambda: between(holding(projection())),
 }
@@ -170,16 +153,6 @@ def delta(shape: tuple[int, ...], groups: int) -> Any:
     return weight
 
 
-def standardised(shape: tuple[int, ...]) -> Any:
-    weight = torch.randn(shape)
-    return weight - weight.flatten(1).mean(1).reshape(-1, *(1,) * (len(shape) - 1))
-
-
-def mirrored_of(shape: tuple[int, ...]) -> Any:
-    half = torch.randn(max(shape[0] // 2, 1), max(shape[1] // 2, 1), *shape[2:])
-    return torch.cat([torch.cat([half, -half], 1), torch.cat([-half, half], 1)])
-
-
 def filled(law: Callable[[Any], Any]) -> Callable[[tuple[int, ...], int], Any]:
     return lambda shape, _: law(torch.empty(shape))
 
@@ -194,14 +167,7 @@ USUAL: dict[str, Callable[[tuple[int, ...], int], Any]] = {
         for law in ("kaiming_normal", "xavier_uniform", "xavier_normal")
     },
     "uniform": filled(lambda w: nn.init.uniform_(w, -1, 1)),
-    "truncated at one": filled(lambda w: nn.init.trunc_normal_(w, a=-1, b=1)),
     "delta-orthogonal": delta,
-    "standardised": lambda shape, _: (
-        standardised(shape) if np.prod(shape[1:]) > 3 else torch.randn(shape)
-    ),
-    "mirrored": lambda shape, groups: (
-        mirrored_of(shape) if groups == 1 and min(shape[:2]) > 1 else torch.randn(shape)
-    ),
     "half precision": lambda shape, _: torch.randn(shape).bfloat16().float(),
     "sparse": lambda shape, _: (
         nn.init.sparse_(torch.empty(shape), 0.5)

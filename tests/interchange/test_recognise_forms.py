@@ -251,11 +251,7 @@ def mean(tape: Tape, read: str) -> str:
 
 TWICE = {
     "sum": lambda tape, z: tape.apply(total, z, turned(tape, z)),
-    "product": lambda tape, z: tape.apply(lambda a, b: a * relu(b), z, turned(tape, z)),
     "input": lambda tape, _: tape.apply(total, "x", turned(tape, "x")),
-    "flattened": lambda tape, z: tape.apply(
-        total, *(tape.add(Reshape, "flat", (2, 8, 36), (w,)) for w in (z, turned(tape, z)))
-    ),
     "pooled": lambda tape, z: tape.apply(
         total,
         *(
@@ -301,7 +297,6 @@ APART = {
     ),
     "weights between": lambda tape, z: tape.apply(total, z, tape.conv(turned(tape, z), 8)),
     "two layers": lambda tape, z: tape.apply(total, z, turned(tape, tape.conv("x", 8))),
-    "means of all": lambda tape, z: tape.apply(total, mean(tape, z), mean(tape, turned(tape, z))),
     "side by side": lambda tape, z: tape.conv(
         tape.add(Join, "cat", (2, 16, 6, 6), (z, turned(tape, z)), axis=1), 8
     ),
