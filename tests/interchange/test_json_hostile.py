@@ -60,13 +60,6 @@ def test_the_degree_of_a_document_is_bounded_before_anything_is_expanded(name):
     assert time.process_time() - start < 1
 
 
-def test_the_degree_of_a_number_of_a_layer_is_bounded():
-    data = document(X)
-    data["nodes"][1]["layer"]["sigma_w"] = tower(op("Add", {"symbol": "s"}, 1), 64, 9)
-    with pytest.raises(kc.KcalcError, match="'a', sigma_w.*degree"):
-        network_from_dict(data)
-
-
 @pytest.mark.parametrize("tree", [tower(10**40, 64, 9), tower(op("Mul", 10**40, X), 64, 2)])
 def test_numbers_of_a_document_do_not_grow_without_bound(tree):
     with pytest.raises(kc.KcalcError, match="'p'.*(digits|degree)"):

@@ -12,9 +12,6 @@ from refusals import refused
 
 import kcalc as kc
 from kcalc.cli.models import assembled, by_name, sizes
-from kcalc.interchange.example_shapes import listed
-from kcalc.interchange.named_inputs import by_name as call_of
-from kcalc.lab.report.subject import subject
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -131,27 +128,6 @@ def test_wrong_names_list_the_right_ones(case: str, what: str) -> None:
         asked(make, inputs)[what]()
 
 
-def test_reports_and_exact_calls() -> None:
-    assert subject(Both(), listed({"y": Y, "x": X})).name == "Both"  # as kc.report does
-    assert call_of(Behind().forward, ({"y": Y, "x": X},)) == ((X,), {"y": Y})
-    assert call_of(One().forward, ({"x": X},)) == (({"x": X},), {})
-    assert call_of(lambda batch, **more: 0, ({"x": X},)) == (({"x": X},), {})
-
-
-def test_models_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=16,
-    )  # fmt: skip
-    model = transformers.BertModel(config)
-    plain = kc.read(model, IDS).network
-    named = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
-    assert kc.read(model, named).network == plain
-    with refused("input_ids"):
-        kc.read(model, {"tokens": IDS})
-
-
 def test_names_of_onnx_files(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     helper = onnx.helper
@@ -177,14 +153,6 @@ def test_names_on_the_command_line() -> None:
 
 
 # -- training ------------------------------------------------------------------------------------
-
-
-def test_training_takes_the_same_examples_by_name() -> None:
-    y = torch.arange(16).reshape(2, 8)
-    rules = {"lr": 1e-2, "widths": (8, 16), "steps": 2, "seeds": 2}
-    one, two = (kc.trained_coordinates(Tokens, x, y, **rules) for x in (IDS, {"idx": IDS}))
-    assert one.changes.keys() == two.changes.keys()
-    assert all(np.array_equal(one.changes[name], two.changes[name]) for name in one.changes)
 
 
 def test_transfer_check_takes_rows_of_every_array() -> None:

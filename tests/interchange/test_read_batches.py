@@ -145,33 +145,3 @@ def test_mixing_and_counting_in_jax(name: str) -> None:
     assert not all(np.allclose(model(p, x[part]), model(p, x)[part], atol=1e-6) for part in PARTS)
     for example in ((1, 8), x[:1], (2, 8)):
         assert kc.read(model, p, example).network.nodes_of(Opaque)
-
-
-def test_an_equinox_module_of_one_example_mixes_none() -> None:
-    eqx = pytest.importorskip("equinox")
-    model = eqx.nn.MLP(8, 4, N, 2, key=jax.random.key(0))
-    assert (
-        kc.read(model, (1, 8)).fidelity.level == "exact"
-        and kc.read(model, jnp.ones(8)).remarks == kc.read(model, (1, 8)).remarks
-    )
-
-
-def test_mixing_and_counting_in_onnx_files() -> None:
-    pytest.importorskip("onnx")
-    from test_read_onnx_models import exported
-
-    for name, batch in (
-        ("the first example", None),
-        ("the number of examples", "N"),
-        ("the mean", None),
-    ):
-        axes = {"x": {0: batch}} if batch else None
-        proto = exported(Fn(MIXING[name]), (2 if batch else 1, 8), train=False, dynamic_axes=axes)
-        assert kc.read(proto).network.nodes_of(Opaque), name
-    proto = exported(Fn(APART["a shape"]), (1, 8), train=False, dynamic_axes={"x": {0: "N"}})
-    assert kc.read(proto).fidelity.level == "exact"
-    proto = exported(Fn(lambda h: h.reshape(1, 1, N).reshape(1, N)), (1, 8), train=False)
-    reading = kc.read(proto)
-    assert reading.fidelity.level == "exact" and any(
-        "only one example at a time" in remark for remark in reading.remarks
-    )

@@ -118,12 +118,6 @@ def test_the_models_weights_are_kept_behind_a_shuffle() -> None:
     assert torch.equal(same(x), model(x)) and not torch.allclose(kept(x), model(x), atol=0.01)
 
 
-def test_kept_weights_of_a_layer_in_parts_are_the_models() -> None:
-    model, x = Both(16), images(16)
-    new = apply_to(model, kc.read(model, x), x, weights="keep")
-    assert torch.allclose(new(x), model(x), atol=1e-6)
-
-
 def test_channels_paired_in_two_orders_are_not_read() -> None:
     class Paired(nn.Module):
         def __init__(self) -> None:
@@ -137,23 +131,6 @@ def test_channels_paired_in_two_orders_are_not_read() -> None:
     reading = kc.read(Paired(), images(16))
     (opaque,) = reading.network.nodes_of(kc.layers.Opaque)
     assert "one by one" in reading.network.layer(opaque).reason
-
-
-def test_a_shuffle_keeps_the_grouped_layers_behind_it() -> None:
-    """ShuffleNet V1: grouped convolutions, a shuffle between them."""
-    layers = nn.Conv2d(16, 16, 1, groups=2), nn.Conv2d(16, 16, 3, padding=1, groups=16)
-
-    class Grouped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.deep = layers
-            self.out = nn.Conv2d(16, 16, 1, groups=2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x + self.out(self.deep(shuffled(F.relu(self.first(x)))))
-
-    reading = kc.read(Grouped(), torch.randn(2, 16, 4, 4))
-    assert reading.fidelity.level == "exact"
 
 
 class Function(nn.Module):

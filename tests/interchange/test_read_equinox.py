@@ -45,40 +45,6 @@ class CNN(eqx.Module):
         return self.mlp(self.last(x.reshape(-1)))
 
 
-RELU = kl.Nonlinear("relu")
-TWIN = hand(
-    [
-        ("x", kl.Input(3, (8, 8)), ()),
-        ("c", kl.Affine(8, 3), "x"),
-        ("n", kl.GroupNorm(2), "c"),
-        ("r", RELU, "n"),
-        ("d", kl.Affine(8, 3, groups=8, bias=False), "r"),
-        ("p", kl.Pool("max", 2), "d"),
-        ("o", kl.Dropout(0.3), "p"),
-        ("f", kl.Flatten(), "o"),
-        ("l", kl.LayerNorm(), "f"),
-        ("1", kl.Affine(7), "l"),
-        ("2", RELU, "1"),
-        ("3", kl.Affine(7), "2"),
-        ("4", RELU, "3"),
-        ("5", kl.Affine(5), "4"),
-    ]
-)
-
-
-def test_convolutions_norms_and_dropout():
-    model = CNN(jax.random.key(0))
-    before = jax.tree.leaves(model)
-    r = read(model, jnp.ones((3, 8, 8)), sigmas=False)
-    assert r.network.isomorphic(TWIN), str(r)
-    assert {"conv1", "norm", "depth", "drop", "mlp.layers.0"} <= set(r.network)
-    assert r.fidelity.level == "pooling"
-    assert all(a is b for a, b in zip(before, jax.tree.leaves(model), strict=True))
-    assert read(eqx.nn.inference_mode(model), jnp.ones((3, 8, 8)), sigmas=False).network.isomorphic(
-        TWIN
-    )
-
-
 def test_batch_norm_with_state():
     class Net(eqx.Module):
         conv: eqx.nn.Conv2d
@@ -140,21 +106,6 @@ def test_sequences_residuals_and_attention():
         type(layer).__name__ for _, layer, _ in r.network.steps()
     }
     assert r.fidelity.nodes["up"] == "exact"
-
-
-def test_shared_layers_and_errors():
-    class Tied(eqx.Module):
-        fc: eqx.nn.Linear
-
-        def __call__(self, x):
-            return self.fc(jnp.tanh(self.fc(x)))
-
-    r = read(Tied(eqx.nn.Linear(4, 4, key=jax.random.key(0))), jnp.ones(4))
-    assert any("shared" in str(note) or "same" in str(note) for note in r.notes)
-    with refused("cannot be traced"):
-        read(CNN(jax.random.key(0)), jnp.ones((2, 3, 8, 8)))
-    with refused("example"):
-        read(CNN(jax.random.key(0)))
 
 
 def test_shapes_have_the_examples_first():

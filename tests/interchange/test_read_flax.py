@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import wide_models
 from flax import nnx
 from refusals import refused
 
@@ -64,10 +63,6 @@ class ResNet(nnx.Module):
         return self.head(x.mean((1, 2)))
 
 
-def conv(features, kernel=3, stride=1, bias=False):
-    return kl.Affine(features, kernel, stride, bias=bias)
-
-
 RELU, NORM = kl.Nonlinear("relu"), kl.BatchNorm()
 
 
@@ -97,97 +92,6 @@ def test_reading_changes_neither_the_model_nor_the_library(resnet):
     with pytest.raises(kc.KcalcError):
         read(resnet, jnp.ones((2, 16, 16, 5)))
     assert all(kind.__dict__["__call__"] is call for kind, call in calls.items())
-
-
-class ConvNeXt(nnx.Module):
-    """One block: depthwise convolution, LayerNorm, inverted bottleneck, layer scale."""
-
-    def __init__(self, rngs):
-        self.stem = nnx.Conv(3, 8, (4, 4), strides=4, padding="VALID", rngs=rngs)
-        self.depth = nnx.Conv(8, 8, (7, 7), feature_group_count=8, rngs=rngs)
-        self.norm = nnx.LayerNorm(8, rngs=rngs)
-        self.up, self.down = nnx.Linear(8, 32, rngs=rngs), nnx.Linear(32, 8, rngs=rngs)
-
-    def __call__(self, x):
-        x = self.stem(x)
-        return x + 0.5 * self.down(nnx.gelu(self.up(self.norm(self.depth(x))), approximate=False))
-
-
-def test_convnext_block():
-    r = read(ConvNeXt(nnx.Rngs(0)), jnp.ones((2, 32, 32, 3)), sigmas=False)
-    assert r.network.isomorphic(
-        hand(
-            [
-                ("x", kl.Input(3, (32, 32)), ()),
-                ("stem", kl.Affine(8, 4, 4, padding="same"), ["x"]),
-                ("d", kl.Affine(8, 7, groups=8), ["stem"]),
-                ("n", kl.LayerNorm(), "d"),
-                ("u", kl.Affine(32), "n"),
-                ("g", kl.Nonlinear("gelu"), "u"),
-                ("o", kl.Affine(8), "g"),
-                ("s", kl.Sum((1, 0.5)), ["stem", "o"]),
-            ]
-        )
-    )
-
-
-class DenseNet(nnx.Module):
-    def __init__(self, rngs):
-        self.convs = nnx.List(
-            [nnx.Conv(4 + 4 * k, 4, (3, 3), use_bias=False, rngs=rngs) for k in range(3)]
-        )
-        self.norms = nnx.List([nnx.BatchNorm(4 + 4 * k, rngs=rngs) for k in range(3)])
-
-    def __call__(self, x):
-        for norm, layer in zip(self.norms, self.convs, strict=True):
-            x = jnp.concatenate([x, layer(nnx.silu(norm(x)))], axis=-1)
-        return x
-
-
-def test_densenet():
-    steps = [("x", kl.Input(4, (8, 8)), ())]
-    last = "x"
-    for k in range(3):
-        steps += [
-            (f"n{k}", NORM, [last]),
-            (f"f{k}", kl.Nonlinear("swish"), [f"n{k}"]),
-            (f"c{k}", conv(4), [f"f{k}"]),
-        ]
-        steps += [(f"j{k}", kl.Concat(), [last, f"c{k}"])]
-        last = f"j{k}"
-    assert read(DenseNet(nnx.Rngs(0)), jnp.ones((2, 8, 8, 4)), sigmas=False).network.isomorphic(
-        hand(steps)
-    )
-
-
-def test_other_norms_and_a_transformer_block():
-    class Norms(nnx.Module):
-        def __init__(self, rngs):
-            self.conv = nnx.Conv(3, 8, (3, 3), rngs=rngs)
-            self.group, self.rms = (
-                nnx.GroupNorm(8, num_groups=2, rngs=rngs),
-                nnx.RMSNorm(8, rngs=rngs),
-            )
-
-        def __call__(self, x):
-            return self.rms(nnx.tanh(self.group(self.conv(x))))
-
-    r = read(Norms(nnx.Rngs(0)), jnp.ones((2, 8, 8, 3)), sigmas=False)
-    assert kinds(r) == ["Input", "Affine", "GroupNorm", "Nonlinear", "RMSNorm"]
-
-    class Transformer(nnx.Module):
-        def __init__(self, rngs):
-            self.norm1, self.norm2 = nnx.LayerNorm(8, rngs=rngs), nnx.LayerNorm(8, rngs=rngs)
-            self.attend = nnx.MultiHeadAttention(2, 8, decode=False, rngs=rngs)
-            self.up, self.down = nnx.Linear(8, 32, rngs=rngs), nnx.Linear(32, 8, rngs=rngs)
-
-        def __call__(self, x):
-            x = x + self.attend(self.norm1(x))
-            return x + self.down(nnx.gelu(self.up(self.norm2(x))))
-
-    r = read(Transformer(nnx.Rngs(0)), jnp.ones((2, 6, 8)), sigmas=False)
-    assert r.fidelity.level == "exact" and "Attend" in kinds(r)
-    assert {"norm1", "norm2", "up", "down"} <= set(r.network)
 
 
 # -- Linen -----------------------------------------------------------------------------------------
@@ -271,25 +175,3 @@ def test_linen_scan_over_layers():
     r = read((model, model.init(jax.random.key(0), x)), x, sigmas=False)
     assert kinds(r) == ["Input", *["LayerNorm", "Affine", "Nonlinear"] * 3], str(r)
     assert r.fidelity.level == "exact"
-
-
-@pytest.mark.slow
-def test_predicted_q_and_c_values_of_a_wide_model(every: int):
-    """Dense layers as flax draws them.
-
-    LeCun normal (truncated) weights, biases 0, 20 models of width 1024 (512 where --every thins).
-    """
-    u = wide_models.inputs(every)
-    width = u.shape[1]
-
-    class Wide(nnx.Module):
-        def __init__(self, rngs):
-            self.layers = nnx.List([nnx.Linear(width, width, rngs=rngs) for _ in range(3)])
-
-        def __call__(self, x):
-            for layer in self.layers:
-                x = nnx.gelu(layer(x), approximate=False)
-            return x
-
-    network = read(Wide(nnx.Rngs(0)), u, sigmas=False).network
-    wide_models.check_maps(network, [Wide(nnx.Rngs(seed))(u) for seed in range(20)])

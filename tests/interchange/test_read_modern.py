@@ -24,7 +24,6 @@ from modern_zoo import (  # noqa: E402
     D,
     Model,
     T,
-    gpt_block,
     heads,
     silent,
     swiglu,
@@ -219,15 +218,3 @@ def test_masks_that_depend_on_the_input_and_cross_attention() -> None:
     crossed = attention(lambda m, x, y: heads(m.q(x), m.k(y), m.v(y)))
     network = kc.read(crossed.eval(), TOKENS, (2, 9, D)).network
     assert network.layer(network.nodes_of(TokenMix)[0]) == TokenMix(np.full((T, 9), 1 / 9))
-
-
-def test_training_is_said_to_change_it() -> None:
-    text = str(kc.read(gpt_block().eval(), TOKENS))
-    assert (
-        "exact (11 nodes)" in text
-        and "at initialisation; tangent kernels and gradients leave its query and key weights out"
-        in text
-    )
-    model = attention(lambda m, x: usual(m, x, dropout_p=0.1))
-    found = kc.read(model, TOKENS)
-    assert found.fidelity.level == "approximate" and "dropout of its weights" in str(found)

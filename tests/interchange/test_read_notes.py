@@ -5,7 +5,6 @@ Numbers say that it differs.
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -50,20 +49,6 @@ def found(model: nn.Module) -> tuple[list[str], float, float]:
     return texts, float(kc.q_map(reading.network)(1.0)), float(truth)
 
 
-@pytest.mark.parametrize(
-    "between",
-    [
-        lambda m, h: torch.tanh(h * m.mask),
-        lambda m, h: torch.clamp(m.mask * h, min=0) + 0.5,
-        lambda m, h: torch.tanh(h + m.mask * torch.relu(h)),
-    ],
-)
-def test_factors_of_single_channels_are_noted_where_they_end(between) -> None:
-    torch.manual_seed(0)
-    texts, _, _ = found(Between(between))
-    assert any("every channel has a different factor" in text for text in texts)
-
-
 def test_the_note_on_a_mask_is_true() -> None:
     torch.manual_seed(0)
     texts, q, truth = found(Between(lambda m, h: torch.tanh(h * m.mask)))
@@ -94,36 +79,6 @@ def test_gains_that_differ_or_vanish_are_noted() -> None:
         change()
         texts, q, truth = found(Between(lambda _, h: torch.tanh(layer(h))))
         assert len(texts) == 1 and words in texts[0] and abs(q / max(truth, 1e-9) - 1) > 0.1
-
-
-def test_gains_in_jax_and_onnx() -> None:
-    nnx, jnp = pytest.importorskip("flax.nnx"), pytest.importorskip("jax.numpy")
-    norm = nnx.LayerNorm(64, rngs=nnx.Rngs(0))
-    norm.scale[...], norm.bias[...] = jnp.full(64, 0.5), jnp.full(64, 1.0)
-    reading = kc.read(
-        nnx.Sequential(
-            nnx.Linear(8, 64, rngs=nnx.Rngs(1)), norm, nnx.Linear(64, 4, rngs=nnx.Rngs(2))
-        ),
-        jnp.ones((2, 8)),
-    )
-    assert reading.fidelity.level == "exact"
-    (phi,) = [
-        layer.activation
-        for layer in map(reading.network.layer, reading.network)
-        if isinstance(layer, kc.layers.Nonlinear)
-    ]
-    np.testing.assert_allclose(phi(np.array([-1.0, 0.0, 2.0])), [0.5, 1.0, 2.0])
-    pytest.importorskip("onnx")
-    from test_read_onnx_models import exported
-
-    model = nn.Sequential(nn.Linear(8, 64), nn.LayerNorm(64), nn.Linear(64, 4)).eval()
-    nn.init.constant_(model[1].weight, 0.25)
-    reading = kc.read(exported(model, (2, 8), train=False))
-    assert [
-        layer.factor
-        for layer in map(reading.network.layer, reading.network)
-        if isinstance(layer, kc.layers.Scale)
-    ] == [0.25]
 
 
 def test_a_branch_that_is_multiplied_by_zero_is_nothing() -> None:
@@ -229,19 +184,6 @@ def test_dropout_that_is_on_in_evaluation_in_flax_and_equinox() -> None:
             assert bool(notes(reading)) == always
 
 
-def test_dropout_written_into_a_function_is_noted() -> None:
-    jax = pytest.importorskip("jax")
-    a = np.random.default_rng(0).normal(size=(8, 64))
-    b = np.random.default_rng(1).normal(size=(64, 4))
-
-    def model(p, x, key):
-        h = jax.numpy.tanh(x @ p["a"])
-        return jax.numpy.where(jax.random.bernoulli(key, 0.5, h.shape), h / 0.5, 0) @ p["b"]
-
-    reading = kc.read(model, {"a": a, "b": b}, jax.numpy.ones((64, 8)), jax.random.key(0))
-    assert any("active in evaluation mode" in note.text for note in reading.notes)
-
-
 # -- what is not read, by its name -----------------------------------------------------------------
 
 
@@ -263,19 +205,6 @@ def test_operations_over_channels_go_by_their_names(function, name: str) -> None
     reading = kc.read(Between(lambda _, h: function(h)[:, None] * h), (2, 64))
     told = [note.text for note in reading.notes if note.level == "not read"]
     assert any(name in text for text in told), told
-
-
-def test_operations_over_channels_in_jax() -> None:
-    jnp = pytest.importorskip("jax.numpy")
-    p = {"a": np.random.default_rng(0).normal(size=(8, 16))}
-    for function, name in (
-        (jnp.sum, "sum or mean"),
-        (jnp.max, "maximum"),
-        (jnp.min, "minimum"),
-        (jnp.prod, "prod"),
-    ):
-        reading = kc.read(lambda p, x, f=function: f(jnp.tanh(x @ p["a"]), -1), p, (2, 8))
-        assert any(name in note.text for note in reading.notes if note.level == "not read")
 
 
 ONE_NUMBER = {

@@ -13,7 +13,7 @@ import sympy as sp
 import kcalc as kc
 from kcalc.interchange.onnx_model import trace_onnx
 from kcalc.interchange.recognise import recognise
-from kcalc.interchange.trace import Linear, Normalise, NotRead, Op, Pointwise, Pooling, Repeat
+from kcalc.interchange.trace import Linear, Normalise, Op, Pointwise, Pooling
 
 pytest.importorskip("onnx")
 from onnx_graphs import model, node, ran, weights
@@ -239,32 +239,6 @@ def test_what_is_nearly_a_normalisation_is_not_taken_for_one(nodes: list[Any]) -
     assert recognise(trace_onnx(proto)).fidelity.level == "not read"
 
 
-def test_group_normalisation_written_as_instance_normalisation() -> None:
-    held = {
-        "k": weights(8, 3, 1, 1),
-        "split": np.array([0, 4, -1]),
-        "one": np.ones(4, np.float32),
-        "zero": np.zeros(4, np.float32),
-        "gain": np.ones((8, 1, 1), np.float32),
-        "bias": np.zeros((8, 1, 1), np.float32),
-    }
-    nodes = [
-        node("Conv", "x k", "h"),
-        node("Reshape", "h split", "r"),
-        node("InstanceNormalization", "r one zero", "i"),
-        node("Shape", "h", "sh"),
-        node("Reshape", "i sh", "b"),
-        node("Mul", "b gain", "g"),
-        node("Add", "g bias", "y"),
-    ]
-    proto = model(nodes, {"x": ["N", 3, 6, 6]}, ["y"], held)
-    found = op_of(proto, Normalise)
-    assert (found.kind, found.groups, found.axes) == ("group", 4, (1, 2, 3))
-    assert found.gain.shape == (8,) and found.bias.shape == (8,)
-    twin = kc.chain(L.Input(3, (6, 6)), L.Affine(8, bias=False), L.GroupNorm(4))
-    assert recognise(trace_onnx(proto), sigmas=False).network.isomorphic(twin)
-
-
 # -- windows ---------------------------------------------------------------------------------------
 
 
@@ -339,40 +313,3 @@ def pooled(x: np.ndarray, op: Pooling) -> np.ndarray:
         ]
         out[:, :, i, j] = np.nanmax(cut, (2, 3)) if op.kind == "max" else np.nanmean(cut, (2, 3))
     return out
-
-
-@pytest.mark.parametrize(("attributes", "kind"), [
-    ({}, "nearest"),
-    ({"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}, "nearest"),
-    ({"nearest_mode": "floor"}, None), ({"mode": "linear"}, "linear"),
-])  # fmt: skip
-def test_resize_is_read_where_it_repeats_or_interpolates(
-    attributes: dict[str, Any], kind: str | None
-) -> None:
-    held = {"scales": np.array([1, 1, 3, 3], np.float32)}
-    proto = model(
-        [node("Resize", "x  scales".replace("  ", " e "), "y", **attributes)],
-        {"x": [1, 2, 4, 4]},
-        ["y"],
-        {**held, "e": np.zeros(0, np.float32)},
-        13,
-    )
-    x = weights(1, 2, 4, 4)
-    truth = ran(proto, x)[0]
-    found = trace_onnx(proto).ops[-1]
-    assert isinstance(found, NotRead if kind is None else Repeat) and found.shape == truth.shape
-    assert getattr(found, "kind", None) == kind
-    assert (np.array_equal(truth, x.repeat(3, 2).repeat(3, 3))) == (kind == "nearest")
-
-
-def test_padding_with_zeros_joins_the_convolution_behind_it() -> None:
-    held = {"w": weights(4, 3, 3, 3), "pads": np.array([0, 0, 0, 1, 0, 0, 2, 1])}
-    proto = model(
-        [node("Pad", "x pads", "p"), node("Conv", "p w", "y", strides=[2, 2])],
-        {"x": [1, 3, 8, 8]},
-        ["y"],
-        held,
-    )
-    found = op_of(proto, Linear)
-    assert found.padding == ((0, 2), (1, 1)) and found.reads == ("x",)
-    assert found.shape == ran(proto, weights(1, 3, 8, 8))[0].shape

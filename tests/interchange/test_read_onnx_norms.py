@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx_graphs import model, node, ran, weights
-from test_read_onnx import HELD, LAYER
 from trace_values import values_of
 
 from kcalc.interchange.onnx_model import trace_onnx
@@ -95,22 +94,6 @@ def test_normalisation_in_primitives_is_recognised_by_what_it_computes(name: str
     proto, _, found = one_reading(nodes, shape, {k: v for k, v in held.items() if k in used})
     assert [(op.kind, op.axes) for op in found] == ([] if told is None else [told])
     assert (read(proto).fidelity.level == "exact") == (name in EXACT)
-
-
-@pytest.mark.parametrize(
-    ("gain", "joined"),
-    [((6,), True), ((1, 6), True), ((5, 1), False), ((1, 1, 1, 6), False), ((5, 6), False)],
-)
-def test_gains_join_a_normalisation_where_they_go_by_channel(
-    gain: tuple[int, ...], joined: bool
-) -> None:
-    array = weights(*gain)
-    nodes = [n if n.output[0] != "y" else node("Div", "d s", "z") for n in LAYER]
-    nodes = [node("Identity", "x", "h"), *nodes, node("Mul", "z g", "y")]
-    _, _, (found,) = one_reading(
-        nodes, [2, 5, 6], {k: v for k, v in HELD.items() if k in ("two", "eps")} | {"g": array}
-    )
-    assert (found.gain is not None) == joined
 
 
 def test_an_instance_normalisation_between_reshapes_is_one_over_groups_only_without_gains() -> None:

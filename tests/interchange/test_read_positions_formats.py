@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from position_oracle import WIDTH, Draw, compared
+from position_oracle import WIDTH, compared
 
 import kcalc as kc
 
@@ -117,7 +117,6 @@ def test_positions_of_flax(padding: str, words: str) -> None:
 
 # -- ONNX ------------------------------------------------------------------------------------------
 
-FRAME = [0, 0, 1, 1, 0, 0, 1, 1]
 ONNX = {  # (nodes between the input x and the weights b, words of the note)
     "wrap": ([("Pad", "x p", "q", {"mode": "wrap"}), ("Conv", "q a", "h", {})], ""),
     "one window more": (
@@ -172,43 +171,3 @@ ONNX = {  # (nodes between the input x and the weights b, words of the note)
         "count the padding zeros",
     ),
 }
-
-
-@pytest.mark.parametrize("name", ONNX)
-def test_positions_of_onnx(name: str) -> None:
-    onnx = pytest.importorskip("onnx")
-    from onnx import helper, numpy_helper
-    from onnx.reference import ReferenceEvaluator
-
-    nodes, words = ONNX[name]
-    k = 4 if "lower" in name else 3
-
-    def model() -> Any:
-        steps = [*nodes, ("Relu", "h", "r", {}), ("Conv", "r b", "y", {"pads": [1] * 4})]
-        made = [
-            helper.make_node(op, reads.split(), [out], name=out, **more)
-            for op, reads, out, more in steps
-        ]
-        held = {
-            "a": gaussian(64, 3, k, k, fan_in=3 * k * k),
-            "b": gaussian(WIDTH, 64, 3, 3, fan_in=9 * 64),
-            "p": np.array(FRAME),
-            "t": gaussian(3, 64, 4, 4, fan_in=3 * 4),
-            "u": gaussian(16, 64, 1, 1, fan_in=16),
-            "e": np.array([], np.float32),
-            "z": np.array([1, 1, 2, 2], np.float32),
-        }
-        used = {read for _, reads, _, _ in steps for read in reads.split()}
-        info = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3, 5, 5])]
-        ends = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
-        kept = [numpy_helper.from_array(value, key) for key, value in held.items() if key in used]
-        graph = helper.make_graph(made, "g", info, ends, kept)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
-
-    def draw(x: np.ndarray) -> np.ndarray:
-        given = {"x": np.moveaxis(x, -1, 1).copy()}
-        run: Any = ReferenceEvaluator(model()).run
-        return np.moveaxis(np.asarray(run(None, given)[0]), 1, -1)
-
-    made: Draw = draw
-    compared(kc.read(model(), sigmas=False), made, (5, 5, 3), words)

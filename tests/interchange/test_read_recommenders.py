@@ -60,17 +60,6 @@ def test_columns_of_ids_are_inputs(how: str) -> None:
     assert k.deviation(expected * float(kc.c_map(r.network)({**c, "ids[1]": 1.0}))) > 6
 
 
-@pytest.mark.parametrize("how", ["select", "unbind", "kept axis"])
-def test_shaped_recommenders(how: str) -> None:
-    model, dense = Recommender(how), images((64,), 0.4)
-    r = kc.read(model, IDS, dense)
-    with torch.no_grad():
-        kept = apply_to(model, SimpleNamespace(network=r.network), weights="keep")
-        torch.testing.assert_close(kept(IDS, dense), model(IDS, dense))
-        y = kc.shape(r, activation="tanh").apply_to(model)(IDS, dense)
-    assert abs(float(y.square().mean()) - 1) < 0.4  # 512 channels, one draw of a few weights
-
-
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 def test_bags_of_ids(mode: str) -> None:
     class Bags(nn.Module):

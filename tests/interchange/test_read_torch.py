@@ -139,34 +139,6 @@ def test_slopes_drawn_in_training_are_said_to_be_read_as_their_mean(
 # -- linear layers and normalisation ---------------------------------------------------------------
 
 
-class Spellings(nn.Module):
-    """A dense layer in six spellings."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weights = nn.ParameterList([nn.Parameter(torch.randn(6, 6)) for _ in range(6)])
-        self.bias = nn.Parameter(torch.randn(6))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        w = self.weights
-        x = torch.tanh(x @ w[0] + self.bias)
-        x = torch.tanh(F.linear(x, w[1]))
-        x = torch.tanh(torch.addmm(self.bias * 2, x, w[2]))
-        x = torch.tanh(torch.einsum("bi,oi->bo", x, w[3]))
-        x = torch.tanh(torch.matmul(w[4], x.T).T)
-        return torch.mm(x, w[5].t())
-
-
-def test_dense_layers_in_many_spellings() -> None:
-    model = Spellings()
-    found = trace_torch(model, (3, 6))
-    linear = [op for op in found.ops if isinstance(op, Linear)]
-    assert [op.parameter for op in linear] == [f"weights.{i}" for i in range(6)]
-    for op, flip in zip(linear, (True, False, True, False, False, False), strict=True):
-        weight = model.weights[int(op.parameter[-1])].detach().numpy()
-        assert np.array_equal(op.weight, weight.T if flip else weight)
-
-
 def test_convolutions_keep_stride_padding_dilation() -> None:
     model = nn.Sequential(
         nn.Conv2d(2, 4, (3, 5), stride=(2, 1), padding=(1, 0)),

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from refusals import refused
-from trace_values import values_of
 
 import kcalc as kc
 from kcalc.interchange.read import read
@@ -57,30 +56,6 @@ class Choosing(nn.Module):
         x = pair if isinstance(pair, torch.Tensor) else pair[0] - pair[1]
         h = torch.tanh(self.layer(x)) if name == "tanh" else torch.sin(self.layer(x))
         return h if scale is None else scale * h
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        (X, None),
-        (X, 2.5),
-        (X, None, "sin"),
-        (X, 3, "tanh"),
-        ([X, X.flip(0)], None),
-        ((X, X.numpy()[::-1]),),
-    ],
-)
-def test_inputs_that_are_no_tensors_are_handed_on(given: Any) -> None:
-    module = Choosing()
-    first = (
-        tuple(torch.as_tensor(np.asarray(part).copy()) for part in given[0])
-        if isinstance(given[0], list | tuple)
-        else given[0]
-    )
-    truth = module(first, *given[1:]).detach().numpy()
-    flows = first if isinstance(first, tuple) else (first,)
-    (got,) = values_of(read(module, *given, sigmas=False).trace, *(flow.numpy() for flow in flows))
-    assert got == pytest.approx(truth, rel=1e-12)
 
 
 def test_inputs_without_any_tensor() -> None:

@@ -97,30 +97,6 @@ def test_many_forms_of_a_model() -> None:
     )
 
 
-class Branches(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
-
-    def forward(self, x: torch.Tensor, flag: bool = True) -> torch.Tensor:
-        x = self.a(x)
-        if x.sum() > 1e9:
-            x = torch.sin(x)
-        return self.b(torch.relu(x)) * x.abs().max().item()
-
-
-def test_data_dependent_control_flow_is_read_along_one_path() -> None:
-    found = read(Branches(), (2, 6))
-    assert any(
-        "only that path was read" in remark and "test_read_torch_models.py" in remark
-        for remark in found.remarks
-    )
-    assert any("a number is taken out of an array" in remark for remark in found.remarks)
-    assert found.network.layer("relu") == Nonlinear("relu")
-    assert "a" in found.network and "b" in found.network
-    assert found.fidelity.level == "approximate" and "path" in found.notes[-1].text
-
-
 class Cond(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -189,11 +165,6 @@ def test_what_has_no_rule_is_reported_and_the_rest_read(name: str) -> None:
     assert opaque and any(word in layer.name or word in layer.reason for layer in opaque), found
     assert len(found.network.nodes_of(Affine)) >= 1
     assert all("arguments are not understood" not in layer.reason for layer in opaque)
-
-
-@pytest.mark.parametrize("module", [nn.LSTM(6, 4, batch_first=True), nn.GRU(6, 4), nn.RNN(6, 4)])
-def test_recurrent_layers_are_reported(module: Any) -> None:
-    assert read(module, (3, 5, 6)).fidelity.level == "not read"
 
 
 def test_embeddings_and_transposed_convolutions_are_read() -> None:

@@ -145,27 +145,6 @@ def test_positions_of_zeros_behind_a_class_token_change_no_shapes() -> None:
     assert found.network.nodes_of(L.ClassToken)
 
 
-def test_class_tokens_of_zeros_have_the_values_of_their_positions() -> None:
-    """As in ViT of timm at initialisation: the stream behind the positions, drawn 100 times."""
-    model, rows = ViT(1, 256, 4, 8, 2), []
-    for seed in range(100):
-        drawn(model, 1.0, seed)
-        with torch.no_grad():
-            model.token.zero_()
-            x = torch.randn((1, 3, 8, 8), generator=torch.Generator().manual_seed(seed))
-            tokens = model.patches(x).flatten(2).mT
-            stream = torch.cat([model.token, tokens], dim=1) + model.places
-        rows.append(np.square(stream.numpy()).mean(axis=2)[0])
-    net = kc.read(model, (1, 3, 8, 8)).network
-    (node,) = net.nodes_of(L.Positions)
-    found: Any = kc.node_values(net, tokens=16).covariances[node][0]
-    expected = np.einsum("stst->st", found)[0]
-    places = float(np.square(model.places.detach().numpy()).mean())
-    assert expected[0] == pytest.approx(places, rel=1e-6)
-    error = np.std(rows, axis=0) / 10
-    assert (np.abs(np.mean(rows, axis=0) - expected) < 4.5 * error + 0.01 * expected).all()
-
-
 class Local(nn.Module):
     """Attention within a window of 8 tokens, or chunks of them, as a layer of a transformer."""
 
@@ -581,54 +560,3 @@ def own_and_other(values: Any, node: Any) -> tuple[float, float]:
             (covariance.sum() - np.trace(covariance)) / (TOKENS**2 - TOKENS)
         )
     return float(values[node].q1), float(values[node].q1 * values[node].token_cosine1)
-
-
-ARRAYS: dict[str, tuple[Callable[[], nn.Module], dict[str, str]]] = {
-    "gpt2": (lambda: GPT2(2, 48, 4, VOCABULARY, T), {"wte": "wte.weight", "add": "wpe.weight"}),
-    "llama": (lambda: Llama(2, 48, 4, VOCABULARY, 2), {"embed": "embed.weight"}),
-    "bert": (
-        lambda: Bert(2, 48, 4, VOCABULARY, T),
-        {"word": "word.weight", "add": "place.weight", "add_2": "kind.weight"},
-    ),
-    "t5": (lambda: T5(2, 48, 4, VOCABULARY), {"embed": "embed.weight"}),
-    "vit": (lambda: ViT(2, 48, 4, 16, 8), {"cat": "token", "add": "places"}),
-}
-
-
-@pytest.mark.parametrize("name", mostly_slow(ARRAYS))
-def test_arrays_compute_the_model_with_its_weights(name: str) -> None:
-    """``to_jax`` of what was read, with the parameters of the model, against its forward pass."""
-    import jax
-
-    make, tables = ARRAYS[name]
-    model = drawn(make(), 0.7)
-    x: Any = IDS
-    if name == "vit":
-        x = torch.randn((2, 3, 16, 16), generator=torch.Generator().manual_seed(0))
-    network = kc.read(model, x).network
-    twin = kc.to_jax(network, dtype="float64", weights="gaussian")
-    array = np.moveaxis(x.numpy(), 1, -1) if name == "vit" else x.numpy()
-    own = twin.unstack(twin.init(jax.random.key(0), array), array)
-    given: dict[Any, dict[str, np.ndarray]] = {}
-    for node, tensors in own.items():
-        base, _, rows = str(node).partition("[")
-        path = tables.get(base) or (
-            "near.weight" if isinstance(network.layer(node), L.Attend) else weight_of(model, base)
-        )
-        weight = model.get_parameter(path).detach().double().numpy()
-        bias = np.zeros(tensors["bias"].shape) if "bias" in tensors else None
-        if rows:
-            weight = weight[slice(*map(int, rows.rstrip("]").split(":")))]
-        if weight.ndim == 4:
-            weight = weight.transpose(2, 3, 1, 0)
-        elif base not in tables:
-            weight = weight.T
-        elif name == "bert":  # the model has a table for two types of tokens, and uses one
-            weight = weight[: len(tensors["weight"])]
-        given[node] = {"weight": weight.reshape(tensors["weight"].shape)}
-        given[node] |= {} if bias is None else {"bias": bias}
-    found = np.asarray(twin.apply(twin.stack(given, array), array))
-    with torch.no_grad():
-        wanted = model.double()(x.double() if name == "vit" else x).numpy()
-    # the norms of the model have an epsilon
-    np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=1e-3, atol=1e-3)

@@ -7,12 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc.interchange.independence import dependence, unlike_gaussian
-from kcalc.interchange.trace import Linear
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -141,79 +138,6 @@ def test_weights_of_few_degrees_of_freedom_are_noted(name: str) -> None:
     assert any(
         "not independent draws" in text or "mean 0" in text for text in texts(UNSURE[name]())
     )
-
-
-def delta(shape: tuple[int, ...], groups: int) -> Any:
-    weight, (outputs, inputs) = torch.zeros(shape), (shape[0] // groups, shape[1])
-    for k in range(groups):
-        rows = slice(k * outputs, (k + 1) * outputs)
-        weight[(rows, slice(None), *(n // 2 for n in shape[2:]))] = nn.init.orthogonal_(
-            torch.empty(outputs, inputs)
-        )
-    return weight
-
-
-def filled(law: Callable[[Any], Any]) -> Callable[[tuple[int, ...], int], Any]:
-    return lambda shape, _: law(torch.empty(shape))
-
-
-USUAL: dict[str, Callable[[tuple[int, ...], int], Any]] = {
-    **{
-        law: filled(getattr(nn.init, f"{law}_"))
-        for law in ("normal", "trunc_normal", "orthogonal", "kaiming_uniform")
-    },
-    **{
-        law: filled(getattr(nn.init, f"{law}_"))
-        for law in ("kaiming_normal", "xavier_uniform", "xavier_normal")
-    },
-    "uniform": filled(lambda w: nn.init.uniform_(w, -1, 1)),
-    "delta-orthogonal": delta,
-    "half precision": lambda shape, _: torch.randn(shape).bfloat16().float(),
-    "sparse": lambda shape, _: (
-        nn.init.sparse_(torch.empty(shape), 0.5)
-        if len(shape) == 2 and shape[1] > 63
-        else torch.randn(shape)
-    ),
-}
-
-
-def random_shape(random: np.random.Generator) -> tuple[tuple[int, ...], int]:
-    """The shape of the weights of a dense layer or of a convolution, and its groups.
-
-    From 3 numbers read by an output on.
-    """
-    outputs, inputs = (int(n) for n in np.exp(random.uniform(0, np.log(300), 2)))
-    kernel = [(), (3,), (3, 3), (5, 5), (1, 1), (3, 3, 3)][random.integers(6)]
-    groups = int(random.choice([1, 1, 1, 2, 4])) if kernel else 1
-    shape = (
-        groups * max(outputs // groups, 1),
-        max(inputs // groups, 1 if np.prod(kernel) > 3 else 3),
-        *kernel,
-    )
-    return (
-        ((outputs, 1, *kernel), outputs)
-        if kernel == (5, 5) and random.random() < 0.5
-        else (shape, groups)
-    )
-
-
-@pytest.mark.parametrize("name", USUAL)
-def test_usual_initialisers_raise_no_alarm(name: str) -> None:
-    torch.manual_seed(1)
-    random = np.random.default_rng(1)
-    for _ in range(80):
-        shape, groups = random_shape(random)
-        weight = USUAL[name](shape, groups).numpy()
-        layer = Linear(
-            name="w",
-            shape=(2, shape[0]),
-            weight=weight,
-            parameter="w",
-            axis=1,
-            out_axis=1,
-            groups=groups,
-        )
-        assert dependence(layer, True) == unlike_gaussian(layer) == "", shape
 
 
 def test_modules_as_they_are_drawn_by_their_frameworks() -> None:

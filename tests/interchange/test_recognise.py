@@ -21,7 +21,6 @@ from kcalc.interchange.trace import (  # fmt: skip
     Entry,
     Held,
     Join,
-    NotRead,
     Pooling,
     Repeat,
     Reshape,
@@ -133,13 +132,6 @@ def test_reshapes():
     assert heads.read(split).network.layer("heads").name == "reshape"
 
 
-def test_plain_pictures_have_one_channel():
-    tape = Tape(2, 28, 28)
-    image = tape.add(Reshape, "unsqueeze", (2, 1, 28, 28), ("x",))
-    reading = tape.read(tape.conv(image, 4))
-    assert layers_of(reading)[0] == L.Input(1, (28, 28)) and reading.fidelity.level == "exact"
-
-
 def test_pools_concatenations_and_dropout():
     tape = Tape(2, 8, 6, 6)
     a, b = tape.conv("x", 8), tape.conv("x", 5)
@@ -163,15 +155,6 @@ def test_pools_concatenations_and_dropout():
     apart = Tape(2, 8, 6, 6)
     rows = apart.add(Join, "rows", (2, 8, 12, 6), (apart.conv("x", 8), apart.conv("x", 8)), axis=2)
     assert isinstance(apart.read(rows).network.layer("rows"), L.Opaque)
-
-
-def test_a_softmax_at_the_output_is_left_out():
-    tape = Tape(2, 10)
-    z = tape.dense("x", 16)
-    reading = tape.read(
-        tape.add(NotRead, "softmax", (2, 16), (z,), what="softmax", reason="it couples channels")
-    )
-    assert reading.network.outputs == ("fc",) and reading.fidelity.level == "approximate"
 
 
 def test_what_no_network_is():

@@ -226,13 +226,6 @@ def test_an_activation_that_is_real_in_no_part_of_the_line() -> None:
         check_effort(sp.Mul(*(sp.sin(k * x) for k in range(1, 400)), evaluate=False), "here")
 
 
-def test_a_file_that_is_too_large(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcalc.interchange.json_format.MAX_BYTES", 8)
-    (tmp_path / "a.json").write_text("[" * 9)
-    with refused("0.*MiB.*document"):
-        kc.load_json(tmp_path / "a.json")
-
-
 # -- locations transposed --------------------------------------------------------------------------
 
 
@@ -281,14 +274,6 @@ def test_a_feature_map_and_its_transposed_one_are_no_two_copies(case: str) -> No
     tape = Tape(2, 8, 6, 6)
     end = TWICE[case](tape, tape.conv("x", 8))
     assert "a copy whose locations are transposed" in opaque(tape.read(end), end)
-
-
-def test_channels_that_meet_locations_are_refused() -> None:
-    tape = Tape(2, 6, 6, 6)
-    z = tape.conv("x", 6)
-    moved = tape.add(Transpose, "moved", (2, 6, 6, 6), (z,), order=(0, 2, 1, 3))
-    end = tape.apply(total, z, moved)
-    assert "has channels where another has locations" in opaque(tape.read(end), end)
 
 
 APART = {
@@ -380,28 +365,6 @@ def test_locations_in_their_own_arrangement_are_exact(case: str) -> None:
 
 def bent(right: int) -> Callable[[Any], Any]:
     return lambda x: sp.Piecewise((sp.exp(x) / 10 - sp.Rational(1, 10), x < 0), (right * x, True))
-
-
-def test_activations_whose_expressions_are_no_names_are_called_after_their_nodes() -> None:
-    tape = Tape(2, 6)
-    first = tape.apply(bent(1), tape.dense("x", 6), label="act/one")
-    second = tape.apply(bent(2), tape.dense(first, 6), label="act")
-    third = tape.apply(bent(1), tape.dense(second, 6), label="act")
-    short = tape.apply(lambda x: x + sp.sin(x), tape.dense(third, 6))
-    reading = tape.read(tape.dense(short, 3))
-    names = [
-        layer.activation.name for layer in layers_of(reading) if isinstance(layer, L.Nonlinear)
-    ]
-    assert names == ["phi_act_one", "phi_act", "phi_act_one", "x + sin(x)"]
-    assert (
-        reading.network.layer(first)
-        == reading.network.layer(third)
-        == L.Nonlinear(bent(1)(kc.activations.X))
-    )
-    assert "phi_act is Piecewise((exp(x)/10 - 1/10, x < 0), (2*x, True))" in reading.remarks
-    shaped = kc.shape(reading.network, method="dks", zeta=4)
-    assert {"phi_act_one", "phi_act"} < set(shaped.constants)
-    assert "def phi_act_one_dks(" in shaped.export("numpy")
 
 
 def test_names_of_activations_are_distinct() -> None:

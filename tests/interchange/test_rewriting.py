@@ -16,6 +16,8 @@ from kcalc.interchange.onnx_model import trace_onnx
 from kcalc.interchange.rewriting import rewritten
 from kcalc.interchange.trace import Contract, Linear, Mixed, NotRead, Part
 
+pytest.importorskip("onnx")
+
 A, F = np.array, np.float32
 HELD: dict[str, Any] = {
     "w": weights(6, 6),

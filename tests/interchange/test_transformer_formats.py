@@ -261,24 +261,3 @@ def test_ids_are_given_as_whole_numbers() -> None:
         kc.read(model, W, (2, T))
     with refused("whole.*numbers"):
         kc.read(equinox_gpt(W), (2, T))
-
-
-def test_a_readout_that_is_the_embedding() -> None:
-    found = kc.read(lambda p, ids: (p["tok"][ids] @ p["q"]) @ p["tok"].T, W, IDS)
-    assert "tied" in str(found) and not found.network.nodes_of(L.Opaque)
-
-
-def test_a_class_token_in_front() -> None:
-    def model(p: Any, ids: Any) -> Any:
-        x = p["tok"][ids]
-        x = jnp.concatenate([jnp.broadcast_to(p["pos"][:1], (len(x), 1, D)), x], axis=1)
-        q, k, v = ((x @ p[name]).reshape(*x.shape[:2], H, HEAD) for name in "qkv")
-        return (x + jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ p["o"])[:, 0] @ p[
-            "out"
-        ]
-
-    found = kc.read(model, W, IDS)
-    assert found.network.nodes_of(L.Attend) and not found.network.nodes_of(L.Opaque)
-    (chosen,) = found.network.nodes_of(L.TokenMix)
-    np.testing.assert_array_equal(found.network.layer(chosen).array, np.eye(T + 1)[:1])
-    assert [found.network.layer(n).count for n in found.network.nodes_of(L.ClassToken)] == [1]
