@@ -8,6 +8,8 @@ import exported
 import numpy as np
 import pytest
 
+import kcalc as kc
+
 torch = pytest.importorskip("torch")
 CONTENT = exported.everything()
 NAMES = exported.module("torch")
@@ -75,3 +77,15 @@ def test_initialise_a_model() -> None:
     assert (model[2].weight ** 2).mean().item() == pytest.approx(4 / 8, rel=1e-5)
     assert model[2].bias.abs().min() > 0 and model[2].weight.requires_grad
     assert (model[3].weight == 3.0).all()
+
+
+def test_modules_and_standardised_weights() -> None:
+    shaping = kc.shape(kc.architectures.resnet_v2(50), "gelu", method="nf")
+    names = exported.load(shaping.export("torch"))
+    given = torch.randn(5, 7)
+    assert torch.equal(names["GeluNf"]()(given), names["gelu_nf"](given))
+    layer = torch.nn.Linear(16, 8)
+    torch.nn.utils.parametrize.register_parametrization(layer, "weight", names["Standardise"]())
+    assert layer.weight.mean(dim=1).abs().max() < 1e-6
+    assert torch.allclose(layer.weight.norm(dim=1), torch.ones(8))
+    assert set(names["STANDARDISED"]) == set(shaping.network.nodes_of(kc.layers.Affine))

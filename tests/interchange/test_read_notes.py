@@ -233,3 +233,52 @@ def test_one_number_for_every_example_is_not_read(name: str, rank: int) -> None:
         reading = kc.read(Model(), (count, 8), (count, 1)[:rank])
         assert reading.fidelity.level == "not read", reading
         assert not any("the input is shifted or scaled" in note.text for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "std", "noted"),
+    [(1e-5, 0.125, False), (1.0, 0.125, True), (1e-5, 1.25e-4, True), (1e-10, 1.25e-4, False)],
+)
+@pytest.mark.parametrize(
+    "norm", [nn.LayerNorm, nn.RMSNorm, lambda width, eps: nn.GroupNorm(8, width, eps)]
+)
+def test_an_epsilon_is_noted_where_it_counts(norm, epsilon: float, std: float, noted: bool) -> None:
+    torch.manual_seed(0)
+    layer = norm(WIDTH, eps=epsilon)
+    texts, q, truth = found(Between(lambda _, h: torch.tanh(layer(h)), std))
+    assert [f"epsilon is {epsilon:g}" in text for text in texts] == [True] * noted
+    assert (abs(q / truth - 1) < 0.15) != noted
+
+
+@pytest.mark.parametrize(("bias", "noted"), [(3.0, True), (-3.0, True), (0.0, False)])
+def test_biases_that_have_a_mean_are_noted(bias: float, noted: bool) -> None:
+    torch.manual_seed(0)
+    texts, q, truth = found(Between(lambda _, h: torch.sigmoid(h), bias=bias))
+    assert [f"biases have mean {bias:.4g}" in text for text in texts] == [True] * noted
+    assert (abs(q / truth - 1) < 0.15) != noted
+
+
+def test_stored_statistics_are_noted() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4)).eval()
+    assert not any("stored" in note.text for note in kc.read(model, (2, 64)).notes)
+    model[1].running_mean.fill_(3.0)
+    (text,) = [note.text for note in kc.read(model, (2, 64)).notes if note.node == "1"]
+    assert "stored" in text
+
+
+@pytest.mark.parametrize(
+    ("gain", "bias"), [(2.0, 0.0), (0.5, 1.0), (-1.5, 0.25), (1.0, -0.5), (3.0, 0.0)]
+)
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm, lambda width: nn.GroupNorm(8, width)])
+def test_gains_and_biases_of_norms_that_all_channels_share_are_read(
+    norm, gain: float, bias: float
+) -> None:
+    torch.manual_seed(0)
+    layer = norm(WIDTH)
+    nn.init.constant_(layer.weight, gain)
+    if getattr(layer, "bias", None) is not None:
+        nn.init.constant_(layer.bias, bias)
+    for between in (lambda _, h: torch.tanh(layer(h)), lambda _, h: layer(h)):
+        texts, q, truth = found(Between(between))
+        assert texts == [] and q == pytest.approx(truth, rel=0.15)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from kcalc.interchange.trace import (  # fmt: skip
     Entry,
     Held,
     Join,
+    Linear,
     Pooling,
     Repeat,
     Reshape,
@@ -205,3 +207,51 @@ def test_a_reading_shows_itself():
     assert kc.interchange.network_from_dict(reading.to_dict()["network"]) == reading.network
     again = kc.read(reading)
     assert again is reading and kc.read(reading.network).network == reading.network
+
+
+def test_sums_of_sums_and_scales_of_sums_are_one_sum():
+    tape = Tape(2, 6)
+    parts = [tape.dense("x", 6, f"p{i}") for i in range(3)]
+    two = tape.apply(lambda a, b: a - b, parts[0], parts[1])
+    three = tape.apply(lambda a, b: (a + b) / 2, two, parts[2])
+    scaled = tape.apply(lambda a: a * 4, three)
+    reading = tape.read(tape.apply(relu, scaled))
+    (total,) = [layer for layer in layers_of(reading) if isinstance(layer, L.Sum)]
+    assert total == L.Sum((2, -2, 2)) and layers_of(reading)[-1] == L.Nonlinear("relu")
+
+
+def test_weights_that_are_equal_up_to_order_and_a_factor_are_reported():
+    """Tied by way of memory or arithmetic: nobody's parameter tells."""
+    tape = Tape(2, 9)
+    a = tape.dense("x", 9, "first")
+    second = tape.dense(tape.apply(relu, a), 9, "second")
+    first, last = (op for op in tape.ops if isinstance(op, Linear))
+    tape.ops[-1] = replace(last, weight=-1.5 * first.weight.T.astype(np.float32))
+    reading = tape.read(second, sigmas=True)
+    assert (
+        reading.network.layer("second").name == "shared weights"
+        and "first" in reading.network.layer("second").reason
+    )
+    tape.ops[-1] = replace(last, weight=np.vstack([first.weight[1:], first.weight[:1] * 1.001]))
+    # all rows but one
+    assert tape.read(second, sigmas=True).network.layer("second").name == "shared weights"
+    tape.ops[-1] = replace(last, weight=first.weight * (1 + 1e-3 * np.arange(1, 10))[:, None])
+    assert tape.read(second, sigmas=True).fidelity.level == "exact"  # other weights
+    tape.ops[-1] = replace(last, weight=np.zeros((9, 9)))
+    assert tape.read(second, sigmas=True).fidelity.level == "approximate"
+
+
+def test_sigmas_are_those_of_the_arrays():
+    tape = Tape(2, 3, 8, 8)
+    reading = tape.read(
+        tape.conv("x", 51, 5, pad=(2, 2), groups=3, bias=np.full(51, -0.3)), sigmas=True
+    )
+    weight = tape.ops[-1].weight  # type: ignore[attr-defined]
+    affine = layers_of(reading)[1]
+    assert affine.sigma_w == pytest.approx(math.sqrt(25) * math.sqrt((weight**2).mean()), rel=1e-14)
+    assert (
+        affine.sigma_b == pytest.approx(0.3)
+        and affine.groups == 3
+        and affine.kernel == 5
+        and affine.padding == "same"
+    )
