@@ -81,33 +81,6 @@ def test_batch_norm_with_state():
     ), str(r)
 
 
-def test_sequences_residuals_and_attention():
-    class Mixer(eqx.Module):
-        norm: eqx.nn.RMSNorm
-        up: eqx.nn.Linear
-        down: eqx.nn.Linear
-        attend: eqx.nn.MultiheadAttention
-
-        def __call__(self, x):
-            h = x + jax.vmap(self.down)(jnp.tanh(jax.vmap(self.up)(jax.vmap(self.norm)(x))))
-            return h + self.attend(h, h, h)
-
-    keys = jax.random.split(jax.random.key(0), 3)
-    attend = eqx.nn.MultiheadAttention(2, 8, key=keys[2])
-    model = Mixer(
-        eqx.nn.RMSNorm(8, use_bias=False),
-        eqx.nn.Linear(8, 16, key=keys[0]),
-        eqx.nn.Linear(16, 8, key=keys[1]),
-        attend,
-    )
-    r = read(model, jnp.ones((5, 8)), sigmas=False)
-    assert [r.network.layer(node) for node in r.network.nodes_of(kl.Attend)] == [kl.Attend(2, 4)]
-    assert {"RMSNorm", "Nonlinear", "Sum"} <= {
-        type(layer).__name__ for _, layer, _ in r.network.steps()
-    }
-    assert r.fidelity.nodes["up"] == "exact"
-
-
 def test_shapes_have_the_examples_first():
     model, whole = CNN(jax.random.key(0)), jnp.ones((3, 8, 8))
     assert read(model, (2, 3, 8, 8)).network == read(model, whole).network

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sympy as sp
 import wide_models
 from jax import lax
 
@@ -104,67 +103,6 @@ def test_a_name_alone_proves_nothing():
     )
     assert phi != kc.activation("elu")
     assert np.allclose(phi(np.array([-1.0, 1.0])), [2 * np.expm1(-1), 1])
-
-
-def conv_params():
-    key = jax.random.split(jax.random.key(0), 5)
-    shapes = {
-        "stem": (3, 3, 3, 8),
-        "a": (3, 3, 8, 8),
-        "b": (3, 3, 8, 8),
-        "short": (1, 1, 8, 8),
-        "head": (8, 10),
-    }
-    return {
-        name: {"w": jax.random.normal(k, s)}
-        for (name, s), k in zip(shapes.items(), key, strict=True)
-    }
-
-
-def residual_twin():
-    return hand(
-        [
-            ("x", kl.Input(3, (8, 8)), ()),
-            ("stem", kl.Affine(8, 3, bias=False), "x"),
-            ("f", kl.Nonlinear("relu"), ["stem"]),
-            ("a", kl.Affine(8, 3, 2, bias=False), "f"),
-            ("g", kl.Nonlinear("relu"), "a"),
-            ("b", kl.Affine(8, 3, bias=False), "g"),
-            ("s", kl.Affine(8, 1, 2, bias=False), "f"),
-            ("sum", kl.Sum((sp.Rational(4, 5), sp.Rational(3, 5))), "sb"),
-            ("h", kl.Nonlinear("relu"), ["sum"]),
-            ("pool", kl.Pool("mean"), "h"),
-            ("head", kl.Affine(10, bias=False), ["pool"]),
-        ]
-    )
-
-
-def floats(network):
-    def change(_, layer):
-        return (
-            kl.Sum(tuple(float(w) for w in layer.weights))
-            if isinstance(layer, kl.Sum) and layer.weights
-            else layer
-        )
-
-    return network.map_layers(change)
-
-
-def test_channels_first_and_wrappers_read_the_same():
-    def first(p, x):
-        x = x.transpose(0, 3, 1, 2)
-        nchw = ("NCHW", "HWIO", "NCHW")
-
-        @jax.checkpoint
-        def block(h):
-            return conv(jax.nn.relu(conv(h, p["a"]["w"], 2, layout=nchw)), p["b"]["w"], layout=nchw)
-
-        a = jax.jit(jax.nn.relu)(conv(x, p["stem"]["w"], layout=nchw))
-        h = 0.8 * conv(a, p["short"]["w"], 2, layout=nchw) + 0.6 * block(a)
-        return jnp.einsum("bc,co->bo", jax.nn.relu(h).mean((2, 3)), p["head"]["w"])
-
-    r = architecture(first, conv_params(), jnp.ones((2, 8, 8, 3)))
-    assert floats(r.network).isomorphic(floats(residual_twin()))
 
 
 def test_stacked_parameters_of_a_scan_are_distinct():

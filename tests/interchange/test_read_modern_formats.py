@@ -17,7 +17,7 @@ import pytest
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc.network.layers import Affine, Opaque, TokenMix
+from kcalc.network.layers import Affine, TokenMix
 
 L = kc.layers
 T, D = 5, 16
@@ -82,23 +82,6 @@ def test_attention_in_jax(function: Any, matrix: np.ndarray, layer: Any) -> None
     attends = kc.read(function, parameters(zero=False), jnp.ones((2, T, D)))
     assert attends.fidelity.level == "exact" and not attends.network.nodes_of(TokenMix)
     assert [attends.network.layer(node) for node in attends.network.nodes_of(L.Attend)] == [layer]
-
-
-def test_gates_in_jax() -> None:
-    def split_late(p: Any, x: Any) -> Any:
-        a, b = jnp.split(jax.nn.gelu(x @ p["up"]["w"] + p["up"]["b"]), 2, -1)
-        return (a * b) @ p["o"]["w"]
-
-    def overlapping(p: Any, x: Any) -> Any:
-        h = x @ p["up"]["w"]
-        return h[:, :20] * h[:, 12:]
-
-    p, x = parameters(), jnp.ones((2, D))
-    found = kc.read(split_late, p, x)
-    assert found.fidelity.counts == {"exact": 7} and len(found.network.nodes_of(L.Product)) == 1
-    assert len(found.network.nodes_of(Affine)) == 3
-    (node,) = kc.read(overlapping, p, x).network.nodes_of(Opaque)
-    assert "shared weights" in str(kc.read(overlapping, p, x)) and node
 
 
 def test_flax_attention_with_silent_queries() -> None:

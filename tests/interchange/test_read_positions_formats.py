@@ -82,14 +82,6 @@ JAX = {  # (function, words of the note that refuses it; "" where it is computed
 }
 
 
-@pytest.mark.parametrize("name", JAX)
-def test_positions_of_jax(name: str) -> None:
-    function, words = JAX[name]
-    fast = jax.jit(function)
-    reading = kc.read(function, weights(), jnp.ones((2, 6, 6, 3)), sigmas=False)
-    compared(reading, lambda x: np.asarray(fast(weights(), x)), (6, 6, 3), words)
-
-
 @pytest.mark.parametrize(
     ("padding", "words"),
     [("CIRCULAR", ""), ("REFLECT", ""), ("CAUSAL", "")],
