@@ -1,7 +1,5 @@
 """Equinox modules read as networks."""
 
-import warnings
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,13 +7,6 @@ from refusals import refused
 
 import kcalc as kc
 from kcalc.interchange.read import read
-from kcalc.network import layers as kl
-
-
-def hand(steps, outputs=None):
-    return kc.Network.from_steps(
-        [(n, layer, tuple(p)) for n, layer, p in steps], outputs or [steps[-1][0]]
-    )
 
 
 class CNN(eqx.Module):
@@ -43,42 +34,6 @@ class CNN(eqx.Module):
         x = jax.nn.relu(self.norm(self.conv1(x)))
         x = self.drop(self.pool(self.depth(x)), key=key)
         return self.mlp(self.last(x.reshape(-1)))
-
-
-def test_batch_norm_with_state():
-    class Net(eqx.Module):
-        conv: eqx.nn.Conv2d
-        norm: eqx.nn.BatchNorm
-        head: eqx.nn.Linear
-
-        def __init__(self, key):
-            keys = jax.random.split(key)
-            self.conv = eqx.nn.Conv2d(3, 6, 3, padding=1, key=keys[0])
-            self.norm, self.head = (
-                eqx.nn.BatchNorm(6, axis_name="batch"),
-                eqx.nn.Linear(6, 4, key=keys[1]),
-            )
-
-        def __call__(self, x, state):
-            x, state = self.norm(self.conv(x), state)
-            return self.head(jnp.mean(jax.nn.silu(x), (1, 2))), state
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model, state = eqx.nn.make_with_state(Net)(jax.random.key(0))
-    r = read(model, jnp.ones((3, 8, 8)), state, sigmas=False)
-    assert r.network.isomorphic(
-        hand(
-            [
-                ("x", kl.Input(3, (8, 8)), ()),
-                ("c", kl.Affine(6, 3), "x"),
-                ("n", kl.BatchNorm(), "c"),
-                ("s", kl.Nonlinear("swish"), "n"),
-                ("p", kl.Pool("mean"), "s"),
-                ("h", kl.Affine(4), "p"),
-            ]
-        )
-    ), str(r)
 
 
 def test_shapes_have_the_examples_first():

@@ -3,8 +3,6 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
-import pytest
 from flax import nnx
 from refusals import refused
 
@@ -26,72 +24,7 @@ def kinds(reading):
 # -- NNX -------------------------------------------------------------------------------------------
 
 
-class Block(nnx.Module):
-    """A pre-activation residual block."""
-
-    def __init__(self, inputs, outputs, stride, rngs):
-        self.bn1 = nnx.BatchNorm(inputs, rngs=rngs)
-        self.conv1 = nnx.Conv(inputs, outputs, (3, 3), strides=stride, use_bias=False, rngs=rngs)
-        self.bn2 = nnx.BatchNorm(outputs, rngs=rngs)
-        self.conv2 = nnx.Conv(outputs, outputs, (3, 3), use_bias=False, rngs=rngs)
-        self.proj = (
-            nnx.Conv(inputs, outputs, (1, 1), strides=stride, use_bias=False, rngs=rngs)
-            if stride != 1 or inputs != outputs
-            else None
-        )
-        self.drop = nnx.Dropout(0.1, rngs=rngs)
-
-    def __call__(self, x):
-        h = nnx.relu(self.bn1(x))
-        shortcut = x if self.proj is None else self.proj(h)
-        h = self.conv1(h)
-        return shortcut + self.conv2(self.drop(nnx.relu(self.bn2(h))))
-
-
-class ResNet(nnx.Module):
-    def __init__(self, rngs):
-        self.stem = nnx.Conv(3, 8, (3, 3), rngs=rngs)
-        self.blocks = nnx.List([Block(8, 8, 1, rngs), Block(8, 16, 2, rngs)])
-        self.norm = nnx.BatchNorm(16, rngs=rngs)
-        self.head = nnx.Linear(16, 10, rngs=rngs)
-
-    def __call__(self, x):
-        x = self.stem(x)
-        for block in self.blocks:
-            x = block(x)
-        x = nnx.max_pool(nnx.relu(self.norm(x)), (2, 2), strides=(2, 2))
-        return self.head(x.mean((1, 2)))
-
-
 RELU, NORM = kl.Nonlinear("relu"), kl.BatchNorm()
-
-
-@pytest.fixture(scope="module")
-def resnet():
-    return ResNet(nnx.Rngs(0))
-
-
-def test_reading_changes_neither_the_model_nor_the_library(resnet):
-    def snapshot():
-        leaves = jax.tree.leaves(nnx.state(resnet))
-        return [
-            np.asarray(
-                jax.random.key_data(a) if jnp.issubdtype(a.dtype, jax.dtypes.prng_key) else a
-            )
-            for a in leaves
-        ]
-
-    calls = {
-        kind: kind.__dict__["__call__"]
-        for kind in (nnx.BatchNorm, nnx.Dropout, nnx.Conv, Block, ResNet)
-    }
-    before = snapshot()
-    read(resnet, jnp.ones((2, 16, 16, 3)))
-    assert all(np.array_equal(a, b) for a, b in zip(before, snapshot(), strict=True))
-    assert all(kind.__dict__["__call__"] is call for kind, call in calls.items())
-    with pytest.raises(kc.KcalcError):
-        read(resnet, jnp.ones((2, 16, 16, 5)))
-    assert all(kind.__dict__["__call__"] is call for kind, call in calls.items())
 
 
 # -- Linen -----------------------------------------------------------------------------------------
@@ -141,8 +74,9 @@ def test_linen():
         read(model, x)
 
 
-def test_shapes_serve_as_examples(resnet):
-    assert read(resnet, (2, 16, 16, 3)).network == read(resnet, jnp.ones((2, 16, 16, 3))).network
+def test_shapes_serve_as_examples():
+    layer = nnx.Linear(3, 4, rngs=nnx.Rngs(0))
+    assert read(layer, (2, 3)).network == read(layer, jnp.ones((2, 3))).network
     dense = nn.Dense(4)
     variables = dense.init(jax.random.key(0), jnp.ones((2, 3)))
     assert (

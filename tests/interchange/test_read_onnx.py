@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 import sympy as sp
 
-import kcalc as kc
 from kcalc.interchange.onnx_model import trace_onnx
-from kcalc.interchange.recognise import recognise
-from kcalc.interchange.trace import Linear, Normalise, Op, Pointwise, Pooling
+from kcalc.interchange.trace import Linear, Op, Pointwise, Pooling
 
 pytest.importorskip("onnx")
 from onnx_graphs import model, node, ran, weights
 
-L = kc.layers
 RNG = np.random.default_rng(5)
 
 
@@ -150,93 +147,7 @@ def test_tests_and_where_are_those_of_onnxruntime(op: str) -> None:
     assert got == pytest.approx(ran(proto, x, y)[0][:, 0], rel=1e-6)
 
 
-WRITTEN_OUT: dict[str, tuple[list[Any], dict[str, Any], str]] = {
-    "swish": ([node("Sigmoid", "h", "s"), node("Mul", "h s", "y")], {}, "swish"),
-    "gelu": (
-        [
-            node("Div", "h r", "a"),
-            node("Erf", "a", "b"),
-            node("Add", "b one", "c"),
-            node("Mul", "h c", "d"),
-            node("Mul", "d half", "y"),
-        ],
-        {"r": np.float32(np.sqrt(2)), "one": np.float32(1), "half": np.float32(0.5)},
-        "gelu",
-    ),
-    "hard swish": (
-        [
-            node("Add", "h three", "a"),
-            node("Clip", "a zero six", "b"),
-            node("Mul", "h b", "c"),
-            node("Div", "c six", "y"),
-        ],
-        {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6)},
-        "hard_swish",
-    ),
-    "mish": (
-        [node("Softplus", "h", "a"), node("Tanh", "a", "b"), node("Mul", "h b", "y")],
-        {},
-        "mish",
-    ),
-    "relu6": (
-        [node("Clip", "h zero six", "y")],
-        {"zero": np.float32(0), "six": np.float32(6)},
-        "relu6",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WRITTEN_OUT)
-def test_activations_written_out_in_primitives_are_recognised(name: str) -> None:
-    nodes, held, activation = WRITTEN_OUT[name]
-    proto = model(
-        [node("Gemm", "x w", "h"), *nodes], {"x": ["N", 3]}, ["y"], {"w": weights(3, 4), **held}
-    )
-    network = recognise(trace_onnx(proto), sigmas=False).network
-    assert network.isomorphic(
-        kc.chain(L.Input(3), L.Affine(4, bias=False), L.Nonlinear(activation))
-    )
-
-
 # -- normalisation written out ---------------------------------------------------------------------
-
-HELD = {"two": np.float32(2), "eps": np.float32(1e-5), "one": np.float32(1), "axes": np.array([-1])}
-LAYER = [
-    node("ReduceMean", "h", "m", axes=[-1]),
-    node("Sub", "h m", "d"),
-    node("Pow", "d two", "p"),
-    node("ReduceMean", "p", "v", axes=[-1]),
-    node("Add", "v eps", "ve"),
-    node("Sqrt", "ve", "s"),
-    node("Div", "d s", "y"),
-]
-RMS = [
-    node("Pow", "h two", "p"),
-    node("ReduceMean", "p", "v", axes=[-1]),
-    node("Add", "v eps", "ve"),
-    node("Sqrt", "ve", "s"),
-]
-
-
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        [
-            n if n.op_type != "Div" else node("Div", "h s", "y") for n in LAYER
-        ],  # x / std without centring, the variance centred
-        [
-            *RMS[:-1],
-            node("Sqrt", "v", "s"),
-            node("Div", "x s", "y"),
-        ],  # the root mean square of something else
-        [n if n.output[0] != "p" else node("Pow", "d three", "p") for n in LAYER],
-    ],
-)
-def test_what_is_nearly_a_normalisation_is_not_taken_for_one(nodes: list[Any]) -> None:
-    held = {"w": weights(6, 6), "three": np.float32(3), **HELD}
-    proto = model([node("MatMul", "x w", "h"), *nodes], {"x": ["N", 5, 6]}, ["y"], held)
-    assert not any(isinstance(op, Normalise) for op in trace_onnx(proto).ops)
-    assert recognise(trace_onnx(proto)).fidelity.level == "not read"
 
 
 # -- windows ---------------------------------------------------------------------------------------

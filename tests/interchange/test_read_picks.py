@@ -21,17 +21,11 @@ Pick = Callable[[Any, Any], Any]
 LAST: dict[str, Pick] = {
     "slice": lambda m, x: x[:, -1:],
     "list": lambda m, x: x[:, [-1], :],
-    "list of one axis": lambda m, x: x[:, [-1]],
-    "index_select": lambda m, x: x.index_select(1, torch.tensor([x.shape[1] - 1])),
     "gather": lambda m, x: x.gather(1, torch.full((len(x), 1, x.shape[2]), x.shape[1] - 1)),
     "take_along_dim": lambda m, x: torch.take_along_dim(x, torch.tensor([[[7]]]), 1),
     "narrow": lambda m, x: x.narrow(1, x.shape[1] - 1, 1),
     "buffer": lambda m, x: x[:, m.last],
-    "tensor": lambda m, x: x[:, torch.tensor([7])],
-    "arange": lambda m, x: x[:, torch.arange(x.shape[1])[-1:]],
     "rows": lambda m, x: x[torch.arange(len(x)), -1].unsqueeze(1),
-    "rows of two arrays": lambda m, x: x[torch.arange(len(x)), torch.full((len(x),), 7)][:, None],
-    "select": lambda m, x: x.select(1, -1).unsqueeze(1),
     "number": lambda m, x: x[:, torch.tensor(7)].unsqueeze(1),
 }
 DATA: dict[str, Pick] = {

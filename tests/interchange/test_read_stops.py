@@ -425,38 +425,6 @@ def test_a_stop_in_attention(place: int, early: bool) -> None:
     assert {n for n in "qkvo" if found[n] == 0} == {"qkv"[place]}
 
 
-class WrittenOut(nn.Module):
-    """Attention as products and a softmax, stopped at a place."""
-
-    def __init__(self, place: str) -> None:
-        super().__init__()
-        self.place, self.table = place, nn.Embedding(20, 32)
-        self.q, self.k, self.v, self.o = (nn.Linear(32, 32, bias=False) for _ in range(4))
-
-    def at(self, place: str, x: Any) -> Any:
-        return x.detach() if place == self.place else x
-
-    def forward(self, ids: Any) -> Any:
-        x = self.table(ids)
-        q, k, v = (
-            layer(x).view(*x.shape[:2], 4, 8).transpose(1, 2) for layer in (self.q, self.k, self.v)
-        )
-        rows = self.at("scores", q @ k.transpose(-2, -1) / 8**0.5).softmax(-1)
-        out = self.at("results", self.at("weights", rows) @ v)
-        return self.o(self.at("joined", out.transpose(1, 2).reshape(x.shape)))
-
-
-@pytest.mark.parametrize(
-    ("place", "still"),
-    [("scores", "qk"), ("weights", "qk"), ("results", "qkv"), ("joined", "qkv")],
-)
-def test_a_stop_inside_of_attention(place: str, still: str) -> None:
-    network = kc.read(WrittenOut(place).eval(), torch.arange(10).view(2, 5)).network
-    assert network.nodes_of(L.Attend)
-    found = kc.gradients(network, tokens=5).weights
-    assert {n for n in "qkvo" if found[n] == 0} == set(still)
-
-
 def test_frozen_embeddings() -> None:
     model = Attention(0, True).eval()
     model.table.requires_grad_(False)

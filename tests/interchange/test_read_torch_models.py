@@ -167,21 +167,6 @@ def test_what_has_no_rule_is_reported_and_the_rest_read(name: str) -> None:
     assert all("arguments are not understood" not in layer.reason for layer in opaque)
 
 
-def test_embeddings_and_transposed_convolutions_are_read() -> None:
-    tokens = read(
-        nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 6), nn.ReLU()),
-        torch.zeros(2, 5, dtype=torch.long),
-    )
-    assert tokens.network.layer("0").vocabulary == 9 and tokens.fidelity.counts == {"exact": 4}
-    up = read(
-        nn.Sequential(
-            nn.Conv2d(3, 4, 1), nn.ConvTranspose2d(4, 4, 2, 2), nn.ReLU(), nn.PixelShuffle(2)
-        ),
-        (1, 3, 4, 4),
-    )
-    assert up.fidelity.counts == {"exact": 6}
-
-
 # -- nothing is changed ----------------------------------------------------------------------------
 
 
@@ -314,21 +299,3 @@ def test_errors_stand_alone() -> None:
             read(model, *examples)
     with refused("expected a torch.nn.Module"):
         trace_torch(3, (2, 6))
-
-
-class TiedByMemory(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.code, self.decode = torch.nn.Linear(12, 12), torch.nn.Linear(12, 12)
-        self.decode.weight = torch.nn.Parameter(self.code.weight.data.t())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.decode(torch.relu(self.code(x)))
-
-
-def test_weights_tied_by_memory_are_shared() -> None:
-    for sigmas in (True, False):
-        found = read(TiedByMemory(), (2, 12), sigmas=sigmas)
-        assert [found.network.layer(node).name for node in found.network.nodes_of(Opaque)] == [
-            "shared weights"
-        ]

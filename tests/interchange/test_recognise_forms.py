@@ -330,39 +330,6 @@ def test_windows_over_locations_in_another_arrangement_are_noted(case: str) -> N
     assert [note.node for note in found.network.notes if note.level == "locations"] == [end]
 
 
-SAME = {
-    "tokens and back": lambda tape, z: tape.conv(
-        tape.add(
-            Reshape,
-            "back",
-            (2, 8, 6, 6),
-            (tape.apply(relu, tape.add(Reshape, "row", (2, 8, 36), (z,))),),
-        ),
-        8,
-    ),
-    "turned and back": lambda tape, z: tape.conv(
-        turned(tape, tape.apply(relu, turned(tape, z))), 8
-    ),
-    "channels moved": lambda tape, z: tape.conv(
-        tape.add(
-            Transpose,
-            "back",
-            (2, 8, 6, 6),
-            (tape.add(Transpose, "last", (2, 6, 6, 8), (z,), order=(0, 2, 3, 1)),),
-            order=(0, 3, 1, 2),
-        ),
-        8,
-    ),
-    "no windows": lambda tape, z: mean(tape, turned(tape, z)),
-}
-
-
-@pytest.mark.parametrize("case", SAME)
-def test_locations_in_their_own_arrangement_are_exact(case: str) -> None:
-    tape = Tape(2, 8, 6, 6)
-    assert tape.read(SAME[case](tape, tape.conv("x", 8))).fidelity.level in ("exact", "pooling")
-
-
 def bent(right: int) -> Callable[[Any], Any]:
     return lambda x: sp.Piecewise((sp.exp(x) / 10 - sp.Rational(1, 10), x < 0), (right * x, True))
 

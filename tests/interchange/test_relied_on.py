@@ -473,22 +473,6 @@ def test_the_same_in_jax() -> None:
     assert all(np.isfinite(value).all() for value in new(drawn, x))
 
 
-def test_the_same_in_an_onnx_file() -> None:
-    graphs = pytest.importorskip("onnx_graphs")
-    nodes = [
-        graphs.node("MatMul", "x a", "h"),
-        graphs.node("Relu", "h", "r"),
-        graphs.node("MatMul", "r s", "t"),
-        graphs.node("Softplus", "t", "scale"),
-        graphs.node("MatMul", "r m", "mean"),
-        graphs.node("Div", "mean scale", "y"),
-    ]
-    held = {"a": graphs.weights(6, 16), "s": graphs.weights(16, 3), "m": graphs.weights(16, 3)}
-    s = kc.shape(kc.read(graphs.model(nodes, {"x": [4, 6]}, ["y"], held)))
-    assert isinstance(s, kc.RegionalShaping) and activations(s) == {"relu"}
-    assert any("division" in why for why in s.left_alone.values())
-
-
 # -- the ranges of activations ---------------------------------------------------------------------
 
 

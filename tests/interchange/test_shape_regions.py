@@ -441,21 +441,3 @@ def test_an_activation_that_no_constants_shape_is_left_alone_and_the_rest_shaped
     shaped = s.apply_to(model)
     shaped(torch.randn(8, 16)).square().mean().backward()
     assert all(torch.isfinite(p.grad).all() for p in shaped.parameters() if p.grad is not None)
-
-
-def test_a_part_that_is_used_twice_is_shaped_by_itself() -> None:
-    class Twins(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.part = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
-
-        def forward(self, x: Any, y: Any) -> Any:
-            return F.cosine_similarity(self.part(x), self.part(y))
-
-    model = Twins()
-    with refused("Read.*separately"):
-        kc.shape(kc.read(model, (4, 8), (4, 8)))
-    s = kc.shape(kc.read(model.part, (4, 8)), "tanh")
-    model.part = s.apply_to(model.part)
-    x = torch.randn(5, 8)
-    assert torch.allclose(model(x, x), torch.ones(5))
