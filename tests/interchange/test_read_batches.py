@@ -46,6 +46,7 @@ MIXING: dict[str, Callable[[Any], Any]] = {
     "a softmax": lambda h: torch.softmax(h, 0),
     "the Gram matrix": lambda h: h @ h.T @ h,
     "the next example": lambda h: h + h.roll(1, 0),
+    "a matrix of ones": lambda h: h + torch.ones(len(h), len(h)) @ h,
     "the order": lambda h: h + h.flip(0),
     "examples as locations": lambda h: h + h.reshape(1, -1, N).mean(1),
     "examples as channels": lambda h: h.T.reshape(h.shape),

@@ -7,6 +7,7 @@ from refusals import refused
 
 import kcalc as kc
 from kcalc.interchange.read import read
+from kcalc.network import layers as kl
 
 
 class CNN(eqx.Module):
@@ -82,3 +83,34 @@ def test_an_axis_too_much_or_too_few_is_named():
             read(model, given)
     with refused(r"x\[0\].*examples"):
         read(mlp)
+
+
+TWIN = kc.chain(
+    kl.Input(3, (8, 8)),
+    kl.Affine(8, 3),
+    kl.GroupNorm(2),
+    kl.Nonlinear("relu"),
+    kl.Affine(8, 3, groups=8, bias=False),
+    kl.Pool("max", 2),
+    kl.Dropout(0.3),
+    kl.Flatten(),
+    kl.LayerNorm(),
+    kl.Affine(7),
+    kl.Nonlinear("relu"),
+    kl.Affine(7),
+    kl.Nonlinear("relu"),
+    kl.Affine(5),
+)
+
+
+def test_convolutions_norms_and_dropout():
+    model = CNN(jax.random.key(0))
+    before = jax.tree.leaves(model)
+    r = read(model, jnp.ones((3, 8, 8)), sigmas=False)
+    assert r.network.isomorphic(TWIN), str(r)
+    assert {"conv1", "norm", "depth", "drop", "mlp.layers.0"} <= set(r.network)
+    assert r.fidelity.level == "pooling"
+    assert all(a is b for a, b in zip(before, jax.tree.leaves(model), strict=True))
+    assert read(eqx.nn.inference_mode(model), jnp.ones((3, 8, 8)), sigmas=False).network.isomorphic(
+        TWIN
+    )

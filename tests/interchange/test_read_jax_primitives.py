@@ -183,6 +183,11 @@ def stacked(p: Any, x: Any) -> Any:
 
 
 UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
+    "joined with a constant": (
+        lambda p, x: jnp.concatenate([x, p["n"]], 1),
+        FLAT,
+        "to a feature map",
+    ),
     "spread": (lambda p, x: lax.pad(x, 0.0, ((0, 0, 0), (0, 0, 1))), FLAT, "crops or spreads"),
     "sliced by the input": (
         lambda p, x: lax.dynamic_slice(x, (0, (x.sum() > 0).astype(int)), (2, 2)),

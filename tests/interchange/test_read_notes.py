@@ -128,9 +128,9 @@ def test_a_dropout_module_that_is_left_on_is_noted() -> None:
 
 
 @pytest.mark.parametrize("always", [False, True])
-def test_dropout_that_is_on_in_evaluation_in_flax(always: bool) -> None:
+def test_dropout_that_is_on_in_evaluation_in_flax_and_equinox(always: bool) -> None:
     jax = pytest.importorskip("jax")
-    nnx, linen = pytest.importorskip("flax.nnx"), pytest.importorskip("flax.linen")
+    nnx, linen, eqx = (pytest.importorskip(name) for name in ("flax.nnx", "flax.linen", "equinox"))
     x = jax.numpy.ones((2, 8))
 
     class Linen(linen.Module):
@@ -148,9 +148,19 @@ def test_dropout_that_is_on_in_evaluation_in_flax(always: bool) -> None:
             h = jax.nn.tanh(self.a(x))
             return self.drop(h, deterministic=False) if always else self.drop(h)
 
+    class Equinox(eqx.Module):
+        a: eqx.nn.Linear
+        drop: eqx.nn.Dropout
+
+        def __call__(self, x, key=None):
+            h = jax.nn.tanh(self.a(x))
+            return self.drop(h, key=key, inference=False if always else None)
+
     keys = jax.random.split(jax.random.key(0), 2)
+    last = Equinox(eqx.nn.Linear(8, 16, key=keys[0]), eqx.nn.Dropout(0.5))
     module = Linen(), Linen().init({"params": keys[0], "dropout": keys[1]}, x, train=False)
-    for reading in (kc.read(module, x), kc.read(module, x, True), kc.read(Nnx(), x)):
+    for given in ((module, x), (module, x, True), (Nnx(), x), (last, x[0])):
+        reading = kc.read(*given)
         assert any("active in evaluation mode" in n.text for n in reading.notes) == always
 
 
@@ -252,3 +262,16 @@ def test_gains_and_biases_of_norms_that_all_channels_share_are_read(
     for between in (lambda _, h: torch.tanh(layer(h)), lambda _, h: layer(h)):
         texts, q, truth = found(Between(between))
         assert texts == [] and q == pytest.approx(truth, rel=0.15)
+
+
+def test_dropout_written_into_a_function_is_noted() -> None:
+    jax = pytest.importorskip("jax")
+    a = np.random.default_rng(0).normal(size=(8, 64))
+    b = np.random.default_rng(1).normal(size=(64, 4))
+
+    def model(p, x, key):
+        h = jax.numpy.tanh(x @ p["a"])
+        return jax.numpy.where(jax.random.bernoulli(key, 0.5, h.shape), h / 0.5, 0) @ p["b"]
+
+    reading = kc.read(model, {"a": a, "b": b}, jax.numpy.ones((64, 8)), jax.random.key(0))
+    assert any("active in evaluation mode" in note.text for note in reading.notes)

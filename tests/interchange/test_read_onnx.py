@@ -224,3 +224,27 @@ def pooled(x: np.ndarray, op: Pooling) -> np.ndarray:
         ]
         out[:, :, i, j] = np.nanmax(cut, (2, 3)) if op.kind == "max" else np.nanmean(cut, (2, 3))
     return out
+
+
+@pytest.mark.parametrize(("attributes", "kind"), [
+    ({}, "nearest"),
+    ({"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}, "nearest"),
+    ({"nearest_mode": "floor"}, None), ({"mode": "linear"}, "linear"),
+])  # fmt: skip
+def test_resize_is_read_where_it_repeats_or_interpolates(
+    attributes: dict[str, Any], kind: str | None
+) -> None:
+    held = {"scales": np.array([1, 1, 3, 3], np.float32)}
+    proto = model(
+        [node("Resize", "x  scales".replace("  ", " e "), "y", **attributes)],
+        {"x": [1, 2, 4, 4]},
+        ["y"],
+        {**held, "e": np.zeros(0, np.float32)},
+        13,
+    )
+    x = weights(1, 2, 4, 4)
+    truth = ran(proto, x)[0]
+    found = trace_onnx(proto).ops[-1]
+    assert isinstance(found, NotRead if kind is None else Repeat) and found.shape == truth.shape
+    assert getattr(found, "kind", None) == kind
+    assert (np.array_equal(truth, x.repeat(3, 2).repeat(3, 3))) == (kind == "nearest")

@@ -98,6 +98,19 @@ def zoo() -> dict[str, tuple[Any, kc.Network, tuple[int, ...]]]:
             ),
             (2, 6),
         ),
+        "vgg": (
+            nn.Sequential(
+                nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.5)
+            ),
+            kc.chain(
+                L.Input(3, (8, 8)),
+                L.Affine(8, 3),
+                L.Nonlinear("relu"),
+                L.Pool("max", 2),
+                L.Dropout(0.5),
+            ),
+            (2, 3, 8, 8),
+        ),
         "mobile": (
             nn.Sequential(
                 nn.Conv2d(4, 8, 1, bias=False),
@@ -145,7 +158,7 @@ def zoo() -> dict[str, tuple[Any, kc.Network, tuple[int, ...]]]:
     }
 
 
-@pytest.mark.parametrize("name", ["mlp", "mobile", "tokens", "resnet v2"])
+@pytest.mark.parametrize("name", ["mlp", "vgg", "mobile", "tokens", "resnet v2"])
 @pytest.mark.parametrize("opset", [11, 17])
 def test_exported_models_are_the_networks_written_by_hand(name: str, opset: int) -> None:
     module, twin, shape = zoo()[name]

@@ -168,6 +168,10 @@ FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
         lambda: of_keras("GroupQueryAttention", 8, 3, 1),
         L.Attend(3, 8, key_heads=1),
     ),
+    "keras, dropout": (
+        lambda: of_keras("MultiHeadAttention", H, HEAD, dropout=0.1),
+        L.Attend(H, HEAD, dropout=0.1),
+    ),
     "onnx, a window by masks": (
         lambda: of_guarded(np.where(CAUSAL & ~np.tril(CAUSAL, -3), 0, -np.inf)),
         L.Attend(H, HEAD, causal=True, window=3),
