@@ -5,6 +5,7 @@ Numbers say that it differs.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")

@@ -11,7 +11,7 @@ import pytest
 import sympy as sp
 
 from kcalc.interchange.onnx_model import trace_onnx
-from kcalc.interchange.trace import Linear, Op, Pointwise, Pooling
+from kcalc.interchange.trace import Linear, NotRead, Op, Pointwise, Pooling, Repeat
 
 pytest.importorskip("onnx")
 from onnx_graphs import model, node, ran, weights
