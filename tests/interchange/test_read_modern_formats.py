@@ -96,13 +96,11 @@ def test_flax_attention_with_silent_queries() -> None:
 
 
 ONNX = (
-    "swiglu on tokens",
     "glu",
     "gpt",
     "gpt by hand",
     "mixer",
     "layer, unbiased norm",
-    "every second channel",
     "convnext",
 )
 
