@@ -84,8 +84,9 @@ def attends() -> Any:
     return kc.read(Attends(), (2, 5, 8), sigmas=False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("operator", ["tanh", "relu", "add"])
+@pytest.mark.parametrize(
+    ("operator", "kind"), [*(("tanh", k) for k in KINDS), ("relu", KeyError), ("add", KeyError)]
+)
 def test_rules_of_torch_that_fail(
     monkeypatch: pytest.MonkeyPatch, operator: str, kind: type[Exception]
 ) -> None:
@@ -123,7 +124,7 @@ def test_constants_whose_computation_fails(monkeypatch: pytest.MonkeyPatch) -> N
     check(kc.read(Fixed(), (2, 8), sigmas=False), KeyError)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [KeyError, OSError])
 def test_activations_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
     from kcalc.interchange import builder
 
@@ -191,7 +192,7 @@ def of_jax() -> Any:
     return kc.read(jax_function, PARAMS, np.ones((2, 8), np.float32), sigmas=False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [KeyError, kc.KcalcError, OSError])
 def test_rules_of_jax_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
     monkeypatch.setattr(jax_reader, "function_of", failing(kind))
     check(of_jax(), kind, "tanh")
@@ -224,7 +225,7 @@ def test_the_end_of_a_reading_of_jax_fails(
 # -- ONNX ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS[:-4])
+@pytest.mark.parametrize("kind", [KeyError, ZeroDivisionError])
 def test_rules_of_onnx_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
     pytest.importorskip("onnx")
     nodes = [node("MatMul", "x u", "a"), node("Softplus", "a", "b"), node("MatMul", "b v", "y")]
