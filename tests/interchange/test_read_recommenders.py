@@ -100,3 +100,14 @@ def test_bags_of_unequal_sizes_are_not_read() -> None:
     r = kc.read(Bags(), torch.arange(6), torch.tensor([0, 2]))
     assert r.fidelity.level == "not read"
     assert "every example has equally many ids" in r.notes[0].text
+
+
+@pytest.mark.parametrize("how", ["select", "unbind", "kept axis"])
+def test_shaped_recommenders(how: str) -> None:
+    model, dense = Recommender(how), images((64,), 0.4)
+    r = kc.read(model, IDS, dense)
+    with torch.no_grad():
+        kept = apply_to(model, SimpleNamespace(network=r.network), weights="keep")
+        torch.testing.assert_close(kept(IDS, dense), model(IDS, dense))
+        y = kc.shape(r, activation="tanh").apply_to(model)(IDS, dense)
+    assert abs(float(y.square().mean()) - 1) < 0.4  # 512 channels, one draw of a few weights
