@@ -5,17 +5,13 @@ What they compute, by NumPy written down apart from them.
 
 import os
 from types import SimpleNamespace
-from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
-import equinox as eqx
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from jax import lax
 from refusals import refused
 from thinning import mostly_slow
@@ -24,7 +20,6 @@ import kcalc as kc
 from kcalc.interchange.apply import apply_edits, apply_to, edits_of
 from kcalc.interchange.jax_model.weights import generator
 from kcalc.interchange.read import read
-from kcalc.network import layers as kl
 
 
 def apply_jax(model, reading, shaping, **options):
@@ -133,24 +128,6 @@ def test_initial_weights_are_orthogonal_on_the_central_tap():
     assert all(np.array_equal(kept[name], params[name]) for name in params)
 
 
-def test_stacked_parameters_and_cut_weights():
-    params = {"w": jax.random.normal(jax.random.key(0), (3, 6, 6)), "b": jnp.ones((3, 6))}
-
-    def model(p, x):
-        return lax.scan(lambda h, q: (jnp.tanh(h @ q["w"] + q["b"]), None), x, p)[0]
-
-    r = read(model, params, jnp.ones((2, 6)))
-    s = shaped(r)
-    function, new = apply_jax(model, r, s)
-    x, phi = np.random.default_rng(0).standard_normal((5, 6)), s.constants["tanh"].transformed
-    h = x
-    for w in np.asarray(new["w"]):
-        assert np.allclose(w @ w.T, np.eye(6), atol=1e-5)
-        h = phi(h @ w)
-    assert np.allclose(function(new, jnp.asarray(x)), h, atol=1e-5)
-    assert not np.asarray(new["b"]).any()
-
-
 def test_a_v1_network_rewritten_as_v2_is_another_model():
     params = {n: jax.random.normal(jax.random.key(k), (6, 6)) for k, n in enumerate("iab")}
 
@@ -161,105 +138,6 @@ def test_a_v1_network_rewritten_as_v2_is_another_model():
     r = read(model, params, jnp.ones((2, 6)))
     with refused("'add'.*reads"):
         apply_jax(model, r, SimpleNamespace(network=r.network.preactivated().normalised()))
-
-
-class Small(nnx.Module):
-    def __init__(self, rngs):
-        self.conv, self.norm = (
-            nnx.Conv(3, 8, (3, 3), use_bias=False, rngs=rngs),
-            nnx.BatchNorm(8, rngs=rngs),
-        )
-        self.drop, self.fc, self.out = (
-            nnx.Dropout(0.5, rngs=rngs),
-            nnx.Linear(128, 8, rngs=rngs),
-            nnx.Linear(8, 2, rngs=rngs),
-        )
-
-    def __call__(self, x):
-        h = nnx.max_pool(nnx.tanh(self.norm(self.conv(x))), (2, 2), strides=(2, 2))
-        return self.out(nnx.tanh(self.fc(self.drop(h.reshape(h.shape[0], -1)))))
-
-
-def small_by_hand(x, phi, kernel, fc, out):
-    h = phi(np.asarray(conv(x, kernel), np.float64))
-    h = h.reshape(len(h), 4, 2, 4, 2, 8).max((2, 4)).reshape(len(h), -1)
-    return phi(h @ np.asarray(fc, float)) @ np.asarray(out, float)
-
-
-def without_dropout(reading):
-    network = reading.network.without_normalization()
-    network = network.without(network.nodes_of(kl.Dropout))
-    return kc.shape(network.normalised(), method="dks", zeta=1.5)
-
-
-def test_nnx():
-    model, x = Small(nnx.Rngs(0)), jax.random.normal(jax.random.key(1), (3, 8, 8, 3))
-    kernel = np.array(model.conv.kernel[...])
-    r = read(model, x)
-    s = without_dropout(r)
-    new = apply_jax(model, r, s)
-    assert isinstance(new, Small) and type(new).__name__ == "Small"
-    wanted = small_by_hand(
-        x,
-        s.constants["tanh"].transformed,
-        new.conv.kernel[...],
-        new.fc.kernel[...],
-        new.out.kernel[...],
-    )
-    assert np.allclose(new(x), wanted, atol=1e-5)
-    assert np.array_equal(kernel, model.conv.kernel[...])
-    assert not np.array_equal(kernel, new.conv.kernel[...])
-    # the bias of the BatchNorm that is gone is the convolution's
-    bias: Any = new.norm.bias
-    bias[...] = jnp.ones(8)
-    assert not np.allclose(new(x), wanted, atol=1e-3)
-    bias[...] = jnp.zeros(8)
-    assert np.allclose(nnx.jit(lambda m, x: m(x))(new, x), wanted, atol=1e-5)
-    gradient = nnx.jit(nnx.grad(lambda m: m(x).sum()))(new)
-    assert float(jnp.abs(gradient.conv.kernel[...]).max()) > 0
-
-
-def test_linen_equinox_and_keras():
-    class MLP(nn.Module):
-        @nn.compact
-        def __call__(self, x):
-            return nn.Dense(2)(nn.tanh(nn.LayerNorm()(nn.Dense(7)(x))))
-
-    x = jax.random.normal(jax.random.key(1), (3, 5))
-    variables = MLP().init(jax.random.key(0), x)
-    r = read((MLP(), variables), x)
-    s = shaped(r)
-    module, new = apply_jax(MLP(), r, s)
-    weights = [np.asarray(new["params"][f"Dense_{k}"]["kernel"], float) for k in (1, 0)]
-    wanted = s.constants["tanh"].transformed(np.asarray(x, float) @ weights[0]) @ weights[1]
-    assert np.allclose(jax.jit(module.apply)(new, x), wanted, atol=1e-5)
-    assert jax.tree.structure(new) == jax.tree.structure(variables)
-
-    model = eqx.nn.MLP(5, 2, 7, 1, activation=jnp.tanh, key=jax.random.key(0))
-    r = read(model, x[0])
-    s = shaped(r)
-    new = apply_jax(model, r, s)
-    weights = [np.asarray(layer.weight, float).T for layer in new.layers]
-    wanted = s.constants["tanh"].transformed(np.asarray(x, float) @ weights[0]) @ weights[1]
-    assert np.allclose(eqx.filter_jit(jax.vmap(new))(x), wanted, atol=1e-5)
-    assert isinstance(eqx.filter_jit(eqx.filter_grad(lambda m: m(x[0]).sum()))(new), type(new))
-
-    import keras
-
-    if keras.backend.backend() != "jax":
-        return
-    model = keras.Sequential(
-        [keras.Input((5,)), keras.layers.Dense(7, activation="tanh"), keras.layers.Dense(2)]
-    )
-    r = read(model)
-    s = shaped(r)
-    new = apply_jax(model, r, s)
-    weights = [np.asarray(v.value, float) for v in new.trainable_variables if len(v.shape) == 2]
-    wanted = s.constants["tanh"].transformed(np.asarray(x, float) @ weights[0]) @ weights[1]
-    assert np.allclose(new(x), wanted, atol=1e-5)
-    new.compile(optimizer="sgd", loss="mse")
-    new.fit(np.asarray(x), np.zeros((3, 2)), epochs=1, verbose=0)
-    assert not np.allclose(new(x), wanted, atol=1e-5)
 
 
 def test_weights_are_not_the_numbers_that_numpy_gives_users():

@@ -121,13 +121,6 @@ def test_constants_have_all_their_digits(dks: Any) -> None:
     assert f"{k.alpha:.17g}" in dks.export("torch")
 
 
-def test_sums_and_nodes_have_tables(dks: Any) -> None:
-    names = exported.load(dks.export("numpy"))
-    assert list(names["ACTIVATIONS"]) == list(dks.network.nodes_of(kc.layers.Nonlinear))
-    assert list(names["SUMS"]) == list(dks.network.nodes_of(kc.layers.Sum))
-    assert names["SUMS"]["sum_1"](1.0, 10.0) == pytest.approx(0.8 + 6.0, rel=1e-15)
-
-
 def test_names_and_labels_cannot_leave_their_place() -> None:
     """Hostile names and labels stay text.
 
@@ -205,35 +198,6 @@ def test_json_follows_the_schema_and_gives_the_network_back(method: str) -> None
     assert [row["nodes"] for row in document["activations"]] == [list(shaping.constants.by_node)]
     plain = json.loads(json.dumps(shaping.to_dict(), default=str))
     assert [error.message for error in check.iter_errors(plain)] == []
-
-
-def test_the_documented_network_is_one() -> None:
-    page = (Path(kc.__file__).parent.parent / "docs" / "formats.md").read_text(encoding="utf-8")
-    document = json.loads(page.split("```json")[1].split("```")[0])
-    assert not list(validator("network").iter_errors(document))
-    network = kc.interchange.network_from_dict(document)
-    assert kc.interchange.network_to_dict(network)["nodes"][1] == document["nodes"][1]
-    assert network.layer("half").activation(1.0) == pytest.approx(np.tanh(1.0) / 2)
-
-
-def test_the_network_schema_takes_all_layers() -> None:
-    nets = [
-        kc.architectures.densenet(3),
-        kc.architectures.layernorm_resnet(50),
-        kc.architectures.resnet_v2(50, residual_weight=sp.Symbol("w")),
-    ]
-    nets.append(
-        kc.architectures.vanilla(
-            2, kc.activation(sp.Piecewise((x, x > 1), (sp.tanh(x) + sp.pi, True)))
-        )
-    )
-    for net in nets:
-        assert list(validator("network").iter_errors(kc.interchange.network_to_dict(net))) == []
-    assert list(
-        validator("network").iter_errors(
-            {"schema": "kcalc.network/1", "nodes": [{"id": 1.5, "layer": {}}]}
-        )
-    )
 
 
 def test_latex(dks: Any) -> None:

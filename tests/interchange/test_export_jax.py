@@ -12,7 +12,6 @@ import pytest
 
 import kcalc as kc
 
-CONTENT = exported.everything()
 NAMES = exported.module("jax")
 
 
@@ -50,12 +49,6 @@ def test_initial_weights() -> None:
     assert NAMES["delta_orthogonal"](next(key), (3, 8, 8), jnp.bfloat16).dtype == jnp.bfloat16
     drawn = jax.jit(lambda k: NAMES["delta_orthogonal"](k, (3, 8, 8)))(next(key))
     assert np.allclose(drawn[1].T @ drawn[1], np.eye(8), atol=1e-5)
-
-
-def test_locations() -> None:
-    exported.check_locations(
-        exported.in_double(NAMES["normalise_locations"]), shapes=((3, 4, 5, 6), (4, 9))
-    )
 
 
 def test_flax_layers() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 os.environ["KERAS_BACKEND"] = "jax"
@@ -14,10 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import kcalc as kc
-
 keras = pytest.importorskip("keras")
-CONTENT = exported.everything()
 NAMES = exported.module("keras")
 
 
@@ -46,37 +42,3 @@ def test_initialisers() -> None:
         law((2, 4, 8))
     with pytest.raises(ValueError, match="do not split"):
         law((3, 4, 7))
-
-
-def test_locations() -> None:
-    exported.check_locations(
-        lambda given, extra: NAMES["normalise_locations"](jnp.asarray(given), extra),
-        dtype=np.float32,
-        shapes=((3, 4, 5, 6), (4, 9)),
-    )
-
-
-def test_a_model_is_saved_and_loaded(tmp_path: Path) -> None:
-    shaping = kc.shape(
-        kc.architectures.rescaled_resnet(2, branch_depth=1, shortcut_weight=0.8), "tanh"
-    )
-    names = exported.load(shaping.export("keras"))
-    phi, law, mix = names["tanh_dks"], names["DeltaOrthogonal"], names["sum_1"]
-    given = keras.Input((8, 8, 3))
-    hidden = keras.layers.Conv2D(8, 3, padding="same", kernel_initializer=law())(
-        names["NormaliseLocations"]()(given)
-    )
-    branch = keras.layers.Conv2D(8, 3, padding="same", groups=2, kernel_initializer=law(groups=2))(
-        keras.layers.Activation(phi)(hidden)
-    )
-    model = keras.Model(
-        given,
-        keras.layers.Dense(2, activation=phi, kernel_initializer=law())(phi(mix(hidden, branch))),
-    )
-    images = np.random.default_rng(0).standard_normal((2, 8, 8, 3)).astype(np.float32)
-    out = np.asarray(model(images))
-    model.save(tmp_path / "model.keras")
-    assert np.array_equal(
-        np.asarray(keras.models.load_model(tmp_path / "model.keras")(images)), out
-    )
-    assert np.isfinite(out).all()

@@ -57,12 +57,6 @@ def test_orthogonal_weights_are_uniform() -> None:
     assert np.mean(entries**4) == pytest.approx(3 / 8, abs=4 * 0.36 / np.sqrt(4000))
 
 
-def test_locations() -> None:
-    exported.check_locations(NAMES["normalise_locations"])
-    with pytest.raises(ValueError, match="mean_norm"):
-        NAMES["normalise_locations"](np.ones((2, 3)), "mean")
-
-
 def test_geometric_weights_and_sums() -> None:
     shaping = kc.shape(
         kc.architectures.resnet_v2(50, shortcut_weight=0.8), "relu", method="geometric", features=16

@@ -34,11 +34,6 @@ def test_values(shaped: Any) -> None:
     exported.check_values(shaped.activation, function)
 
 
-def test_locations() -> None:
-    function = lambda given, extra: exported.run_onnx(MODEL, "normalise_locations", given)  # noqa: E731
-    exported.check_locations(function, channels_first=True, variants=("mean_norm",))
-
-
 def test_the_file_is_a_model_that_runs(tmp_path: Path) -> None:
     shaping = kc.shape(kc.architectures.resnet_v2(50, shortcut_weight=0.8), "gelu")
     path = tmp_path / "acts.onnx"

@@ -79,43 +79,6 @@ def test_initialise_a_model() -> None:
     assert (model[3].weight == 3.0).all()
 
 
-def test_locations() -> None:
-    function = NAMES["normalise_locations"]
-    exported.check_locations(
-        lambda given, extra: function(torch.tensor(given), extra).numpy(), channels_first=True
-    )
-    layer = NAMES["NormaliseLocations"]("constant", 2.0)
-    given = torch.randn(2, 3, 4, 4, dtype=torch.float64)
-    wanted = kc.normalise_locations(np.moveaxis(given.numpy(), 1, -1), "constant", 2.0)
-    assert np.allclose(np.moveaxis(layer(given).numpy(), 1, -1), wanted, rtol=1e-14)
-
-
-def test_a_shaped_residual_network_in_torch_is_the_one_in_jax() -> None:
-    """The exported activation and sum in a torch block give what kcalc's own lowering gives, for
-    the same weights.
-    """
-    shaping = kc.shape(
-        kc.architectures.rescaled_resnet(2, branch_depth=1, shortcut_weight=0.8), "tanh"
-    )
-    names = exported.load(shaping.export("torch"))
-    model = kc.to_jax(shaping, features=6)
-    given = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
-    params = model.init(0, given)
-    states: dict[Any, Any] = {}
-    for node, layer, parents in shaping.network.steps():
-        read = [states[parent] for parent in parents]
-        if isinstance(layer, kc.layers.Input):
-            states[node] = torch.tensor(given)
-        elif isinstance(layer, kc.layers.Affine):
-            states[node] = read[0] @ torch.tensor(np.array(params[node]["weight"]))
-        elif isinstance(layer, kc.layers.Nonlinear):
-            states[node] = names["ACTIVATIONS"][node](read[0])
-        else:
-            states[node] = names["SUMS"][node](*read)
-    wanted = np.asarray(model.apply(params, given))
-    assert np.allclose(states[shaping.network.outputs[0]].numpy(), wanted, rtol=2e-5, atol=2e-5)
-
-
 def test_modules_and_standardised_weights() -> None:
     shaping = kc.shape(kc.architectures.resnet_v2(50), "gelu", method="nf")
     names = exported.load(shaping.export("torch"))

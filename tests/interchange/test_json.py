@@ -21,47 +21,22 @@ x = sp.Symbol("x", real=True)
 w = sp.Symbol("w", positive=True)
 
 NETWORKS = {
-    "vanilla": A.vanilla(5, "tanh", features=7, sigma_w=sp.sqrt(2)),
     "resnet": A.resnet_v2(50, shortcut_weight=0.8),
     "symbolic": A.resnet_v2(50, residual_weight=w),
-    "plain symbol": A.vanilla(2, sigma_w=sp.Symbol("x") + sp.Symbol("x", positive=True)),
     "layernorm": A.layernorm_resnet(50),
     "densenet": A.densenet(3),
-    "leaky": A.vanilla(2, kc.activations.leaky_relu(0.25)),
     "expression": A.vanilla(
         2,
         kc.activation(
             sp.Piecewise((x, x > 1), (sp.tanh(x) + sp.Rational(1, 3), True)), name="mine"
         ),
     ),
-    "shaped": kc.shape(A.vanilla(4), "tanh").network,
     "kinked": kc.shape(A.vanilla(4), "relu").network,
-    "gated": wired(
-        ("x", L.Input(8)),
-        ("u", L.Affine(4), "x"),
-        ("v", L.Affine(4), "x"),
-        ("g", L.GatedUnit("swish"), "u v"),
-    ),
-    "twice": wired((0, L.Input()), (1, L.Affine(), (0,)), (2, L.Sum((1, sp.pi)), (1, 1))),
     "norm of heads": kc.chain(L.Input(8), L.Affine(8), L.L2Norm(4, 2.5), L.Affine(2)),
     "prefix": wired(
         ("x", L.Input(8)),
         *((name, L.Affine(8), "x") for name in "qkv"),
         ("a", L.Attend(2, 4, prefix=3), "q k v"),
-    ),
-    "all layers": kc.chain(
-        L.Input(3, (8, 8)),
-        L.Affine(4, kernel=(3, 5), stride=2, padding=(1, 2), groups=1, bias=False),
-        L.BatchNorm(),
-        L.Pool("max", 2, 2),
-        L.Dropout(0.5),
-        L.Flatten(),
-        L.Identity(),
-        L.RMSNorm(),
-        L.LayerNorm(),
-        L.Scale(sp.Rational(1, 3)),
-        L.Opaque("attention", "unread"),
-        L.Opaque("lookup", "unread", 12),
     ),
 }
 
@@ -99,38 +74,11 @@ def nonlinear(tree: object) -> dict:
 
 
 BAD = {
-    "no schema": (lambda d: d.pop("schema"), "schema"),
-    "other schema": (lambda d: d.update(schema="kcalc.network/9"), "kcalc.network/1"),
-    "no nodes": (lambda d: d.update(nodes=[]), "nodes must be a list"),
     "extra field": (lambda d: d.update(evil=1), "unknown field"),
-    "unknown type": (
-        lambda d: d["nodes"][1]["layer"].update(type="Afine"),
-        "unknown layer type.*Affine",
-    ),
-    "type is no text": (lambda d: d["nodes"][1]["layer"].update(type=["Affine"]), "type"),
     "double id": (lambda d: d["nodes"][1].update(id="input"), "defined twice"),
-    "missing parent": (
-        lambda d: d["nodes"][1].update(reads=["zz"]),
-        "'zz', which is not in the network",
-    ),
-    "cycle": (lambda d: d["nodes"][1].update(reads=["affine_3"]), "cycle|dangles"),
-    "id is a list": (lambda d: d["nodes"][1].update(id=[1]), "needs an id"),
-    "bool id": (lambda d: d["nodes"][1].update(id=True), "needs an id"),
     "unknown activation": (
         lambda d: d["nodes"][2]["layer"].update(activation={"name": "tahn"}),
         "tanh",
-    ),
-    "text as code": (
-        lambda d: d["nodes"][2]["layer"].update(activation={"name": "__import__('os').getcwd()"}),
-        "unknown activation",
-    ),
-    "expression as text": (
-        lambda d: d["nodes"][2].update(layer=nonlinear("x**2")),
-        "expression tree",
-    ),
-    "unknown function": (
-        lambda d: d["nodes"][2].update(layer=nonlinear({"op": "system", "args": []})),
-        "unknown operation",
     ),
     "two symbols": (
         lambda d: d["nodes"][2].update(
@@ -172,15 +120,8 @@ BAD = {
         lambda d: d["nodes"][1]["layer"].update(sigma_w={"op": "Pow", "args": [0, -1]}),
         "power of 0",
     ),
-    "sigma is text": (lambda d: d["nodes"][1]["layer"].update(sigma_w="2"), "must be a number"),
-    "negative features": (lambda d: d["nodes"][1]["layer"].update(features=-3), "positive"),
     "missing activation": (lambda d: d["nodes"][2]["layer"].pop("activation"), "needs activation"),
     "wrong arity": (lambda d: d["nodes"][1].update(reads=[]), "0 inputs"),
-    "outputs": (lambda d: d.update(outputs=["zz"]), "zz"),
-    "half a character as id": (
-        lambda d: d["nodes"][1].update(id="\ud800"),
-        r"node label '\\ud800' contains .* leave it out",
-    ),
     "half a character as name": (
         lambda d: d["nodes"][2].update(
             layer={"type": "Nonlinear", "activation": {"name": "f\udfff", "expr": {"symbol": "x"}}}
@@ -241,14 +182,6 @@ def test_truncated_and_mutated_files_give_one_clear_error_or_a_network(tmp_path:
             assert str(error)
 
 
-@pytest.mark.parametrize("name", ["square", "cube", "hermite3"])
-def test_transformed_polynomials_come_back_as_they_were(name: str) -> None:
-    net = A.vanilla(2, kc.activation(name).transformed(2**0.5, 1, 0.25, -3))
-    back = network_from_dict(json.loads(json.dumps(network_to_dict(net))))
-    assert back == net and hash(back) == hash(net)
-    assert kc.c_map(back)([-0.5, 0.5]) == pytest.approx(kc.c_map(net)([-0.5, 0.5]), rel=1e-14)
-
-
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     net = A.vanilla(1).relabelled(lambda n: (n, 1))
     with refused("relabel"):
@@ -256,13 +189,6 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     with refused("folder.*exist"):
         kc.save_json(A.vanilla(1), tmp_path / "missing" / "net.json")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_missing_file_names_it(tmp_path: Path) -> None:
-    with refused(r"absent\.json"):
-        kc.load_json(tmp_path / "absent.json")
-    with refused("cannot read"):
-        kc.load_json(tmp_path)
 
 
 def test_a_registered_name_belongs_to_its_function() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
@@ -11,7 +10,7 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.cli.targets import given_tokens
-from kcalc.fields.degrees import Degrees, expandable, poly
+from kcalc.fields.degrees import poly
 from kcalc.interchange import network_from_dict
 from kcalc.interchange.fusion import recognised
 from kcalc.lab.audit import lock
@@ -48,16 +47,8 @@ TOWERS = {
     "powers": tower(X, 64, 9),
     "two levels": tower(X, 64, 2),
     "of a sum": tower(op("Add", X, 1), 64, 9),
-    "of sums": tower(op("Add", X, 1), 64, 9, lambda tree: op("Add", tree, 1)),
-    "rational exponents": tower(op("Add", op("Pow", X, 2), 1), {"rational": [127, 2]}, 9),
-    "corners": tower(X, 64, 9, lambda tree: op("Max", tree, X)),
     "waves": tower(waves(2), 64, 9, lambda tree: op("Add", tree, {"rational": [1, 3]})),
     "inside a function": op("sin", tower(op("Add", X, 1), 64, 4)),
-    "inside a condition": {
-        "op": "Piecewise",
-        "rows": [{"value": X, "if": {"rel": "<", "args": [tower(X, 64, 5), 1]}}],
-    },
-    "products": op("Mul", *[op("Pow", op("Add", X, k), 64) for k in range(1, 5)]),
 }
 
 
@@ -67,13 +58,6 @@ def test_the_degree_of_a_document_is_bounded_before_anything_is_expanded(name):
     with pytest.raises(kc.KcalcError, match=r"'p'.*degree|degree|'p'.*many terms"):
         network_from_dict(document(TOWERS[name]))
     assert time.process_time() - start < 1
-
-
-def test_the_degree_of_a_number_of_a_layer_is_bounded():
-    data = document(X)
-    data["nodes"][1]["layer"]["sigma_w"] = tower(op("Add", {"symbol": "s"}, 1), 64, 9)
-    with pytest.raises(kc.KcalcError, match="'a', sigma_w.*degree"):
-        network_from_dict(data)
 
 
 @pytest.mark.parametrize("tree", [tower(10**40, 64, 9), tower(op("Mul", 10**40, X), 64, 2)])
@@ -109,11 +93,6 @@ def test_activations_have_a_bounded_degree(expr):
     assert time.process_time() - start < 1
 
 
-@pytest.mark.parametrize("expr", [sp.sin(x) ** 2000, (1 + x**2) ** -3000, (x / 2) ** 100])
-def test_high_powers_that_have_moments_stay_activations(expr):
-    assert kc.activation(expr).q_map(1.0) > 0
-
-
 def test_many_terms_are_not_multiplied_out():
     """47905 terms, which took a minute; and a polynomial of 48 million terms before like ones."""
     start = time.process_time()
@@ -130,18 +109,6 @@ def test_exponentials_of_exponentials_end():
         kc.activation(sp.exp(sp.exp(sp.exp(x))))
 
 
-def test_bounds_of_degrees():
-    def counts(expr):
-        degrees = Degrees()
-        degrees(expr)
-        return degrees.greatest
-
-    assert counts((x**3 + x) ** 5 * x) == (16, 16)
-    assert counts(sp.sin(x**7) ** 9) == (7, 9)
-    assert counts(sp.Max(x**3, 0) ** 4 + sp.pi**50) == (12, 12)
-    assert expandable((x + sp.sin(x)) ** 50) and not expandable((x + sp.sin(x) + 1) ** 500)
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
 @pytest.mark.parametrize("read", [kc.load_json, lock._read])
 def test_files_without_an_end_are_not_read_to_it(read):
@@ -156,13 +123,3 @@ def test_tokens_of_the_command_line_are_not_read_without_end(tmp_path):
     path = tmp_path / "tokens.csv"
     path.write_text("1,0.5\n0.5,1\n")
     assert given_tokens(str(path)).tolist() == [[1, 0.5], [0.5, 1]]
-
-
-def test_a_pipe_is_read_like_a_file(tmp_path):
-    document_of_net = tmp_path / "net.json"
-    kc.save_json(kc.chain(kc.layers.Input(), kc.layers.Affine()), document_of_net)
-    ends = os.pipe()
-    os.write(ends[1], json.dumps(json.loads(document_of_net.read_text())).encode())
-    os.close(ends[1])
-    assert len(list(kc.load_json(f"/dev/fd/{ends[0]}"))) == 2
-    os.close(ends[0])

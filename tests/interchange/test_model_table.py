@@ -5,10 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import numpy as np
 import pytest
-
-import kcalc as kc
 
 torch = pytest.importorskip("torch")
 
@@ -86,27 +83,3 @@ def test_refusals_are_counted_by_reason() -> None:
     assert row.cells["q, c"] == models.Cell("refused", "a part not read", row.messages["q, c"])
     assert row.copy is None and row.texts()[-1] == "-" and "sorted" in models.page([row])
     assert any("a part not read 1" in line for line in models.counted([row]))
-
-
-def test_the_measured_q_is_that_of_the_node() -> None:
-    """Of the widest module at the end."""
-    entry = Architecture("stack", "", wide, ((2, 8),))
-    model, (x,) = entry.model(), copies.alike(entry, 0)
-    assert x.square().mean(1).numpy() == pytest.approx(np.ones(len(x)), rel=1e-6)
-    reading = kc.read(model, x)
-    s = kc.shape(reading.network, "tanh")
-    wanted = copies.predicted(s.network)
-    assert copies.watched_node(model, s.network, wanted) == ("2", 600)
-    new = s.apply_to(model)
-    with copies.watched(new, "2") as found:
-        outputs = new(x)
-    assert found == pytest.approx([float(outputs.double().square().mean())], rel=1e-6)
-
-
-def test_images_are_alike_at_all_locations() -> None:
-    image, condition = copies.alike(OWN["FiLM"], 1)
-    assert torch.equal(image, image[:, :, :1, :1].expand_as(image))
-    assert image.square().mean(1).flatten().numpy() == pytest.approx(
-        np.ones(image[:, 0].numel()), rel=1e-5
-    )
-    assert condition.shape == (len(image), 32)

@@ -12,9 +12,6 @@ from refusals import refused
 
 import kcalc as kc
 from kcalc.cli.models import assembled, by_name, sizes
-from kcalc.interchange.example_shapes import listed
-from kcalc.interchange.named_inputs import by_name as call_of
-from kcalc.lab.report.subject import subject
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -62,11 +59,6 @@ class Only(Pair):
         return self.added(x, y)
 
 
-class AnyName(Pair):
-    def forward(self, **inputs: Any) -> Any:
-        return self.added(inputs["x"], inputs["y"])
-
-
 class One(Pair):
     """A model of one dictionary."""
 
@@ -80,17 +72,11 @@ class Nested(Pair):
 
 
 CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "optional one left out": (Tokens, ({"idx": IDS},)),
     "no tensor": (Tokens, ({"idx": IDS, "scale": 2.0},)),
-    "in another order": (Both, ({"y": Y, "x": X},)),
-    "position and name": (Both, (X, {"y": Y})),
     "one between left out": (Behind, ({"y": Y, "x": X},)),
-    "by name only": (Only, (X, {"y": Y})),
-    "any name": (AnyName, ({"x": X, "y": Y},)),
     "one dictionary": (One, ({"x": X, "y": Y},)),
     "one dictionary by name": (One, ({"batch": {"x": X, "y": Y}},)),
     "nested": (Nested, (X, {"extra": {"y": [Y]}})),
-    "shapes and arrays": (Both, ({"x": (2, 8), "y": np.ones((2, 8))},)),
 }
 
 
@@ -130,7 +116,6 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...], str]] = {
     "no such name": (Tokens, ({"ids": IDS},), "'ids'.*idx, scale"),
     "one of two": (Tokens, ({"idx": IDS, "skale": 1},), "'skale'.*idx, scale"),
     "both of two": (Both, ({"u": X, "v": Y},), "x, y"),
-    "given twice": (Both, (X, {"x": Y}), "x, y"),
     "left out": (Only, (X,), "'y'"),
 }
 
@@ -141,42 +126,6 @@ def test_wrong_names_list_the_right_ones(case: str, what: str) -> None:
     make, inputs, words = WRONG[case]
     with refused(words):
         asked(make, inputs)[what]()
-
-
-def test_reports_and_exact_calls() -> None:
-    assert subject(Both(), listed({"y": Y, "x": X})).name == "Both"  # as kc.report does
-    assert call_of(Behind().forward, ({"y": Y, "x": X},)) == ((X,), {"y": Y})
-    assert call_of(One().forward, ({"x": X},)) == (({"x": X},), {})
-    assert call_of(lambda batch, **more: 0, ({"x": X},)) == (({"x": X},), {})
-
-
-def test_models_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=16,
-    )  # fmt: skip
-    model = transformers.BertModel(config)
-    plain = kc.read(model, IDS).network
-    named = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
-    assert kc.read(model, named).network == plain
-    with refused("input_ids"):
-        kc.read(model, {"tokens": IDS})
-
-
-def test_functions_of_jax() -> None:
-    jnp = pytest.importorskip("jax").numpy
-    params = {"w": np.ones((8, 16), np.float32), "v": np.ones((16, 4), np.float32)}
-    x = np.ones((2, 8), np.float32)
-
-    def plain(params: Any, x: Any, scale: float = 1.0) -> Any:
-        return jnp.tanh(scale * x @ params["w"]) @ params["v"]
-
-    def one(params: Any, batch: Any) -> Any:
-        return plain(params, batch["x"])
-
-    assert kc.read(plain, params, {"x": x}).network == kc.read(plain, params, x).network
-    assert str(kc.read(one, params, {"x": x}).network.inputs[0]) == "batch.x"
 
 
 def test_names_of_onnx_files(tmp_path: Path) -> None:
@@ -204,14 +153,6 @@ def test_names_on_the_command_line() -> None:
 
 
 # -- training ------------------------------------------------------------------------------------
-
-
-def test_training_takes_the_same_examples_by_name() -> None:
-    y = torch.arange(16).reshape(2, 8)
-    rules = {"lr": 1e-2, "widths": (8, 16), "steps": 2, "seeds": 2}
-    one, two = (kc.trained_coordinates(Tokens, x, y, **rules) for x in (IDS, {"idx": IDS}))
-    assert one.changes.keys() == two.changes.keys()
-    assert all(np.array_equal(one.changes[name], two.changes[name]) for name in one.changes)
 
 
 def test_transfer_check_takes_rows_of_every_array() -> None:

@@ -6,7 +6,6 @@ Notes reach every network made of it, and every result.
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 from typing import Any
 
@@ -44,27 +43,14 @@ def relabelled(graph: Any, change: Any) -> Any:
 
 
 MADE = {
-    "map_layers": lambda net: net.map_layers(
-        lambda _, layer: L.Affine(8, bias=False) if layer == L.Affine(8) else layer
-    ),
-    "other activations": lambda net: net.map_layers(
-        lambda _, layer: L.Nonlinear("relu") if isinstance(layer, L.Nonlinear) else layer
-    ),
     "normalised": lambda net: net.normalised(),
     "preactivated": lambda net: net.preactivated(),
     "pickle": lambda net: pickle.loads(pickle.dumps(net)),
     "deepcopy": copy.deepcopy,
     "graph": lambda net: kc.Network(net.graph),
     "a changed graph": lambda net: kc.Network(nx.DiGraph(net.graph)),
-    "labels there and back": lambda net: kc.Network(
-        relabelled(kc.Network(relabelled(net.graph, str.upper)).graph, str.lower),
-    ),
-    "JSON": lambda net: network_from_dict(json.loads(json.dumps(network_to_dict(net)))),
     "read": lambda net: kc.read(net).network,
     "large_batch": kc.large_batch,
-    "subs": lambda net: net.map_layers(
-        lambda n, layer: L.Affine(8, sigma_w=kc.symbols.psi) if n == "b" else layer
-    ).subs({"psi": 1.0}),
 }
 
 
@@ -122,28 +108,6 @@ def test_a_note_on_a_layer_goes_with_it_and_one_on_positions_stays() -> None:
     assert inner.network.notes == (GAINS, FACTOR)
 
 
-@pytest.mark.parametrize("method", ["dks", "eoc", "geometric", "nf"])
-def test_a_shaped_network_keeps_notes_but_those_on_weights(method: str) -> None:
-    """Weights are drawn anew; geometric weights count what windows read, which other positions
-    change.
-    """
-    net = network().without_normalization() if method == "geometric" else network()
-    if method == "geometric":
-        with refused("'a'.*dilation.*2"):
-            kc.shape(net, "relu", method=method)
-        net = net.with_notes([FACTOR])
-    shaped = kc.shape(
-        net,
-        "relu" if method == "geometric" else None,
-        method=method,
-        **({"zeta": 1.5} if method == "dks" else {}),
-    )
-    assert FACTOR in shaped.network.notes and not any(
-        note.of_weights for note in shaped.network.notes
-    )
-    assert FACTOR.assumption in shaped.assumptions
-
-
 USES_POSITIONS = {
     "ntk": lambda net: kc.ntk(net, spatial="exact"),
     "c_map": lambda net: kc.c_map(net, spatial="exact", weights="delta"),
@@ -167,21 +131,6 @@ def test_positions_that_are_not_the_models_are_refused_where_they_are_used(name:
     assert FACTOR.assumption in USES_POSITIONS[name](net.with_notes([FACTOR])).assumptions
     for remedy in (kc.c_map, kc.ntk):
         assert DILATED.assumption in remedy(net).assumptions
-
-
-def test_a_note_at_an_opaque_cut_goes_to_its_part() -> None:
-    torch = pytest.importorskip("torch")
-    model = torch.nn.Sequential(
-        torch.nn.Conv1d(4, 8, 3, padding=3, padding_mode="circular"),
-        torch.nn.ReLU(),
-        torch.nn.Softmax(1),
-        torch.nn.Conv1d(8, 8, 1),
-        torch.nn.ReLU(),
-    )
-    first, second = kc.read(model, (1, 4, 9)).parts
-    assert [note.node for note in first.notes if note.level == "locations"] == [
-        "0"
-    ] and second.notes == ()
 
 
 SPOILT = {

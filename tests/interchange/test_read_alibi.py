@@ -89,23 +89,6 @@ def test_biases_by_signed_distance_are_no_random_ones() -> None:
     assert found.fidelity.level != "exact" and found.network.layer(node).relative is None
 
 
-@pytest.mark.parametrize(
-    "biases",
-    [
-        -RELEASED[:, None, None] * APART**2,
-        -RELEASED[:, None, None] * torch.log1p(APART.abs()),  # KERPLE
-        torch.exp(-RELEASED[:, None, None] * APART.abs()),
-        -RELEASED[:, None, None] * (APART.abs() > 2),
-    ],
-    ids=["squares", "logarithms", "powers", "steps"],
-)
-def test_biases_that_fall_with_the_distance_are_no_random_ones(biases: Any) -> None:
-    found = read(biases)
-    (node,) = found.network.nodes_of(L.Attend)
-    assert found.fidelity.level != "exact" and found.network.layer(node).relative is None
-    assert any("bias" in note.text and note.node == node for note in found.notes)
-
-
 @pytest.mark.parametrize("causal", [True, False])
 def test_random_biases_by_distance_are_read(causal: bool) -> None:
     table = torch.randn(12, 2 * T - 1, generator=torch.Generator().manual_seed(0))

@@ -118,12 +118,6 @@ def test_the_models_weights_are_kept_behind_a_shuffle() -> None:
     assert torch.equal(same(x), model(x)) and not torch.allclose(kept(x), model(x), atol=0.01)
 
 
-def test_kept_weights_of_a_layer_in_parts_are_the_models() -> None:
-    model, x = Both(16), images(16)
-    new = apply_to(model, kc.read(model, x), x, weights="keep")
-    assert torch.allclose(new(x), model(x), atol=1e-6)
-
-
 def test_channels_paired_in_two_orders_are_not_read() -> None:
     class Paired(nn.Module):
         def __init__(self) -> None:
@@ -139,28 +133,6 @@ def test_channels_paired_in_two_orders_are_not_read() -> None:
     assert "one by one" in reading.network.layer(opaque).reason
 
 
-def test_a_shuffle_keeps_the_grouped_layers_behind_it() -> None:
-    """ShuffleNet V1: grouped convolutions, a shuffle between them."""
-    layers = nn.Conv2d(16, 16, 1, groups=2), nn.Conv2d(16, 16, 3, padding=1, groups=16)
-
-    class Grouped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.deep = layers
-            self.out = nn.Conv2d(16, 16, 1, groups=2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x + self.out(self.deep(shuffled(F.relu(self.first(x)))))
-
-    reading = kc.read(Grouped(), torch.randn(2, 16, 4, 4))
-    assert reading.fidelity.level == "exact"
-
-
-def rotated(x: Tensor) -> Tensor:
-    one, other = x.chunk(2, dim=1)
-    return torch.cat([other, one], 1)
-
-
 class Function(nn.Module):
     """A function of a layer, some of whose channels it puts together one by one."""
 
@@ -171,30 +143,6 @@ class Function(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.function(self.first(x)))
-
-
-TOGETHER: dict[str, Callable[[Tensor], Tensor]] = {
-    "a sum with other channels": lambda h: h + rotated(h),
-    "a product with other channels": lambda h: h * rotated(h),
-    "functions of other channels": lambda h: torch.relu(h) + rotated(torch.tanh(h)),
-    "a sum with the same channels": lambda h: h + torch.cat(h.chunk(2, 1), 1),
-}
-
-
-@pytest.mark.parametrize("case", TOGETHER)
-def test_channels_that_meet_are_told_apart(case: str) -> None:
-    """Channels of one layer that meet others of it are independent, and those that meet themselves
-    are not.
-    """
-    width, ratios = 256, []
-    x = images(width).flatten(1)
-    for seed in range(DRAWS):
-        torch.manual_seed(1000 + seed)
-        model = Function(width, TOGETHER[case])
-        q = kc.q_map(kc.read(model, x).network)(1.0)
-        ratios.append(float(model(x).detach().square().mean()) / q)
-    error = np.std(ratios, ddof=1) / DRAWS**0.5
-    assert error < 0.06 and abs(np.mean(ratios) - 1) < LIMIT * error
 
 
 def test_parts_that_overlap_in_other_places_are_refused_where_they_meet() -> None:
@@ -229,3 +177,32 @@ def test_pools_of_another_kind_than_the_models_are_refused(kind: str) -> None:
     other = network.map_layers(lambda _, pool: kc.layers.Pool(kind, pool.window), kc.layers.Pool)
     with refused(rf"'2' is Pool.*mean.*Pool.*{kind}.*keep"):
         kc.shape(other, "tanh").apply_to(model)
+
+
+def rotated(x: Tensor) -> Tensor:
+    one, other = x.chunk(2, dim=1)
+    return torch.cat([other, one], 1)
+
+
+TOGETHER: dict[str, Callable[[Tensor], Tensor]] = {
+    "a sum with other channels": lambda h: h + rotated(h),
+    "a product with other channels": lambda h: h * rotated(h),
+    "functions of other channels": lambda h: torch.relu(h) + rotated(torch.tanh(h)),
+    "a sum with the same channels": lambda h: h + torch.cat(h.chunk(2, 1), 1),
+}
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+def test_channels_that_meet_are_told_apart(case: str) -> None:
+    """Channels of one layer that meet others of it are independent, and those that meet themselves
+    are not.
+    """
+    width, ratios = 256, []
+    x = images(width).flatten(1)
+    for seed in range(DRAWS):
+        torch.manual_seed(1000 + seed)
+        model = Function(width, TOGETHER[case])
+        q = kc.q_map(kc.read(model, x).network)(1.0)
+        ratios.append(float(model(x).detach().square().mean()) / q)
+    error = np.std(ratios, ddof=1) / DRAWS**0.5
+    assert error < 0.06 and abs(np.mean(ratios) - 1) < LIMIT * error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,20 +13,18 @@ from refusals import refused
 
 import kcalc as kc
 from kcalc.interchange import recognise, rewriting
-from kcalc.interchange.batches import of_batches
-from kcalc.interchange.internal_errors import internal_error
 from kcalc.interchange.jax_model import finishing, softmax
 from kcalc.interchange.jax_model import reader as jax_reader
 from kcalc.interchange.onnx_model import graph_values as onnx_rules
 from kcalc.interchange.rewriting import heads, mixing, norms, split_layers
-from kcalc.interchange.trace import Linear, Normalise, NotRead, Op, Pointwise
+from kcalc.interchange.trace import Linear
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from kcalc.interchange.torch_model import calls, capture, walker  # noqa: E402
+from kcalc.interchange.torch_model import calls, walker  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("internal_errors")
 KINDS = (KeyError, IndexError, RuntimeError, AssertionError, ZeroDivisionError, RecursionError)
@@ -45,10 +42,6 @@ def told(reading: Any) -> list[str]:
     """Internal errors among the notes and remarks of a reading."""
     texts = [*(note.text for note in reading.notes), *reading.remarks]
     return [text for text in texts if "internal error" in text]
-
-
-def operations(reading: Any) -> tuple[Op, ...]:
-    return reading.trace.ops
 
 
 def check(reading: Any, kind: type[Exception], *words: str) -> None:
@@ -91,8 +84,9 @@ def attends() -> Any:
     return kc.read(Attends(), (2, 5, 8), sigmas=False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("operator", ["tanh", "relu", "add"])
+@pytest.mark.parametrize(
+    ("operator", "kind"), [*(("tanh", k) for k in KINDS), ("relu", KeyError), ("add", KeyError)]
+)
 def test_rules_of_torch_that_fail(
     monkeypatch: pytest.MonkeyPatch, operator: str, kind: type[Exception]
 ) -> None:
@@ -130,27 +124,7 @@ def test_constants_whose_computation_fails(monkeypatch: pytest.MonkeyPatch) -> N
     check(kc.read(Fixed(), (2, 8), sigmas=False), KeyError)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("op", [Linear, Pointwise])
-def test_rules_for_operations_that_fail(
-    monkeypatch: pytest.MonkeyPatch, op: type[Op], kind: type[Exception]
-) -> None:
-    original, done = vars(recognise.Recogniser)["rule"], list[str]()
-
-    def rule(self: Any, given: Op) -> Any:
-        if isinstance(given, op) and not done:
-            done.append(given.name)
-            raise kind("the works")
-        return original.__get__(self, type(self))(given)
-
-    monkeypatch.setattr(recognise.Recogniser, "rule", rule)
-    reading = small()
-    assert any(done[0] in str(note.node) and "the works" in note.text for note in reading.notes)
-    assert bool(told(reading)) == (kind is not kc.KcalcError)
-    assert reading.fidelity.counts["exact"] >= 2
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [KeyError, OSError])
 def test_activations_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
     from kcalc.interchange import builder
 
@@ -173,7 +147,6 @@ def test_rewriting_rules_that_fail(monkeypatch: pytest.MonkeyPatch, rule: str) -
 
 
 INSIDE: dict[str, tuple[Any, str]] = {
-    "heads": (heads._Heads, "_replaced"),
     "sources": (heads.Followed, "source"),
     "mixing": (mixing._Mixing, "attempt"),
     "norms": (norms.Norms, "_replaced"),
@@ -201,13 +174,6 @@ def test_a_reading_that_fails_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> Non
         small()
 
 
-def test_a_capture_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "record", failing(KeyError))
-    monkeypatch.setattr(torch.export, "export", failing(RuntimeError))
-    with refused("could not be traced.*KeyError"):
-        small()
-
-
 # -- JAX -----------------------------------------------------------------------------------------
 
 PARAMS = {name: np.eye(8, dtype=np.float32) for name in "abc"} | {"d": np.ones(8, np.float32)}
@@ -226,7 +192,7 @@ def of_jax() -> Any:
     return kc.read(jax_function, PARAMS, np.ones((2, 8), np.float32), sigmas=False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [KeyError, kc.KcalcError, OSError])
 def test_rules_of_jax_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
     monkeypatch.setattr(jax_reader, "function_of", failing(kind))
     check(of_jax(), kind, "tanh")
@@ -256,24 +222,10 @@ def test_the_end_of_a_reading_of_jax_fails(
     assert told(of_jax())
 
 
-def test_readers_of_modules_in_jax_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    nnx = pytest.importorskip("flax.nnx")
-
-    class Net(nnx.Module):
-        def __init__(self) -> None:
-            self.a, self.b, self.c = (nnx.Linear(8, 8, rngs=nnx.Rngs(i)) for i in range(3))
-
-        def __call__(self, x: Any) -> Any:
-            return self.c(jax.numpy.tanh(self.b(jax.numpy.tanh(self.a(x)))))
-
-    monkeypatch.setattr(jax_reader, "function_of", failing(KeyError))
-    check(kc.read(Net(), (2, 8), sigmas=False), KeyError, "tanh")
-
-
 # -- ONNX ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS[:-4])
+@pytest.mark.parametrize("kind", [KeyError, ZeroDivisionError])
 def test_rules_of_onnx_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
     pytest.importorskip("onnx")
     nodes = [node("MatMul", "x u", "a"), node("Softplus", "a", "b"), node("MatMul", "b v", "y")]
@@ -285,29 +237,6 @@ def test_rules_of_onnx_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exc
 # -- parts of parts of a layer -------------------------------------------------------------------
 
 
-class Parts(nn.Module):
-    """Halves of a layer of which one is cut once more, and read whole too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.one, self.two = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(2, 8)
-
-    def forward(self, x: Any) -> Any:
-        first, second = self.fc(x).chunk(2, -1)
-        third, _ = second.chunk(2, -1)
-        return self.one(torch.cat([first, second], -1).tanh()) + self.two(third.relu())
-
-
-def test_a_part_of_a_part_that_is_read_whole_too() -> None:
-    """Three layers of 4, 2 and 2 outputs: q follows from these by hand."""
-    reading = kc.read(Parts(), (2, 6), sigmas=False)
-    assert reading.fidelity.level == "exact" and not told(reading)
-    rows = [op.rows for op in operations(reading) if isinstance(op, Linear) and op.rows]
-    assert sorted(rows) == [(0, 1, 2, 3), (4, 5), (6, 7)]
-    mean = kc.activation("tanh").q_map(1.0) + 0.5
-    assert kc.q_map(reading.network)(1.0) == pytest.approx(float(mean), rel=1e-12)
-
-
 @pytest.mark.slow
 def test_mixnet_at_64() -> None:
     timm = pytest.importorskip("timm")
@@ -316,48 +245,6 @@ def test_mixnet_at_64() -> None:
 
 
 # -- arrays whose size the data decide -----------------------------------------------------------
-
-
-class Experts(nn.Module):
-    """Tokens are sent to the experts that score highest."""
-
-    def __init__(self, style: str) -> None:
-        super().__init__()
-        self.style, self.stem, self.gate = style, nn.Linear(6, 8), nn.Linear(8, 3, bias=False)
-        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
-        self.head = nn.Linear(8, 2)
-
-    def forward(self, x: Any) -> Any:
-        h = self.stem(x)
-        flat = h.reshape(-1, 8)
-        weight, chosen = self.gate(flat).softmax(-1).topk(2, dim=-1)
-        out = torch.zeros_like(flat)
-        for number, expert in enumerate(self.experts):
-            if self.style == "index_add":
-                token, place = torch.where(chosen == number)
-                out.index_add_(0, token, expert(flat[token]) * weight[token, place, None])
-            elif self.style == "nonzero":
-                token = (chosen == number).any(-1).nonzero().squeeze(-1)
-                out = out.index_add(0, token, expert(flat[token]))
-            elif self.style == "branch":
-                token = (chosen == number).any(-1).nonzero(as_tuple=True)[0]
-                if token.numel():
-                    out[token] += expert(flat[token])
-            else:
-                mask = (chosen == number).any(-1)
-                out[mask] = out[mask] + expert(flat[mask])
-        return self.head(h + out.reshape(h.shape))
-
-
-@pytest.mark.parametrize("style", ["index_add", "nonzero", "branch", "mask"])
-@pytest.mark.parametrize("shape", [(2, 6), (2, 5, 6)])
-def test_loops_over_experts(style: str, shape: tuple[int, ...]) -> None:
-    reading = kc.read(Experts(style).eval(), torch.randn(shape), sigmas=False)
-    assert reading.fidelity.level == "not read" and not told(reading)
-    if style != "branch":
-        exact = {node for node, level in reading.fidelity.nodes.items() if level == "exact"}
-        assert {"stem", "head"} <= exact
-        assert any("depends on the data" in note.text for note in reading.notes)
 
 
 def test_outputs_whose_size_the_data_decide() -> None:
@@ -406,42 +293,6 @@ def test_builders_are_no_functions_of_arrays(build: Any, example: Any) -> None:
     with refused(rf"{name} .*call it first.*kc\.read\({name}\(\.\.\.\)") as caught:
         kc.read(build, example)
     assert "Tracer" not in str(caught.value)
-
-
-@pytest.mark.parametrize("example", [torch.zeros(2, 8)])
-def test_builders_with_inputs_of_torch(example: Any) -> None:
-    with refused("function.*builds"):
-        kc.read(torch_builder, example)
-
-
-def test_norms_of_one_node_do_not_hide_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operations made for a norm that fails are taken back."""
-    own = norms.Norms._written
-
-    def fail(self: Any, *given: Any) -> Any:
-        own(self, *given)
-        raise KeyError("the works")
-
-    monkeypatch.setattr(norms.Norms, "_written", fail)
-    reading = attends()
-    assert told(reading) and not any(isinstance(op, Normalise) for op in operations(reading))
-
-
-def operations_of(model: Any, count: int) -> Any:
-    return kc.read(model, torch.zeros(count, 8)).trace
-
-
-def test_errors_with_one_more_example_only_are_said() -> None:
-    """Not that the model depends on the number of its examples."""
-    model = Small()
-    trace, three = (operations_of(model, count) for count in (2, 3))
-    reason = internal_error(KeyError("the works"), "the rule for tanh")
-    broken = next(op for op in three.ops if isinstance(op, Pointwise))
-    bad = broken.become(NotRead, what="tanh", reason=reason)
-    other = replace(three, ops=tuple(bad if op is broken else op for op in three.ops))
-    found = of_batches(2, lambda count: trace if count == 2 else other)
-    unread = [op.reason for op in found.ops if isinstance(op, NotRead)]
-    assert unread and set(unread) == {reason}
 
 
 def test_audits_say_what_kept_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,38 +122,3 @@ class Insists(nn.Module):
 def test_an_optional_input_that_is_needed_is_named() -> None:
     with refused("optional.*inputs"):
         kc.read(Insists(), (2, 6))
-
-
-class Heads(nn.Module):
-    """LayerNorm of every head by itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.norm, self.b = nn.Linear(6, 16), nn.LayerNorm(4), nn.Linear(16, 3)
-
-    def forward(self, x: Any) -> Any:
-        return self.b(self.norm(self.a(x).view(-1, 4, 4)).flatten(1))
-
-
-def test_layernorm_of_a_head_says_what_it_averages_over() -> None:
-    texts = [note.text for note in kc.read(Heads(), (2, 6)).notes]
-    assert any(
-        "each of them only a part of the channels (a head, a group)" in text for text in texts
-    )
-    assert not any("None" in text for text in texts)
-
-
-def test_jax_says_the_same() -> None:
-    """The same network as that of ``torch.maximum``."""
-    jnp = pytest.importorskip("jax.numpy")
-    drawn = np.random.default_rng(0).standard_normal
-
-    def model(p: Any, x: Any) -> Any:
-        return jnp.maximum(x @ p["a"], x @ p["b"]) @ p["out"]
-
-    p = {"a": drawn((6, 8)), "b": drawn((6, 8)), "out": drawn((8, 3))}
-    found = kc.read(model, p, drawn((2, 6)), sigmas=False)
-    assert str(found.fidelity) == f"{len(found.network)} exact"
-    same = kc.read(Pair(torch.maximum), (2, 6), sigmas=False).network
-    # the layers of PyTorch have biases, which sigmas=False takes as 0
-    assert float(kc.c_map(found.network)(0.3)) == pytest.approx(float(kc.c_map(same)(0.3)))

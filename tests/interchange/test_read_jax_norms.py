@@ -96,34 +96,6 @@ def test_gains_by_location_are_no_gains_of_channels():
     assert "LayerNorm" in layers_of(r) and r.fidelity.level == "not read"
 
 
-@pytest.mark.parametrize(
-    "drop",
-    [
-        lambda k, x: jnp.where(jax.random.bernoulli(k, 0.8, x.shape), x / 0.8, 0),
-        lambda k, x: jnp.where(jax.random.bernoulli(k, 0.8, x.shape), x, 0) / 0.8,
-        lambda k, x: x * jax.random.bernoulli(k, 0.8, x.shape) / 0.8,
-        lambda k, x: x * (jax.random.bernoulli(k, 0.8, x.shape) / 0.8),
-        lambda k, x: x * (jax.random.uniform(k, x.shape) < 0.8).astype(x.dtype) * 1.25,
-    ],
-)
-def test_dropout_written_out(drop):
-    r = architecture(
-        lambda p, x, key: drop(key, x @ p["w"]),
-        {"w": jnp.ones((9, 50))},
-        jnp.ones((20, 9)),
-        jax.random.key(3),
-    )
-    assert r.network.isomorphic(
-        hand(
-            [
-                ("x", kl.Input(9), ()),
-                ("w", kl.Affine(50, bias=False), "x"),
-                ("d", kl.Dropout(0.2), "w"),
-            ]
-        )
-    )
-
-
 def test_random_numbers_that_are_no_dropout_are_reported():
     params, x = {"w": jnp.ones((9, 50))}, jnp.ones((20, 9))
     noise = architecture(

@@ -24,11 +24,8 @@ from modern_zoo import (  # noqa: E402
     D,
     Model,
     T,
-    by_hand,
-    gpt_block,
     heads,
     silent,
-    steps,
     swiglu,
 )
 from torch import nn  # noqa: E402
@@ -135,31 +132,6 @@ def usual(m: Any, x: Any, **options: Any) -> Any:
     return heads(m.q(x), m.k(x), m.v(x), **options)
 
 
-@pytest.mark.parametrize("attend", [lambda *x: heads(*x, is_causal=True), by_hand])
-def test_attention_is_read_between_its_layers(attend: Callable[..., Any]) -> None:
-    found = kc.read(gpt_block(attend, rows=0).eval(), TOKENS, sigmas=False)
-    before = [
-        ("x", L.Input(D, (T,)), ()),
-        ("ln", L.LayerNorm(), ("x",)),
-        *((n, Affine(D), ("ln",)) for n in "qkv"),
-    ]
-    block = [
-        ("a", L.Attend(4, 4, causal=True), tuple("qkv")),
-        ("o", Affine(D), ("a",)),
-        ("s", L.Sum(), ("x", "o")),
-    ]
-    mlp = [
-        ("l2", L.LayerNorm(), ("s",)),
-        ("u", Affine(4 * D), ("l2",)),
-        ("g", L.Nonlinear("gelu"), ("u",)),
-        ("d", Affine(D), ("g",)),
-    ]
-    assert found.network.isomorphic(steps(*before, *block, *mlp, ("y", L.Sum(), ("s", "d")))), str(
-        found
-    )
-    assert found.fidelity.level == "exact"
-
-
 def test_multi_head_attention_module() -> None:
     for zero, causal, weights in (
         (True, False, False),
@@ -246,26 +218,3 @@ def test_masks_that_depend_on_the_input_and_cross_attention() -> None:
     crossed = attention(lambda m, x, y: heads(m.q(x), m.k(y), m.v(y)))
     network = kc.read(crossed.eval(), TOKENS, (2, 9, D)).network
     assert network.layer(network.nodes_of(TokenMix)[0]) == TokenMix(np.full((T, 9), 1 / 9))
-
-
-def test_equal_sizes_do_not_confuse_axes() -> None:
-    """As many examples as tokens as channels.
-
-    Which axis is mixed is told by numbers, not by sizes.
-    """
-    found = kc.read(gpt_block(lambda *x: heads(*x, is_causal=True)).eval(), (D, D, D))
-    matrix = found.network.layer(found.network.nodes_of(TokenMix)[0]).array
-    np.testing.assert_allclose(matrix, np.tril(np.ones((D, D))) / np.arange(1, D + 1)[:, None])
-    assert found.fidelity.level == "exact"
-
-
-def test_training_is_said_to_change_it() -> None:
-    text = str(kc.read(gpt_block().eval(), TOKENS))
-    assert (
-        "exact (11 nodes)" in text
-        and "at initialisation; tangent kernels and gradients leave its query and key weights out"
-        in text
-    )
-    model = attention(lambda m, x: usual(m, x, dropout_p=0.1))
-    found = kc.read(model, TOKENS)
-    assert found.fidelity.level == "approximate" and "dropout of its weights" in str(found)

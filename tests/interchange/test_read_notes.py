@@ -50,34 +50,170 @@ def found(model: nn.Module) -> tuple[list[str], float, float]:
     return texts, float(kc.q_map(reading.network)(1.0)), float(truth)
 
 
-@pytest.mark.parametrize(
-    "between",
-    [
-        lambda m, h: torch.tanh(h * m.mask),
-        lambda m, h: torch.clamp(m.mask * h, min=0) + 0.5,
-        lambda m, h: torch.tanh(h + m.mask * torch.relu(h)),
-    ],
-)
-def test_factors_of_single_channels_are_noted_where_they_end(between) -> None:
-    torch.manual_seed(0)
-    texts, _, _ = found(Between(between))
-    assert any("every channel has a different factor" in text for text in texts)
-
-
 def test_the_note_on_a_mask_is_true() -> None:
     torch.manual_seed(0)
     texts, q, truth = found(Between(lambda m, h: torch.tanh(h * m.mask)))
     assert len(texts) == 1 and abs(q / truth - 1) > 0.2
 
 
-def test_notes_of_what_reaches_no_output_go() -> None:
-    def between(m, h):
-        _ = torch.tanh(h * m.mask)
-        return torch.tanh(h)
-
+def test_biases_of_mean_0_and_biases_at_the_end_are_no_fault() -> None:
     torch.manual_seed(0)
-    texts, q, truth = found(Between(between))
-    assert texts == [] and q == pytest.approx(truth, rel=0.15)
+    model = nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512))
+    nn.init.constant_(model[2].bias, 2.0)
+    reading = kc.read(model, (1, 64))
+    assert reading.fidelity.level == "exact"
+    spread = float(reading.network.layer("2").sigma_b)
+    assert spread == 2.0  # E (W h + 2)^2 = sigma_w^2 q + 4
+
+
+def test_gains_that_differ_or_vanish_are_noted() -> None:
+    torch.manual_seed(0)
+    layer = nn.LayerNorm(WIDTH)
+    for change, words in (
+        (lambda: nn.init.uniform_(layer.weight), "gains differ by channel"),
+        (lambda: nn.init.zeros_(layer.weight), "gains are all 0"),
+        (
+            lambda: (nn.init.ones_(layer.weight), nn.init.uniform_(layer.bias)),
+            "biases differ by channel",
+        ),
+    ):
+        change()
+        texts, q, truth = found(Between(lambda _, h: torch.tanh(layer(h))))
+        assert len(texts) == 1 and words in texts[0] and abs(q / max(truth, 1e-9) - 1) > 0.1
+
+
+def test_a_branch_that_is_multiplied_by_zero_is_nothing() -> None:
+    torch.manual_seed(0)
+    for alpha in (nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(WIDTH))):
+        model = Between(lambda m, h: torch.tanh(h + m.alpha * m.c(torch.relu(m.d(h)))))
+        model.alpha, model.c, model.d = alpha, nn.Linear(8, WIDTH), nn.Linear(WIDTH, 8)
+        texts, q, truth = found(model)
+        assert texts == [] and q == pytest.approx(truth, rel=0.15)
+
+
+# -- dropout ---------------------------------------------------------------------------------------
+
+
+class Always(nn.Dropout):
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, self.p, training=True)
+
+
+DROPOUT = {  # {function of (model, activations): whether it is on in evaluation}
+    "by the mode of the module": (lambda m, h: m.drop(h), False),
+    "by default": (lambda m, h: torch.nn.functional.dropout(h, 0.5), True),
+    "in a module of its own": (lambda m, h: m.always(h), True),
+    "none": (lambda m, h: torch.nn.functional.dropout(h, 0.0), False),
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", DROPOUT)
+def test_dropout_that_is_on_in_evaluation_is_noted(name: str, training: bool) -> None:
+    torch.manual_seed(0)
+    between, on = DROPOUT[name]
+    model = Between(lambda m, h: between(m, torch.tanh(h)))
+    model.drop, model.always = nn.Dropout(0.5), Always(0.5)
+    texts, q, _ = found(model.train(training))
+    assert [("active in evaluation mode" in text) for text in texts] == [True] * on
+    _, _, truth = found(model.eval())
+    assert truth / q == pytest.approx(2.0 if on else 1.0, rel=0.2)
+
+
+def test_a_dropout_module_that_is_left_on_is_noted() -> None:
+    torch.manual_seed(0)
+    model = Between(lambda m, h: m.drop(torch.tanh(h)))
+    model.drop = nn.Dropout(0.5)
+    model.eval().drop.train()
+    assert any("active in evaluation mode" in text for text in found(model)[0])
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_dropout_that_is_on_in_evaluation_in_flax_and_equinox(always: bool) -> None:
+    jax = pytest.importorskip("jax")
+    nnx, linen, eqx = (pytest.importorskip(name) for name in ("flax.nnx", "flax.linen", "equinox"))
+    x = jax.numpy.ones((2, 8))
+
+    class Linen(linen.Module):
+        @linen.compact
+        def __call__(self, x, train: bool):
+            drop = linen.Dropout(0.5, deterministic=not (train or always))
+            return linen.Dense(4)(drop(jax.nn.tanh(linen.Dense(16)(x))))
+
+    class Nnx(nnx.Module):
+        def __init__(self) -> None:
+            self.a = nnx.Linear(8, 16, rngs=nnx.Rngs(0))
+            self.drop = nnx.Dropout(0.5, rngs=nnx.Rngs(2))
+
+        def __call__(self, x):
+            h = jax.nn.tanh(self.a(x))
+            return self.drop(h, deterministic=False) if always else self.drop(h)
+
+    class Equinox(eqx.Module):
+        a: eqx.nn.Linear
+        drop: eqx.nn.Dropout
+
+        def __call__(self, x, key=None):
+            h = jax.nn.tanh(self.a(x))
+            return self.drop(h, key=key, inference=False if always else None)
+
+    keys = jax.random.split(jax.random.key(0), 2)
+    last = Equinox(eqx.nn.Linear(8, 16, key=keys[0]), eqx.nn.Dropout(0.5))
+    module = Linen(), Linen().init({"params": keys[0], "dropout": keys[1]}, x, train=False)
+    for given in ((module, x), (module, x, True), (Nnx(), x), (last, x[0])):
+        reading = kc.read(*given)
+        assert any("active in evaluation mode" in n.text for n in reading.notes) == always
+
+
+# -- what is not read, by its name -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda h: h.sum(-1), "the sum over channels"),
+        (lambda h: h.amax(-1), "the maximum over channels"),
+        (lambda h: h.mean(-1), "averages channels"),
+        (lambda h: h.amin(-1), "minimum over axes (1,)"),
+        (lambda h: h.max(-1)[0], "the maximum over channels"),
+        (lambda h: h.logsumexp(-1), "logsumexp"),
+        (lambda h: h.prod(-1), "prod"),
+        (lambda h: h.var(-1), "a variance"),
+        (lambda h: h.norm(dim=-1), "a norm"),
+    ],
+)
+def test_operations_over_channels_go_by_their_names(function, name: str) -> None:
+    reading = kc.read(Between(lambda _, h: function(h)[:, None] * h), (2, 64))
+    told = [note.text for note in reading.notes if note.level == "not read"]
+    assert any(name in text for text in told), told
+
+
+ONE_NUMBER = {
+    "a factor": lambda m, x, t: m.b(torch.tanh(m.a(x)) * t),
+    "an addend": lambda m, x, t: m.b(torch.tanh(m.a(x) + t)),
+    "a factor of the input": lambda m, x, t: m.b(torch.tanh(m.a(x * t))),
+    "waves beside each other": lambda m, x, t: m.b(
+        m.a(x) + torch.cat([torch.sin(t * m.w), torch.cos(t * m.w)], -1)
+    ),
+}
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("name", ONE_NUMBER)
+def test_one_number_for_every_example_is_not_read(name: str, rank: int) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(8, 64), nn.Linear(64, 4), nn.Linear(32, 64)
+            self.register_buffer("w", torch.linspace(0.1, 3, 32))
+
+        def forward(self, x, t):
+            return ONE_NUMBER[name](self, x, t if t.ndim == 2 else t[:, None])
+
+    for count in (1, 2):
+        reading = kc.read(Model(), (count, 8), (count, 1)[:rank])
+        assert reading.fidelity.level == "not read", reading
+        assert not any("the input is shifted or scaled" in note.text for note in reading.notes)
 
 
 @pytest.mark.parametrize(
@@ -101,38 +237,6 @@ def test_biases_that_have_a_mean_are_noted(bias: float, noted: bool) -> None:
     texts, q, truth = found(Between(lambda _, h: torch.sigmoid(h), bias=bias))
     assert [f"biases have mean {bias:.4g}" in text for text in texts] == [True] * noted
     assert (abs(q / truth - 1) < 0.15) != noted
-
-
-def test_biases_of_mean_0_and_biases_at_the_end_are_no_fault() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512))
-    nn.init.constant_(model[2].bias, 2.0)
-    reading = kc.read(model, (1, 64))
-    assert reading.fidelity.level == "exact"
-    spread = float(reading.network.layer("2").sigma_b)
-    assert spread == 2.0  # E (W h + 2)^2 = sigma_w^2 q + 4
-
-
-def test_a_number_that_is_added_is_part_of_the_activation() -> None:
-    torch.manual_seed(0)
-    texts, q, truth = found(Between(lambda _, h: torch.sigmoid(h + 3)))
-    assert texts == [] and q == pytest.approx(truth, rel=0.1)
-
-
-def test_a_number_that_is_added_in_jax() -> None:
-    jnp = pytest.importorskip("jax.numpy")
-    rng = np.random.default_rng(3)
-    a = jnp.asarray(rng.normal(size=(64, 2048)) / 8)
-    b = jnp.asarray(rng.normal(size=(2048, 512)) / 2048**0.5)
-    reading = kc.read(lambda x: 1 / (1 + jnp.exp(-(x @ a + 3))) @ b, jnp.ones((2, 64)))
-    assert (
-        reading.fidelity.level == "exact"
-        and reading.network.layer(reading.network.inputs[0]) is not None
-    )
-    z = rng.normal(size=400_000)
-    assert kc.q_map(reading.network)(1.0) == pytest.approx(
-        np.mean((1 + np.exp(-(z + 3))) ** -2.0), rel=0.1
-    )
 
 
 def test_stored_statistics_are_noted() -> None:
@@ -161,159 +265,6 @@ def test_gains_and_biases_of_norms_that_all_channels_share_are_read(
         assert texts == [] and q == pytest.approx(truth, rel=0.15)
 
 
-def test_gains_that_differ_or_vanish_are_noted() -> None:
-    torch.manual_seed(0)
-    layer = nn.LayerNorm(WIDTH)
-    for change, words in (
-        (lambda: nn.init.uniform_(layer.weight), "gains differ by channel"),
-        (lambda: nn.init.zeros_(layer.weight), "gains are all 0"),
-        (
-            lambda: (nn.init.ones_(layer.weight), nn.init.uniform_(layer.bias)),
-            "biases differ by channel",
-        ),
-    ):
-        change()
-        texts, q, truth = found(Between(lambda _, h: torch.tanh(layer(h))))
-        assert len(texts) == 1 and words in texts[0] and abs(q / max(truth, 1e-9) - 1) > 0.1
-
-
-def test_gains_in_jax_and_onnx() -> None:
-    nnx, jnp = pytest.importorskip("flax.nnx"), pytest.importorskip("jax.numpy")
-    norm = nnx.LayerNorm(64, rngs=nnx.Rngs(0))
-    norm.scale[...], norm.bias[...] = jnp.full(64, 0.5), jnp.full(64, 1.0)
-    reading = kc.read(
-        nnx.Sequential(
-            nnx.Linear(8, 64, rngs=nnx.Rngs(1)), norm, nnx.Linear(64, 4, rngs=nnx.Rngs(2))
-        ),
-        jnp.ones((2, 8)),
-    )
-    assert reading.fidelity.level == "exact"
-    (phi,) = [
-        layer.activation
-        for layer in map(reading.network.layer, reading.network)
-        if isinstance(layer, kc.layers.Nonlinear)
-    ]
-    np.testing.assert_allclose(phi(np.array([-1.0, 0.0, 2.0])), [0.5, 1.0, 2.0])
-    pytest.importorskip("onnx")
-    from test_read_onnx_models import exported
-
-    model = nn.Sequential(nn.Linear(8, 64), nn.LayerNorm(64), nn.Linear(64, 4)).eval()
-    nn.init.constant_(model[1].weight, 0.25)
-    reading = kc.read(exported(model, (2, 8), train=False))
-    assert [
-        layer.factor
-        for layer in map(reading.network.layer, reading.network)
-        if isinstance(layer, kc.layers.Scale)
-    ] == [0.25]
-
-
-def test_a_branch_that_is_multiplied_by_zero_is_nothing() -> None:
-    torch.manual_seed(0)
-    for alpha in (nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(WIDTH))):
-        model = Between(lambda m, h: torch.tanh(h + m.alpha * m.c(torch.relu(m.d(h)))))
-        model.alpha, model.c, model.d = alpha, nn.Linear(8, WIDTH), nn.Linear(WIDTH, 8)
-        texts, q, truth = found(model)
-        assert texts == [] and q == pytest.approx(truth, rel=0.15)
-
-
-# -- dropout ---------------------------------------------------------------------------------------
-
-
-class Always(nn.Dropout):
-    def forward(self, x):
-        return torch.nn.functional.dropout(x, self.p, training=True)
-
-
-DROPOUT = {  # {function of (model, activations): whether it is on in evaluation}
-    "by the mode of the module": (lambda m, h: m.drop(h), False),
-    "by the mode of the model": (
-        lambda m, h: torch.nn.functional.dropout(h, 0.5, m.training),
-        False,
-    ),
-    "by default": (lambda m, h: torch.nn.functional.dropout(h, 0.5), True),
-    "in a module of its own": (lambda m, h: m.always(h), True),
-    "none": (lambda m, h: torch.nn.functional.dropout(h, 0.0), False),
-}
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("name", DROPOUT)
-def test_dropout_that_is_on_in_evaluation_is_noted(name: str, training: bool) -> None:
-    torch.manual_seed(0)
-    between, on = DROPOUT[name]
-    model = Between(lambda m, h: between(m, torch.tanh(h)))
-    model.drop, model.always = nn.Dropout(0.5), Always(0.5)
-    texts, q, _ = found(model.train(training))
-    assert [("active in evaluation mode" in text) for text in texts] == [True] * on
-    _, _, truth = found(model.eval())
-    assert truth / q == pytest.approx(2.0 if on else 1.0, rel=0.2)
-
-
-def test_a_dropout_module_that_is_left_on_is_noted() -> None:
-    torch.manual_seed(0)
-    model = Between(lambda m, h: m.drop(torch.tanh(h)))
-    model.drop = nn.Dropout(0.5)
-    model.eval().drop.train()
-    assert any("active in evaluation mode" in text for text in found(model)[0])
-
-
-def test_dropout_that_is_on_in_evaluation_in_flax_and_equinox() -> None:
-    jax = pytest.importorskip("jax")
-    nnx, linen, eqx = (pytest.importorskip(name) for name in ("flax.nnx", "flax.linen", "equinox"))
-    x = jax.numpy.ones((2, 8))
-
-    def notes(reading: kc.Reading) -> list[str]:
-        return [note.text for note in reading.notes if "active in evaluation mode" in note.text]
-
-    class Linen(linen.Module):
-        always: bool
-
-        @linen.compact
-        def __call__(self, x, train: bool):
-            return linen.Dense(4)(
-                linen.Dropout(0.5, deterministic=not (train or self.always))(
-                    jax.nn.tanh(linen.Dense(16)(x))
-                )
-            )
-
-    class Nnx(nnx.Module):
-        def __init__(self, always: bool) -> None:
-            self.a, self.b = (
-                nnx.Linear(8, 16, rngs=nnx.Rngs(0)),
-                nnx.Linear(16, 4, rngs=nnx.Rngs(1)),
-            )
-            self.drop, self.always = nnx.Dropout(0.5, rngs=nnx.Rngs(2)), always
-
-        def __call__(self, x):
-            h = jax.nn.tanh(self.a(x))
-            return self.b(self.drop(h, deterministic=False) if self.always else self.drop(h))
-
-    class Equinox(eqx.Module):
-        a: eqx.nn.Linear
-        b: eqx.nn.Linear
-        drop: eqx.nn.Dropout
-        always: bool = eqx.field(static=True)
-
-        def __call__(self, x, key=None):
-            return self.b(
-                self.drop(jax.nn.tanh(self.a(x)), key=key, inference=False if self.always else None)
-            )
-
-    keys = jax.random.split(jax.random.key(0), 2)
-    for always in (False, True):
-        variables = Linen(always).init({"params": keys[0], "dropout": keys[1]}, x, train=False)
-        layers = (
-            eqx.nn.Linear(8, 16, key=keys[0]),
-            eqx.nn.Linear(16, 4, key=keys[1]),
-            eqx.nn.Dropout(0.5),
-        )
-        for reading in (
-            kc.read((Linen(always), variables), x), kc.read((Linen(always), variables), x, True),
-            kc.read(Nnx(always), x), kc.read(Equinox(*layers, always), x[0]),
-        ):  # fmt: skip
-            assert bool(notes(reading)) == always
-
-
 def test_dropout_written_into_a_function_is_noted() -> None:
     jax = pytest.importorskip("jax")
     a = np.random.default_rng(0).normal(size=(8, 64))
@@ -325,122 +276,3 @@ def test_dropout_written_into_a_function_is_noted() -> None:
 
     reading = kc.read(model, {"a": a, "b": b}, jax.numpy.ones((64, 8)), jax.random.key(0))
     assert any("active in evaluation mode" in note.text for note in reading.notes)
-
-
-# -- what is not read, by its name -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [
-        (lambda h: h.sum(-1), "the sum over channels"),
-        (lambda h: h.amax(-1), "the maximum over channels"),
-        (lambda h: h.mean(-1), "averages channels"),
-        (lambda h: h.amin(-1), "minimum over axes (1,)"),
-        (lambda h: h.max(-1)[0], "the maximum over channels"),
-        (lambda h: h.logsumexp(-1), "logsumexp"),
-        (lambda h: h.prod(-1), "prod"),
-        (lambda h: h.var(-1), "a variance"),
-        (lambda h: h.norm(dim=-1), "a norm"),
-    ],
-)
-def test_operations_over_channels_go_by_their_names(function, name: str) -> None:
-    reading = kc.read(Between(lambda _, h: function(h)[:, None] * h), (2, 64))
-    told = [note.text for note in reading.notes if note.level == "not read"]
-    assert any(name in text for text in told), told
-
-
-def test_operations_over_channels_in_jax() -> None:
-    jnp = pytest.importorskip("jax.numpy")
-    p = {"a": np.random.default_rng(0).normal(size=(8, 16))}
-    for function, name in (
-        (jnp.sum, "sum or mean"),
-        (jnp.max, "maximum"),
-        (jnp.min, "minimum"),
-        (jnp.prod, "prod"),
-    ):
-        reading = kc.read(lambda p, x, f=function: f(jnp.tanh(x @ p["a"]), -1), p, (2, 8))
-        assert any(name in note.text for note in reading.notes if note.level == "not read")
-
-
-ONE_NUMBER = {
-    "a factor": lambda m, x, t: m.b(torch.tanh(m.a(x)) * t),
-    "an addend": lambda m, x, t: m.b(torch.tanh(m.a(x) + t)),
-    "a factor of the input": lambda m, x, t: m.b(torch.tanh(m.a(x * t))),
-    "two of them": lambda m, x, t: m.b(torch.tanh(m.a(x) * (1 + t) + t**2)),
-    "waves beside each other": lambda m, x, t: m.b(
-        m.a(x) + torch.cat([torch.sin(t * m.w), torch.cos(t * m.w)], -1)
-    ),
-    "repeated": lambda m, x, t: m.b(torch.tanh(m.a(x)) * t.expand(-1, 64)),
-}
-
-
-@pytest.mark.parametrize("rank", [1, 2])
-@pytest.mark.parametrize("name", ONE_NUMBER)
-def test_one_number_for_every_example_is_not_read(name: str, rank: int) -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b, self.c = nn.Linear(8, 64), nn.Linear(64, 4), nn.Linear(32, 64)
-            self.register_buffer("w", torch.linspace(0.1, 3, 32))
-
-        def forward(self, x, t):
-            return ONE_NUMBER[name](self, x, t if t.ndim == 2 else t[:, None])
-
-    for count in (1, 2):
-        reading = kc.read(Model(), (count, 8), (count, 1)[:rank])
-        assert reading.fidelity.level == "not read", reading
-        assert not any("the input is shifted or scaled" in note.text for note in reading.notes)
-
-
-def test_one_number_that_a_layer_reads_is_a_feature_map() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(1, WIDTH, bias=False), nn.Tanh(), nn.Linear(WIDTH, 512, bias=False)
-    )
-    nn.init.normal_(model[0].weight)
-    nn.init.normal_(model[2].weight, std=WIDTH**-0.5)
-    reading = kc.read(model, (2, 1))
-    assert reading.fidelity.level == "exact"
-    assert kc.q_map(reading.network)(0.81) == pytest.approx(
-        float(model(torch.tensor([[0.9]])).detach().square().mean()), rel=0.15
-    )
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda h: (h * 1j).real,
-        lambda h: (h * torch.linspace(0, 1, 4096).to(torch.complex64)).abs(),
-        lambda h: torch.fft.fft(h).real,
-        lambda h: torch.complex(h, h).abs(),
-        lambda h: h.to(torch.complex64).real,
-        lambda h: torch.view_as_real(h.to(torch.complex64))[..., 0],
-        lambda h: (h.to(torch.complex64) @ torch.eye(4096).to(torch.complex64)).real,
-    ],
-)
-def test_complex_numbers_are_not_read(function) -> None:
-    reading = kc.read(Between(lambda _, h: torch.tanh(function(h))), (2, 64))
-    assert reading.fidelity.level == "not read"
-    assert any("complex" in note.text for note in reading.notes)
-
-
-def test_an_input_that_is_read_twice_keeps_its_q() -> None:
-    torch.manual_seed(0)
-    first = nn.Linear(128, 512, bias=False)
-    nn.init.normal_(first.weight, std=128**-0.5)
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = first
-
-        def forward(self, x):
-            return torch.tanh(self.first(torch.cat([x, 2 * x], -1)))
-
-    reading = kc.read(Model(), (2, 64))
-    x = torch.randn(1, 64)
-    truth = float(Model()(x / x.square().mean().sqrt()).detach().square().mean())
-    assert reading.fidelity.level == "exact" and kc.q_map(reading.network)(1.0) == pytest.approx(
-        truth, rel=0.15
-    )

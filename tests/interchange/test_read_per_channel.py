@@ -59,11 +59,6 @@ def test_numbers_per_channel_are_approximate(kind: Any, words: str) -> None:
     assert abs(k.mean / q.mean - cosine) < 0.1
 
 
-def test_biases_of_zero_behind_an_activation_are_left_out() -> None:
-    r = kc.read(Behind(), images((32, 2, 2), 0.5))
-    assert not r.network.nodes_of(kc.layers.Positions)
-
-
 def test_softmax_at_the_end_in_another_shape_is_left_out() -> None:
     class Headed(nn.Module):
         def __init__(self, more: Any) -> None:

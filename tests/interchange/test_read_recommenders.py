@@ -60,17 +60,6 @@ def test_columns_of_ids_are_inputs(how: str) -> None:
     assert k.deviation(expected * float(kc.c_map(r.network)({**c, "ids[1]": 1.0}))) > 6
 
 
-@pytest.mark.parametrize("how", ["select", "unbind", "kept axis"])
-def test_shaped_recommenders(how: str) -> None:
-    model, dense = Recommender(how), images((64,), 0.4)
-    r = kc.read(model, IDS, dense)
-    with torch.no_grad():
-        kept = apply_to(model, SimpleNamespace(network=r.network), weights="keep")
-        torch.testing.assert_close(kept(IDS, dense), model(IDS, dense))
-        y = kc.shape(r, activation="tanh").apply_to(model)(IDS, dense)
-    assert abs(float(y.square().mean()) - 1) < 0.4  # 512 channels, one draw of a few weights
-
-
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 def test_bags_of_ids(mode: str) -> None:
     class Bags(nn.Module):
@@ -113,29 +102,12 @@ def test_bags_of_unequal_sizes_are_not_read() -> None:
     assert "every example has equally many ids" in r.notes[0].text
 
 
-def test_parts_of_the_channels_of_an_input_are_inputs() -> None:
-    class Towers(nn.Module):
-        def __init__(self, both: bool) -> None:
-            super().__init__()
-            self.both = both
-            self.a, self.b, self.all = (
-                nn.Linear(13, WIDTH),
-                nn.Linear(7, WIDTH),
-                nn.Linear(20, WIDTH),
-            )
-
-        def forward(self, x: Any) -> Any:
-            out = torch.tanh(self.a(x[:, :13])) * torch.tanh(self.b(x[:, 13:]))
-            return out * self.all(x) if self.both else out
-
-    model = redrawn(Towers(False), torch.Generator().manual_seed(0), exact=True)
-    x = torch.cat([images((13,), 0.8, 1), images((7,), -0.3, 2)], 1)
-    r = kc.read(model, x)
-    assert r.fidelity.counts == {"exact": len(r.network)}
-    assert r.network.inputs == ("x[0:13]", "x[13:20]")
-    q, k = measured(model, (x,))
-    expected = float(kc.q_map(r.network)(1.0))
-    assert q.deviation(expected) < 3.5
-    c = kc.c_map(r.network)({"x[0:13]": 0.8, "x[13:20]": -0.3})
-    assert k.deviation(expected * float(c)) < 3.5
-    assert kc.read(Towers(True), x).fidelity.level == "not read"  # parts of what is read whole
+@pytest.mark.parametrize("how", ["select", "unbind", "kept axis"])
+def test_shaped_recommenders(how: str) -> None:
+    model, dense = Recommender(how), images((64,), 0.4)
+    r = kc.read(model, IDS, dense)
+    with torch.no_grad():
+        kept = apply_to(model, SimpleNamespace(network=r.network), weights="keep")
+        torch.testing.assert_close(kept(IDS, dense), model(IDS, dense))
+        y = kc.shape(r, activation="tanh").apply_to(model)(IDS, dense)
+    assert abs(float(y.square().mean()) - 1) < 0.4  # 512 channels, one draw of a few weights

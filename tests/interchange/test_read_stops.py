@@ -130,26 +130,12 @@ def no_grad_beside(m: Any, x: Any) -> Any:
     return m.o(R(m.d(h)) + g)
 
 
-def inference(m: Any, x: Any) -> Any:
-    h = R(m.a(x))
-    with torch.inference_mode():
-        g = torch.tanh(m.b(h))
-    return m.o(R(m.d(h)) + g)
-
-
 def enabled_inside(m: Any, x: Any) -> Any:
     with torch.no_grad():
         h = m.a(x)
         with torch.enable_grad():
             h = m.b(R(h))
     return m.o(R(h))
-
-
-def switched(m: Any, x: Any) -> Any:
-    torch.set_grad_enabled(False)
-    h = m.a(x)
-    torch.set_grad_enabled(True)
-    return m.o(R(m.b(R(h))))
 
 
 def frozen(*names: str) -> Callable[[Any], Any]:
@@ -179,11 +165,6 @@ def scaled(m: Any, x: Any) -> Any:
 def straight(m: Any, x: Any) -> Any:
     h = m.a(x)
     return m.o(h + (torch.sign(h) - h).detach())
-
-
-def straight_apart(m: Any, x: Any) -> Any:
-    h = m.a(x)
-    return m.o(torch.sign(h).detach() - h.detach() + h)
 
 
 def straight_through_layers(m: Any, x: Any) -> Any:
@@ -224,24 +205,18 @@ CASES: dict[str, tuple[Forward, Callable[[Any], Any]]] = {
     name: (run, lambda m: None)
     for name, run in {
         "detach in the trunk": lambda m, x: m.o(R(m.d(R(m.b(R(m.a(x)).detach()))))),
-        "detach in place": lambda m, x: m.o(R(m.b((R(m.a(x)) * 1).detach_()))),
         "data": lambda m, x: m.o(R(m.b(R(m.a(x)).data))),
         "detach in a branch": branch,
         "detach behind a branch": behind_branch,
         "detach of the shortcut": shortcut,
-        "no_grad": no_grad,
         "no_grad beside": no_grad_beside,
-        "inference mode": inference,
         "gradients on inside": enabled_inside,
-        "gradients switched": switched,
         "detached weights": lambda m, x: m.o(R(F.linear(x, m.a.weight.detach(), m.a.bias))),
         "straight through": straight,
-        "straight through, apart": straight_apart,
         "straight through layers": straight_through_layers,
         "a gate that is stopped": gated,
         "a scaled gradient": scaled,
         "clipped sign": lambda m, x: m.o(ClippedSign.apply(m.a(x))),
-        "clipped sign kept": lambda m, x: m.o(SIGN(m.a(x))),
         "own derivative": lambda m, x: m.o(Swish.apply(m.a(x))),
         "own derivative without a graph": lambda m, x: m.o(Remembering.apply(m.a(x))),
         "checkpointed": lambda m, x: m.o(
@@ -448,38 +423,6 @@ def test_a_stop_in_attention(place: int, early: bool) -> None:
     assert network.nodes_of(L.Attend)
     found = kc.gradients(network, tokens=5).weights
     assert {n for n in "qkvo" if found[n] == 0} == {"qkv"[place]}
-
-
-class WrittenOut(nn.Module):
-    """Attention as products and a softmax, stopped at a place."""
-
-    def __init__(self, place: str) -> None:
-        super().__init__()
-        self.place, self.table = place, nn.Embedding(20, 32)
-        self.q, self.k, self.v, self.o = (nn.Linear(32, 32, bias=False) for _ in range(4))
-
-    def at(self, place: str, x: Any) -> Any:
-        return x.detach() if place == self.place else x
-
-    def forward(self, ids: Any) -> Any:
-        x = self.table(ids)
-        q, k, v = (
-            layer(x).view(*x.shape[:2], 4, 8).transpose(1, 2) for layer in (self.q, self.k, self.v)
-        )
-        rows = self.at("scores", q @ k.transpose(-2, -1) / 8**0.5).softmax(-1)
-        out = self.at("results", self.at("weights", rows) @ v)
-        return self.o(self.at("joined", out.transpose(1, 2).reshape(x.shape)))
-
-
-@pytest.mark.parametrize(
-    ("place", "still"),
-    [("scores", "qk"), ("weights", "qk"), ("results", "qkv"), ("joined", "qkv")],
-)
-def test_a_stop_inside_of_attention(place: str, still: str) -> None:
-    network = kc.read(WrittenOut(place).eval(), torch.arange(10).view(2, 5)).network
-    assert network.nodes_of(L.Attend)
-    found = kc.gradients(network, tokens=5).weights
-    assert {n for n in "qkvo" if found[n] == 0} == set(still)
 
 
 def test_frozen_embeddings() -> None:

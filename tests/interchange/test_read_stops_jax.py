@@ -142,17 +142,6 @@ def test_a_written_out_softmax_stops_its_maximum() -> None:
     assert not reading.network.nodes_of(L.StopGradient)
 
 
-def test_a_stop_inside_of_a_norm() -> None:
-    def model(p: Any, x: Any) -> Any:
-        h = x @ p["a"]
-        return R((h / jnp.sqrt(stop((h**2).mean(-1, keepdims=True)))) @ p["b"]) @ p["o"]
-
-    network = kc.read(model, drawn(0), unit()).network
-    assert 0 < kc.c_map(network)(0.3) < 1
-    with refused("own_gradient"):
-        kc.ntk(network)
-
-
 def test_frozen_layers_of_keras(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     keras = pytest.importorskip("keras")

@@ -67,19 +67,6 @@ def test_conditioning_on_a_time(how: str, scaled: bool) -> None:
     assert k.deviation(joint) < 3.5
 
 
-def test_a_number_that_scales_features_is_not_read() -> None:
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(8, 8)
-
-        def forward(self, x: Any, t: Any) -> Any:
-            return self.layer(x * t[:, None])
-
-    r = kc.read(Scaled(), (2, 8), torch.rand(2))
-    assert r.fidelity.level == "not read"
-
-
 @pytest.mark.parametrize("how", ["waves", "(examples,)"])
 def test_a_shaped_model_takes_the_time_itself(how: str) -> None:
     model, x = Conditioned(how, False), images((32, 2, 2), 0.6)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-from position_oracle import MOST, deviation
-from position_oracle import WIDTH as CHANNELS
 from refusals import refused
 
 torch = pytest.importorskip("torch")
@@ -75,27 +72,3 @@ def test_q_and_cosines_of_a_mixer_are_near_those_of_its_forward_pass() -> None:
     assert told and all(a.kind == "heuristic" for a in told)
     with refused("tangent.*kernels"):
         kc.ntk(r.network)(0.5)
-
-
-def test_a_matrix_that_is_not_square_over_an_image() -> None:
-    class Halved(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Conv2d(3, CHANNELS, 1, bias=False)
-            self.tokens = nn.Linear(12, 5, bias=False)
-            self.last = nn.Conv1d(CHANNELS, CHANNELS, 1, bias=False)
-
-        def forward(self, x: Any) -> Any:
-            return self.last(self.tokens(torch.relu(self.first(x)).flatten(2)))
-
-    model, generator = Halved(), torch.Generator().manual_seed(0)
-
-    def draw(x: np.ndarray) -> np.ndarray:
-        with torch.no_grad():
-            for layer in (model.first, model.last):
-                layer.weight.normal_(0, layer.weight[0].numel() ** -0.5, generator=generator)
-            y = model(torch.from_numpy(np.moveaxis(x, -1, 1).copy()))
-        return np.moveaxis(y.numpy(), 1, -1)
-
-    r = kc.read(model, (2, 3, 3, 4), sigmas=False)
-    assert deviation(r.network, draw, (3, 4, 3)) < MOST

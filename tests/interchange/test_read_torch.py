@@ -4,22 +4,20 @@ write them.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import pytest
-import sympy as sp
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from kcalc.activations import celu, leaky_relu  # noqa: E402
+from kcalc.activations import leaky_relu  # noqa: E402
 from kcalc.interchange.read import read  # noqa: E402
 from kcalc.interchange.torch_model import trace_torch  # noqa: E402
-from kcalc.interchange.trace import Linear, Normalise, Pooling  # noqa: E402
+from kcalc.interchange.trace import Linear, Normalise  # noqa: E402
 from kcalc.network.layers import (  # noqa: E402
     Affine,
     BatchNorm,
@@ -28,9 +26,7 @@ from kcalc.network.layers import (  # noqa: E402
     Input,
     LayerNorm,
     Nonlinear,
-    Pool,
     RMSNorm,
-    Scale,
 )
 
 
@@ -63,7 +59,6 @@ FUNCTIONS: dict[str, Any] = {
     "silu": F.silu,
     "mish": F.mish,
     "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "elu": lambda x: F.elu(x, 1.3),
     "celu": lambda x: F.celu(x, 0.7),
     "selu": F.selu,
@@ -71,14 +66,12 @@ FUNCTIONS: dict[str, Any] = {
     "softplus": lambda x: F.softplus(x, 2),
     "softsign": F.softsign,
     "relu6": F.relu6,
-    "hardtanh": lambda x: F.hardtanh(x, -0.5, 2.0),
     "hardswish": F.hardswish,
     "hardsigmoid": F.hardsigmoid,
     "logsigmoid": F.logsigmoid,
     "tanhshrink": F.tanhshrink,
     "softshrink": F.softshrink,
     "hardshrink": F.hardshrink,
-    "threshold": lambda x: F.threshold(x, 0.1, -2.0),
     "rrelu": lambda x: F.rrelu(x, 0.1, 0.3),
     "abs": torch.abs,
     "exp": lambda x: (0.1 * x).exp(),
@@ -93,24 +86,15 @@ FUNCTIONS: dict[str, Any] = {
     "erfc": torch.erfc,
     "square": torch.square,
     "cube": lambda x: x**3,
-    "sqrt": lambda x: (x * x + 1).sqrt(),
-    "rsqrt": lambda x: (x * x + 1).rsqrt(),
     "log1p": lambda x: torch.log1p(x * x),
-    "log": lambda x: torch.log(x**2 + 2),
     "reciprocal": lambda x: (1 + x**2).reciprocal(),
     "rsub": lambda x: torch.tanh(1 - x),
     "clamp": lambda x: x.clamp(-1, 0.5),
     "clamp_min": lambda x: x.clamp(min=-1),
-    "maximum": lambda x: torch.maximum(x, torch.zeros_like(x)),
-    "minimum": lambda x: torch.minimum(x, 0.1 * x),
-    "where": lambda x: torch.where(x > 0, x, torch.expm1(x)),
     "mask": lambda x: x * (x > 0),
     "sign": torch.sign,
-    "lerp": lambda x: torch.lerp(x, x**2, 0.3),
     "addcmul": lambda x: torch.addcmul(x, x, x, value=0.5),
-    "masked_fill": lambda x: x.masked_fill(x < 0, 0.25),
     "logaddexp": lambda x: torch.logaddexp(x, -x),
-    "prelu": lambda x: F.prelu(x, torch.tensor([0.3])),
     "logit": lambda x: torch.logit(torch.sigmoid(x)) ** 2,
     "sinc": lambda x: x * torch.tanh(x),
     "exp2": lambda x: torch.exp2(0.3 * x),
@@ -118,8 +102,6 @@ FUNCTIONS: dict[str, Any] = {
     "bell": lambda x: torch.exp(-x * x / 2) + torch.sqrt(1 + x * x),
     "floor_free": lambda x: x / (1 + torch.exp(-1.702 * x)),
     "inplace": lambda x: F.relu_(x),
-    "float": lambda x: F.relu(x.float()),
-    "tensor_number": lambda x: torch.tanh(x * torch.tensor(0.5)),
 }
 
 
@@ -133,29 +115,6 @@ def test_elementwise_functions_are_those_of_torch(name: str) -> None:
     slope = function if name != "rrelu" else lambda t: F.leaky_relu(t, 0.2)
     want = slope(torch.tensor(x, dtype=torch.float32).clone()).double().numpy()
     assert np.abs(found[1].activation(x) - want).max() < 2e-5 * max(1, np.abs(want).max())
-
-
-def test_names_are_recognised() -> None:
-    for function, name in (
-        (F.silu, "swish"),
-        (F.mish, "mish"),
-        (F.gelu, "gelu"),
-        (F.softplus, "softplus"),
-        (F.selu, "selu"),
-        (F.relu6, "relu6"),
-    ):
-        assert layers(Fn(function))[1] == Nonlinear(name)
-    assert layers(Fn(lambda x: F.leaky_relu(x, 0.01)))[1] == Nonlinear("leaky_relu")
-    assert layers(Fn(lambda x: x * torch.sigmoid(x)))[1] == Nonlinear("swish")
-
-
-@pytest.mark.parametrize(
-    ("alpha", "name"),
-    [(1, "elu"), (2, "celu(2)"), (0.5, "celu(1/2)"), (sp.Rational(7, 10), "celu(7/10)")],
-)
-def test_celu_keeps_its_alpha(alpha: float, name: str) -> None:
-    found = layers(Fn(nn.CELU(float(alpha))))[1]
-    assert found.activation.name == name and found == Nonlinear(celu(alpha))
 
 
 @pytest.mark.parametrize(
@@ -180,34 +139,6 @@ def test_slopes_drawn_in_training_are_said_to_be_read_as_their_mean(
 # -- linear layers and normalisation ---------------------------------------------------------------
 
 
-class Spellings(nn.Module):
-    """A dense layer in six spellings."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weights = nn.ParameterList([nn.Parameter(torch.randn(6, 6)) for _ in range(6)])
-        self.bias = nn.Parameter(torch.randn(6))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        w = self.weights
-        x = torch.tanh(x @ w[0] + self.bias)
-        x = torch.tanh(F.linear(x, w[1]))
-        x = torch.tanh(torch.addmm(self.bias * 2, x, w[2]))
-        x = torch.tanh(torch.einsum("bi,oi->bo", x, w[3]))
-        x = torch.tanh(torch.matmul(w[4], x.T).T)
-        return torch.mm(x, w[5].t())
-
-
-def test_dense_layers_in_many_spellings() -> None:
-    model = Spellings()
-    found = trace_torch(model, (3, 6))
-    linear = [op for op in found.ops if isinstance(op, Linear)]
-    assert [op.parameter for op in linear] == [f"weights.{i}" for i in range(6)]
-    for op, flip in zip(linear, (True, False, True, False, False, False), strict=True):
-        weight = model.weights[int(op.parameter[-1])].detach().numpy()
-        assert np.array_equal(op.weight, weight.T if flip else weight)
-
-
 def test_convolutions_keep_stride_padding_dilation() -> None:
     model = nn.Sequential(
         nn.Conv2d(2, 4, (3, 5), stride=(2, 1), padding=(1, 0)),
@@ -223,65 +154,6 @@ def test_convolutions_keep_stride_padding_dilation() -> None:
     assert [op.stride for op in linear] == [(2, 1), (1, 1), (1, 1), (1, 1)]
     assert linear[0].padding == ((1, 1), (0, 0)) and linear[1].padding == ((1, 2), (1, 2))
     assert linear[2].dilation == (2, 2) and linear[2].groups == 2
-
-
-def test_padding_in_front_of_a_convolution_is_its_own() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(3, 4, 3, 2), nn.ReLU())
-    linear = next(op for op in trace_torch(model, (1, 3, 8, 8)).ops if isinstance(op, Linear))
-    assert linear.padding == ((0, 1), (0, 1))
-    assert read(model, (1, 3, 8, 8)).network.layer("1").padding == "same"
-    other = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), nn.ReLU())
-    found = read(other, (1, 3, 8, 8))
-    assert found.network.layer("0").padding == "reflect" and found.fidelity.level == "exact"
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_reparametrised_weights_are_the_effective_ones() -> None:
-    for wrap in (
-        nn.utils.parametrizations.weight_norm,
-        nn.utils.weight_norm,
-        nn.utils.parametrizations.spectral_norm,
-        nn.utils.parametrizations.orthogonal,
-    ):
-        torch.manual_seed(0)
-        model = nn.Sequential(wrap(nn.Linear(6, 6)), nn.ReLU()).eval()
-        op = next(op for op in trace_torch(model, (2, 6)).ops if isinstance(op, Linear))
-        assert op.name == "0"
-        assert np.allclose(op.weight, model[0].weight.detach().numpy(), atol=1e-6)
-
-
-class Standardised(nn.Conv2d):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        w = self.weight
-        w = (w - w.mean(dim=(1, 2, 3), keepdim=True)) / (w.std(dim=(1, 2, 3), keepdim=True) + 1e-5)
-        return self._conv_forward(x, w, self.bias)
-
-
-def test_weight_standardisation_gives_the_effective_weight() -> None:
-    op = next(
-        op
-        for op in trace_torch(nn.Sequential(Standardised(3, 8, 3), nn.ReLU()), (2, 3, 8, 8)).ops
-        if isinstance(op, Linear)
-    )
-    assert op.name == "0"
-    assert np.abs(op.weight.mean(axis=(1, 2, 3))).max() < 1e-6
-    assert np.allclose(op.weight.std(axis=(1, 2, 3), ddof=1), 1, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: F.normalize(x, dim=-1),
-        lambda x: x / x.norm(dim=-1, keepdim=True).expand(-1, x.shape[-1]),
-        lambda x: x / (x.square().sum(-1, keepdim=True).expand_as(x) + 1e-6).sqrt(),
-    ],
-)
-def test_normalisation_by_length_is_an_rms_norm(function: Any) -> None:
-    """x / |x| is x / sqrt(mean x^2), divided by the square root of the number of channels."""
-    norm, scale = layers(nn.Sequential(nn.Linear(6, 6), Fn(function)))[-2:]
-    assert isinstance(norm, RMSNorm)
-    assert math.isclose(float(scale.factor), 6**-0.5, rel_tol=1e-6)
 
 
 def test_normalisation_whatever_the_mode() -> None:
@@ -313,34 +185,3 @@ def test_normalisation_whatever_the_mode() -> None:
         if isinstance(op, Normalise)
     )
     assert (norm.kind, norm.groups) == ("group", 8)
-
-
-def test_pooling() -> None:
-    model = nn.Sequential(
-        nn.Conv2d(1, 2, 1),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.AvgPool2d(3, 2, 1),
-        nn.AdaptiveAvgPool2d(2),
-        nn.AdaptiveMaxPool2d(1),
-        nn.Flatten(),
-    )
-    ops = [op for op in trace_torch(model, (1, 1, 15, 15)).ops if isinstance(op, Pooling)]
-    assert [(op.kind, op.window, op.stride) for op in ops] == [
-        ("max", (2, 2), (2, 2)),
-        ("mean", (3, 3), (2, 2)),
-        ("mean", (2, 2), (2, 2)),
-        ("max", None, ()),
-    ]
-    for function in (
-        lambda x: x.mean((2, 3)),
-        lambda x: torch.mean(x, [-1, -2]),
-        lambda x: F.adaptive_avg_pool2d(x, 1)[:, :, 0, 0] * 1,
-    ):
-        found = layers(Fn(function, nn.Conv2d(3, 4, 1)), (2, 3, 5, 5))
-        assert found[1] == Pool("mean"), found
-    summed = layers(
-        nn.Sequential(Fn(lambda x: x.sum((2, 3)), nn.Conv2d(3, 4, 1)), nn.Linear(4, 2)),
-        (2, 3, 5, 5),
-    )
-    assert Pool("mean") in summed and Scale(25) in summed

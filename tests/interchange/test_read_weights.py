@@ -7,12 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc.interchange.independence import Resemblance, dependence, unlike_gaussian
-from kcalc.interchange.trace import Linear
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -80,34 +77,11 @@ WRONG: dict[
 ] = {  # models of which kernel maps of independent weights say something else
     "an identity": lambda: between(holding(eye())),
     "an identity and noise": lambda: between(holding(eye() + 0.3 * wide())),
-    "a permutation with signs": lambda: between(
-        holding(eye()[torch.randperm(N)] * torch.sign(torch.randn(N, 1))), nn.ReLU
-    ),
-    "a few numbers each": lambda: between(
-        holding(torch.block_diag(*[torch.randn(2, 2) / 2**0.5 for _ in range(N // 2)])), nn.ReLU6
-    ),
-    "sizes by output": lambda: between(holding(wide() * torch.exp(1.5 * torch.randn(N, 1)))),
-    "rows that are zero": lambda: between(holding(wide() * (torch.arange(N) % 4 == 0)[:, None])),
     "a triangle": lambda: between(holding(wide().tril() * torch.linspace(0, 3, N)[:, None])),
     "looks linear": looks_linear,
     "a transform with a constant row": lambda: between(holding(cosine_transform()), nn.ReLU),
-    "equal weights": lambda: between(holding(torch.full((N, N), 1 / N)), nn.ReLU),
-    "biases of two values": lambda: between(holding(wide(), 2 * torch.sign(torch.randn(N)))),
-    "a few large biases": lambda: between(
-        holding(wide(), 20 * torch.randn(N) * (torch.arange(N) % 64 == 0))
-    ),
     "biases that take off a mean": lambda: mean_removed(),
     "one input number": lambda: nn.Sequential(nn.Linear(1, 4 * N), nn.Tanh(), gaussian(4 * N)),
-}
-UNSURE: dict[str, Callable[[], Any]] = {  # of which one draw says little
-    "copies of one row": lambda: between(holding(torch.randn(1, N).repeat(N, 1) / N**0.5)),
-    "copies of one column": lambda: between(holding(torch.randn(N, 1).repeat(1, N) / N**0.5)),
-    "rank 2": lambda: between(holding(torch.randn(N, 2) @ torch.randn(2, N) / (2 * N) ** 0.5)),
-    "nearly rank 1": lambda: between(
-        holding(torch.randn(N, 1) @ torch.randn(1, N) / N**0.5 + 0.1 * wide())
-    ),
-    "sizes by input": lambda: between(holding(wide() * torch.exp(torch.randn(N)))),
-    "a projection": lambda: between(holding(projection())),
 }
 
 
@@ -116,11 +90,6 @@ def cosine_transform() -> Any:
     weight = torch.cos(torch.pi * k * (2 * i + 1) / (2 * N)) * (2 / N) ** 0.5
     weight[0] /= 2**0.5
     return weight
-
-
-def projection() -> Any:
-    basis, _ = torch.linalg.qr(torch.randn(N, N // 2))
-    return basis @ basis.T
 
 
 def mean_removed() -> Any:
@@ -150,113 +119,6 @@ def test_structured_weights_and_biases_are_noted_and_matter(name: str) -> None:
         abs(float(kc.q_map(reading.network)(Q)) / q - 1) > 0.05
         or abs(float(kc.c_map(reading.network)(C, q1=Q)) - c) > 0.05
     )
-
-
-@pytest.mark.parametrize("name", UNSURE)
-def test_weights_of_few_degrees_of_freedom_are_noted(name: str) -> None:
-    torch.manual_seed(0)
-    assert any(
-        "not independent draws" in text or "mean 0" in text for text in texts(UNSURE[name]())
-    )
-
-
-def delta(shape: tuple[int, ...], groups: int) -> Any:
-    weight, (outputs, inputs) = torch.zeros(shape), (shape[0] // groups, shape[1])
-    for k in range(groups):
-        rows = slice(k * outputs, (k + 1) * outputs)
-        weight[(rows, slice(None), *(n // 2 for n in shape[2:]))] = nn.init.orthogonal_(
-            torch.empty(outputs, inputs)
-        )
-    return weight
-
-
-def standardised(shape: tuple[int, ...]) -> Any:
-    weight = torch.randn(shape)
-    return weight - weight.flatten(1).mean(1).reshape(-1, *(1,) * (len(shape) - 1))
-
-
-def mirrored_of(shape: tuple[int, ...]) -> Any:
-    half = torch.randn(max(shape[0] // 2, 1), max(shape[1] // 2, 1), *shape[2:])
-    return torch.cat([torch.cat([half, -half], 1), torch.cat([-half, half], 1)])
-
-
-def filled(law: Callable[[Any], Any]) -> Callable[[tuple[int, ...], int], Any]:
-    return lambda shape, _: law(torch.empty(shape))
-
-
-USUAL: dict[str, Callable[[tuple[int, ...], int], Any]] = {
-    **{
-        law: filled(getattr(nn.init, f"{law}_"))
-        for law in ("normal", "trunc_normal", "orthogonal", "kaiming_uniform")
-    },
-    **{
-        law: filled(getattr(nn.init, f"{law}_"))
-        for law in ("kaiming_normal", "xavier_uniform", "xavier_normal")
-    },
-    "uniform": filled(lambda w: nn.init.uniform_(w, -1, 1)),
-    "truncated at one": filled(lambda w: nn.init.trunc_normal_(w, a=-1, b=1)),
-    "delta-orthogonal": delta,
-    "standardised": lambda shape, _: (
-        standardised(shape) if np.prod(shape[1:]) > 3 else torch.randn(shape)
-    ),
-    "mirrored": lambda shape, groups: (
-        mirrored_of(shape) if groups == 1 and min(shape[:2]) > 1 else torch.randn(shape)
-    ),
-    "half precision": lambda shape, _: torch.randn(shape).bfloat16().float(),
-    "sparse": lambda shape, _: (
-        nn.init.sparse_(torch.empty(shape), 0.5)
-        if len(shape) == 2 and shape[1] > 63
-        else torch.randn(shape)
-    ),
-}
-
-
-def random_shape(random: np.random.Generator) -> tuple[tuple[int, ...], int]:
-    """The shape of the weights of a dense layer or of a convolution, and its groups.
-
-    From 3 numbers read by an output on.
-    """
-    outputs, inputs = (int(n) for n in np.exp(random.uniform(0, np.log(300), 2)))
-    kernel = [(), (3,), (3, 3), (5, 5), (1, 1), (3, 3, 3)][random.integers(6)]
-    groups = int(random.choice([1, 1, 1, 2, 4])) if kernel else 1
-    shape = (
-        groups * max(outputs // groups, 1),
-        max(inputs // groups, 1 if np.prod(kernel) > 3 else 3),
-        *kernel,
-    )
-    return (
-        ((outputs, 1, *kernel), outputs)
-        if kernel == (5, 5) and random.random() < 0.5
-        else (shape, groups)
-    )
-
-
-@pytest.mark.parametrize("name", USUAL)
-def test_usual_initialisers_raise_no_alarm(name: str) -> None:
-    torch.manual_seed(1)
-    random = np.random.default_rng(1)
-    for _ in range(80):
-        shape, groups = random_shape(random)
-        weight = USUAL[name](shape, groups).numpy()
-        layer = Linear(
-            name="w",
-            shape=(2, shape[0]),
-            weight=weight,
-            parameter="w",
-            axis=1,
-            out_axis=1,
-            groups=groups,
-        )
-        assert dependence(layer, True) == unlike_gaussian(layer) == "", shape
-
-
-def test_tiny_layers_are_noted_only_where_their_structure_is_exact() -> None:
-    torch.manual_seed(0)
-    for n in (1, 2, 3, 5, 8):
-        assert texts(nn.Sequential(nn.Linear(n, n), nn.Tanh(), nn.Linear(n, n)), n) == []
-        assert (texts(nn.Sequential(holding(eye(n)), nn.Tanh(), gaussian(n, n)), n) != []) == (
-            n > 1
-        )
 
 
 def test_modules_as_they_are_drawn_by_their_frameworks() -> None:
@@ -297,48 +159,8 @@ def test_copies_of_weights_with_noise_are_noted(sign: int, noise: float) -> None
     assert abs(float(kc.q_map(kc.read(model, (2, N)).network)(Q)) / q - 1) > 0.05
 
 
-def test_biases_of_two_layers_that_are_one_are_noted() -> None:
-    torch.manual_seed(0)
-    bias = torch.randn(N)
-    model = Two(holding(wide(), bias), holding(wide(), bias), lambda a, b: a - b)
-    assert any("biases are correlated with those of 'a'" in text for text in texts(model))
-    q, _ = measured(model)
-    assert abs(float(kc.q_map(kc.read(model, (2, N)).network)(Q)) / q - 1) > 0.05
-    assert (
-        texts(
-            Two(
-                holding(wide(), torch.randn(N)), holding(wide(), torch.randn(N)), lambda a, b: a - b
-            )
-        )
-        == []
-    )
-
-
-@pytest.mark.parametrize("shape", [(8,), (64,), (8, 8), (64, 64), (16, 8, 3, 3)])
-@pytest.mark.parametrize("law", ["normal", "uniform", "delta", "signs"])
-def test_arrays_drawn_apart_are_not_alike(shape: tuple[int, ...], law: str) -> None:
-    random, alike = np.random.default_rng(0), Resemblance()
-    laws = {
-        "normal": random.standard_normal,
-        "uniform": random.random,
-        "signs": lambda s: np.sign(random.standard_normal(s)),
-    }
-    for k in range(60):
-        array = laws["normal" if law == "delta" else law](shape) - (0.5 if law == "uniform" else 0)
-        array = (
-            array * (np.arange(9).reshape(3, 3) == 4)
-            if law == "delta" and len(shape) == 4
-            else array
-        )
-        assert alike(str(k), array) is None
-
-
 def test_weights_that_are_zero_are_noted() -> None:
     torch.manual_seed(0)
     model = between(holding(torch.zeros(N, N)))
     assert any("all 0, so its output is 0" in text for text in texts(model))
     assert measured(model)[0] == 0
-
-
-def test_sizes_that_are_not_read_raise_no_alarm() -> None:
-    assert kc.read(between(holding(eye())), (2, N), sigmas=False).fidelity.level == "exact"

@@ -17,7 +17,7 @@ from tape import RNG, Tape, layers_of, relu
 import kcalc as kc
 from kcalc.interchange.apply import apply_to
 from kcalc.interchange.layout import reshaped_axis
-from kcalc.interchange.trace import Join, Linear, Mixed, NotRead, Pass, Pooling, Reshape, Transpose
+from kcalc.interchange.trace import Join, Linear, NotRead, Pass, Pooling, Reshape, Transpose
 
 L = kc.layers
 
@@ -107,25 +107,6 @@ def test_weights_along_locations_that_have_no_rule() -> None:
     mixed = along(tape, tape.dense("x", 4, "first"), 4)
     last = tape.dense(tape.apply(relu, mixed), 4, "last", parameter="w")
     assert mixed in opaque(tape.read(last), last)
-
-
-def test_a_mixing_without_a_word() -> None:
-    tape = Tape(2, 4, 6, axis=-1)
-    matrix = RNG.standard_normal((3, 4))
-    mixed = tape.add(
-        Mixed,
-        "mixed",
-        (2, 3, 5),
-        (tape.dense("x", 5),),
-        matrix=matrix,
-        axis=1,
-        text="",
-        level="exact",
-    )
-    reading = tape.read(tape.dense(mixed, 2, "head"))
-    layer = reading.network.layer("mixed")
-    assert isinstance(layer, L.TokenMix) and np.array_equal(layer.array, matrix)
-    assert not [note for note in reading.notes if note.node == "mixed"]
 
 
 def pooled(
@@ -235,35 +216,6 @@ def test_activations_of_a_document(data: dict[str, Any], words: str) -> None:
         network_from_dict(document)
 
 
-def test_a_function_of_jax_has_a_twin() -> None:
-    jnp = pytest.importorskip("jax.numpy")
-    params, given = {"w": RNG.normal(size=(3, 4)), "v": RNG.normal(size=(4, 2))}, jnp.ones((2, 3))
-
-    def model(p: Any, x: Any) -> Any:
-        return jnp.tanh(x @ p["w"]) @ p["v"]
-
-    params = {name: jnp.asarray(value, jnp.float32) for name, value in params.items()}
-    shaping = kc.shape(kc.read(model, params, given).network, method="dks")
-    function, new = apply_to(model, shaping, params, given, weights="keep")
-    phi = next(iter(shaping.constants.by_node.values())).transformed
-    truth = phi(np.asarray(given @ params["w"], float)) @ np.asarray(params["v"], float)
-    assert np.asarray(function(new, given)) == pytest.approx(truth, rel=1e-5, abs=1e-5)
-
-
-def test_sums_and_factors_are_drawn_together() -> None:
-    """A factor behind a sum, and a sum of sums, are one Sum with the products of the weights."""
-    tape = Tape(2, 5)
-    a, b, c = (tape.dense("x", 5, name) for name in "abc")
-    first = tape.apply(lambda u, v: u + 2 * v, a, b, label="first")
-    scaled = tape.apply(lambda u: 3 * u, first, label="scaled")
-    again = tape.apply(lambda u, v: u + v / 2, scaled, c, label="again")
-    reading = tape.read(tape.dense(again, 2, "head"))
-    (node,) = reading.network.nodes_of(L.Sum)
-    layer = reading.network.layer(node)
-    assert isinstance(layer, L.Sum) and reading.network.parents(node) == (a, b, c)
-    assert [float(w) for w in layer.weights or ()] == [3, 6, 0.5]
-
-
 def test_an_activation_that_is_real_in_no_part_of_the_line() -> None:
     from kcalc.interchange.effort import check_effort
 
@@ -272,13 +224,6 @@ def test_an_activation_that_is_real_in_no_part_of_the_line() -> None:
         check_effort(sp.log(x), "here")
     with refused("expression.*complicated"):
         check_effort(sp.Mul(*(sp.sin(k * x) for k in range(1, 400)), evaluate=False), "here")
-
-
-def test_a_file_that_is_too_large(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcalc.interchange.json_format.MAX_BYTES", 8)
-    (tmp_path / "a.json").write_text("[" * 9)
-    with refused("0.*MiB.*document"):
-        kc.load_json(tmp_path / "a.json")
 
 
 # -- locations transposed --------------------------------------------------------------------------
@@ -299,11 +244,7 @@ def mean(tape: Tape, read: str) -> str:
 
 TWICE = {
     "sum": lambda tape, z: tape.apply(total, z, turned(tape, z)),
-    "product": lambda tape, z: tape.apply(lambda a, b: a * relu(b), z, turned(tape, z)),
     "input": lambda tape, _: tape.apply(total, "x", turned(tape, "x")),
-    "flattened": lambda tape, z: tape.apply(
-        total, *(tape.add(Reshape, "flat", (2, 8, 36), (w,)) for w in (z, turned(tape, z)))
-    ),
     "pooled": lambda tape, z: tape.apply(
         total,
         *(
@@ -335,21 +276,12 @@ def test_a_feature_map_and_its_transposed_one_are_no_two_copies(case: str) -> No
     assert "a copy whose locations are transposed" in opaque(tape.read(end), end)
 
 
-def test_channels_that_meet_locations_are_refused() -> None:
-    tape = Tape(2, 6, 6, 6)
-    z = tape.conv("x", 6)
-    moved = tape.add(Transpose, "moved", (2, 6, 6, 6), (z,), order=(0, 2, 1, 3))
-    end = tape.apply(total, z, moved)
-    assert "has channels where another has locations" in opaque(tape.read(end), end)
-
-
 APART = {
     "back again": lambda tape, z: tape.apply(
         total, z, turned(tape, tape.apply(relu, turned(tape, z)))
     ),
     "weights between": lambda tape, z: tape.apply(total, z, tape.conv(turned(tape, z), 8)),
     "two layers": lambda tape, z: tape.apply(total, z, turned(tape, tape.conv("x", 8))),
-    "means of all": lambda tape, z: tape.apply(total, mean(tape, z), mean(tape, turned(tape, z))),
     "side by side": lambda tape, z: tape.conv(
         tape.add(Join, "cat", (2, 16, 6, 6), (z, turned(tape, z)), axis=1), 8
     ),
@@ -398,63 +330,8 @@ def test_windows_over_locations_in_another_arrangement_are_noted(case: str) -> N
     assert [note.node for note in found.network.notes if note.level == "locations"] == [end]
 
 
-SAME = {
-    "tokens and back": lambda tape, z: tape.conv(
-        tape.add(
-            Reshape,
-            "back",
-            (2, 8, 6, 6),
-            (tape.apply(relu, tape.add(Reshape, "row", (2, 8, 36), (z,))),),
-        ),
-        8,
-    ),
-    "turned and back": lambda tape, z: tape.conv(
-        turned(tape, tape.apply(relu, turned(tape, z))), 8
-    ),
-    "channels moved": lambda tape, z: tape.conv(
-        tape.add(
-            Transpose,
-            "back",
-            (2, 8, 6, 6),
-            (tape.add(Transpose, "last", (2, 6, 6, 8), (z,), order=(0, 2, 3, 1)),),
-            order=(0, 3, 1, 2),
-        ),
-        8,
-    ),
-    "no windows": lambda tape, z: mean(tape, turned(tape, z)),
-}
-
-
-@pytest.mark.parametrize("case", SAME)
-def test_locations_in_their_own_arrangement_are_exact(case: str) -> None:
-    tape = Tape(2, 8, 6, 6)
-    assert tape.read(SAME[case](tape, tape.conv("x", 8))).fidelity.level in ("exact", "pooling")
-
-
 def bent(right: int) -> Callable[[Any], Any]:
     return lambda x: sp.Piecewise((sp.exp(x) / 10 - sp.Rational(1, 10), x < 0), (right * x, True))
-
-
-def test_activations_whose_expressions_are_no_names_are_called_after_their_nodes() -> None:
-    tape = Tape(2, 6)
-    first = tape.apply(bent(1), tape.dense("x", 6), label="act/one")
-    second = tape.apply(bent(2), tape.dense(first, 6), label="act")
-    third = tape.apply(bent(1), tape.dense(second, 6), label="act")
-    short = tape.apply(lambda x: x + sp.sin(x), tape.dense(third, 6))
-    reading = tape.read(tape.dense(short, 3))
-    names = [
-        layer.activation.name for layer in layers_of(reading) if isinstance(layer, L.Nonlinear)
-    ]
-    assert names == ["phi_act_one", "phi_act", "phi_act_one", "x + sin(x)"]
-    assert (
-        reading.network.layer(first)
-        == reading.network.layer(third)
-        == L.Nonlinear(bent(1)(kc.activations.X))
-    )
-    assert "phi_act is Piecewise((exp(x)/10 - 1/10, x < 0), (2*x, True))" in reading.remarks
-    shaped = kc.shape(reading.network, method="dks", zeta=4)
-    assert {"phi_act_one", "phi_act"} < set(shaped.constants)
-    assert "def phi_act_one_dks(" in shaped.export("numpy")
 
 
 def test_names_of_activations_are_distinct() -> None:

@@ -66,21 +66,6 @@ def coupling() -> Case:
     return Of(run, s=mlp(4, 4), t=mlp(4, 4)), (rows(),), {"tanh", "exp"}
 
 
-def inverse_coupling() -> Case:
-    def run(m: Any, x: Any) -> Any:
-        return m.y(x) * torch.exp(-torch.tanh(m.s(x))) + m.t(x)
-
-    return Of(run, s=mlp(8, 4), t=mlp(8, 4), y=mlp(8, 4)), (rows(),), {"exp"}
-
-
-def sigmoid_flow() -> Case:
-    def run(m: Any, x: Any) -> Any:
-        scale = torch.sigmoid(m.s(x) + 2)
-        return scale * m.y(x), torch.log(scale).sum(1)
-
-    return Of(run, s=mlp(8, 4), y=mlp(8, 4)), (rows(),), {"sigmoid", "log"}
-
-
 def beta_density() -> Case:
     def run(m: Any, x: Any) -> Any:
         a, b = F.softplus(m.a(x)) + 1, F.softplus(m.b(x)) + 1
@@ -113,14 +98,6 @@ def step_sizes() -> Case:
     return model, (torch.randn(2, 5, 8),), {"softplus", "exp"}
 
 
-def poisson_loss() -> Case:
-    def run(m: Any, x: Any, y: Any) -> Any:
-        rate = F.softplus(m.n(x))
-        return (rate - y * torch.log(rate + 1e-8)).mean(1)
-
-    return Of(run, n=mlp(8, 4)), (rows(), torch.rand(6, 4)), {"softplus", "log"}
-
-
 def poisson_draws() -> Case:
     return Of(lambda m, x: torch.poisson(F.softplus(m.n(x))), n=mlp(8, 4)), (rows(),), {"softplus"}
 
@@ -130,13 +107,6 @@ def quotient() -> Case:
         return m.a(x) / F.softplus(m.b(x))
 
     return Of(run, a=mlp(8, 4), b=mlp(8, 4)), (rows(),), {"softplus"}
-
-
-def temperature() -> Case:
-    def run(m: Any, x: Any) -> Any:
-        return torch.softmax(m.a(x) / (F.softplus(m.t(x)) + 0.1), -1)
-
-    return Of(run, a=mlp(8, 4), t=mlp(8, 1)), (rows(),), {"add"}
 
 
 def shares() -> Case:
@@ -169,18 +139,6 @@ def cross_entropy_of_a_mean() -> Case:
     return Of(run, n=mlp(8, 4)), (torch.randn(6, 5, 8),), {"sigmoid", "log"}
 
 
-def softplus_posterior() -> Case:
-    def run(m: Any, x: Any) -> Any:
-        h = torch.relu(m.e(x))
-        mean, scale = m.m(h), F.softplus(m.s(h)) + 1e-4
-        cost = scale.square() + mean.square() - torch.log(scale)
-        return m.d(mean + scale * torch.randn_like(mean)), cost
-
-    parts = {"m": nn.Linear(24, 4), "s": nn.Linear(24, 4), "d": mlp(4, 8)}
-    left = {"add", "square", "square_2", "log", "mul", "add_3"}
-    return Of(run, e=mlp(8, 24), **parts), (rows(),), left
-
-
 def gaussian_likelihood() -> Case:
     def run(m: Any, x: Any, y: Any) -> Any:
         variance = F.softplus(m.v(x)) + 1e-3
@@ -205,14 +163,6 @@ def returned_mask() -> Case:
         return m.o(mask * m.a(x)), mask
 
     return Of(run, g=mlp(8, 16), a=mlp(8, 16), o=mlp(16, 3)), (rows(),), {"sigmoid"}
-
-
-def softmax_by_hand() -> Case:
-    def run(m: Any, x: Any) -> Any:
-        e = torch.exp(torch.tanh(m.a(x)))
-        return m.o(e / e.sum(1, keepdim=True))
-
-    return Of(run, a=mlp(8, 16), o=mlp(16, 3)), (rows(),), {"exp"}
 
 
 def recurrence() -> Case:
@@ -257,24 +207,18 @@ def mask_of_one_channel() -> Case:
 
 RELYING = [
     coupling,
-    inverse_coupling,
-    sigmoid_flow,
     beta_density,
     linear_attention,
     step_sizes,
-    poisson_loss,
     poisson_draws,
     quotient,
-    temperature,
     shares,
     root_of_a_mean,
     generalised_mean,
     cross_entropy_of_a_mean,
-    softplus_posterior,
     gaussian_likelihood,
     highway,
     returned_mask,
-    softmax_by_hand,
     recurrence,
     rotation,
     opacity,
@@ -527,22 +471,6 @@ def test_the_same_in_jax() -> None:
     assert any("division" in why for why in s.left_alone.values())
     new, drawn = s.apply_to(model, params, x)
     assert all(np.isfinite(value).all() for value in new(drawn, x))
-
-
-def test_the_same_in_an_onnx_file() -> None:
-    graphs = pytest.importorskip("onnx_graphs")
-    nodes = [
-        graphs.node("MatMul", "x a", "h"),
-        graphs.node("Relu", "h", "r"),
-        graphs.node("MatMul", "r s", "t"),
-        graphs.node("Softplus", "t", "scale"),
-        graphs.node("MatMul", "r m", "mean"),
-        graphs.node("Div", "mean scale", "y"),
-    ]
-    held = {"a": graphs.weights(6, 16), "s": graphs.weights(16, 3), "m": graphs.weights(16, 3)}
-    s = kc.shape(kc.read(graphs.model(nodes, {"x": [4, 6]}, ["y"], held)))
-    assert isinstance(s, kc.RegionalShaping) and activations(s) == {"relu"}
-    assert any("division" in why for why in s.left_alone.values())
 
 
 # -- the ranges of activations ---------------------------------------------------------------------

@@ -278,71 +278,6 @@ class Block(nn.Sequential):
         super().__init__(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU())
 
 
-class UNet(nn.Module):
-    """Skip connections around resizing that kcalc does not read."""
-
-    def __init__(self, w: int = 8) -> None:
-        super().__init__()
-        self.d1, self.d2, self.m, self.pool = (
-            Block(3, w),
-            Block(w, 2 * w),
-            Block(2 * w, 2 * w),
-            nn.MaxPool2d(2),
-        )
-        self.c2, self.c1, self.o = Block(4 * w, w), Block(2 * w, w), nn.Conv2d(w, 1, 1)
-
-    def up(self, x: Any, like: Any) -> Any:
-        return F.grid_sample(x, torch.linspace(-1, 1, like.shape[-1] ** 2 * 2).view(
-            1, like.shape[-2], like.shape[-1], 2).expand(x.shape[0], -1, -1, -1),
-            align_corners=False)  # fmt: skip
-
-    def forward(self, x: Any) -> Any:
-        a = self.d1(x)
-        b = self.d2(self.pool(a))
-        y = self.c2(torch.cat([self.up(self.m(self.pool(b)), b), b], 1))
-        return self.o(self.c1(torch.cat([self.up(y, a), a], 1)))
-
-
-class Recommender(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables = nn.ModuleList([nn.Embedding(40, 16) for _ in range(2)])
-        self.mlp = nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
-        self.head = nn.Linear(64, 1)
-
-    def forward(self, ids: Any, dense: Any) -> Any:
-        rows = [table(ids[:, i].sort(0)[0]) for i, table in enumerate(self.tables)]
-        return self.head(self.mlp(torch.cat([*rows, dense], 1)))
-
-
-def trained(model: Any, inputs: tuple[Any, ...], target: Any) -> list[float]:
-    optimiser = torch.optim.Adam(model.parameters(), 2e-3)
-    model.train()
-    losses = []
-    for _ in range(50):
-        loss = F.mse_loss(model(*inputs), target)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    return losses
-
-
-def test_a_u_net_and_a_recommender_in_five_lines_and_trained() -> None:
-    torch.manual_seed(0)
-    images = (torch.randn(4, 3, 16, 16),)
-    rows = (torch.randint(0, 40, (32, 2)), torch.randn(32, 8))
-    for model, inputs, target in (
-        (UNet(), images, torch.randn(4, 1, 16, 16).sign()),
-        (Recommender(), rows, torch.randn(32, 1)),
-    ):
-        r = kc.read(model, *inputs)
-        s = kc.shape(r, "tanh", method="dks", zeta=1.5)
-        new = s.apply_to(model)
-        losses = trained(new, inputs, target)
-        assert losses[-1] < 0.5 * losses[0], losses
-
-
 def test_nothing_to_shape_is_one_error_with_the_reasons() -> None:
     class Alone(nn.Module):
         def __init__(self) -> None:
@@ -467,25 +402,6 @@ def test_rows_of_all_tokens_and_a_class_token_behind_attention() -> None:
     assert torch.allclose(kept(other), model(other), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("head", "left"),
-    [(nn.Sigmoid(), True), (nn.Tanh(), True), (nn.Softplus(), True), (nn.ReLU(), False)],
-)
-def test_an_activation_that_only_makes_the_output_is_left_alone(head: Any, left: bool) -> None:
-    stack = [m for k in (8, 48, 48) for m in (nn.Linear(k, 48), nn.ReLU())]
-    model = nn.Sequential(*stack, nn.Linear(48, 3), head)
-    s = kc.shape(kc.read(model, (4, 8)))
-    assert (
-        ("7" not in s.network) == left == any("'7' does not change" in a.text for a in s.warnings)
-    )
-    shaped = s.apply_to(model, generator=seed(0))
-    x = 10 * torch.randn(64, 8)
-    found = shaped(x).detach()
-    assert left == bool((found >= head(torch.tensor(-1e3))).all())
-    alone = nn.Sequential(nn.Linear(8, 3), head)
-    assert list(kc.shape(kc.read(alone, (4, 8)), zeta=1.2).network)[-1] == "1"
-
-
 def test_two_heads_side_by_side_are_left_alone() -> None:
     class Fields(nn.Module):
         def __init__(self) -> None:
@@ -525,38 +441,3 @@ def test_an_activation_that_no_constants_shape_is_left_alone_and_the_rest_shaped
     shaped = s.apply_to(model)
     shaped(torch.randn(8, 16)).square().mean().backward()
     assert all(torch.isfinite(p.grad).all() for p in shaped.parameters() if p.grad is not None)
-
-
-def test_a_u_net_with_group_norms_behind_concatenations_is_shaped_without_options() -> None:
-    class Net(nn.Module):
-        def __init__(self, width: int = 32) -> None:
-            super().__init__()
-            conv = lambda i, o: nn.Conv2d(i, o, 3, padding=1)  # noqa: E731
-            self.a, self.b, self.c = conv(3, width), conv(width, 2 * width), conv(3 * width, 3)
-            self.n, self.m = nn.GroupNorm(4, width), nn.GroupNorm(12, 3 * width)
-
-        def forward(self, x: Any) -> Any:
-            h = F.silu(self.n(self.a(x)))
-            low = F.silu(self.b(F.interpolate(h, scale_factor=0.5)))
-            return self.c(F.silu(self.m(torch.cat([h, F.interpolate(low, scale_factor=2.0)], 1))))
-
-    s = kc.shape(kc.read(Net(), (2, 3, 8, 8)), assume_independent=True)
-    assert "C_f'(1)" in str(s) and s.assumptions
-
-
-def test_a_part_that_is_used_twice_is_shaped_by_itself() -> None:
-    class Twins(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.part = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
-
-        def forward(self, x: Any, y: Any) -> Any:
-            return F.cosine_similarity(self.part(x), self.part(y))
-
-    model = Twins()
-    with refused("Read.*separately"):
-        kc.shape(kc.read(model, (4, 8), (4, 8)))
-    s = kc.shape(kc.read(model.part, (4, 8)), "tanh")
-    model.part = s.apply_to(model.part)
-    x = torch.randn(5, 8)
-    assert torch.allclose(model(x, x), torch.ones(5))

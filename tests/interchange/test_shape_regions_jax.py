@@ -124,22 +124,6 @@ def _phi(s: Any, region: int) -> Any:
     return jax_function(next(iter(shaping.constants.by_node.values())).transformed)
 
 
-def test_q_at_the_ends_of_regions_is_the_predicted_one() -> None:
-    def function(params: Any, x: Any) -> Any:
-        h = jnp.tanh(x @ params[0]) @ params[1]
-        return h, jnp.tanh(jnp.sort(h, -1) @ params[2]) @ params[3]
-
-    params = [array(8, 512), *(array(512, 512) for _ in range(3))]
-    x = array(64, 8)
-    x = x / jnp.sqrt((x**2).mean(1, keepdims=True))
-    s = kc.shape(kc.read(function, params, x), "tanh")
-    rows = []
-    for key in range(3):
-        new, drawn = s.apply_to(function, params, x, key=key)
-        rows.append([float((value**2).mean()) for value in new(drawn, x)])
-    assert np.mean(rows, 0) == pytest.approx([1.0, 1.0], rel=0.1)
-
-
 def test_rows_of_all_tokens_before_and_behind_what_was_not_read() -> None:
     def rows(h: Any, w: Any) -> Any:
         return (h.reshape(-1, h.shape[-1]) @ w).reshape(h.shape)

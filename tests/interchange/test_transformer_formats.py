@@ -21,7 +21,6 @@ from transformer_formats import (
     D,
     Graph,
     H,
-    S,
     T,
     V,
     equinox_gpt,
@@ -36,9 +35,7 @@ W = weights()
 X, MASK = jnp.ones((2, T, D)), jnp.ones((2, T), bool)
 CAUSAL = np.tril(np.ones((T, T), bool))
 PLACES = np.arange(T)
-NEAR = np.where(np.abs(np.subtract.outer(PLACES, PLACES)) < 2, 0, -np.inf)
 PREFIX = np.where(CAUSAL | (PLACES < 3), 0, -np.inf)
-CHUNKS = np.where(np.subtract.outer(PLACES // 4, PLACES // 4) == 0, 0, -np.inf)
 
 
 def of_guarded(mask: np.ndarray) -> tuple[Any, ...]:
@@ -121,18 +118,6 @@ def crossed(p: Any, x: Any, context: Any) -> Any:
     return jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ p["o"]
 
 
-def exchanged(p: Any, x: Any) -> Any:
-    """Keys that attend to queries."""
-    return scored(lambda scores: scores.swapaxes(2, 3), p, x)
-
-
-def grouped(p: Any, x: Any) -> Any:
-    """As many heads to a group as there are tokens."""
-    q = (x @ p["q"]).reshape(*x.shape[:2], H, HEAD)
-    k, v = ((x @ p[name]).reshape(*x.shape[:2], S, HEAD) for name in ("ks", "vs"))
-    return jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ p["o"]
-
-
 def of_nnx(**settings: Any) -> tuple[Any, ...]:
     from flax import nnx
 
@@ -166,14 +151,6 @@ def of_keras(kind: str, *sizes: int, **settings: Any) -> tuple[Any, ...]:
     return (keras.Model(x, layer(x, x)),)
 
 
-def of_keras_alone() -> tuple[Any, ...]:
-    import keras
-
-    x = keras.Input((T, D))
-    parts = [keras.layers.Dense(D)(x) for _ in range(3)]
-    return (keras.Model(x, keras.layers.Attention()(parts)),)
-
-
 PLAIN = L.Attend(H, HEAD)
 FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
     "slopes of ALiBi": (
@@ -181,24 +158,11 @@ FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
         L.Attend(H, HEAD, True, alibi=True),
     ),
     "queries of other tokens": (lambda: (crossed, W, X, jnp.ones((2, 9, D))), PLAIN),
-    "groups of as many heads as tokens": (
-        lambda: (grouped, W, X[:, : H // S]),
-        L.Attend(H, HEAD, key_heads=S),
-    ),
-    "keys attend to queries": (lambda: (exchanged, W, X), PLAIN),
-    "one scale": (
-        lambda: (lambda p, x: scored(lambda s: s / HEAD**0.5, p, x), W, X),
-        L.Attend(H, HEAD, scale="linear"),
-    ),
     "nnx, dropout": (lambda: of_nnx(dropout_rate=0.25), L.Attend(H, HEAD, dropout=0.25)),
     "equinox, rotary": (of_equinox, L.Attend(H, HEAD, rotary=10000.0)),
     "equinox, dropout": (
         lambda: of_equinox(dropout_p=0.1, inference=True),
         L.Attend(H, HEAD, rotary=10000.0, dropout=0.1),
-    ),
-    "keras, groups": (
-        lambda: of_keras("GroupQueryAttention", HEAD, H, S),
-        L.Attend(H, HEAD, key_heads=S),
     ),
     "keras, one key head": (
         lambda: of_keras("GroupQueryAttention", 8, 3, 1),
@@ -208,21 +172,9 @@ FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
         lambda: of_keras("MultiHeadAttention", H, HEAD, dropout=0.1),
         L.Attend(H, HEAD, dropout=0.1),
     ),
-    "onnx, a softmax guarded against empty rows": (
-        lambda: of_guarded(np.zeros((2, 1, T, T), np.float32)),
-        L.Attend(H, HEAD),
-    ),
     "onnx, a window by masks": (
         lambda: of_guarded(np.where(CAUSAL & ~np.tril(CAUSAL, -3), 0, -np.inf)),
         L.Attend(H, HEAD, causal=True, window=3),
-    ),
-    "jax, a window on both sides": (
-        lambda: (lambda p, x: scored(lambda s: s + NEAR, p, x), W, X),
-        L.Attend(H, HEAD, window=2),
-    ),
-    "jax, chunks": (
-        lambda: (lambda p, x: scored(lambda s: s + CHUNKS, p, x), W, X),
-        L.Attend(H, HEAD, chunk=4),
     ),
     "jax, a prefix": (
         lambda: (lambda p, x: scored(lambda s: s + PREFIX, p, x), W, X),
@@ -232,7 +184,6 @@ FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
         lambda: of_guarded(PREFIX),
         L.Attend(H, HEAD, prefix=3),
     ),
-    "keras, one head without scale": (of_keras_alone, L.Attend(1, D, scale=1)),
 }
 
 
@@ -245,16 +196,6 @@ def test_forms_of_attention(name: str) -> None:
 
 
 # -- what is not read, and why ---------------------------------------------------------------------
-
-
-def padded(p: Any, x: Any, mask: Any) -> Any:
-    return scored(lambda scores: jnp.where(mask[:, None, None, :], scores, -jnp.inf), p, x)
-
-
-def over_queries(p: Any, x: Any) -> Any:
-    q, k, v = ((x @ p[name]).reshape(*x.shape[:2], H, HEAD) for name in "qkv")
-    weights = jax.nn.softmax(jnp.einsum("bthc,bshc->bhts", q, k), axis=2)
-    return jnp.einsum("bhts,bshc->bthc", weights, v).reshape(x.shape) @ p["o"]
 
 
 def of_nnx_masked() -> tuple[Any, ...]:
@@ -289,12 +230,10 @@ def of_operator(**attributes: Any) -> tuple[Any, ...]:
 
 SHORT = np.where(np.arange(T) < 4, 0.0, -np.inf)
 REFUSED: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
-    "jax, padding": (lambda: (padded, W, X, MASK), "its mask depends on the input"),
     "jax, fixed padding": (
         lambda: (lambda p, x: scored(lambda s: s + SHORT, p, x), W, X),
         "token 0 sees 4 of 6 tokens",
     ),
-    "jax, softmax over queries": (lambda: (over_queries, W, X), "over the queries"),
     "jax, capped scores": (
         lambda: (lambda p, x: scored(lambda s: 5 * jnp.tanh(s / 5), p, x), W, X),
         "not multiples",
@@ -326,24 +265,3 @@ def test_ids_are_given_as_whole_numbers() -> None:
         kc.read(model, W, (2, T))
     with refused("whole.*numbers"):
         kc.read(equinox_gpt(W), (2, T))
-
-
-def test_a_readout_that_is_the_embedding() -> None:
-    found = kc.read(lambda p, ids: (p["tok"][ids] @ p["q"]) @ p["tok"].T, W, IDS)
-    assert "tied" in str(found) and not found.network.nodes_of(L.Opaque)
-
-
-def test_a_class_token_in_front() -> None:
-    def model(p: Any, ids: Any) -> Any:
-        x = p["tok"][ids]
-        x = jnp.concatenate([jnp.broadcast_to(p["pos"][:1], (len(x), 1, D)), x], axis=1)
-        q, k, v = ((x @ p[name]).reshape(*x.shape[:2], H, HEAD) for name in "qkv")
-        return (x + jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ p["o"])[:, 0] @ p[
-            "out"
-        ]
-
-    found = kc.read(model, W, IDS)
-    assert found.network.nodes_of(L.Attend) and not found.network.nodes_of(L.Opaque)
-    (chosen,) = found.network.nodes_of(L.TokenMix)
-    np.testing.assert_array_equal(found.network.layer(chosen).array, np.eye(T + 1)[:1])
-    assert [found.network.layer(n).count for n in found.network.nodes_of(L.ClassToken)] == [1]
