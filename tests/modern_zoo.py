@@ -251,17 +251,29 @@ NORMS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
         ),
         [L.RMSNorm()],
     ),
+    "rms by length": (
+        lambda m, x: x * math.sqrt(D) / x.norm(dim=-1, keepdim=True).clamp(min=1e-12),
+        [L.RMSNorm()],
+    ),
     "unit length": (
         lambda m, x: x / x.norm(dim=-1, keepdim=True),
         [L.RMSNorm(), L.Scale(1 / math.sqrt(D))],
     ),
     "layer": (lambda m, x: m.gain * layer_norm(x) + m.shift, [L.LayerNorm()]),
+    "layer, var": (
+        lambda m, x: (
+            (x - x.mean(-1, keepdim=True))
+            * (x.var(-1, unbiased=False, keepdim=True) + 1e-6).rsqrt()
+        ),
+        [L.LayerNorm()],
+    ),
     "layer, unbiased": (
         lambda m, x: (
             m.gain * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) + m.shift
         ),
         [L.LayerNorm(), L.Scale(math.sqrt((D - 1) / D))],
     ),
+    "nn.RMSNorm": (lambda m, x: F.rms_norm(x, (D,), m.gain), [L.RMSNorm()]),
     "DyT": (
         lambda m, x: m.gain * torch.tanh(0.5 * x) + m.shift,
         [L.Nonlinear(sp.tanh(sp.Symbol("x", real=True) / 2))],
@@ -274,6 +286,11 @@ ZOO: dict[str, Callable[[], tuple[Any, tuple[int, ...], kc.Network]]] = {
         Model(swiglu, up=linear(D, 64), down=linear(32, D)),
         DENSE,
         gated(32, "swish"),
+    ),
+    "swiglu on tokens": lambda: (
+        Model(swiglu, up=linear(D, 64), down=linear(32, D)),
+        TOKENS,
+        gated(32, "swish", (T,)),
     ),
     "swiglu apart": lambda: (
         Model(swiglu_apart, gate=linear(D, 32), up=linear(D, 32), down=linear(32, D)),
@@ -293,6 +310,15 @@ ZOO: dict[str, Callable[[], tuple[Any, tuple[int, ...], kc.Network]]] = {
         ),
         DENSE,
         gated(32, "gelu", both=True),
+    ),
+    "every second channel": lambda: (
+        Model(
+            lambda m, x: (lambda h: m.down(F.silu(h[..., ::2]) * h[..., 1::2]))(m.up(x)),
+            up=linear(D, 64),
+            down=linear(32, D),
+        ),
+        DENSE,
+        gated(32, "swish"),
     ),
     "squeeze and excitation": lambda: (
         Model(

@@ -1,4 +1,6 @@
-"""Networks on JAX arrays against plain NumPy, and what their initial weights keep."""
+"""Networks on JAX arrays against plain NumPy, against PyTorch, and at initialisation against the
+kernel maps.
+"""
 
 from __future__ import annotations
 
@@ -87,6 +89,60 @@ def test_every_node_is_what_numpy_makes_of_it(net: kc.Network, shape: tuple[int,
         assert relative(found[node], expected[node]) < 1e-13, node
 
 
+def test_ntk_parameterization_is_the_same_function_of_the_same_draws():
+    net = dense_network()
+    x = np.random.default_rng(1).standard_normal((4, 10)).astype(np.float32)
+    fan_in = {"a": 10, "g": 4, "b": 6, "y": 18}
+    models = {
+        name: kc.to_jax(net, weights="gaussian", parameterization=name)
+        for name in ("standard", "ntk")
+    }
+    params = {name: model.init(5, x) for name, model in models.items()}
+    for node, k in fan_in.items():
+        layer: Any = net.layer(node)
+        ratio = np.asarray(params["standard"][node]["weight"]) / np.asarray(
+            params["ntk"][node]["weight"]
+        )
+        assert np.allclose(ratio, float(layer.sigma_w) / np.sqrt(k), rtol=1e-5)
+    assert [node for node in fan_in if "bias" in params["ntk"][node]] == ["a"]
+    assert (
+        relative(
+            models["ntk"].apply(params["ntk"], x),
+            np.asarray(models["standard"].apply(params["standard"], x)),
+        )
+        < 1e-5
+    )
+
+
+def test_functions_transform():
+    """jit, vmap over examples and over draws, grad, shard_map, batch axes; finite gradients."""
+    net = kc.shape(kc.architectures.vanilla(4, "softplus", features=16), method="dks").network
+    model = kc.to_jax(net, {"affine_5": 3} if net.layer("affine_5").features is None else None)  # pyright: ignore
+    x = jax.random.normal(jax.random.key(0), (8, 16))
+    params = model.init(jax.random.key(1))
+    y = model.apply(params, x)
+    assert relative(jax.jit(model.apply)(params, x), np.asarray(y)) < 1e-6
+    assert (
+        relative(jax.jit(jax.vmap(lambda one: model.apply(params, one)))(x), np.asarray(y)) < 1e-6
+    )
+    assert (
+        relative(model.apply(params, x.reshape(2, 4, 16)), np.asarray(y).reshape(2, 4, -1)) < 1e-6
+    )
+    many = jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(1), 3))
+    assert jax.jit(jax.vmap(model.apply, (0, None)))(many, x).shape == (3, *y.shape)
+    gradient = jax.jit(jax.grad(lambda p: (model.apply(p, x) ** 2).mean()))(params)
+    assert all(
+        bool(jnp.isfinite(leaf).all()) and float(jnp.abs(leaf).max()) > 0
+        for leaf in jax.tree.leaves(gradient)
+    )
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec
+    parallel = jax.shard_map(
+        model.apply, mesh=mesh, in_specs=(spec(), spec("data")), out_specs=spec("data")
+    )
+    assert relative(jax.jit(parallel)(params, x), np.asarray(y)) < 1e-6
+
+
 def test_dropout_keeps_means_and_squares():
     net = wired(("x", L.Input()), ("d", L.Dropout(0.25), "x"), ("y", L.Affine(8), "d"))
     model = kc.to_jax(net)
@@ -125,6 +181,20 @@ def test_linear_activations_multiply(factor: float) -> None:
     )
 
 
+def test_constant_channels_are_normalised_to_zero_with_finite_gradients():
+    net = wired(
+        ("x", L.Input(4)),
+        ("n", L.LayerNorm(), "x"),
+        ("r", L.RMSNorm(), "n"),
+        ("y", L.Affine(2), "r"),
+    )
+    model = kc.to_jax(net)
+    params = model.init(0)
+    x = jnp.ones((1, 4))
+    assert float(jnp.abs(model.trace(params, x)["r"]).max()) == 0
+    assert bool(jnp.isfinite(jax.jit(jax.grad(lambda x: model.apply(params, x).sum()))(x)).all())
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", jnp.float32])
 def test_dtypes(dtype: Any):
     net = kc.shape(kc.architectures.vanilla(20, "tanh", features=64), method="dks").network
@@ -141,6 +211,83 @@ def test_dtypes(dtype: Any):
     assert not jax.config.jax_enable_x64  # pyright: ignore
     trace = model.trace(params, x)  # of rolled blocks, node by node
     assert set(trace) == set(net) and relative(trace[net.outputs[0]], np.asarray(y, float)) < 1e-2
+
+
+# -- against the theory ----------------------------------------------------------------------------
+
+
+# -- PyTorch ---------------------------------------------------------------------------------------
+
+
+def test_outputs_and_gradients_are_those_of_pytorch():
+    """A small network with batch normalisation in training.
+
+    Outputs, gradients, running means, and evaluation.
+    """
+    torch = pytest.importorskip("torch")
+    net = kc.chain(
+        L.Input(3, (8, 8)),
+        L.Affine(8, kernel=3, stride=2, padding=1),
+        L.BatchNorm(),
+        L.Nonlinear("relu"),
+        L.Pool("max", 2),
+        L.Affine(6, kernel=3, groups=2, sigma_b=0.1),
+        L.Nonlinear("tanh"),
+        L.Pool("mean"),
+        L.Flatten(),
+        L.Affine(4, sigma_b=0.1),
+    )
+    x = np.random.default_rng(0).standard_normal((5, 8, 8, 3)).astype(np.float32)
+    model = kc.to_jax(net, weights="gaussian")
+    params, state = model.init(0), model.init_state()
+    modules = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, 2, 1),
+        torch.nn.BatchNorm2d(8, affine=False),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(8, 6, 3, 1, 1, groups=2),
+        torch.nn.Tanh(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(6, 4),
+    )
+    places = {"affine_1": modules[0], "affine_2": modules[4], "affine_3": modules[8]}
+
+    def turned(leaf: Any) -> Any:
+        leaf = np.asarray(leaf)
+        return torch.tensor(
+            np.ascontiguousarray(leaf.transpose(3, 2, 0, 1) if leaf.ndim == 4 else leaf.T)
+        )
+
+    for node, module in places.items():
+        module.weight.data, module.bias.data = (
+            turned(params[node]["weight"]),
+            turned(params[node]["bias"]),
+        )
+    images = torch.tensor(x.transpose(0, 3, 1, 2).copy())
+    expected = modules(images)
+    (expected**2).sum().backward()
+
+    def loss(p: Any) -> Any:
+        y, new = model.apply(p, x, state=state, train=True)
+        return (y**2).sum(), (y, new)
+
+    gradient, (y, new) = jax.jit(jax.grad(loss, has_aux=True))(params)
+    assert relative(y, expected.detach().numpy().astype(float)) < 1e-5
+    for node, module in places.items():
+        for leaf in ("weight", "bias"):
+            wanted, found = getattr(module, leaf).grad.numpy(), turned(gradient[node][leaf]).numpy()
+            assert np.abs(wanted - found).max() < 1e-5 * max(1, np.abs(wanted).max()), (node, leaf)
+    assert np.allclose(new["batchnorm_1"]["mean"], modules[1].running_mean.numpy(), atol=1e-6)
+    unbiased = 1 + 0.1 / 79  # PyTorch keeps the unbiased variance of the 5 x 4 x 4 values
+    assert np.allclose(
+        new["batchnorm_1"]["variance"], modules[1].running_var.numpy(), rtol=unbiased - 1 + 1e-4
+    )
+    modules.eval()
+    with torch.no_grad():
+        modules[1].running_var.copy_(torch.tensor(np.asarray(new["batchnorm_1"]["variance"])))
+        wanted = modules(images).numpy().astype(float)
+    assert relative(model.apply(params, x, state=new)[0], wanted) < 1e-5
 
 
 # -- several inputs and outputs --------------------------------------------------------------------
@@ -295,6 +442,16 @@ def test_parameters_for_other_inputs_are_refused():
     assert model.apply(params, np.ones((1, 5))).shape == (1, 8)
     with refused("'input'.*6.*5"):
         model.apply(params, np.ones((1, 6)))
+
+
+def test_weighted_means_of_both_parameterisations_are_one_function() -> None:
+    net = kc.chain(L.Input(3, (4, 4)), L.Pool("weighted_mean", 2), L.Pool("weighted_mean"))
+    x = np.random.default_rng(0).standard_normal((5, 4, 4, 3)).astype(np.float32)
+    outputs = []
+    for name in ("standard", "ntk"):
+        model = kc.to_jax(net, weights="gaussian", parameterization=name)
+        outputs.append(np.asarray(model.apply(model.init(3, x), x)))
+    assert np.allclose(*outputs, rtol=1e-5)
 
 
 def test_images_are_resized_and_shuffled_as_by_pytorch() -> None:

@@ -160,6 +160,14 @@ def test_other_laws_and_input_moments(law: str) -> None:
     assert max(deviations.values()) < 4, deviations
 
 
+def test_fan_in_mispredicts_by_the_stride() -> None:
+    """The extrinsic form with the input's locations would be 4 times too large at stride 2."""
+    network = kc.chain(L.Input(4, (6, 6)), conv(8, 2, 2, "valid"), RELU, L.Flatten(), L.Affine(4))
+    found, measured = scaling(network), measure(network, draws=6000, seed=4)
+    assert measured.ratio["affine_1"].off(found.weights["affine_1"].extrinsic) < 4
+    assert measured.ratio["affine_1"].off(4 * found.weights["affine_1"].extrinsic) > 20
+
+
 # -- as widths grow --------------------------------------------------------------------------------
 
 
@@ -186,3 +194,17 @@ def test_mean_pooling_and_what_comes_back_through_it() -> None:
         assert measured.ratio[node].value == pytest.approx(weight.ratio, rel=0.12)
     assert found.weights["affine_2"].ratio > 1.4 * found.weights["affine_2"].gamma
     assert measured.ratio["affine_2"].off(found.weights["affine_2"].gamma) > 5
+
+
+@pytest.mark.parametrize("window", [(2, 2), (3, 2)])
+@pytest.mark.parametrize("before", [True, False])
+def test_max_pooling(window: tuple[int, int], before: bool) -> None:
+    middle = (RELU, L.Pool("max", *window)) if before else (L.Pool("max", *window), RELU)
+    network = kc.chain(L.Input(8, (5, 5)), conv(24), *middle, L.Flatten(), L.Affine(4))
+    found, measured = scaling(network), measure(network, draws=600, seed=1)
+    for node in ("pool_1", "nonlinear_1"):
+        assert measured.forward[node].value == pytest.approx(found.tensors[node].forward, rel=0.05)
+    for node in ("affine_1", "pool_1"):
+        assert measured.backward[node].value == pytest.approx(
+            found.tensors[node].backward, rel=0.08
+        )

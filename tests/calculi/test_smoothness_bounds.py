@@ -8,14 +8,17 @@ from __future__ import annotations
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_smoothness import flat
+from test_smoothness import flat, normalised_forward, residual_net
 from thinning import mostly_slow
 from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.smoothness import smoothness
+from kcalc.calculi.smoothness.upper import rounded_up
+from kcalc.calculi.smoothness.windows import pool_norms
 
 L = kc.layers
 
@@ -131,6 +134,24 @@ def test_batch_statistics_are_over_all_positions_of_all_examples() -> None:
     assert math.sqrt(12 / 1.01 + 3) <= found <= math.sqrt(12 + 3) + 0.01
 
 
+@pytest.mark.parametrize(("window", "sides"), [(2, (2, 2)), (None, (2, 2)), (None, (3, 5))])
+def test_mean_pooling_divides_the_norm(window: int | None, sides: tuple[int, int]) -> None:
+    """By the root of the number of positions that it takes together."""
+    X = np.random.default_rng(0).normal(size=(3, *sides, 2))
+    weights = {"affine_1": {"weight": np.array([[1.0], [2.0]]), "bias": np.zeros(1)}}
+    net = kc.chain(L.Input(2, sides), L.Pool("mean", window), L.Flatten(), L.Affine(1))
+    found = smoothness(net, X=X, weights=weights, radius=1e-9, epsilon=1e-5).parameter_lipschitz
+    jacobian = np.c_[X.mean(axis=(1, 2)), np.ones(3)]  # of the outputs in the weights and the bias
+    assert np.linalg.norm(jacobian, 2) <= found
+    assert found == pytest.approx(math.sqrt((X**2).sum() / math.prod(sides) + 3), rel=1e-12)
+
+
+def test_reaches_on_the_grid_are_never_smaller() -> None:
+    reach = np.geomspace(1e-6, 1e6, 1001)
+    ratio = np.array([rounded_up(value) for value in reach]) / reach
+    assert ratio.min() >= 1 - 1e-14 and ratio.max() < 2**0.25 * (1 + 1e-14)
+
+
 def on_the_sphere(params: dict, radius: float, rng: np.random.Generator) -> dict:
     """Every layer's parameters moved by ``radius`` in a random direction."""
     found = {}
@@ -141,6 +162,67 @@ def on_the_sphere(params: dict, radius: float, rng: np.random.Generator) -> dict
             leaf: np.asarray(value) + radius / norm * steps[leaf] for leaf, value in leaves.items()
         }
     return found
+
+
+def test_bounds_for_all_normalised_parameters() -> None:
+    """Whole parameter space: |DF|, the Hessian and differences of gradients, weights of very
+    different size, cross-entropy.
+    """
+    net, rng = residual_net(3, 1), np.random.default_rng(4)
+    X, eps, scale = rng.normal(size=(2, 3)), 0.7, 0.5
+    nodes = net.nodes_of(L.Affine)
+    s = smoothness(
+        net,
+        X=X,
+        normalisation={nodes[0]: "entry", None: "weight"},
+        epsilon=eps,
+        scale={nodes[0]: 1.0, None: scale},
+        loss="cross_entropy",
+    )
+    assert "all parameters" in s.assumptions[0].text
+    labels = np.array([0, 2])
+    with jax.enable_x64(True):
+        ws = [np.zeros((3, 3)) for _ in nodes]
+        run, start = flat(lambda w: normalised_forward(w, X, eps, scale).ravel(), ws)
+
+        def loss(v):
+            return -jax.nn.log_softmax(run(v).reshape(2, 3))[jnp.arange(2), labels].mean()
+
+        jac = jax.jit(jax.jacfwd(run))
+        hess = jax.jit(jax.hessian(loss))
+        grad = jax.jit(jax.grad(loss))
+        for size in (0.01, 0.3, 1.0, 5.0):
+            for _ in range(5):
+                v = size * rng.normal(size=start.size)
+                assert np.linalg.norm(jac(v), 2) <= s.parameter_lipschitz
+                assert np.abs(np.linalg.eigvalsh(hess(v))).max() <= s.beta
+                w = v + 0.5 * rng.normal(size=start.size)
+                assert np.linalg.norm(grad(v) - grad(w)) <= s.beta * np.linalg.norm(v - w)
+
+
+@pytest.mark.parametrize(("window", "stride"), [(2, 2), (3, 1), (2, 1), (1, 2)])
+def test_norms_of_mean_pooling_enclose_singular_values(window: int, stride: int) -> None:
+    """Against the matrix of window means on 4 x 4 positions, written out by loops."""
+    network = kc.chain(L.Input(1, (4, 4)), L.Pool("mean", window, stride))
+    op = network.operations[1].primitive
+    norm, least, outputs = pool_norms(op, "pool", (4, 4))
+    starts = range(0, 4 - window + 1, stride)
+    rows = np.zeros((len(starts), len(starts), 4, 4))
+    for i, a in enumerate(starts):
+        for j, b in enumerate(starts):
+            rows[i, j, a : a + window, b : b + window] = window**-2
+    found = np.linalg.svd(rows.reshape(len(starts) ** 2, 16), compute_uv=False)
+    assert outputs == (len(starts), len(starts))
+    assert least <= found[-1] * (1 + 1e-12) and found[0] <= norm * (1 + 1e-12)
+    if window == stride:
+        assert least == pytest.approx(found[-1]) and norm == pytest.approx(found[0])
+
+
+def test_a_largest_entry_may_be_read_twice() -> None:
+    """Two windows that overlap may both emit one entry: no singular value is then above 0."""
+    network = kc.chain(L.Input(1, (4, 4)), L.Pool("max", 3, 1))
+    norm, least, _ = pool_norms(network.operations[1].primitive, "pool", (4, 4))
+    assert least == 0 and norm == 2
 
 
 @pytest.mark.parametrize("reach", [0.4, 1.7])
@@ -170,3 +252,21 @@ def test_biases_move_within_the_radius() -> None:
     }
     found = smoothness(net, X=[[0.1, 0.0]], weights=given, radius=0.5)
     assert 5.5 <= found.parameter_lipschitz <= 5.7
+
+
+def test_bounds_that_are_attained_and_printed() -> None:
+    """D F of w2 . sigmoid(W1 x) at 0 is 1/2 for 3 examples of 3 channels.
+
+    sin(w x) has |DF| = |X| = 5 at w = 0, and |D2F| <= |X| max |x|.
+    """
+    layers = [L.Input(2), L.Affine(3, bias=False), phi("sigmoid"), L.Affine(1, bias=False)]
+    still = {"affine_1": np.zeros((2, 3)), "affine_2": np.zeros((3, 1))}
+    found = smoothness(kc.chain(*layers), X=np.ones((3, 2)), weights=still, radius=1e-9)
+    assert found.parameter_lipschitz == pytest.approx(1.5, rel=1e-8)
+    wave = smoothness(
+        kc.chain(L.Input(1), L.Affine(1, bias=False), phi("sin")), X=[[3.0], [4.0]], radius=0.1
+    )
+    assert wave.parameter_lipschitz == pytest.approx(5, rel=1e-8)
+    assert wave.parameter_curvature == pytest.approx(20, rel=1e-8)
+    lines = [line.split() for line in str(wave).splitlines() if line.startswith("|D")]
+    assert lines == [["|DF|", "<=", "5"], ["|D2F|", "<=", "20"]]

@@ -1,6 +1,7 @@
 """Stops of gradients, slopes of their own and weights that are not trained.
 
-The truth is written by hand from Gaussian expectations.
+The truth is written by hand from Gaussian expectations, or it is autograd on wide models that are
+drawn many times.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import sympy as sp
@@ -91,6 +93,21 @@ def test_a_stopped_copy_of_an_addend_has_values_and_no_gradient() -> None:
     assert kc.ntk(net)(C) == pytest.approx(value + 4 * q * C, rel=1e-12)
     assert float(kc.ntk(net).ball(C).mid) == pytest.approx(value + 4 * q * C, rel=1e-12)
     assert kc.gradients(net).weights["a"] == pytest.approx(4 * q, rel=1e-12)
+
+
+def test_straight_through_as_a_sum_is_exact() -> None:
+    """``u + stop(tanh(u) - u)`` is tanh with a slope of 1."""
+    net = wired(
+        ("a", L.Affine(sigma_w=1.5), "x"),
+        ("t", L.Nonlinear("tanh"), "a"),
+        ("d", L.Sum((1, -1)), "t a"),
+        ("s", L.StopGradient(), "d"),
+        ("u", L.Sum(), "a s"),
+        ("o", L.Affine(), "u"),
+    )
+    value = kc.ntk(chain(L.Affine(sigma_w=1.5), L.Nonlinear("tanh"), L.Affine())).nngp(C)
+    assert kc.ntk(net).nngp(C) == pytest.approx(value, rel=1e-12)
+    assert kc.ntk(net)(C) == pytest.approx(value + 2.25 * C, rel=1e-12)
 
 
 def test_an_activation_of_a_stopped_and_a_live_function_of_one_gaussian_is_refused() -> None:
@@ -290,6 +307,53 @@ def test_frozen_tables() -> None:
     found = kc.gradients(net, tokens=4)
     assert [found.weights[n] for n in "ept"] == [0, 0, 0]
     assert all(found.weights[n] > 0 for n in "qkvo")
+
+
+@pytest.mark.slow
+def test_autograd_of_wide_models() -> None:
+    """A residual block with a stop in its branch, a surrogate, frozen weights: 150 draws."""
+    net = wired(
+        ("a", L.Affine(sigma_w=1.4), "x"),
+        ("r", L.SurrogateGradient("sign", WINDOW), "a"),
+        ("b", L.Affine(sigma_w=1.2), "r"),
+        ("s", L.StopGradient(), "b"),
+        ("t", L.Nonlinear("tanh"), "b"),
+        ("c", L.Affine(sigma_w=1.3, trained=False), "t"),
+        ("u", L.Sum(), "c s"),
+        ("v", L.Nonlinear("tanh"), "u"),
+        ("o", L.Affine(), "v"),
+        features=None,
+    )
+    width, size = 256, 32
+    stop = jax.lax.stop_gradient
+
+    def model(p: Any, x: Any) -> Any:
+        z = x @ p["a"] * 1.4 / size**0.5
+        k = jnp.clip(z, -1, 1)
+        z = (k + stop(jnp.sign(z) - k)) @ p["b"] * 1.2 / width**0.5
+        z = jnp.tanh(z) @ stop(p["c"]) * 1.3 / width**0.5 + stop(z)
+        return (jnp.tanh(z) @ p["o"] / width**0.5)[0]
+
+    first = np.zeros(size)
+    first[:2] = size**0.5 * np.array([1, 0])
+    second = np.zeros(size)
+    second[:2] = size**0.5 * np.array([C, math.sqrt(1 - C * C)])
+
+    @jax.jit
+    def one(key: Any) -> Any:
+        keys = jax.random.split(key, 4)
+        shapes = {"a": (size, width), "b": (width, width), "c": (width, width), "o": (width, 1)}
+        p = {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)}
+        g, h = (jax.grad(model)(p, x) for x in (first, second))
+        return jnp.array([jnp.vdot(g[n], h[n]) for n in shapes])
+
+    drawn = np.array([one(jax.random.key(k)) for k in range(150)])
+    mean, error = drawn.mean(axis=0), drawn.std(axis=0) / math.sqrt(len(drawn))
+    kernel = kc.ntk(net)
+    for place, node in enumerate("abco"):
+        assert abs(kernel.layers[node](C) - mean[place]) <= 4 * error[place] + 0.02 * abs(
+            mean[place]
+        )
 
 
 def test_arrays_have_these_gradients() -> None:

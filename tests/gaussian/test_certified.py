@@ -18,9 +18,14 @@ from flint import arb, ctx
 from refusals import refused
 from thinning import mostly_slow
 
+import kcalc as kc
 from kcalc.activations import activation, combine
-from kcalc.fields.balls import Enclosure, ball_field
+from kcalc.fields import mpmath_field
+from kcalc.fields.balls import Enclosure, ball_field, working
 from kcalc.gaussian.certified import cross, hermite_coefficients
+from kcalc.gaussian.certified.hermite import cross_series, hermite
+from kcalc.gaussian.certified.line import certified, moment
+from kcalc.gaussian.certified.plane import Plane
 
 X = sp.Symbol("x", real=True)
 FIELD = ball_field(30)
@@ -146,6 +151,28 @@ def test_smooth_functions_against_the_trapezoidal_rule(name):
     assert encloses(got, truth, 1e-28) and width(got) < 1e-31
 
 
+def test_moments_against_mpmath_integrals():
+    with mpmath.workdps(45):
+        for name, f in (
+            ("tanh", mpmath.tanh),
+            ("atan", mpmath.atan),
+            ("mish", lambda x: x * mpmath.tanh(mpmath.log1p(mpmath.exp(x)))),
+        ):
+            root = mpmath.sqrt(2)
+            edges = [-16, -8, -4, -2, -1, 0, 1, 2, 4, 8, 16]
+            truth = mpmath.quad(lambda z, f=f, root=root: f(root * z) ** 2 * mpmath.npdf(z), edges)
+            got = moment(activation(name), "second_moment", FIELD.number(2), FIELD)
+            assert encloses(got, truth, 1e-38) and width(got) < 1e-35
+        s = mpmath.mpf(10)
+        tails = (
+            mpmath.exp(200) * mpmath.ncdf(-2 * s)
+            - 2 * mpmath.exp(50) * mpmath.ncdf(-s)
+            + mpmath.mpf(1) / 2
+        )
+        truth = 50 + tails
+        assert encloses(activation("elu").second_moment(100, field=FIELD), truth, 1e-40)
+
+
 # --- frozen values --------------------------------------------------------------------------------
 
 
@@ -187,7 +214,108 @@ def test_twenty_points_and_three_large_ones_are_inside(name, every):
     check_rows(name, chosen(name, 20, 3)[:: max(1, every // 3)])
 
 
+@pytest.mark.parametrize("name", mostly_slow(sorted(ORACLE), 4))
+def test_frozen_moments_are_inside(name):
+    record, phi = ORACLE[name], activation(name)
+    last = 9 if name == "exp" else len(record["q"]) - 1
+    for row in (0, last // 2, last):
+        q = FIELD.number(record["q"][row])
+        truths = dict(
+            zip(
+                ("mean", "second_moment", "mean_slope", "q_slope"),
+                record["moments"][row],
+                strict=True,
+            )
+        )
+        for quantity, truth in truths.items():
+            slack = 1e-16 * (1 + abs(float(truths["second_moment"])) ** 0.5)
+            by_integral = moment(phi, quantity, q, FIELD)
+            assert encloses(by_integral, Fraction(truth), slack), (name, quantity, q)
+            assert encloses(getattr(phi, quantity)(q, field=FIELD), Fraction(truth), slack), (
+                name,
+                quantity,
+                q,
+            )
+            assert by_integral.overlaps(getattr(phi, quantity)(q, field=FIELD))
+            assert width(by_integral) < 1e-28
+
+
 # --- each other -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tanh", "hard_swish", "gelu_tanh"])
+@pytest.mark.parametrize("digits", mostly_slow([15, 50]))
+def test_more_digits_lie_inside_fewer(name, digits):
+    phi, field = activation(name), ball_field(digits)
+    for gap, q2 in ((0.3, 2.0), (2.0**-20, None)):
+        wide = phi.taylor(gap, 1.5, q2, 1, ball_field(15))
+        narrow = phi.taylor(gap, 1.5, q2, 1, field)
+        for one, other in zip(wide, narrow, strict=True):
+            assert one.overlaps(other)
+            assert width(other) < 10.0 ** (2 - digits)
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu6", "softplus"])
+def test_the_series_and_the_plane_agree(name):
+    phi, q, gap = activation(name), FIELD.number(2), FIELD.number(0.25)
+    with working(FIELD.bits + 24):
+        table = hermite(certified(phi, q, FIELD), q, 384, FIELD)
+        series = cross_series(table, table, 1 - gap, 2)
+        factor = (certified(phi, q, FIELD), q.sqrt())
+        plane = Plane(factor, factor, gap, [-70.0] * 3, FIELD.bits + 24, 30).values()
+    for one, other in zip(series, plane, strict=True):
+        assert one.overlaps(other) and width(one) < 1e-28 and width(other) < 1e-28
+
+
+@pytest.mark.parametrize(("name", "gap"), [("tanh", 0.0061), ("hard_tanh", 0.0031)])
+def test_a_tiling_for_a_range_serves_every_gap_in_it(name, gap):
+    """Values of one tiling for gaps of one binary exponent and of one for this gap."""
+    phi = activation(name)
+    with working(FIELD.bits + 24):
+        factor = (certified(phi, FIELD.number(2), FIELD), FIELD.number(2).sqrt())
+        top = 2.0 ** math.frexp(gap)[1]
+        given = ([-70.0] * 2, FIELD.bits + 24, 30)
+        shared = Plane(factor, factor, arb(top / 2).union(arb(top)), *given).tiling()
+        assert (
+            shared is not None
+            and shared.gap.contains(arb(gap))
+            and not shared.gap.contains(arb(2 * gap))
+        )
+        one, other = (
+            Plane(factor, factor, arb(gap), *given).values(tiling) for tiling in (None, shared)
+        )
+    for a, b in zip(one, other, strict=True):
+        assert a.overlaps(b) and width(a) < 1e-28 and width(b) < 1e-28
+
+
+def test_constants_of_transformed_activations_are_the_floats_that_they_are():
+    """By mpmath's quadrature: 0.9 * 0.1 as a float is not 0.9 times 0.1."""
+    found = kc.activation("tanh").transformed(1.3, 0.2, 0.9, -0.1)
+    hard = kc.activation("relu").transformed(0.05, 0.5601, 30.0, -0.5)
+    with mpmath.workdps(40):
+        a, b, scale, shift = map(mpmath.mpf, (1.3, 0.2, 0.9, -0.1))
+        truth = mpmath.quad(
+            lambda z: scale * (mpmath.tanh(a * z + b) + shift) * mpmath.npdf(z),
+            list(range(-15, 16)),
+        )
+        assert encloses(found.mean(1, field=FIELD), truth, 1e-30)
+        bend = (30 * mpmath.mpf(0.05)) ** 2
+        assert abs(hard.q_slope(1, mpmath_field(30)) / bend - 1) < 1e-25
+
+
+def test_balls_as_arguments_enclose_their_ends():
+    phi = activation("hard_tanh")
+    gap, q = (0.125, 2.0**-70), (1.5, 2.0**-70)
+    around = phi.taylor(arb(*gap), arb(*q), None, 1, FIELD)
+    with FIELD.working():
+        ends = [
+            (arb(gap[0]) + s * arb(gap[1]), arb(q[0]) + t * arb(q[1]))
+            for s in (1, -1)
+            for t in (1, -1)
+        ]
+    for u, v in ends:
+        for wide, narrow in zip(around, phi.taylor(u, v, None, 1, FIELD), strict=True):
+            assert wide.contains(narrow) and float(wide.rad()) < 1e-18
 
 
 def test_closed_forms_that_cancel_are_read_with_more_digits():
@@ -197,6 +325,34 @@ def test_closed_forms_that_cancel_are_read_with_more_digits():
 
 
 # --- known numbers, ends of the interval ----------------------------------------------------------
+
+
+def test_slopes_at_one():
+    assert abs(float(activation("selu").taylor(0, 1, None, 1, FIELD)[1]) - 1.071575) < 5e-7
+    drop, slope, bend = activation("tanh").taylor(0, 1, None, 2, FIELD)
+    assert drop == 0
+    with mpmath.workdps(40):
+        edges = [-14, -7, -3, -1, 0, 1, 3, 7, 14]
+        sech2 = lambda x: 1 - mpmath.tanh(x) ** 2  # noqa: E731
+        q = mpmath.quad(lambda z: mpmath.tanh(z) ** 2 * mpmath.npdf(z), edges)
+        one = mpmath.quad(lambda z: sech2(z) ** 2 * mpmath.npdf(z), edges) / q
+        two = (
+            mpmath.quad(lambda z: (2 * mpmath.tanh(z) * sech2(z)) ** 2 * mpmath.npdf(z), edges)
+            / q
+            / 2
+        )
+        assert encloses(slope, one, 1e-33) and encloses(bend, two, 1e-33)
+
+
+@pytest.mark.parametrize(
+    ("name", "sign", "q2"),
+    mostly_slow([("hard_tanh", 1, None), ("softplus", -1, 2.0), ("hard_shrink", 1, 2.0)]),
+)
+def test_derivatives_at_the_ends_continue_those_inside(name, sign, q2):
+    phi = activation(name)
+    at_end = phi.taylor(1 - sign, 1.0, q2, 1, FIELD)
+    near = phi.taylor(Fraction(1 - sign) + sign * Fraction(1, 2**40), 1.0, q2, 1, FIELD)
+    assert abs(float(at_end[1]) - float(near[1])) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -293,3 +449,28 @@ def test_bad_arguments_are_refused():
         activation(sp.exp(X**2 / 10)).second_moment(3, field=FIELD)
     with refused("jumps"):
         activation("hard_shrink").taylor(0.3, arb(1, 2.0**-90), None, 0, FIELD)
+
+
+# --- networks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["relu", "tanh", "erf"])
+def test_the_kernel_calculus_folds_over_balls(name):
+    from kcalc.calculi.kernel import kernel_over
+    from kcalc.fields.jets import Jet
+    from kcalc.network.compose import interpret
+
+    for net in (
+        kc.architectures.vanilla(3, name),
+        kc.architectures.rescaled_resnet(2, shortcut_weight=0.6, activation=name),
+    ):
+        (source,) = net.inputs
+        with FIELD.working():
+            kernel = kernel_over(FIELD, True, True)
+            one = FIELD.number(1)
+            states = interpret(
+                net, kernel, {source: kernel.start(source, one, one, Jet((FIELD.number(0.5),)))}
+            )
+            _, _, gap = kernel.whole(states[net.outputs[0]])
+            value = 1 - gap.value
+        assert abs(float(value) - float(kc.c_map(net)(0.5))) < 1e-13 and width(value) < 1e-28

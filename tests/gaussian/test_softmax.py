@@ -5,16 +5,19 @@ against forms of their own.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import mpmath as mp
+import numpy as np
 import pytest
 from refusals import refused
 
 from kcalc.gaussian.certified.softmax import self_overlap_ball
 from kcalc.gaussian.softmax import (
     Overlap,
+    causal_overlaps,
     overlap_gap,
     self_overlap,
     sink_overlap,
@@ -22,6 +25,7 @@ from kcalc.gaussian.softmax import (
 )
 
 FROZEN = json.loads((Path(__file__).parents[1] / "oracles" / "softmax.json").read_text())
+Array = np.ndarray
 
 
 def relative(found: float, expected: str) -> float:
@@ -90,6 +94,22 @@ def test_gaps_keep_their_digits(variance: float, share: float) -> None:
     )
 
 
+@pytest.mark.parametrize(("tokens", "variance"), [(7, 1.0), (300, 4.0), (4096, 9.0)])
+def test_gaps_join(tokens: int, variance: float) -> None:
+    """The quadrature for close rows and the difference for distant ones agree where they meet.
+
+    The gap starts with slope dS/dk.
+    """
+    for below in (1e-7, 1e-3, 0.05):
+        one = overlap_gap(tokens, variance, below * (1 - 1e-9))
+        two = overlap_gap(tokens, variance, below * (1 + 1e-9))
+        assert one == pytest.approx(two, rel=1e-8)
+    slope = Overlap(tokens, variance, variance, variance).by_covariance
+    assert overlap_gap(tokens, variance, 1e-12 * variance) == pytest.approx(
+        slope * 1e-12 * variance, rel=1e-10
+    )
+
+
 @pytest.mark.parametrize("tokens", [2, 5, 1000, 65536])
 def test_limits(tokens: int) -> None:
     """Small scores ``S = 1/T + k (T-1)/T^2``; independent rows 1/T; rows that are certain.
@@ -118,6 +138,49 @@ def test_one_token() -> None:
     assert self_overlap(1, 2.0) == 1 and overlap_gap(1, 2.0, 0.5) == 0
 
 
+@pytest.mark.parametrize("variance", [0.04, 0.25])
+def test_many_tokens(variance: float) -> None:
+    """``T S -> e^k`` and ``T S_self -> e^v`` as T grows, with deviations of order 1 / T."""
+    for k in (0.6 * variance, -0.6 * variance):
+        errors = [
+            (T, abs(T * Overlap(T, variance, variance, k).value - math.exp(k)))
+            for T in (1 << 10, 1 << 14)
+        ]
+        assert errors[1][1] < 1e-4 and errors[0][1] / errors[1][1] == pytest.approx(16, rel=0.02)
+    assert (1 << 20) * self_overlap(1 << 20, variance) == pytest.approx(
+        math.exp(variance), rel=1e-5
+    )
+
+
+def test_the_difference_is_the_integral_of_the_slope() -> None:
+    x, weights = np.polynomial.legendre.leggauss(40)
+    slopes = [Overlap(20, 3.0, 3.0, 1.5 * (1 + t)).by_covariance for t in x]
+    assert 1.5 * float(weights @ slopes) == pytest.approx(self_overlap(20, 3.0) - 1 / 20, rel=1e-12)
+
+
+@pytest.mark.parametrize("case", [(3, 1.5, 0.4, 0.6), (12, 4.0, 4.0, -2.0), (40, 1.0, 1.0, 1.0)])
+def test_rows_over_the_first_tokens(case: tuple[int, float, float, float]) -> None:
+    tokens, v1, v2, k = case
+    table = causal_overlaps(tokens, v1, v2, k)
+    for i, j in ((1, tokens), (tokens, 1), (2, tokens), (tokens, tokens), (tokens, 2)):
+        least = min(i, j)
+        one, two = (v1, v2) if i <= j else (v2, v1)
+        assert table[i - 1, j - 1] == pytest.approx(
+            Overlap(least, one, two, k, more=max(i, j) - least).value, rel=1e-12
+        )
+    # a row of one token sees that token alone
+    assert table[0, 1:] == pytest.approx(1 / np.arange(2, tokens + 1), rel=1e-12)
+    rng = np.random.default_rng(2)
+    z = rng.standard_normal((2, 20_000, tokens))
+    second = k / math.sqrt(v1) * z[0] + math.sqrt(max(v2 - k * k / v1, 0)) * z[1]
+    a, b = (
+        np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
+        for x in (math.sqrt(v1) * z[0][:, :2], second)
+    )
+    products = (a * b[:, :2]).sum(axis=1)
+    assert abs(products.mean() - table[1, -1]) <= 4.5 * products.std() / math.sqrt(len(products))
+
+
 @pytest.mark.parametrize("tokens", [1, 2, 30])
 def test_sinks(tokens: int) -> None:
     """A sink whose score lies far below the others is none.
@@ -132,6 +195,21 @@ def test_sinks(tokens: int) -> None:
     assert sink_overlap(tokens, 2.0, 2.0, 2.0, (0.7, 0.7, 0.7)) == pytest.approx(
         sink_self_overlap(tokens, 2.0, 0.7), rel=1e-12
     )
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in FROZEN["alone"] if row["point"][1] <= 4],
+    ids=lambda row: "-".join(map(str, row["point"])),
+)
+def test_certified_self_overlaps(row: Any) -> None:
+    """The enclosure holds the frozen digits, and the number in double precision is next to it."""
+    (tokens, variance), (value, _) = row["point"], row["values"]
+    found = self_overlap_ball(tokens, variance, 25)
+    assert found.radius <= mp.mpf(10) ** -25
+    with mp.workdps(40):
+        assert abs(found.mid / mp.mpf(value) - 1) <= 2e-19
+    assert self_overlap(tokens, variance) == pytest.approx(float(found), rel=1e-13)
 
 
 def test_the_enclosure_of_two_tokens() -> None:

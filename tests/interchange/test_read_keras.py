@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
+import wide_models
 from refusals import refused
 
 import kcalc as kc
@@ -183,3 +184,28 @@ def test_errors():
         read(open_size)
     assert len(read(open_size, jnp.ones((1, 8, 8, 3))).network) == 2
     assert read(open_size, (1, 8, 8, 3)).network == read(open_size, jnp.ones((1, 8, 8, 3))).network
+
+
+@pytest.mark.slow
+def test_predicted_q_and_c_values_of_wide_layers(every: int):
+    """Dense layers as Keras draws them with He normal weights, biases 0.
+
+    20 models of width 1024 (512 where --every thins).
+    """
+    u = wide_models.inputs(every)
+    width = u.shape[1]
+
+    def model(seed):
+        keras.utils.set_random_seed(seed)
+        stack = [
+            K.Dense(width, activation="relu", kernel_initializer="he_normal") for _ in range(3)
+        ]
+        return keras.Sequential([keras.Input((width,)), *stack])
+
+    network = read(model(0), sigmas=False).network
+    network = network.map_layers(
+        lambda _, layer: (
+            kl.Affine(layer.features, sigma_w=np.sqrt(2)) if isinstance(layer, kl.Affine) else layer
+        )
+    )
+    wide_models.check_maps(network, [model(seed)(u) for seed in range(1, 21)])

@@ -6,21 +6,23 @@ a zoo against networks written by hand, a forward pass, control flow, and files 
 from __future__ import annotations
 
 import io
+import json
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx_graphs import F32, model, node, weights
+from onnx_graphs import F32, model, node, ran, weights
 
 import kcalc as kc
 from kcalc.interchange.onnx_model import trace_onnx
 from kcalc.interchange.read import read
-from kcalc.interchange.trace import NotRead
+from kcalc.interchange.trace import Linear, NotRead
 
 onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")
-from onnx import helper  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
 from torch import nn  # noqa: E402
 
 L = kc.layers
@@ -42,47 +44,71 @@ def exported(module: Any, shape: tuple[int, ...], train: bool = True, **options:
 
 
 class Block(nn.Module):
-    """A residual block with its activations in front of the layers."""
+    """A residual block, V1 or V2."""
 
-    def __init__(self, width: int, out: int, stride: int) -> None:
+    def __init__(self, width: int, out: int, stride: int, pre: bool) -> None:
         super().__init__()
-        self.bn1, self.bn2 = nn.BatchNorm2d(width), nn.BatchNorm2d(out)
+        self.bn1, self.bn2 = nn.BatchNorm2d(width if pre else out), nn.BatchNorm2d(out)
         self.conv1 = nn.Conv2d(width, out, 3, stride, 1, bias=False)
         self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
-        self.shortcut = nn.Conv2d(width, out, 1, stride, bias=False) if stride > 1 else None
+        self.shortcut = (
+            nn.Conv2d(width, out, 1, stride, bias=False) if stride > 1 or width != out else None
+        )
+        self.pre = pre
 
     def forward(self, x: Any) -> Any:
         side = x if self.shortcut is None else self.shortcut(x)
-        return side + self.conv2(self.bn2(self.conv1(self.bn1(x).relu())).relu())
+        if self.pre:
+            return side + self.conv2(self.bn2(self.conv1(self.bn1(x).relu())).relu())
+        return (side + self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))).relu()
 
 
-def resnet() -> tuple[Any, kc.Network, tuple[int, ...]]:
+def block(
+    width: int, stride: int, pre: bool, source: Any, name: str, project: bool
+) -> list[tuple[Any, Any, tuple[Any, ...]]]:
+    """The same block by hand."""
+    relu, norm = L.Nonlinear("relu"), L.BatchNorm()
+    conv = [L.Affine(width, 3, s, 1 if s > 1 else "same", bias=False) for s in (stride, 1)]
+    layers = (
+        [norm, relu, conv[0], norm, relu, conv[1]] if pre else [conv[0], norm, relu, conv[1], norm]
+    )
+    steps, last = [], source
+    for i, made in enumerate(layers):
+        steps.append((f"{name}{i}", made, (last,)))
+        last = f"{name}{i}"
+    side = source
+    if project:
+        steps.append((f"{name}side", L.Affine(width, 1, stride, bias=False), (source,)))
+        side = f"{name}side"
+    steps.append((f"{name}sum", L.Sum(), (side, last)))
+    return steps if pre else [*steps, (f"{name}end", relu, (f"{name}sum",))]
+
+
+def resnet(pre: bool) -> tuple[Any, kc.Network, tuple[int, ...]]:
     module = nn.Sequential(
         nn.Conv2d(3, 8, 3, 1, 1),
-        Block(8, 8, 1),
-        Block(8, 16, 2),
+        Block(8, 8, 1, pre),
+        Block(8, 16, 2, pre),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(16, 10),
     )
-    relu, norm = L.Nonlinear("relu"), L.BatchNorm()
-    steps: list[Any] = [("x", L.Input(3, (16, 16)), ()), ("stem", L.Affine(8, 3), ("x",))]
-    for width, stride, start in ((8, 1, "stem"), (16, 2, "sum8")):
-        last = side = start
-        first = L.Affine(width, 3, stride, 1 if stride > 1 else "same", bias=False)
-        inner = (norm, relu, first, norm, relu, L.Affine(width, 3, bias=False))
-        for i, layer in enumerate(inner):
-            steps.append((f"{width}.{i}", layer, (last,)))
-            last = f"{width}.{i}"
-        if stride > 1:
-            side = f"side{width}"
-            steps.append((side, L.Affine(width, 1, stride, bias=False), (start,)))
-        steps.append((f"sum{width}", L.Sum(), (side, last)))
-    steps += [("pool", L.Pool("mean"), ("sum16",)), ("fc", L.Affine(10), ("pool",))]
+    end = "sum" if pre else "end"
+    steps = [
+        ("x", L.Input(3, (16, 16)), ()),
+        ("stem", L.Affine(8, 3), ("x",)),
+        *block(8, 1, pre, "stem", "a", False),
+    ]
+    steps += [
+        *block(16, 2, pre, f"a{end}", "b", True),
+        ("pool", L.Pool("mean"), (f"b{end}",)),
+        ("fc", L.Affine(10), ("pool",)),
+    ]
     return module, kc.Network.from_steps(steps), (2, 3, 16, 16)
 
 
 def zoo() -> dict[str, tuple[Any, kc.Network, tuple[int, ...]]]:
+    relu = L.Nonlinear("relu")
     return {
         "mlp": (
             nn.Sequential(
@@ -100,14 +126,21 @@ def zoo() -> dict[str, tuple[Any, kc.Network, tuple[int, ...]]]:
         ),
         "vgg": (
             nn.Sequential(
-                nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.5)
+                nn.Conv2d(3, 8, 3, padding=1),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+                nn.Dropout(0.5),
+                nn.Flatten(),
+                nn.Linear(128, 10),
             ),
             kc.chain(
                 L.Input(3, (8, 8)),
                 L.Affine(8, 3),
-                L.Nonlinear("relu"),
+                relu,
                 L.Pool("max", 2),
                 L.Dropout(0.5),
+                L.Flatten(),
+                L.Affine(10),
             ),
             (2, 3, 8, 8),
         ),
@@ -154,11 +187,12 @@ def zoo() -> dict[str, tuple[Any, kc.Network, tuple[int, ...]]]:
             ),
             (2, 5, 8),
         ),
-        "resnet v2": resnet(),
+        "resnet v1": resnet(False),
+        "resnet v2": resnet(True),
     }
 
 
-@pytest.mark.parametrize("name", ["mlp", "vgg", "mobile", "tokens", "resnet v2"])
+@pytest.mark.parametrize("name", ["mlp", "vgg", "mobile", "tokens", "resnet v1", "resnet v2"])
 @pytest.mark.parametrize("opset", [11, 17])
 def test_exported_models_are_the_networks_written_by_hand(name: str, opset: int) -> None:
     module, twin, shape = zoo()[name]
@@ -169,7 +203,7 @@ def test_exported_models_are_the_networks_written_by_hand(name: str, opset: int)
 
 
 def test_labels_are_the_paths_of_modules() -> None:
-    module, _, shape = resnet()
+    module, _, shape = resnet(True)
     network = read(exported(module, shape)).network
     assert {"0", "1.conv1", "2.shortcut", "2.bn2", "5"} <= {str(n) for n in network}
 
@@ -191,6 +225,56 @@ def test_the_newer_exporter_gives_the_same_network(name: str) -> None:
     assert found.fidelity.counts.get("not read", 0) == 0
     if name != "resnet v2":  # the exporter folds BatchNorm into convolutions where it can
         assert found.network.isomorphic(twin)
+
+
+def test_predicted_kernels_are_those_of_the_forward_pass_of_onnxruntime() -> None:
+    rng, width, draws = np.random.default_rng(3), 512, 24
+    norm = np.sqrt(width)
+    bases = rng.standard_normal((2, width)).astype(np.float32)
+    x1 = bases[0] / np.linalg.norm(bases[0]) * norm
+    other = bases[1] - x1 * (bases[1] @ x1) / (x1 @ x1)
+    # q = 1 and c = 0.6
+    inputs = np.stack([x1, 0.6 * x1 + 0.8 * other / np.linalg.norm(other) * norm]).astype(
+        np.float32
+    )
+    measured, scales = [], {"w0": 1.2, "w1": 1.5, "w2": 0.9}
+    nodes = [
+        node("MatMul", "x w0", "a"),
+        node("Tanh", "a", "b"),
+        node("MatMul", "b w1", "c"),
+        node("Relu", "c", "d"),
+        node("MatMul", "d w2", "e"),
+        node("Mul", "e k", "f"),
+        node("Add", "a f", "y"),
+    ]
+    proto = None
+    for _ in range(draws):
+        held = {
+            n: (s / norm * rng.standard_normal((width, width))).astype(np.float32)
+            for n, s in scales.items()
+        }
+        proto = model(nodes, {"x": ["N", width]}, ["y"], {**held, "k": np.float32(0.5)})
+        out = ran(proto, inputs)[0].astype(float)
+        q = (out**2).mean(1)
+        measured.append((q[0], q[1], (out[0] * out[1]).mean() / np.sqrt(q[0] * q[1])))
+    network = read(proto).network
+    exact = {f"matmul{'' if i == 0 else f'_{i + 1}'}": scales[f"w{i}"] for i in range(3)}
+    network = network.map_layers(
+        lambda n, layer: (
+            L.Affine(width, bias=False, sigma_w=exact[str(n)])
+            if isinstance(layer, L.Affine)
+            else layer
+        )
+    )
+    assert len(network.nodes_of(L.Sum)) == 1
+    predicted = (kc.q_map(network)(1.0), kc.q_map(network)(1.0), float(kc.c_map(network)(0.6, 1.0)))
+    values = np.array(measured)
+    errors = values.std(0, ddof=1) / np.sqrt(draws)
+    assert (np.abs(values.mean(0) - predicted) < 5 * errors + 2e-3 / np.sqrt(width)).all(), (
+        values.mean(0),
+        predicted,
+        errors,
+    )
 
 
 # -- control flow, functions, what is not read -----------------------------------------------------
@@ -263,3 +347,44 @@ def test_what_is_not_understood_is_reported_and_the_rest_read(nodes: list[Any], 
     found = [op for op in trace_onnx(proto).ops if isinstance(op, NotRead)]
     assert what in [op.what for op in found] and all(op.reason for op in found)
     assert len(read(proto).network.nodes_of(L.Affine)) == 1
+
+
+def test_shared_and_folded_weights() -> None:
+    w = weights(6, 6)
+    proto = model(
+        [
+            node("MatMul", "x w", "a"),
+            node("MatMul", "a v", "b"),
+            node("Gemm", "b w", "y", transB=1),
+        ],
+        {"x": ["N", 6]},
+        ["y"],
+        {"w": w, "v": w.copy()},
+    )
+    linear = [op for op in trace_onnx(proto).ops if isinstance(op, Linear)]
+    assert [op.parameter for op in linear] == ["w", "w", "w"]
+    nodes = [
+        node("ReduceMean", "w", "m", axes=[1]),
+        node("Sub", "w m", "c"),
+        node("Mul", "c c", "s"),
+        node("ReduceMean", "s", "v", axes=[1]),
+        node("Sqrt", "v", "r"),
+        node("Div", "c r", "u"),
+        node("Gemm", "x u", "y", transB=1),
+    ]
+    standardised = next(
+        op
+        for op in trace_onnx(model(nodes, {"x": ["N", 6]}, ["y"], {"w": w})).ops
+        if isinstance(op, Linear)
+    )
+    assert standardised.weight.mean(1) == pytest.approx(0, abs=1e-6) and (
+        standardised.weight**2
+    ).mean(1) == pytest.approx(1, abs=1e-5)
+
+
+def test_reading_changes_nothing_and_needs_no_weights_of_its_own(tmp_path: Path) -> None:
+    proto = exported(*[zoo()["mlp"][i] for i in (0, 2)])
+    before = proto.SerializeToString(deterministic=True)
+    document = json.dumps(read(proto).to_dict())
+    assert proto.SerializeToString(deterministic=True) == before
+    assert "kcalc.network/1" in document and TensorProto.FLOAT == F32

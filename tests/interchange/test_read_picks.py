@@ -12,6 +12,7 @@ from onnx_graphs import model, node, weights
 
 import kcalc as kc
 from kcalc.interchange.picking import in_step, picked
+from kcalc.interchange.trace import Linear, Op, Part
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -21,17 +22,33 @@ Pick = Callable[[Any, Any], Any]
 LAST: dict[str, Pick] = {
     "slice": lambda m, x: x[:, -1:],
     "list": lambda m, x: x[:, [-1], :],
+    "list of one axis": lambda m, x: x[:, [-1]],
+    "index_select": lambda m, x: x.index_select(1, torch.tensor([x.shape[1] - 1])),
     "gather": lambda m, x: x.gather(1, torch.full((len(x), 1, x.shape[2]), x.shape[1] - 1)),
     "take_along_dim": lambda m, x: torch.take_along_dim(x, torch.tensor([[[7]]]), 1),
     "narrow": lambda m, x: x.narrow(1, x.shape[1] - 1, 1),
     "buffer": lambda m, x: x[:, m.last],
+    "tensor": lambda m, x: x[:, torch.tensor([7])],
+    "arange": lambda m, x: x[:, torch.arange(x.shape[1])[-1:]],
     "rows": lambda m, x: x[torch.arange(len(x)), -1].unsqueeze(1),
+    "rows of two arrays": lambda m, x: x[torch.arange(len(x)), torch.full((len(x),), 7)][:, None],
+    "select": lambda m, x: x.select(1, -1).unsqueeze(1),
     "number": lambda m, x: x[:, torch.tensor(7)].unsqueeze(1),
+}
+SEVERAL: dict[str, tuple[Pick, list[int]]] = {
+    "in step": (lambda m, x: x[:, torch.arange(1, 7, 2)], [1, 3, 5]),
+    "in another order": (lambda m, x: x[:, [5, 1, 2]], [5, 1, 2]),
+    "twice": (lambda m, x: x[:, [1, 1, 4]], [1, 1, 4]),
+    "backwards": (lambda m, x: x.index_select(1, torch.tensor([3, 2, 1])), [3, 2, 1]),
 }
 DATA: dict[str, Pick] = {
     "lengths": lambda m, x: x[torch.arange(len(x)), m.lengths - 1],
     "lengths of ids": lambda m, x: x[torch.arange(len(x)), (m.ids != 0).sum(-1) - 1],
+    "the place of an id": lambda m, x: x[torch.arange(len(x)), (m.ids == 49).int().argmax(-1)],
+    "the greatest id": lambda m, x: x[torch.arange(len(x)), m.ids.argmax(-1)],
     "another place for every example": lambda m, x: x[torch.arange(2), torch.tensor([3, 4])],
+    "examples": lambda m, x: x[[1, 0]],
+    "the first example for all": lambda m, x: x[[0, 0]],
     "gathered by ids": lambda m, x: x.gather(1, m.ids[:, :1, None].expand(-1, 1, WIDTH)),
 }
 
@@ -52,6 +69,10 @@ class Model(nn.Module):
         return self.head(self.pick(self, x + self.mlp(x).tanh()))
 
 
+def operations(reading: Any) -> tuple[Op, ...]:
+    return reading.trace.ops
+
+
 def read(pick: Pick, *more: Any) -> kc.Reading:
     torch.manual_seed(0)
     return kc.read(Model(pick).eval(), torch.randint(1, 49, (2, TOKENS)), *more)
@@ -63,6 +84,25 @@ def test_the_last_token_is_that_of_a_slice(name: str) -> None:
     layers = [[layer for _, layer, _ in network.steps()] for network in (found, plain)]
     assert read(LAST[name]).fidelity.level == "exact"
     assert layers[0] == layers[1]
+
+
+def test_the_first_token() -> None:
+    found, plain = read(lambda m, x: x[:, [0]]), read(lambda m, x: x[:, :1])
+    assert [layer for _, layer, _ in found.network.steps()] == [
+        layer for _, layer, _ in plain.network.steps()
+    ]
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_tokens(name: str) -> None:
+    """The matrix that mixes the tokens has a one at every place, in the model's order."""
+    pick, places = SEVERAL[name]
+    reading = read(pick)
+    (mix,) = (
+        layer for _, layer, _ in reading.network.steps() if isinstance(layer, kc.layers.TokenMix)
+    )
+    assert reading.fidelity.level == "exact"
+    assert np.array_equal(np.array(mix.matrix, float), np.eye(TOKENS)[places])
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -78,7 +118,95 @@ def test_which_token_an_id_decides_is_said() -> None:
     assert "depends on the ids" in note.text
 
 
+def test_channels_in_another_order_are_rows_of_their_layer() -> None:
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 8), nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            return self.b(self.a(x)[:, [5, 1, 2, 7]].tanh())
+
+    reading = kc.read(Rows(), (2, 6), sigmas=False)
+    (rows,) = (op.rows for op in operations(reading) if isinstance(op, Linear) and op.rows)
+    assert reading.fidelity.level == "exact" and rows == (1, 2, 5, 7)
+
+
+@pytest.mark.parametrize("pick", [SEVERAL["in another order"][0], LAST["list"]])
+def test_q_of_a_finite_wide_copy(pick: Pick) -> None:
+    """The mean square of wide draws of the model itself, 5 standard errors from the map."""
+    reading = read(pick)
+    network = reading.network
+    values = []
+    sizes = {
+        name: float(parameter.detach().square().mean().sqrt())
+        for name, parameter in Model(pick).named_parameters()
+    }
+    for seed in range(40):
+        torch.manual_seed(seed)
+        wide = Model(pick, 512)
+        for name, parameter in wide.named_parameters():
+            fan = WIDTH / 512 if name.endswith("weight") and "table" not in name else 1.0
+            parameter.data.normal_(0, sizes[name] * fan**0.5)
+        with torch.no_grad():
+            values.append(float(wide(torch.randint(1, 49, (2, TOKENS))).square().mean()))
+    affine = [layer for _, layer, _ in network.steps() if isinstance(layer, kc.layers.Affine)]
+    x = float(sizes["table.weight"] ** 2 + sizes["places"] ** 2)
+    inner = WIDTH * sizes["mlp.weight"] ** 2 * x + sizes["mlp.bias"] ** 2
+    hidden = x + float(kc.activation("tanh").q_map(inner))
+    wanted = WIDTH * sizes["head.weight"] ** 2 * hidden + sizes["head.bias"] ** 2
+    error = np.std(values, ddof=1) / np.sqrt(len(values))
+    assert len(affine) == 2 and abs(np.mean(values) - wanted) < 5 * error
+
+
 # -- JAX -----------------------------------------------------------------------------------------
+
+
+def of_jax(pick: Callable[[Any], Any]) -> kc.Reading:
+    jnp = pytest.importorskip("jax.numpy")
+    rng = np.random.default_rng(0)
+    params = {n: jnp.asarray(rng.standard_normal((16, 16)) / 4, jnp.float32) for n in ("a", "b")}
+    params["e"] = jnp.asarray(rng.standard_normal((50, 16)), jnp.float32)
+
+    def function(p: Any, ids: Any) -> Any:
+        return pick(jnp.tanh(p["e"][ids] @ p["a"])) @ p["b"]
+
+    return kc.read(function, params, np.ones((2, TOKENS), np.int32))
+
+
+def jax_picks() -> dict[str, Callable[[Any], Any]]:
+    import jax
+    import jax.numpy as jnp
+
+    return {
+        "slice": lambda x: x[:, -1:],
+        "list": lambda x: x[:, jnp.array([-1])],
+        "take": lambda x: jnp.take(x, jnp.array([TOKENS - 1]), axis=1),
+        "take_along_axis": lambda x: jnp.take_along_axis(
+            x, jnp.full((2, 1, 1), TOKENS - 1), axis=1
+        ),
+        "rows": lambda x: x[jnp.arange(len(x)), -1][:, None],
+        "dynamic": lambda x: jax.lax.dynamic_slice_in_dim(x, TOKENS - 1, 1, axis=1),
+    }
+
+
+@pytest.mark.parametrize("name", ["list", "take", "take_along_axis", "rows", "dynamic"])
+def test_the_last_token_in_jax(name: str) -> None:
+    pytest.importorskip("jax")
+    found, plain = of_jax(jax_picks()[name]), of_jax(jax_picks()["slice"])
+    assert found.fidelity.level == "exact"
+    assert [layer for _, layer, _ in found.network.steps()] == [
+        layer for _, layer, _ in plain.network.steps()
+    ]
+
+
+def test_several_tokens_in_jax() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    reading = of_jax(lambda x: jnp.take(x, jnp.array([5, 1, 2]), axis=1))
+    (mix,) = (
+        layer for _, layer, _ in reading.network.steps() if isinstance(layer, kc.layers.TokenMix)
+    )
+    assert np.array_equal(np.array(mix.matrix, float), np.eye(TOKENS)[[5, 1, 2]])
 
 
 # -- ONNX ----------------------------------------------------------------------------------------
@@ -141,6 +269,11 @@ def test_places_in_step(places: list[int]) -> None:
     assert isinstance(found, range) == (
         len(places) == 1 or (len(set(np.diff(places))) == 1 and places[1] > places[0])
     )
+
+
+def test_parts_are_told_by_their_places() -> None:
+    reading = read(SEVERAL["in another order"][0])
+    assert not any(isinstance(op, Part) and len(op.places) != 3 for op in operations(reading))
 
 
 # -- shaped models -------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from position_oracle import WIDTH, compared
+from position_oracle import WIDTH, Draw, compared
 
 import kcalc as kc
 
@@ -68,18 +68,40 @@ def mean(window: int, stride: int, padding: str, inside: bool) -> Any:
 
 JAX = {  # (function, words of the note that refuses it; "" where it is computed)
     "strides": (behind(lambda x, w: conv(x, w, window_strides=(2, 2))), ""),
+    "strides of PyTorch": (
+        behind(lambda x, w: conv(x, w, [(1, 1), (1, 1)], window_strides=(2, 2))),
+        "",
+    ),
     "wrap": (padded("wrap"), ""),
     "constant": (padded("constant"), ""),
     "means inside": (mean(3, 2, "SAME", True), ""),
+    "subsampled": (behind(conv, lambda h: h[:, ::2, ::2]), ""),
     "reflect": (padded("reflect"), ""),
     "edge": (padded("edge"), ""),
+    "causal": (behind(lambda x, w: conv(x, w, [(2, 0), (2, 0)])), ""),
     "dilation": (behind(lambda x, w: conv(x, w, rhs_dilation=(2, 2))), ""),
     "means of zeros": (mean(3, 1, "SAME", False), "count the padding zeros"),
+    "repeated": (
+        behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)),
+        "rearranged",
+    ),
     "transposed convolution": (
         lambda p, x: conv(jax.nn.relu(conv_transposed(x, p["t"])), p["b"]),
         "",
     ),
+    "turned": (
+        lambda p, x: conv(jax.nn.relu(conv(x, p["a"])), p["b"]).transpose(0, 2, 1, 3),
+        "transposes its locations",
+    ),
 }
+
+
+@pytest.mark.parametrize("name", JAX)
+def test_positions_of_jax(name: str) -> None:
+    function, words = JAX[name]
+    fast = jax.jit(function)
+    reading = kc.read(function, weights(), jnp.ones((2, 6, 6, 3)), sigmas=False)
+    compared(reading, lambda x: np.asarray(fast(weights(), x)), (6, 6, 3), words)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +131,10 @@ def test_positions_of_flax(padding: str, words: str) -> None:
 
 # -- ONNX ------------------------------------------------------------------------------------------
 
+FRAME = [0, 0, 1, 1, 0, 0, 1, 1]
 ONNX = {  # (nodes between the input x and the weights b, words of the note)
     "wrap": ([("Pad", "x p", "q", {"mode": "wrap"}), ("Conv", "q a", "h", {})], ""),
+    "same, upper": ([("Conv", "x a", "h", {"auto_pad": "SAME_UPPER", "strides": [2, 2]})], ""),
     "one window more": (
         [
             ("Conv", "x a", "c", {"pads": [1] * 4}),
@@ -149,6 +173,10 @@ ONNX = {  # (nodes between the input x and the weights b, words of the note)
         [("Conv", "x a", "c", {"pads": [1] * 4}), ("Resize", "c e z", "h", {"mode": "linear"})],
         "",
     ),
+    "same, lower": (
+        [("Conv", "x a", "h", {"auto_pad": "SAME_LOWER", "kernel_shape": [4, 4]})],
+        "read as 'same'",
+    ),
     "dilation": ([("Conv", "x a", "h", {"pads": [2] * 4, "dilations": [2, 2]})], ""),
     "means of zeros": (
         [
@@ -163,3 +191,43 @@ ONNX = {  # (nodes between the input x and the weights b, words of the note)
         "count the padding zeros",
     ),
 }
+
+
+@pytest.mark.parametrize("name", ONNX)
+def test_positions_of_onnx(name: str) -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx import helper, numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    nodes, words = ONNX[name]
+    k = 4 if "lower" in name else 3
+
+    def model() -> Any:
+        steps = [*nodes, ("Relu", "h", "r", {}), ("Conv", "r b", "y", {"pads": [1] * 4})]
+        made = [
+            helper.make_node(op, reads.split(), [out], name=out, **more)
+            for op, reads, out, more in steps
+        ]
+        held = {
+            "a": gaussian(64, 3, k, k, fan_in=3 * k * k),
+            "b": gaussian(WIDTH, 64, 3, 3, fan_in=9 * 64),
+            "p": np.array(FRAME),
+            "t": gaussian(3, 64, 4, 4, fan_in=3 * 4),
+            "u": gaussian(16, 64, 1, 1, fan_in=16),
+            "e": np.array([], np.float32),
+            "z": np.array([1, 1, 2, 2], np.float32),
+        }
+        used = {read for _, reads, _, _ in steps for read in reads.split()}
+        info = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3, 5, 5])]
+        ends = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+        kept = [numpy_helper.from_array(value, key) for key, value in held.items() if key in used]
+        graph = helper.make_graph(made, "g", info, ends, kept)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+
+    def draw(x: np.ndarray) -> np.ndarray:
+        given = {"x": np.moveaxis(x, -1, 1).copy()}
+        run: Any = ReferenceEvaluator(model()).run
+        return np.moveaxis(np.asarray(run(None, given)[0]), 1, -1)
+
+    made: Draw = draw
+    compared(kc.read(model(), sigmas=False), made, (5, 5, 3), words)

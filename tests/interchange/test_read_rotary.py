@@ -42,6 +42,16 @@ def as_complex(x: Any, m: Rotary) -> Any:
     return torch.view_as_real(z * m.circle[: x.shape[2]]).flatten(3).type_as(x)
 
 
+def complex_by_parts(x: Any, m: Rotary) -> Any:
+    z = torch.complex(x[..., ::2], x[..., 1::2]) * m.circle[: x.shape[2]]
+    return torch.stack((z.real, z.imag), -1).flatten(-2)
+
+
+def tokens_first(x: Any, m: Rotary) -> Any:
+    z = torch.view_as_complex(x.transpose(1, 2).unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(z * m.circle[: x.shape[2], None]).flatten(3).transpose(1, 2)
+
+
 def by_matrices(x: Any, m: Rotary) -> Any:
     """Every pair times a matrix of its own."""
     a = m.angles[: x.shape[2]]
@@ -63,8 +73,11 @@ def regrouped(x: Any, m: Rotary) -> Any:
 
 
 ROTARY: dict[str, Turned] = {
+    "halves": by_halves,
     "neighbours": by_neighbours,
     "complex": as_complex,
+    "complex by parts": complex_by_parts,
+    "tokens first": tokens_first,
     "places": of_places,
     "matrices": by_matrices,
     "regrouped": regrouped,
@@ -75,6 +88,26 @@ def apart(x: Any, m: Rotary, by: int) -> Any:
     """Turned as if the tokens stood ``by`` places further on."""
     z = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
     return torch.view_as_real(z * m.circle[by : by + x.shape[2]]).flatten(3)
+
+
+def stretched(x: Any, m: Rotary) -> Any:
+    u, v, a = x[..., ::2], x[..., 1::2], m.angles[: x.shape[2]]
+    return torch.stack((1.5 * u * a.cos() - v * a.sin(), u * a.sin() + v * a.cos()), -1).flatten(-2)
+
+
+def grown(x: Any, m: Rotary) -> Any:
+    """Turned and multiplied by a number that grows from token to token."""
+    return as_complex(x, m) * (1 + torch.arange(x.shape[2])[:, None] / 4)
+
+
+def not_linear(x: Any, m: Rotary) -> Any:
+    z = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(z * z.abs() * m.circle[: x.shape[2]]).flatten(-2)
+
+
+def conjugate(x: Any, m: Rotary) -> Any:
+    z = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real((z * m.circle[: x.shape[2]]).conj().resolve_conj()).flatten(-2)
 
 
 def by_content(x: Any, m: Rotary) -> Any:
@@ -90,8 +123,15 @@ def plain(x: Any, m: Rotary) -> Any:
 
 OTHERS: dict[str, tuple[Turned, Turned, Turned]] = {
     "queries alone": (by_neighbours, plain, plain),
+    "values too": (as_complex, as_complex, as_complex),
     "values alone": (plain, plain, by_neighbours),
     "other places": (partial(apart, by=3), as_complex, plain),
+    "halves against neighbours": (by_halves, by_neighbours, plain),
+    "regrouped against neighbours": (regrouped, by_neighbours, plain),
+    "one sense against the other": (as_complex, conjugate, plain),
+    "stretched": (stretched, stretched, plain),
+    "grown": (grown, grown, plain),
+    "not linear": (not_linear, not_linear, plain),
     "by content": (by_content, by_content, plain),
 }
 
@@ -156,6 +196,28 @@ def test_neighbours_with_weights_in_another_order_are_halves() -> None:
     assert torch.allclose(one(x), two(x), atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["neighbours", "complex", "regrouped"])
+def test_covariances_of_a_finite_wide_copy(name: str) -> None:
+    """Draws of the model itself with 16 heads: 5 standard errors of both."""
+    network = read(ROTARY[name]).network
+    places = np.arange(TOKENS)
+    tokens = 3 * 0.6 ** np.abs(places[:, None] - places)
+    found: Any = kc.node_values(network, tokens=tokens, sampling=kc.Sampling(draws=60, chains=8))
+    mean, error = (a[0, :, 0] for a in found.covariances[network.outputs[0]])
+    x = np.linalg.cholesky(tokens) @ np.eye(TOKENS, INPUT) * np.sqrt(INPUT)
+    drawn = []
+    for seed in range(60):
+        torch.manual_seed(seed)
+        wide = Rotary(ROTARY[name], heads=16)
+        for parameter in wide.parameters():
+            parameter.data.normal_(0, parameter.shape[1] ** -0.5)
+        with torch.no_grad():
+            y = wide(torch.tensor(x, dtype=torch.float32)[None])[0].numpy().astype(float)
+        drawn.append(y @ y.T / y.shape[1])
+    spread = np.std(drawn, axis=0, ddof=1) / np.sqrt(len(drawn))
+    assert (np.abs(np.mean(drawn, axis=0) - mean) < 5 * np.hypot(spread, error)).all()
+
+
 # -- angles --------------------------------------------------------------------------------------
 
 
@@ -170,6 +232,18 @@ def turned_by(speeds: Any, places: Any) -> Turned:
 
 SPEEDS = BASE ** (-np.arange(0, HEAD, 2, dtype=np.float32) / HEAD)
 PLACES = np.arange(TOKENS, dtype=np.float32)
+
+
+@pytest.mark.parametrize("base", [100.0, 5e5, 1e6])
+def test_bases(base: float) -> None:
+    speeds = base ** (-np.arange(0, HEAD, 2, dtype=np.float32) / HEAD)
+    (layer,) = attention(read(turned_by(speeds, PLACES)).network)
+    assert layer.rotary == base
+
+
+def test_places_that_do_not_begin_at_0() -> None:
+    (layer,) = attention(read(turned_by(SPEEDS, PLACES + 3)).network)
+    assert layer.rotary == BASE
 
 
 @pytest.mark.parametrize(
@@ -190,6 +264,17 @@ def test_other_angles_are_said(speeds: Any, places: Any, words: str) -> None:
     assert any(words in note.text for note in reading.notes)
 
 
+def test_a_part_of_the_channels_is_said() -> None:
+    def part(x: Any, m: Rotary) -> Any:
+        half = turned_by(10.0 ** (-np.arange(4, dtype=np.float32)), PLACES)(x[..., :8], m)
+        return torch.cat([half, x[..., 8:]], -1)
+
+    reading = read(part)
+    (layer,) = attention(reading.network)
+    assert layer.rotary == BASE and reading.fidelity.level == "approximate"
+    assert any("8 of the 16 channels" in note.text for note in reading.notes)
+
+
 def test_a_part_of_the_channels_with_other_angles_says_both() -> None:
     def part(x: Any, m: Rotary) -> Any:
         half = turned_by(10.0 ** (-np.arange(4, dtype=np.float32)) / 5, PLACES)(x[..., :8], m)
@@ -198,6 +283,16 @@ def test_a_part_of_the_channels_with_other_angles_says_both() -> None:
     texts = [note.text for note in read(part).notes]
     assert any("8 of the 16" in text for text in texts)
     assert any("not those of one base" in text for text in texts)
+
+
+def test_tables_in_half_precision_are_of_one_base() -> None:
+    def turn(x: Any, m: Rotary) -> Any:
+        a = m.angles[: x.shape[2]].repeat_interleave(2, -1)
+        c, s = a.cos().bfloat16().float(), a.sin().bfloat16().float()
+        return x * c + torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * s
+
+    reading = read((turn, turn, plain))
+    assert [layer.rotary for layer in attention(reading.network)] == pytest.approx([BASE], rel=0.02)
 
 
 @pytest.mark.parametrize("sizes", [3.0, [1.5**0.5, 0.5**0.5] * 4])
@@ -280,4 +375,43 @@ def test_layouts_in_jax(name: str) -> None:
     assert [layer.rotary for layer in attention(reading.network)] == [BASE]
 
 
+WIDTHS: dict[str, Any] = {
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 32,
+}
 GPT: dict[str, Any] = {"vocab_size": 100, "n_embd": 64, "n_layer": 1, "n_head": 4}
+PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
+    "GPTJ": ({**GPT, "rotary_dim": 16, "n_positions": 32}, 1e4),
+    "CodeGen": ({**GPT, "rotary_dim": 8, "n_positions": 32}, 1e4),
+    "RoFormer": (WIDTHS, 1e4),
+    "Cohere": ({**WIDTHS, "num_key_value_heads": 2}, 5e5),
+    "Cohere2": ({**WIDTHS, "num_key_value_heads": 2, "layer_types": ["sliding_attention"]}, 1e4),
+    "Ernie4_5": ({**WIDTHS, "num_key_value_heads": 2}, 5e5),
+    "Helium": ({**WIDTHS, "num_key_value_heads": 2, "head_dim": 16}, 1e5),
+    "Glm": ({**WIDTHS, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 99}, 1e4),
+    "GPTNeoX": ({**WIDTHS, "rotary_pct": 0.5}, 1e4),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_models(name: str) -> None:
+    """Models of transformers from small configurations: attention is read, with its base."""
+    transformers = pytest.importorskip("transformers")
+    if not hasattr(transformers, f"{name}Config"):
+        pytest.skip(f"this transformers has no {name}")
+    fields, base = PUBLISHED[name]
+    config = getattr(transformers, f"{name}Config")(**fields)
+    config.rope_parameters = {"rope_type": "default", "rope_theta": base} | (
+        getattr(config, "rope_parameters", None) or {}
+    )
+    model = getattr(transformers, f"{name}Model")(config).eval()
+    reading = kc.read(model, torch.randint(0, 90, (2, 8)))
+    (layer,) = attention(reading.network)
+    theta = (config.rope_parameters or {}).get("rope_theta", base)
+    assert layer.rotary == pytest.approx(theta, rel=1e-4)
+    assert reading.fidelity.level != "not read"

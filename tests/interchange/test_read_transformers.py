@@ -115,6 +115,20 @@ def weight_of(model: nn.Module, node: str) -> str:
     return next(name for name in wishes if name in names)
 
 
+def test_a_tied_readout_is_noted_and_a_class_token_is_a_node() -> None:
+    gpt = kc.read(drawn(GPT2(1, 48, 4, VOCABULARY, T, readout=True)), IDS)
+    assert any(
+        "those of the embedding 'wte' (tied)" in note.text for note in gpt.notes
+    ) and not gpt.network.nodes_of(L.Opaque)
+    vit = kc.read(drawn(ViT(1, 48, 4, 32, 8)), (2, 3, 32, 32))
+    (front,) = vit.network.nodes_of(L.ClassToken)
+    assert vit.network.layer(front).count == 1 and not vit.network.nodes_of(L.Opaque)
+    assert not any("class token" in note.text for note in vit.notes)
+    mean = kc.read(drawn(ViT(1, 48, 4, 32, 8, token=False)), (2, 3, 32, 32))
+    assert mean.network.layer(mean.network.nodes_of(L.Positions)[0]).length == 16
+    assert mean.fidelity.counts["exact"] == len(mean.network) - 1  # all but the mean over tokens
+
+
 class Cached(GPT2):
     """As in transformers: keys and values are returned in an object of a class of its own."""
 
@@ -143,6 +157,27 @@ def test_positions_of_zeros_behind_a_class_token_change_no_shapes() -> None:
     assert [note.level for note in found.notes if "class token" in note.text] == ["approximate"]
     assert "locations" not in found.fidelity.counts
     assert found.network.nodes_of(L.ClassToken)
+
+
+def test_class_tokens_of_zeros_have_the_values_of_their_positions() -> None:
+    """As in ViT of timm at initialisation: the stream behind the positions, drawn 100 times."""
+    model, rows = ViT(1, 256, 4, 8, 2), []
+    for seed in range(100):
+        drawn(model, 1.0, seed)
+        with torch.no_grad():
+            model.token.zero_()
+            x = torch.randn((1, 3, 8, 8), generator=torch.Generator().manual_seed(seed))
+            tokens = model.patches(x).flatten(2).mT
+            stream = torch.cat([model.token, tokens], dim=1) + model.places
+        rows.append(np.square(stream.numpy()).mean(axis=2)[0])
+    net = kc.read(model, (1, 3, 8, 8)).network
+    (node,) = net.nodes_of(L.Positions)
+    found: Any = kc.node_values(net, tokens=16).covariances[node][0]
+    expected = np.einsum("stst->st", found)[0]
+    places = float(np.square(model.places.detach().numpy()).mean())
+    assert expected[0] == pytest.approx(places, rel=1e-6)
+    error = np.std(rows, axis=0) / 10
+    assert (np.abs(np.mean(rows, axis=0) - expected) < 4.5 * error + 0.01 * expected).all()
 
 
 class Local(nn.Module):
@@ -184,6 +219,13 @@ class Windowed(nn.Module):
 KINDS = ["full_attention", "sliding_attention"]
 TOLD: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "every layer": ("window", {"sliding_window": 8}, {"layer_idx": 0}, {"window": 8}),
+    "a layer by its number": (
+        "window",
+        {"sliding_window": 8, "layer_types": KINDS},
+        {"layer_idx": 1},
+        {"window": 8},
+    ),
+    "another layer": ("all", {"sliding_window": 8, "layer_types": KINDS}, {"layer_idx": 0}, {}),
     "the module": (
         "both sides",
         {"sliding_window": 7, "layer_types": KINDS[1:]},
@@ -194,6 +236,7 @@ TOLD: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "chunks": ("chunks", {"attention_chunk_size": 8}, {}, {"chunk": 8}),
     "local": ("window", {"window_size": 8}, {"attention_type": "local"}, {"window": 8}),
     "global": ("all", {"window_size": 8}, {"attention_type": "global"}, {}),
+    "no window": ("all", {"sliding_window": None}, {"layer_idx": 0}, {}),
 }
 
 
@@ -290,6 +333,14 @@ ATTENTION: dict[str, tuple[Callable[..., Any], Any]] = {
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.2),
         L.Attend(4, 12, scale=0.2),
     ),
+    "linear scale": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1 / 12),
+        L.Attend(4, 12, scale="linear"),
+    ),
+    "causal": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        L.Attend(4, 12, causal=True),
+    ),
     "a true mask": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=SEES),
         L.Attend(4, 12, causal=True),
@@ -302,9 +353,37 @@ ATTENTION: dict[str, tuple[Callable[..., Any], Any]] = {
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=LATER),
         L.Attend(4, 12, causal=True),
     ),
+    "a mask of ones": (
+        lambda q, k, v: F.scaled_dot_product_attention(
+            q, k, v, attn_mask=torch.ones(T, T, dtype=torch.bool)
+        ),
+        L.Attend(4, 12),
+    ),
     "ALiBi": (
         lambda q, k, v: F.softmax(q @ k.mT / 12**0.5 + FAR + LATER, -1) @ v,
         L.Attend(4, 12, causal=True, alibi=True),
+    ),
+    "ALiBi added first": (
+        lambda q, k, v: (
+            torch.baddbmm(
+                FAR.repeat(len(q), 1, 1),
+                q.flatten(0, 1),
+                k.flatten(0, 1).mT,
+                beta=1,
+                alpha=12**-0.5,
+            )
+            .softmax(-1)
+            .bmm(v.flatten(0, 1))
+            .view(q.shape)
+        ),
+        L.Attend(4, 12, alibi=True),
+    ),
+    "scaled queries": (lambda q, k, v: F.softmax((q / 12**0.5) @ k.mT, -1) @ v, L.Attend(4, 12)),
+    "by einsum": (
+        lambda q, k, v: torch.einsum(
+            "bhts,bhsd->bhtd", torch.einsum("bhtd,bhsd->bhts", q, k).div(12**0.5).softmax(-1), v
+        ),
+        L.Attend(4, 12),
     ),
 }
 
@@ -394,6 +473,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
         lambda q, k, v: F.softmax(q @ k.mT, -2) @ v,
         "its softmax is over the queries",
     ),
+    "squared scores": (
+        lambda q, k, v: F.softmax((q @ k.mT) ** 2, -1) @ v,
+        "not multiples of the products of queries and keys",
+    ),
     "shared keys and values": (
         lambda q, k, v: F.softmax(q @ k.mT, -1) @ k,
         "its keys and values come from the same weights",
@@ -426,6 +509,12 @@ def test_masks_of_padding_are_read_beside_ids_of_any_shape() -> None:
         assert "a padding mask is read as that of sequences without padding" in str(found)
         kernels.append(kc.ntk(found.network, tokens=IDS, sampling=kc.Sampling(8, 2)).ntk)
     np.testing.assert_array_equal(*kernels)
+
+
+def test_errors_of_the_model_come_without_the_frames_of_pytorch() -> None:
+    with refused("could not be traced") as caught:
+        kc.read(drawn(Heads(EMPTY["fused"])), (2, T, 47))
+    assert caught.value.__suppress_context__ and caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -560,3 +649,54 @@ def own_and_other(values: Any, node: Any) -> tuple[float, float]:
             (covariance.sum() - np.trace(covariance)) / (TOKENS**2 - TOKENS)
         )
     return float(values[node].q1), float(values[node].q1 * values[node].token_cosine1)
+
+
+ARRAYS: dict[str, tuple[Callable[[], nn.Module], dict[str, str]]] = {
+    "gpt2": (lambda: GPT2(2, 48, 4, VOCABULARY, T), {"wte": "wte.weight", "add": "wpe.weight"}),
+    "llama": (lambda: Llama(2, 48, 4, VOCABULARY, 2), {"embed": "embed.weight"}),
+    "bert": (
+        lambda: Bert(2, 48, 4, VOCABULARY, T),
+        {"word": "word.weight", "add": "place.weight", "add_2": "kind.weight"},
+    ),
+    "t5": (lambda: T5(2, 48, 4, VOCABULARY), {"embed": "embed.weight"}),
+    "vit": (lambda: ViT(2, 48, 4, 16, 8), {"cat": "token", "add": "places"}),
+}
+
+
+@pytest.mark.parametrize("name", mostly_slow(ARRAYS))
+def test_arrays_compute_the_model_with_its_weights(name: str) -> None:
+    """``to_jax`` of what was read, with the parameters of the model, against its forward pass."""
+    import jax
+
+    make, tables = ARRAYS[name]
+    model = drawn(make(), 0.7)
+    x: Any = IDS
+    if name == "vit":
+        x = torch.randn((2, 3, 16, 16), generator=torch.Generator().manual_seed(0))
+    network = kc.read(model, x).network
+    twin = kc.to_jax(network, dtype="float64", weights="gaussian")
+    array = np.moveaxis(x.numpy(), 1, -1) if name == "vit" else x.numpy()
+    own = twin.unstack(twin.init(jax.random.key(0), array), array)
+    given: dict[Any, dict[str, np.ndarray]] = {}
+    for node, tensors in own.items():
+        base, _, rows = str(node).partition("[")
+        path = tables.get(base) or (
+            "near.weight" if isinstance(network.layer(node), L.Attend) else weight_of(model, base)
+        )
+        weight = model.get_parameter(path).detach().double().numpy()
+        bias = np.zeros(tensors["bias"].shape) if "bias" in tensors else None
+        if rows:
+            weight = weight[slice(*map(int, rows.rstrip("]").split(":")))]
+        if weight.ndim == 4:
+            weight = weight.transpose(2, 3, 1, 0)
+        elif base not in tables:
+            weight = weight.T
+        elif name == "bert":  # the model has a table for two types of tokens, and uses one
+            weight = weight[: len(tensors["weight"])]
+        given[node] = {"weight": weight.reshape(tensors["weight"].shape)}
+        given[node] |= {} if bias is None else {"bias": bias}
+    found = np.asarray(twin.apply(twin.stack(given, array), array))
+    with torch.no_grad():
+        wanted = model.double()(x.double() if name == "vit" else x).numpy()
+    # the norms of the model have an epsilon
+    np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=1e-3, atol=1e-3)

@@ -4,5 +4,5 @@ from . import convolutional, perceptrons, reported, signals
 from .convolutional import ResNetV2
 from .twin import ZOO
 
-REPORTED = ("highway", "shared_weights")
+REPORTED = ("highway", "shared_weights", "recommender")
 __all__ = ["REPORTED", "ZOO", "ResNetV2", "convolutional", "perceptrons", "reported", "signals"]

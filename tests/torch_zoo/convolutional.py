@@ -18,6 +18,7 @@ from kcalc.network.layers import (  # fmt: skip
     Flatten,
     GroupNorm,
     Input,
+    LayerNorm,
     Nonlinear,
     Pool,
     Sum,
@@ -57,7 +58,34 @@ def lenet() -> Any:
     return model, ((2, 1, 32, 32),), kc.chain(Input(1, (32, 32)), *parts, *tail)
 
 
+@entry
+def vgg() -> Any:
+    layers: list[nn.Module] = []
+    twin: list[Any] = [Input(3, (16, 16))]
+    width = 3
+    for out in (8, "M", 16, 16, "M"):
+        if isinstance(out, str):
+            layers.append(nn.MaxPool2d(2, 2))
+            twin.append(Pool("max", 2))
+        else:
+            layers += [
+                nn.Conv2d(width, out, 3, padding=1),
+                nn.BatchNorm2d(out),
+                nn.ReLU(inplace=True),
+            ]
+            twin += [conv(out, bias=True), BatchNorm(), RELU]
+            width = out
+    head = [nn.Flatten(), nn.Linear(256, 32), nn.ReLU(True), nn.Dropout(), nn.Linear(32, 10)]
+    return (
+        nn.Sequential(*layers, *head),
+        ((2, 3, 16, 16),),
+        kc.chain(*twin, Flatten(), Affine(32), RELU, Dropout(0.5), Affine(10)),
+    )
+
+
 class Basic(nn.Module):
+    expansion = 1
+
     def __init__(self, inputs: int, width: int, stride: int = 1) -> None:
         super().__init__()
         self.conv1, self.bn1 = (
@@ -80,28 +108,99 @@ class Basic(nn.Module):
         return self.relu(out)
 
 
-class ResNet(nn.Module):
-    def __init__(self) -> None:
+class Bottleneck(nn.Module):
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int = 1) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8)
-        self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
-        self.layers = nn.Sequential(Basic(8, 8), Basic(8, 8), Basic(8, 16, 2))
-        self.avgpool, self.fc = nn.AdaptiveAvgPool2d((1, 1)), nn.Linear(16, 10)
+        out = 4 * width
+        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = (
+            nn.Conv2d(width, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+        )
+        self.conv3, self.bn3 = nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = None
+        if stride != 1 or inputs != out:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.layers(self.maxpool(self.relu(self.bn1(self.conv1(x)))))
+        identity = x
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        if self.downsample is not None:
+            identity = self.downsample(x)
+        out += identity
+        return self.relu(out)
+
+
+class ResNet(nn.Module):
+    def __init__(
+        self, block: Any, blocks: tuple[int, ...], width: int = 8, classes: int = 10
+    ) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
+        self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        inputs, stages = width, []
+        for i, count in enumerate(blocks):
+            parts = []
+            for j in range(count):
+                parts.append(block(inputs, width * 2**i, 2 if i and not j else 1))
+                inputs = width * 2**i * block.expansion
+            stages.append(nn.Sequential(*parts))
+        self.layers = nn.ModuleList(stages)
+        self.avgpool, self.fc = nn.AdaptiveAvgPool2d((1, 1)), nn.Linear(inputs, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        for layer in self.layers:
+            x = layer(x)
         return self.fc(torch.flatten(self.avgpool(x), 1))
+
+
+def _resnet_v1(block: Any, blocks: tuple[int, ...], size: int) -> kc.Network:
+    t, width, inputs = Twin(), 8, 8
+    x = t.line(
+        t(Input(3, (size, size))), conv(8, 7, 2), BatchNorm(), RELU, Pool("max", 3, 2, "same")
+    )
+    for i, count in enumerate(blocks):
+        for j in range(count):
+            w, stride = width * 2**i, 2 if i and not j else 1
+            out = w * block.expansion
+            if block is Basic:
+                y = t.line(x, conv(w, 3, stride), BatchNorm(), RELU, conv(w), BatchNorm())
+            else:
+                y = t.line(
+                    x,
+                    conv(w, 1),
+                    BatchNorm(),
+                    RELU,
+                    conv(w, 3, stride),
+                    BatchNorm(),
+                    RELU,
+                    conv(out, 1),
+                    BatchNorm(),
+                )
+            short = (
+                t.line(x, conv(out, 1, stride), BatchNorm()) if stride != 1 or inputs != out else x
+            )
+            x = t.line(t(Sum(), y, short), RELU)
+            inputs = out
+    return t.network(t.line(x, Pool("mean"), Affine(10)))
 
 
 @entry
 def resnet_v1_basic() -> Any:
-    t = Twin()
-    x = t.line(t(Input(3, (33, 33))), conv(8, 7, 2), BatchNorm(), RELU, Pool("max", 3, 2, "same"))
-    for width, stride in ((8, 1), (8, 1), (16, 2)):
-        y = t.line(x, conv(width, 3, stride), BatchNorm(), RELU, conv(width), BatchNorm())
-        short = x if stride == 1 else t.line(x, conv(width, 1, stride), BatchNorm())
-        x = t.line(t(Sum(), y, short), RELU)
-    return ResNet(), ((2, 3, 33, 33),), t.network(t.line(x, Pool("mean"), Affine(10)))
+    return ResNet(Basic, (2, 1)), ((2, 3, 33, 33),), _resnet_v1(Basic, (2, 1), 33)
+
+
+@entry
+def resnet_v1_bottleneck() -> Any:
+    return ResNet(Bottleneck, (1, 2)), ((2, 3, 33, 33),), _resnet_v1(Bottleneck, (1, 2), 33)
 
 
 class PreBottleneck(nn.Module):
@@ -178,6 +277,52 @@ def resnet_v2_bottleneck() -> Any:
     return (
         ResNetV2((2, 1), 4, 10),
         ((2, 3, 33, 33),),
+        t.network(t.line(x, BatchNorm(), RELU, Pool("mean"), Affine(10))),
+    )
+
+
+class WideBlock(nn.Module):
+    def __init__(self, inputs: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([nn.BatchNorm2d(inputs), nn.BatchNorm2d(out)])
+        self.convs = nn.ModuleList(
+            [
+                nn.Conv2d(inputs, out, 3, stride, 1, bias=False),
+                nn.Conv2d(out, out, 3, 1, 1, bias=False),
+            ]
+        )
+        self.drop = nn.Dropout(0.3)
+        self.short = (
+            nn.Conv2d(inputs, out, 1, stride, bias=False) if inputs != out else nn.Identity()
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = F.relu(self.norms[0](x))
+        y = self.convs[1](self.drop(F.relu(self.norms[1](self.convs[0](h)))))
+        return torch.add(y, self.short(x if isinstance(self.short, nn.Identity) else h))
+
+
+@entry
+def wide_resnet() -> Any:
+    blocks = nn.Sequential(WideBlock(4, 8, 1), WideBlock(8, 8, 1), WideBlock(8, 16, 2))
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1, bias=False),
+        blocks,
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 10),
+    )
+    t = Twin()
+    x = t.line(t(Input(3, (15, 15))), conv(4))
+    for inputs, out, stride in ((4, 8, 1), (8, 8, 1), (8, 16, 2)):
+        h = t.line(x, BatchNorm(), RELU)
+        y = t.line(h, conv(out, 3, stride), BatchNorm(), RELU, Dropout(0.3), conv(out))
+        x = t(Sum(), y, t(conv(out, 1, stride), h) if inputs != out else x)
+    return (
+        model,
+        ((2, 3, 15, 15),),
         t.network(t.line(x, BatchNorm(), RELU, Pool("mean"), Affine(10))),
     )
 
@@ -289,6 +434,60 @@ def mobilenet() -> Any:
             six,
         ]
     return model, ((2, 3, 17, 17),), kc.chain(Input(3, (17, 17)), *layers, Pool("mean"), Affine(10))
+
+
+class ConvNeXtBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dwconv, self.norm = (
+            nn.Conv2d(width, width, 7, padding=3, groups=width),
+            nn.LayerNorm(width, eps=1e-6),
+        )
+        self.pwconv1, self.act, self.pwconv2 = (
+            nn.Linear(width, 4 * width),
+            nn.GELU(),
+            nn.Linear(4 * width, width),
+        )
+        self.gamma = nn.Parameter(0.5 * torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.dwconv(x).permute(0, 2, 3, 1)
+        y = self.gamma * self.pwconv2(self.act(self.pwconv1(self.norm(y))))
+        return x + y.permute(0, 3, 1, 2)
+
+
+class ConvNeXt(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.blocks = (
+            nn.Conv2d(3, 8, 4, 4),
+            nn.Sequential(ConvNeXtBlock(8), ConvNeXtBlock(8)),
+        )
+        self.norm, self.head = nn.LayerNorm(8, eps=1e-6), nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.blocks(self.stem(x)).mean([-2, -1])))
+
+
+@entry
+def convnext() -> Any:
+    t = Twin()
+    x = t.line(t(Input(3, (32, 32))), conv(8, 4, 4, "same", bias=True))
+    for _ in range(2):
+        y = t.line(
+            x,
+            conv(8, 7, groups=8, bias=True),
+            LayerNorm(),
+            Affine(32),
+            Nonlinear("gelu"),
+            Affine(8),
+        )
+        x = t(Sum((1, 0.5)), x, y)
+    return (
+        ConvNeXt(),
+        ((2, 3, 32, 32),),
+        t.network(t.line(x, Pool("mean"), LayerNorm(), Affine(10))),
+    )
 
 
 class ResNeXtBlock(nn.Module):
