@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
-from scipy.stats import multivariate_normal
 
 import kcalc as kc
 from kcalc import KcalcError
@@ -72,8 +71,8 @@ def test_sampled_weights(score: str, normalise: bool, cosine: float) -> None:
     """S_2, W and overlap of six experts, three selected, from 2e5 draws."""
     E, k, v, draws = 6, 3, 2.0, 200_000
     rng = np.random.default_rng(5)
-    law = multivariate_normal([0, 0], v * np.array([[1, cosine], [cosine, 1]]))
-    one, two = np.moveaxis(law.rvs((draws, E), random_state=rng), -1, 0)
+    covariance = v * np.array([[1, cosine], [cosine, 1]])
+    one, two = np.moveaxis(rng.multivariate_normal([0, 0], covariance, (draws, E)), -1, 0)
     w, w2 = (weights_of(logits, k, score, normalise) for logits in (one, two))
     found = kc.moe_statistics(E, k, v, cosine, score, normalise)
     for exact, samples in (

@@ -38,7 +38,7 @@ def grams(depth: int, c: float) -> tuple[np.ndarray, np.ndarray]:
     same, cross = np.ones((4, 4)), np.full((4, 4), c)
     for layer in range(depth):
         h, p = read(layer), np.outer(WRITE, WRITE)
-        kernel = relu_cosine(h @ cross @ h / (h @ same @ h))
+        kernel = relu_cosine(float(h @ cross @ h / (h @ same @ h)))
         same, cross = H @ same @ H.T + p, H @ cross @ H.T + p * kernel
     return same, cross
 
