@@ -163,7 +163,7 @@ class Fold:
         Raises: KcalcError for parts of several sizes, or several rates of growth.
         """
         order = self.setting.order
-        parts = list(x.unlike or ())
+        parts: tuple[Part, ...] = tuple(x.unlike or ())
         grown = [part for part in parts if order.grows(part.channels)]
         alike = all(order.alike(part.of, parts[0].of) for part in parts)
         if (
