@@ -144,6 +144,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "maximal_curvature": lambda: kc.maximal_curvature(residual()),
     "maximal_slope": lambda: kc.maximal_slope(residual()),
     "maximal_slope.bounds": lambda: kc.maximal_slope(residual()).bounds(1.1),
+    "moe_statistics": lambda: kc.moe_statistics(4, 2, 1.0),
     "moments": lambda: kc.moments(relu()),
     "moments_at_depth": lambda: kc.moments_at_depth(block_of_relu()),
     "node_values": lambda: kc.node_values(vanilla(), [0.1, 0.2]),

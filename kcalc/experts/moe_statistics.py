@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 from ..fields.arguments import number_within
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import choice, truth, whole
+from ..foundation.printing import Shown
+from ..foundation.process_state import cached_property
+from ..maps import Assumption
 from .one_token import squares_and_slopes
 from .scores import SCORES
 from .two_tokens import shared
 
+TEXT = (
+    "router weights of mean 0, independent and Gaussian; independent experts of one law and mean "
+    "0; no capacity limits and no biases of the router"
+)
 CLOSEST = 0.995  # cosines between it and 1 are not computed
 
 
-@dataclass(frozen=True)
-class MoEStatistics:
+@dataclass(frozen=True, repr=False)
+class MoEStatistics(Shown):
     """What a mixture of experts does to its inputs at initialisation; see :func:`moe_statistics`.
 
     Attributes
@@ -129,6 +136,33 @@ class MoEStatistics:
             count = whole(tokens, "tokens", 1)
             among_pairs += (ratio - 1 - among_pairs) / count
         return math.sqrt(max(among_pairs, 0.0))
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the numbers rest on."""
+        return (Assumption("router", TEXT, "convention"),)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        head = ("experts", "selected", "cosine", "S_2", "R_2", "overlap", "CV of the load")
+        return [head, tuple(f"{value:.6g}" for value in self._frame()[0].values())]
+
+    def _frame(self) -> list[dict[str, Any]]:
+        # W is not among them: it takes seconds
+        return [
+            {
+                "num_experts": self.num_experts,
+                "top_k": self.top_k,
+                "cosine": self.cosine,
+                "second": self.second,
+                "router": self.router,
+                "overlap": self.overlap,
+                "load_cv": self.load_cv(),
+            }
+        ]
+
+    def __repr__(self) -> str:
+        selected = f"{self.top_k} of {self.num_experts} experts"
+        return f"MoEStatistics({selected}, cosine {self.cosine:g}, {self.score})"
 
 
 def moe_statistics(

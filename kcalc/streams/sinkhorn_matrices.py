@@ -36,7 +36,7 @@ def sinkhorn(logits: Any, iterations: int = 20, last: str = "row", eps: float = 
 
     Returns
     -------
-    numpy.ndarray
+    Array
         Matrix of the same shape.
 
     Raises

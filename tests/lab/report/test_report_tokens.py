@@ -189,7 +189,7 @@ def test_a_report_over_tokens_is_written(
     ("arguments", "words"),
     [
         (["maps", "bert-1"], "pass --tokens T, as in --tokens 128, and --token-cosine R"),
-        (["ntk", "gpt2-1", "--tokens", "4"], "kcalc maps --tokens T follows them one by one"),
+        (["ntk", "gpt2-1", "--tokens", "4"], "use kcalc maps --tokens T"),
         (
             ["shape", "bert-1"],
             "--method edge shapes networks with attention, other shaping methods those without; "
