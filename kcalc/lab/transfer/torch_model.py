@@ -19,7 +19,8 @@ from ...network import owner
 from .growth import Growth, NotInNetwork, growth_between, matching_name
 from .powers import ONE
 from .program import Program, Unlike, program_of
-from .program_sizes import ALONE, Fold, before_zeros, guessed_of, run
+from .program_run import before_zeros, guessed_of, run
+from .program_sizes import ALONE, Fold
 from .result import Transfer
 from .rules import CODES, Guesses, Options, Placement, derive, derive_program, setting
 from .sizes import Sizes, TwoRoles
