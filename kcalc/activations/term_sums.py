@@ -211,7 +211,7 @@ def _mean_slope(expr: sp.Expr) -> sp.Expr:
 
 def _real(value: Any) -> Any:
     """A real expression of complex exponentials, written without i; its symbols are real."""
-    value = sp.sympify(value)
+    value = sp.sympify(value, strict=True)
     names = {s: sp.Dummy(s.name, real=True) for s in value.free_symbols - {Q1, Q2, K}}
     real = sp.expand(value.xreplace(names))
     if real.has(sp.I):
