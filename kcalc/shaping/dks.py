@@ -75,14 +75,19 @@ GATES = (
 
 
 def slopes_within_zeta(call: MethodCall) -> None:
-    """A zeta above the slope that products force on some subnetwork.
+    """A zeta between the slope that products force on some subnetwork and that of leaky ReLUs.
 
     Raises: KcalcError.
     """
     gated = gates_of(call.network, call.targets.get("gates", "shape"))
-    mu = maximal_slope(with_slopes(plain_network(call), gated))
+    plain = plain_network(call)
+    mu = maximal_slope(with_slopes(plain, gated))
     reading = mu.forward if call.targets.get("subnetworks") == "forward" else mu
-    _check_reach(call.network, reading, float(call.targets.get("zeta", ZETA)), bool(gated))
+    zeta = float(call.targets.get("zeta", ZETA))
+    _check_reach(call.network, reading, zeta, bool(gated))
+    chosen = call.targets.get("free_slope", True) and call.targets.get("q_slope", 1) == 1
+    if chosen and any(map(has_free_slope, plain.activations)):
+        _check_leaky(float(reading.inverse(zeta)))
 
 
 @shaping_method(
@@ -395,17 +400,22 @@ def leaky(phi: Activation, slope: float) -> Constants:
     w = pi k = pi (1 - 1/slope).
     Raises: UnreachableTarget for slopes above that of a ReLU, 1/(1 - 1/pi) = 1.46694.
     """
-    if slope > STEEPEST_LEAKY * (1 + ACCEPTED):
-        raise UnreachableTarget(
-            f"a leaky ReLU with a negative slope in [0, 1) has C'(1) up to {STEEPEST_LEAKY:.6g} "
-            f"(that of ReLU), not {slope:.6g}"
-        ).advising("choose a smaller zeta", _kept_slope(phi, slope))
+    _check_leaky(slope, phi)
     w = math.pi * (slope - 1) / slope
     a = max((1 - w) / (1 + math.sqrt(w * (2 - w))), 0.0)
     mean = (1 - a) / math.sqrt(2 * math.pi)
     return Constants(
         phi, output_scale=((1 + a * a) / 2 - mean**2) ** -0.5, output_shift=-mean, negative_slope=a
     )
+
+
+def _check_leaky(slope: float, phi: Activation | None = None) -> None:
+    """Raise UnreachableTarget for a slope above that of a ReLU, with remedies for ``phi``."""
+    if slope > STEEPEST_LEAKY * (1 + ACCEPTED):
+        raise UnreachableTarget(
+            f"a leaky ReLU with a negative slope in [0, 1) has C'(1) up to {STEEPEST_LEAKY:.6g} "
+            f"(that of ReLU), not {slope:.6g}"
+        ).advising("choose a smaller zeta", "" if phi is None else _kept_slope(phi, slope))
 
 
 def _kept_slope(phi: Activation, slope: float) -> Advice:

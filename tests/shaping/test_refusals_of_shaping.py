@@ -72,6 +72,10 @@ def follow(net: kc.Network, phi: Any, method: str, text: str, targets: dict[str,
             changed = {"activation": phi} | kept | {option: literal(value)}
             changed |= joint if option == "assume_independent" else {}
             then = outcome(lambda changed=changed: METHODS[method](net, **changed))
+            if option == "assume_independent" and "nearest" in then:  # what the activation reaches
+                del changed["activation"]
+                follow(net, phi, method, then, changed)
+                continue
             assert then == "" or (option == "activation" and then != text), (option, value)
     edited = net
     for name in EDIT.findall(text):
