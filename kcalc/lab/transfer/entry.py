@@ -13,7 +13,7 @@ from .growth import growth_between, open_growth
 from .result import Transfer
 from .rules import derive, options, placements
 
-AXES = ("width", "depth")
+AXES = ("width", "depth", "rank")
 
 
 def transfer(
@@ -50,7 +50,8 @@ def transfer(
     "soap" and grafted Shampoo, "full" if the rank of updates grows with the width, "fixed" if not;
     None: "full" for MuonH, "fixed" for grafted Shampoo.
 
-    ``axes``: which of "width" and "depth" change; None: those that do. ``gauge``: "none",
+    ``axes``: which of "width", "depth" and "rank" change; None: those that do. "rank" is the inner
+    size of low-rank changes ``W x + s B A x`` with B = 0 at the start (LoRA). ``gauge``: "none",
     multipliers only if necessary; "mup", readouts multiplied by 1 / width; "abc", the
     parametrisation of [Yang, Hu 2021]; "unit", all weights start with standard deviation of order
     1. ``decay``: weight decay is multiplied by ``(factor of the learning rate)^-decay``, 1 (their
@@ -79,6 +80,11 @@ def transfer(
     """
     chosen = options(optimizer, gauge, decay, branch_exponent, alignment, unknown, rank)
     along = _axes(axes)
+    if isinstance(model, Network) and along is not None and "rank" in along:
+        raise KcalcError(
+            "axes='rank' is for models of PyTorch, whose weights B start at 0; a network does not "
+            "hold weights. Use axes='width'"
+        )
     if isinstance(model, Network) and example_inputs:
         raise KcalcError("a network needs no example inputs; leave them out")
     if isinstance(model, Network) and not isinstance(base, Network):

@@ -352,7 +352,8 @@ def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: b
     shown = [one[name].text if name in one else "has no counterpart" for one in (large, small)]
     node = next(one[name].node for one in (large, small) if name in one)
     # factors that programs give to the weights before them
-    factors = any(all(t.startswith(w) for t in shown) for w in ("multiplies by", "computes Max(0"))
+    kinds = ("multiplies by", "adds with factors", "computes Max(0")
+    factors = any(all(t.startswith(w) for t in shown) for w in kinds)
     kind = NotInNetwork if factors else KcalcError
     raise kind(
         f"node {node!r} {shown[0]}, in the base it {shown[1]}: keep functions, norms and "

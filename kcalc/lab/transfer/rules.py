@@ -125,7 +125,7 @@ class Placement:
     behind: Power = ONE
 
 
-def _before_zeros(network: Network, zeros: set[Node]) -> frozenset[Node]:
+def _before_zeros(network: Network, zeros: frozenset[Node]) -> frozenset[Node]:
     """The weights whose output reaches, channel by channel, only weights that start at 0."""
     readers: dict[Node, list[tuple[Node, Any]]] = {}
     for node, op, reads in network.operations:
@@ -183,9 +183,10 @@ def derive(
     """The rules of all parameters.  Raises: KcalcError where the network has no exponents."""
     if growth.branches and not chosen.aligned:
         raise KcalcError("alignment='none' has no exponents of depth; keep the depth of the base")
-    told = setting(growth, chosen)
+    zeros = frozenset(one.node for one in placed if one.zero)
+    told = replace(setting(growth, chosen), zeros=zeros)
     found = sizes(network, told)
-    before = _before_zeros(network, {one.node for one in placed if one.zero})
+    before = _before_zeros(network, zeros)
     book = _Book(growth, chosen, told, found, before)
     notes = (*growth.carried.notes, *_codes(network, found))
     return book.transfer(placed, notes, tuple(network.assumptions))

@@ -56,8 +56,8 @@ class Setting:
     whether weights that end a branch take the factor ``L^-a``; ``aligned``: whether changes of
     weights are aligned with the layer's input; ``initial``: {role: size of initial weights relative
     to the choice of this calculus}, for other parametrisations; ``capped``: whether changes may not
-    exceed the weights; ``order``: that of powers; ``given``: {branch: p, where the network has it
-    behind L^-p already}.
+    exceed the weights; ``zeros``: weights that start at 0, which that does not concern; ``order``:
+    that of powers; ``given``: {branch: p, where the network has it behind L^-p already}.
     """
 
     channels: Mapping[Node, Power]
@@ -68,6 +68,7 @@ class Setting:
     aligned: bool = True
     initial: Mapping[str, Power] = field(default_factory=dict)
     capped: bool = False
+    zeros: frozenset[Node] = frozenset()
     order: Order = field(default_factory=Order)
     given: Mapping[Branch, Any] = field(default_factory=dict)
 
@@ -142,7 +143,7 @@ def used(
     initial = output / reads / fan_in**HALF * (ONE if one_hot else narrowed)
     initial *= setting.initial.get(role, ONE)
     moved = change / reads / fan_in ** (ONE if setting.aligned else HALF)
-    if setting.capped:
+    if setting.capped and node not in setting.zeros:
         moved = order.smaller(moved, initial)
     size = order.larger(initial, moved)
     return Use(

@@ -58,6 +58,10 @@ def torch_transfer(
             "models of PyTorch are read by running them: give example inputs, or their shapes, "
             "after the model, kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
         )
+    if axes is not None and "rank" in axes:
+        if "width" not in axes:
+            _check_rank(base, model)
+        axes = tuple(dict.fromkeys("width" if axis == "rank" else axis for axis in axes))
     small, large = (_read(one, inputs) for one in (base, model))
     try:
         return _by_network((small, large), (base, model), axes, chosen)
@@ -69,6 +73,31 @@ def torch_transfer(
         _check_axes(axes)
         _check_constants(base, model)
         return _by_program(program, (base, model), chosen)
+
+
+def _check_rank(base: Any, model: Any) -> None:
+    """Raises: KcalcError unless all that grows is the inner size of products B A with B = 0."""
+    small, inner, zeros = dict(base.named_parameters()), [], False
+    for name, parameter in model.named_parameters():
+        shapes = {tuple(other.shape) for other in matching_name(name, small)}
+        own = tuple(parameter.shape)
+        if own in shapes or not shapes:
+            continue
+        differing = [a != b for a, b in zip(own, shapes.pop(), strict=False)]
+        if len(own) < 2 or sum(differing) != 1:
+            raise KcalcError(
+                f"parameter {name!r} has the shape {own}, so more than the rank of low-rank "
+                f"changes B A grows; add 'width' to axes, or keep the widths of the base"
+            )
+        inner.append(name)
+        zeros = zeros or _is_zero(parameter)
+    if not inner:
+        raise KcalcError("the base has the ranks of the model: nothing grows")
+    if not zeros:
+        raise KcalcError(
+            f"none of the weights that grow, {', '.join(map(repr, inner[:3]))}, starts at 0, so "
+            f"they are no low-rank changes B A with B = 0; use axes='width'"
+        )
 
 
 def _counted(error: KcalcError, base: Any, model: Any) -> KcalcError:
@@ -133,10 +162,13 @@ def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> T
     growth = Growth({}, {}, {}, (), program.ratios)
     told = setting(growth, chosen)
     fold, found = run(program, told, chosen.unknown)
+    zeros = {n for n, p in models[1].named_parameters() if _is_zero(p)}
+    if told.capped and zeros:  # the nodes of these weights are known after a first run
+        told = replace(told, zeros=frozenset(w.node for w in fold.kept if w.name in zeros))
+        fold, found = run(program, told, chosen.unknown)
     scores = {node: power for node, (power, of_scores) in fold.settled.items() if of_scores}
     settled = {node: power for node, (power, _) in fold.settled.items() if node not in scores}
     names = {name for name, _ in models[1].named_parameters()}
-    zeros = {n for n, p in models[1].named_parameters() if _is_zero(p)}
     placed = [
         _placement(*models, name, node, kind, behind)
         for name, node, kind, behind in _uses_of(fold, found)

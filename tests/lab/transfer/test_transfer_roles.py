@@ -574,3 +574,89 @@ def test_lora_learns_alike_from_the_first_steps(optimizer: str, lr: float) -> No
             total += float((model(X) - before).detach().square().mean().sqrt())
         moved.append(total)
     assert abs(slope(widths, moved)) < 0.25
+
+
+class Ranks(nn.Module):
+    """W x + s B A x, with s = ``scale * rank**power``, a base that is frozen, and B = 0."""
+
+    def __init__(self, rank: int, power: float = 0, width: int = 64, zero: bool = True) -> None:
+        super().__init__()
+        self.w = nn.Linear(width, width).requires_grad_(False)
+        self.a = nn.Linear(width, rank, bias=False)
+        self.b = nn.Linear(rank, width, bias=False)
+        nn.init.normal_(self.a.weight, 0, width**-0.5)
+        if zero:
+            nn.init.zeros_(self.b.weight)
+        self.scale = 2.0 * rank**power
+        self.out = nn.Linear(width, 3).requires_grad_(False)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(torch.tanh(self.w(x) + self.scale * self.b(self.a(x))))
+
+
+R = torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
+RANK_CASES = [  # optimizer, s ~ r^p, alignment, powers of the rates of A and B
+    ("adamw", 0, "full", (0, -1)),
+    ("adamw", -1, "full", (0, 0)),
+    ("adamw", -0.5, "none", (0, 0)),
+    ("adamw", -1, "none", (0, HALF)),
+    ("sgd", 0, "full", (1, -1)),
+    ("sgd", -1, "full", (1, 1)),
+    ("sgd", -1, "none", (HALF, 3 * HALF)),
+]
+
+
+@pytest.mark.parametrize(("optimizer", "power", "alignment", "rates"), RANK_CASES)
+def test_ranks_of_low_rank_changes(
+    optimizer: str, power: float, alignment: str, rates: tuple[Any, Any]
+) -> None:
+    """The change of the output is s r (AdamW) and s^2 r (SGD); unaligned, sqrt(r) for r."""
+    found = kc.transfer(
+        lambda rank: Ranks(rank, power), R, base=4, to=64, axes="rank", optimizer=optimizer,
+        alignment=alignment,
+    )  # fmt: skip
+    assert found["a.weight"].exponent("init_std") == 0
+    assert tuple(found[f"{w}.weight"].exponent("learning_rate") for w in "ab") == rates
+
+
+def test_changes_at_ranks_are_those_of_the_rules() -> None:
+    """One example is aligned, many are not."""
+    for samples, alignment in ((1, "full"), (512, "none")):
+        x = torch.randn(samples, 64, generator=torch.Generator().manual_seed(1))
+        ranks, moved = (4, 16, 64), []
+        for rank in ranks:
+            rules = kc.transfer(
+                Ranks, R, base=2, to=rank, axes="rank", optimizer="sgd", alignment=alignment
+            )
+            total = 0.0
+            for seed in range(4):
+                torch.manual_seed(seed)
+                model = Ranks(rank)
+                before = model(x).detach()
+                optimizer = torch.optim.SGD(rules.param_groups(model, lr=1e-3))
+                for _ in range(2):
+                    optimizer.zero_grad()
+                    (model(x) - 1).square().sum(1).mean().backward()
+                    optimizer.step()
+                total += float((model(x) - before).detach().square().mean().sqrt())
+            moved.append(total)
+        assert abs(slope(ranks, moved)) < 0.25, alignment
+
+
+@pytest.mark.parametrize(
+    ("build", "base", "to", "axes", "words"),
+    [
+        (Ranks, 4, 4, "rank", "nothing grows"),
+        (lambda rank: Ranks(rank, zero=False), 4, 8, "rank", "starts at 0.*axes='width'"),
+        (lambda width: Ranks(4, width=width), 64, 128, "rank", "more than the rank.*'width'"),
+        (lambda rank: Ranks(rank, -0.3 if rank > 4 else 0), 4, 8, "rank", "'mul'.*no power"),
+    ],
+)
+def test_growth_that_is_none_of_ranks(
+    build: Any, base: int, to: int, axes: str, words: str
+) -> None:
+    with pytest.raises(kc.KcalcError, match=words):
+        kc.transfer(build, R, base=base, to=to, axes=axes)
+    net = kc.architectures.vanilla(2, "tanh")
+    with pytest.raises(kc.KcalcError, match="axes='width'"):
+        kc.transfer(net, axes=axes)
