@@ -161,6 +161,26 @@ class TransferCheck(Shown):
         )
         return [head, *body]
 
+    @property
+    def at_edge(self) -> tuple[str, ...]:
+        """Where the lowest loss is at an end of ``rates``, so that the best rate may lie beyond."""
+        both = [("", self.losses)] if self.plain is None else self._pair()
+        found = []
+        for told, losses in both:
+            for size, row in zip(self.sizes, _means(losses), strict=True):
+                k = int(np.argmin(row))
+                if np.isfinite(row[k]) and k in (0, len(row) - 1):
+                    end = "smallest" if k == 0 else "largest"
+                    rules = f" {told} rules" if told else ""
+                    found.append(
+                        f"{self.along} {size:g}{rules}: the lowest loss is at the {end} rate, "
+                        f"{self.rates[k]:.3g}; give {end.replace('est', 'er')} ones"
+                    )
+        return tuple(found)
+
+    def _below(self) -> Sequence[str]:
+        return self.at_edge
+
     def _pair(self) -> list[tuple[str, np.ndarray]]:
         return [("with", self.losses), ("without", self._plain())]
 
@@ -171,9 +191,10 @@ class TransferCheck(Shown):
             without = f" ({octaves:+.2f} without rules)"
             enough = self.losses.shape[2] >= FEWEST and bool(np.isfinite(self.best[-1]))
             gain = f"; at the optimum: {self.gain()!r}" if enough else ""
+        edge = "; see .at_edge" if self.at_edge else ""
         return (
             f"TransferCheck({self.along}s {', '.join(f'{s:g}' for s in self.sizes)}: the best rate "
-            f"moves by {self.shift:+.2f} octaves{without}{gain}{undone(self.edits)})"
+            f"moves by {self.shift:+.2f} octaves{without}{gain}{edge}{undone(self.edits)})"
         )
 
 

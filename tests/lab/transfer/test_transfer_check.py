@@ -49,6 +49,16 @@ def test_an_interval_around_0_is_a_tie() -> None:
     assert found.gain().high == pytest.approx(each.mean() + half, rel=1e-4)
 
 
+def test_best_rates_at_the_end_of_the_grid() -> None:
+    found = check([BASE, [0.1, 0.4, 0.6, 0.7]], [BASE, [0.9, 0.8, 0.7, 0.6]])
+    assert [text.partition(";")[0] for text in found.at_edge] == [
+        "width 256 with rules: the lowest loss is at the smallest rate, 0.1",
+        "width 256 without rules: the lowest loss is at the largest rate, 0.8",
+    ]
+    assert "smaller ones" in str(found) and "at_edge" in repr(found)
+    assert not check([BASE, BASE], [BASE, BASE]).at_edge
+
+
 def test_runs_that_diverge() -> None:
     worse = check([BASE, BASE], [BASE, [math.inf] * 4]).gain()
     assert worse == Gain(math.inf, 0.0, math.inf)
