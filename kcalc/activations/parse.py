@@ -78,6 +78,7 @@ def activation(
     Returns
     -------
     Activation
+        The catalogue entry of that name, or a new activation for a formula or a callable.
 
     Raises
     ------

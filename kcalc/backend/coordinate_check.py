@@ -72,6 +72,7 @@ class CoordinateCheck(Shown):
         Returns
         -------
         bool
+            True if it does.
 
         """
         if not is_key(node, self.expected):
@@ -154,6 +155,7 @@ def coordinate_check(
     Returns
     -------
     CoordinateCheck
+        The mean sizes by width, with the fitted power of each.
 
     Raises
     ------

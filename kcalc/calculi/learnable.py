@@ -75,6 +75,7 @@ def learnable_kernel(
     Returns
     -------
     LearnableKernel
+        A function of parameters and data, with ``init``.
 
     Raises
     ------
@@ -121,6 +122,7 @@ class LearnableKernel(Shown):
         Returns
         -------
         dict[str, Any]
+            The parameters, the first argument of a call.
 
         """
         layer = self.network.layer
@@ -234,6 +236,7 @@ class LearnableKernel(Shown):
         Returns
         -------
         Array
+            A JAX scalar, in nats.
 
         """
         choice(kind, "kind of kernel", KINDS[:2])

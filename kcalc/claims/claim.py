@@ -330,6 +330,7 @@ class Paper:
         Returns
         -------
         Callable[[Check], Check]
+            A decorator that returns the function unchanged.
 
         """
 

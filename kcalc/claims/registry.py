@@ -99,6 +99,7 @@ def all(paper: str | Paper | Iterable[str | Paper] | None = None) -> tuple[Claim
     Returns
     -------
     tuple[Claim, ...]
+        The claims, in the order of their papers.
 
     Raises
     ------
@@ -186,6 +187,7 @@ def get(id: str) -> Claim:
     Returns
     -------
     Claim
+        The claim with its statement, hypotheses and check.
 
     Raises
     ------

@@ -112,6 +112,7 @@ def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
     Returns
     -------
     Finding
+        The verdict, with its evidence.
 
     """
     if not isinstance(claim, Claim):

@@ -210,6 +210,7 @@ class Edits(Tabled):
         Returns
         -------
         Edits
+            A copy with these edits only.
 
         """
         known = ("activation", "sum", "norm", "factor", "dropout", "weight", "bias")
@@ -332,6 +333,7 @@ def load_edits(path: str | os.PathLike[str]) -> Edits:
     Returns
     -------
     Edits
+        The edits, ready for :func:`kcalc.apply_edits`.
 
     Raises
     ------

@@ -257,6 +257,7 @@ class Shaping(Approximable, OfModel):
         Returns
         -------
         Comparison
+            The comparison, which prints as a table.
 
         """
         from .comparison import Comparison
@@ -311,6 +312,7 @@ class Shaping(Approximable, OfModel):
         Returns
         -------
         str
+            The code or JSON text.
 
         Raises
         ------

@@ -162,6 +162,7 @@ def dks(
     Returns
     -------
     Shaping
+        The constants, the shaped network and its residuals.
 
     Raises
     ------

@@ -335,6 +335,7 @@ def eoc(
     Returns
     -------
     EdgeShaping
+        The new sigma_w and sigma_b, and the shaped network.
 
     Raises
     ------

@@ -97,6 +97,7 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     Returns
     -------
     DepthLimit
+        q* and c*, with the rates of approach.
 
     Raises
     ------

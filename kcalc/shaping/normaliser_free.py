@@ -169,6 +169,7 @@ def normaliser_free(
     Returns
     -------
     NormaliserFree
+        The constants gamma and beta, and the shaped network.
 
     Raises
     ------

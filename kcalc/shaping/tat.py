@@ -115,6 +115,7 @@ def tat(
     Returns
     -------
     Shaping
+        The constants, the shaped network and its residuals.
 
     Raises
     ------

@@ -177,6 +177,7 @@ class TransformerShaping(Shaping):
         Returns
         -------
         Any
+            The edits, for :func:`kcalc.apply_edits`.
 
         Raises
         ------
@@ -224,6 +225,7 @@ class TransformerShaping(Shaping):
         Returns
         -------
         Figure
+            A Matplotlib figure.
 
         """
         before = self._before(lambda net: Stream.of(net, self.start).profile())
@@ -344,6 +346,7 @@ def edge(
     Returns
     -------
     TransformerShaping
+        The constants of attention and sums, and the shaped network.
 
     Raises
     ------

@@ -90,6 +90,7 @@ def smoothness(
     Returns
     -------
     Smoothness
+        The constants at every layer and for the network.
 
     Raises
     ------

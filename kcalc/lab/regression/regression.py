@@ -44,6 +44,7 @@ def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> Kernel
     Returns
     -------
     KernelRegression
+        The fitted regression, with ``predict``.
 
     Raises
     ------
@@ -77,6 +78,7 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
     Returns
     -------
     GaussianProcess
+        The conditioned process, with ``predict`` and its variance.
 
     """
     return GaussianProcess(kernel, X, y, noise)
@@ -164,6 +166,7 @@ class KernelRegression(Shown):
         Returns
         -------
         Array
+            The values of f.
 
         """
         return self.predict_from(gram(self.kernel, inputs(X), self.X))
@@ -179,6 +182,7 @@ class KernelRegression(Shown):
         Returns
         -------
         Array
+            The values of f: (m,) or (m, outputs).
 
         """
         algebra = self._algebra
@@ -193,6 +197,7 @@ class KernelRegression(Shown):
         Returns
         -------
         Array
+            The predictions: (n,) or (n, outputs).
 
         """
         algebra = self._algebra
@@ -279,6 +284,7 @@ class GaussianProcess(KernelRegression):
         Returns
         -------
         tuple[Array, Array]
+            The mean, (m,) or (m, outputs), and the variance, (m,).
 
         """
         given = inputs(X)
@@ -303,6 +309,7 @@ class GaussianProcess(KernelRegression):
         Returns
         -------
         tuple[Array, Array]
+            The mean, (m,) or (m, outputs), and the covariance, (m, m).
 
         """
         given = inputs(X)
@@ -339,6 +346,7 @@ class GaussianProcess(KernelRegression):
         Returns
         -------
         np.ndarray
+            The draws: (count, m) or (count, m, outputs).
 
         """
         count, seed = (

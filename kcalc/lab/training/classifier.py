@@ -38,6 +38,7 @@ def classifier(
     Returns
     -------
     Network
+        The network, with ``classes`` outputs.
 
     Raises
     ------
