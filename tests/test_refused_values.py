@@ -55,7 +55,7 @@ def scalar(x: float) -> Any:
         (lambda x: "text", "returned str"),
         (lambda x: x[:2], r"shape \(2,\) for an input of shape \(5,\)"),
         (lambda x: x + 1j, "complex numbers"),
-        (lambda x: x > 0, "truth values"),
+        (lambda x: x > 0, "Booleans"),
         (lambda x: x.astype(np.float32), "float32 for float64"),
         (lambda x: x.astype("M8[s]"), "datetime64"),
         (lambda x: np.array([object()] * x.size), "objects that are not real numbers"),

@@ -245,7 +245,7 @@ def _real_numbers(values: np.ndarray, name: str) -> Array:
         )
     elif kind == "b":
         raise KcalcError(
-            f"activation {name!r} returned truth values: multiply by 1.0 to get a step function"
+            f"activation {name!r} returned Booleans: multiply by 1.0 to get a step function"
         )
     elif kind == "f" and width < 8:
         raise KcalcError(

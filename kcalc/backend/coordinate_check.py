@@ -170,7 +170,7 @@ def coordinate_check(
     foreign = next((name for name in options if name not in OPTIONS), None)
     if foreign is not None:
         raise KcalcError(
-            f"{foreign}= is not an option here; these options of kc.to_jax are: "
+            f"{foreign}= is not an option here; the options of kc.to_jax that apply are: "
             f"{', '.join(OPTIONS)}"
         )
     normed = network.nodes_of(BatchNorm)

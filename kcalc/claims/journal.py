@@ -107,7 +107,7 @@ def check_file(path: Path, refusal: str = "cannot write") -> None:
         if target.exists():
             if not target.is_file():
                 raise KcalcError(
-                    f"{told}: it is {'a folder' if target.is_dir() else 'no regular file'}"
+                    f"{told}: it is {'a folder' if target.is_dir() else 'not a regular file'}"
                 )
             with target.open("ab"):
                 return

@@ -76,7 +76,7 @@ def verify(
     if own and journal is not None:
         raise KcalcError(
             "a journal does not notice that a check of your own has changed; leave out journal, or "
-            "verify kcalc's papers alone"
+            "verify only kcalc's papers"
         )
     book = Journal(None if journal is None else file_path(journal, "journal"), budget, seed)
     here = {id for source in own for id in source.claims}

@@ -30,7 +30,7 @@ COMMANDS = {
 READINGS = {
     "(module, variables)": "name the pair (module, variables), and give --input SIZES",
     "model, {": "--input NAME=SIZES",
-    "function, params": "name a function of the inputs alone, and give --input SIZES",
+    "function, params": "name a function of only the inputs, and give --input SIZES",
 }
 WHOLE = "give an array of whole numbers"
 READ = re.compile(r"kc\.read\(((?:[^()]|\([^()]*\))*)\)|\bshapes=\{[^{}]*\}")

@@ -393,7 +393,7 @@ def edits_from_dict(data: Any) -> Edits:
     reader = TreeReader()
     left = data.get("left_alone", {})
     if not isinstance(left, dict) or not all(isinstance(why, str) for why in left.values()):
-        raise KcalcError("left_alone must be an object of texts")
+        raise KcalcError("left_alone must be an object whose values are text")
     return Edits(
         _text(data, "framework", "the document"),
         _text(data, "model", "the document"),
@@ -492,7 +492,7 @@ def _layout(data: Any, where: str) -> Layout:
 def _text(data: Any, name: str, where: str) -> str:
     value = data.get(name) if isinstance(data, dict) else None
     if not isinstance(value, str):
-        raise KcalcError(f"{where}: {name} must be a text")
+        raise KcalcError(f"{where}: {name} must be text")
     return value
 
 
@@ -546,5 +546,5 @@ def _place(value: Iterable[Any], where: str, depth: int = 0) -> Place:
         elif type(part) in (int, str):
             made.append(part)
         else:
-            raise KcalcError(f"{where}: a place consists of lists of texts and whole numbers")
+            raise KcalcError(f"{where}: a place consists of lists of text and whole numbers")
     return tuple(made)

@@ -435,7 +435,7 @@ def prepared(
             return chosen
         return layer
 
-    lasting = [note for note in network.notes if not note.of_weights]  # weights are drawn anew
+    lasting = [note for note in network.notes if not note.of_weights]  # weights are redrawn
     out = network.map_layers(plain, L.Affine, L.Embedding, L.Nonlinear).with_notes(lasting)
     scales = out.nodes_of(L.Scale)
     changes.extend(f"{node}: scalar multiplication removed" for node in scales)

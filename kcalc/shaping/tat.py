@@ -140,7 +140,7 @@ def tat(
     eta, tau = _target(eta, "eta"), _target(tau, "tau")
     if eta is not None and tau is not None:
         raise KcalcError(
-            "eta (leaky ReLUs) and tau (smooth activations) exclude each other; give one"
+            "eta (leaky ReLUs) and tau (smooth activations) are mutually exclusive; give one"
         )
     known = read_tokens(network, tokens, token_rows)
     plain, changes = prepared(network, activation, tokens=known)

@@ -203,8 +203,8 @@ def test_words_for_options(
 
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     assert (
-        said("choose q=1 alone, or give free_slope=False")
-        == "choose --q-star 1 alone, or give --free-slope no"
+        said("choose only q=1, or give free_slope=False")
+        == "choose only --q-star 1, or give --free-slope no"
     )
     assert (
         said("give features={'x': ..., None: others} or one number for all") == "give --features N"

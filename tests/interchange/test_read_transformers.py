@@ -528,7 +528,7 @@ def test_attention_of_another_kind_is_opaque_with_its_reason(name: str) -> None:
 def test_layers_of_pytorch() -> None:
     """nn.TransformerEncoder copies its layer, weights and all.
 
-    They are told, and read once they are drawn anew.
+    They are told, and read once they are redrawn.
     """
     for before in (True, False):
         layer = nn.TransformerEncoderLayer(

@@ -36,7 +36,7 @@ JOINED = (
     ". The regions end at activations and sums whose assumption fails; assume_independent=True "
     "joins them, a heuristic"
 )
-WEIGHTLESS = "it has no weights that could be drawn anew"
+WEIGHTLESS = "it has no weights that could be redrawn"
 TAKES = "tokens stay as they are in the model"
 NOISE = "it puts in random numbers of the model, as draws from a distribution do"
 MIXES = "weights over tokens do not change"

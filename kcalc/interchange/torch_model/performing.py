@@ -124,7 +124,7 @@ def _check_apart(modules: Mapping[str, nn.Module], plans: Mapping[str, Planned])
     for path in plans:
         other = seen.setdefault(id(modules[path]), path)
         if other != path:
-            raise KcalcError(ANOTHER.format(f"{other!r} and {path!r} are one module here"))
+            raise KcalcError(ANOTHER.format(f"{other!r} and {path!r} are the same module here"))
 
 
 def _restore(before: list[Any], tables: list[Any]) -> None:
@@ -387,7 +387,7 @@ def _new_values(
             try:
                 _set(values[id(tensor)], weight, law, generator)
             except (RuntimeError, IndexError, ValueError, TypeError) as error:
-                where = f"{weight.parameter!r} has another layout ({first_line(error)})"
+                where = f"{weight.parameter!r} has a different layout ({first_line(error)})"
                 raise KcalcError(ANOTHER.format(where)) from None
     return fresh
 
@@ -453,7 +453,7 @@ def _check_layout(weight: WeightEdit) -> None:
     elif weight.rows:
         good = bool(weight.shape) and all(row < weight.shape[0] for row in weight.rows)
     if not good:
-        raise KcalcError(ANOTHER.format(f"{weight.parameter!r} has another layout"))
+        raise KcalcError(ANOTHER.format(f"{weight.parameter!r} has a different layout"))
 
 
 def can_add_bias(module: nn.Module) -> bool:

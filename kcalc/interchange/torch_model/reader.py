@@ -139,7 +139,7 @@ def _check_ids(walker: Walker, arguments: Call) -> None:
             raise KcalcError(
                 f"the example input {op.reads[0]!r} contains the id "
                 f"{most if most >= rows else least}, and the table of {op.name!r} has the ids 0 "
-                f"to {rows - 1}; give ids of the table"
+                f"to {rows - 1}; give ids within that range"
             )
 
 

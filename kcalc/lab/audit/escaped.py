@@ -45,7 +45,7 @@ def missed(subject: Subject) -> Iterator[Finding]:
         tuple(found),
         f"{named(found)} {'keeps' if len(found) == 1 else 'keep'} the law that the layer drew, "
         f"with sigma {subject.laws[found[0]].sigma:.3g}, but {named(others)} of the other blocks "
-        f"were drawn anew, with sigma {subject.laws[others[0]].sigma:.3g}",
+        f"were redrawn, with sigma {subject.laws[others[0]].sigma:.3g}",
         "apply the function that draws all weights after the last layer is made, and check that "
         "it knows the layer's class and name",
         subject.place(found),

@@ -304,7 +304,7 @@ class Comparison(Shown):
 
         """
         if file_path(path).suffix.lower() != ".csv":
-            raise KcalcError(f"a table is written as .csv, not {path}")
+            raise KcalcError(f"a table must be a .csv file, not {path}")
         write_whole(path, self.csv())
 
     def csv(self) -> str:
