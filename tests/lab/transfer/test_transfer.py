@@ -440,7 +440,7 @@ REFUSED = {
     ),
     "ZeroDivisionError": lambda: kc.transfer(lambda width: 1 / 0, base=1, to=2),
     "returned None with base=1": lambda: kc.transfer(lambda width: None, base=1, to=2),
-    "what the network grows from": lambda: kc.transfer(perceptron),
+    "smaller network is unknown": lambda: kc.transfer(perceptron),
     "a function that builds a model": lambda: kc.transfer(3, base=1, to=2),
 }
 
