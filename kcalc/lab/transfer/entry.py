@@ -48,10 +48,10 @@ def transfer(
         Inputs of a ``torch.nn.Module`` as for :func:`kcalc.read`, also by argument name, ``{"idx":
         ids}``.
     optimizer
-        "sgd", "adamw", "adafactor", "lion" or "soap"; "muon" (factor ``sqrt(max(1, rows /
-        columns))``) or "muon-match-rms" (``0.2 sqrt(max(rows, columns))``), as in ``torch.optim``;
-        "adamh" or "muonh", which keep the norm of hidden weights; "shampoo" without grafting; or
-        "shampoo-adamw" or "shampoo-sgd", with the norm of AdamW's or SGD's step.
+        "sgd", "adamw", "adafactor", "lion" or "soap". "muon" has the factor ``sqrt(max(1, rows /
+        columns))``, "muon-match-rms" ``0.2 sqrt(max(rows, columns))``, as in ``torch.optim``.
+        "adamh" and "muonh" keep the norm of hidden weights. "shampoo" has no grafting;
+        "shampoo-adamw" and "shampoo-sgd" take the norm of AdamW's or SGD's step.
     base
         The smaller network or model. For a function, its argument: 64, or ``{"width": 64, "depth":
         4}``. For a network with open widths, its width; None gives symbolic results.

@@ -1,11 +1,14 @@
 """How optimisers turn gradients into steps, and the gauge in which weights are written.
 
-For a weight of total size ``m w`` with a multiplier m, a change of size D of ``m w`` and gradients
-of size g with respect to ``m w`` require these learning rates:
+A weight of total size ``m w`` has a multiplier m. A change of size D of ``m w`` and gradients of
+size g with respect to ``m w`` require these learning rates:
 
     SGD                       D / (g m^2)
     AdamW, Lion, SOAP         D / m
-    Adafactor, AdamH          D / size of the weight   (their steps are relative)
+    Adafactor, AdamH          D / size of the weight. Their steps are relative
+
+For orthogonal steps they are:
+
     Muon, Shampoo             D sqrt(fan_in fan_out) / (m A)
     MuonH                     D sqrt(rank) / size of the weight
     Shampoo with a graft      sqrt(rank) times that of the graft

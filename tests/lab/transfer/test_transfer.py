@@ -424,7 +424,7 @@ REFUSED = {
     "has the same depth": lambda: kc.transfer(
         residual_network(16), base=residual_network(8), axes=("width", "depth")
     ),
-    "has bias False, and": lambda: kc.transfer(residual_network(16), base=vanilla(1, features=8)),
+    "has bias False, but": lambda: kc.transfer(residual_network(16), base=vanilla(1, features=8)),
     "has no counterpart": lambda: kc.transfer(
         kc.chain(L.Input(), L.Embedding(8, 9), L.Affine(3)), base=vanilla(1, features=8)
     ),
