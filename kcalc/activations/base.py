@@ -743,7 +743,7 @@ class Transformed(Activation):
     def _constants(self, number_field: Field) -> tuple[Number, Number, Number, Number]:
         """(a^2, a, scale, shift) of the affine transformation, in numbers of the field.
 
-        a is the input scale; a^2 serves where only the square of the input scale counts.
+        a is the input scale; If only the square of the input scale matters, a^2 is used.
         """
         t = self.constants
         a, scale, shift = map(number_field.number, (t.input_scale, t.output_scale, t.output_shift))

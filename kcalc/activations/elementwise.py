@@ -206,7 +206,7 @@ def _fails(function: Callable[..., Any], value: Any) -> bool:
 def _floats(result: Any, shape: tuple[int, ...], name: str) -> Array:
     """A result as float64.
 
-    Raises KcalcError for other shapes, complex numbers, truth values, single precision and objects.
+    Raises KcalcError for other shapes, complex numbers, Booleans, single precision and objects.
     """
     if type(result).__module__.split(".")[0] == "torch":
         raise KcalcError(f"activation {name!r} returned a torch tensor: {_TORCH}")

@@ -303,7 +303,7 @@ class TangentReading(KernelReading):
     def silent(self, part: int, node: Node | None = None) -> bool:
         """Whether the NNGP or the NTK is exactly 0 at c = 0.
 
-        ``part``: 0 for the NNGP, 1 for the NTK; ``node``: the NTK of this node alone, if given.
+        ``part``: 0 for the NNGP, 1 for the NTK; ``node``: the NTK of only this node, if given.
 
         It is 0 for an odd network without biases, because all pre-activations of orthogonal inputs
         are independent. In the standard parameterisation biases count even if they start at 0.

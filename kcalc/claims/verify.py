@@ -132,7 +132,7 @@ def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
 
 
 def _evidence(claim: Claim, bench: Bench) -> Iterator[Evidence]:
-    """What the check of a claim yields, about the form that it concerns."""
+    """The evidence that the check of a claim yields, for the form that it concerns."""
     given = claim.check(bench) if claim.check else ()
     for item in given if isinstance(given, Iterable) else (given,):
         if not isinstance(item, Evidence):

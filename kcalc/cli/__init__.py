@@ -108,7 +108,7 @@ def _refused(text: str) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that reports a mistake in one line and suggests what was meant."""
+    """An argument parser that reports a mistake in one line and suggests a correction."""
 
     def error(self, message: str) -> Any:
         self.exit(BAD_INPUT, f"{self.prog}: {one_line(message)} (try {self.prog} --help)\n")

@@ -135,7 +135,7 @@ def _methods(text: str, targets: Mapping[str, Any]) -> list[str]:
 
 
 def _is_convolutional(network: Network) -> bool:
-    """Whether some layer reads several positions, so that images are kept as such."""
+    """Whether some layer reads several positions, so images are kept as images."""
     kernels = [network.layer(node).kernel for node in network.nodes_of(layers.Affine)]
     return any(max(kernel if isinstance(kernel, tuple) else (kernel,)) > 1 for kernel in kernels)
 

@@ -24,7 +24,7 @@ SCHEMA = "kcalc.edits/1"
 Slot = tuple[Any, ...]  # the place of an argument, and the place inside a list or tuple
 Place = tuple[
     Any, ...
-]  # nested tuples of texts and whole numbers, whose meaning depends on the framework
+]  # nested tuples of text and whole numbers, whose meaning depends on the framework
 
 
 # -- what happens at a call ------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class Edits(Tabled):
         Parameters
         ----------
         model : torch.nn.Module
-            The model that was shaped, or another one built by the same code.
+            The model that was shaped, or another built by the same code.
         path : path-like, optional
             A file to write the patch to.
         root : path-like, optional

@@ -211,7 +211,7 @@ class Reorder(Op):
 
 
 class Drop(Op):
-    """Dropout of a fraction ``rate``; ``always``: in evaluation mode, too."""
+    """Dropout of a fraction ``rate``; ``always``: also in evaluation mode."""
 
     rate: float
     always: bool = False
@@ -403,7 +403,7 @@ def computed(op: Op) -> bool:
 
 
 def spoken(op: Op) -> str:
-    """Name an operation in words."""
+    """Name an operation for messages."""
     return getattr(op, "what", "") or getattr(op, "label", "") or type(op).__name__.lower()
 
 

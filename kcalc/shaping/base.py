@@ -126,7 +126,7 @@ class Shaping(Approximable, OfModel):
 
     @property
     def scales(self) -> list[tuple[str, str]]:
-        """Pairs (name, value) in words, for constants other than those of activations."""
+        """Pairs (name, value) as text, for constants other than those of activations."""
         return []
 
     @property

@@ -255,7 +255,7 @@ def negative_slope(network: Network, eta: float) -> float:
 
 
 def plain_depth(eta: float) -> str:
-    """The minimal depth of a plain ReLU network for the c value ``eta``, in words.
+    """The minimal depth of a plain ReLU network for the c value ``eta``, as text.
 
     It is the smallest number of layers after which orthogonal inputs have the c value ``eta``.
 

@@ -470,7 +470,7 @@ class KernelCheck(Tabled):
         )
 
     def _worst_check(self) -> Judged | None:
-        """The part that deviates most, |z| beside the allowed one; None for the q and c values."""
+        """The part that deviates most, |z| and the allowed |z|; None for the q and c values."""
         most = abs(self.worst.z) / self.allowed() if self.deviations else 0.0
         worst = max(self._parts, key=lambda part: part.worst / part.allowed, default=None)
         return worst if worst is not None and worst.worst / worst.allowed > most else None

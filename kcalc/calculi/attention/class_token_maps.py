@@ -1,6 +1,6 @@
 """Q maps and C maps of networks with a class token, point by point.
 
-Tokens of the input are exchangeable. After the class token they are followed one by one, with exact
+Tokens of the input are exchangeable. After the class token they are followed separately, with exact
 attention (:mod:`.class_token`). The numbers of a node with tokens are means over its tokens.
 """
 

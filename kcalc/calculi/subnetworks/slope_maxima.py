@@ -141,8 +141,8 @@ class MaximalSlope(Approximable):
         The highest degrees come first.
 
         Equal ones are listed once. A polynomial is dropped if its factors are a sub-multiset of
-        another one's, or (numeric weights) if it is proved to lie below another one for all ``psi
-        >= 1``. Numerical evaluation applies only the first rule.
+        another's, or (numeric weights) if it is proved to lie below another for all ``psi >= 1``.
+        Numerical evaluation applies only the first rule.
         """
         return tuple(self._factors.expr(monomial) for monomial in self._pruned)
 

@@ -74,9 +74,8 @@ def shape_reading(
     """Shape a model that was read: the whole network, or region by region.
 
     ``function``: the method, a function of one network and targets. Nodes without a place in the
-    model's code are left alone. Methods that read attention shape the whole network. Returns and
-    raises: as
-    :func:`_shaped`.
+    model's code do not change. Methods that read attention shape the whole network. Returns and
+    raises: as :func:`_shaped`.
     """
     if getattr(function, "attention", False):
         return replace(function(reading.network, **targets), reading=reading)

@@ -77,7 +77,7 @@ Planned = tuple[ModulePlan, tuple[float, ...]]
 
 
 def plans_of(model: nn.Module, edits: Edits) -> dict[str, Planned]:
-    """Return {module: its plan and its numbers}. Raises: KcalcError if the model is another one."""
+    """Return {module: its plan and its numbers}. Raises: KcalcError for a different model."""
     kinds = {kind.__name__ for kind in type(model).__mro__ if kind not in (nn.Module, object)}
     other = OTHER_CLASS.format(edits.model, type(model).__name__)
     own = edits.model in kinds or not len(edits)
@@ -200,7 +200,7 @@ def plan_of(
 ) -> tuple[ModulePlan, tuple[float, ...]]:
     """Return the plan of a module with all its edits, and its numbers.
 
-    Raises: KcalcError if the module is another one, or the edits exclude each other.
+    Raises: KcalcError if the module is a different one, or if edits conflict.
     """
     module = modules.get(path)
     if module is None:
@@ -482,7 +482,7 @@ def _set(tensor: Any, weight: WeightEdit, law: str, generator: Any) -> None:
 
 
 def _set_layer(tensor: Any, weight: WeightEdit, layout: Layout, law: str, generator: Any) -> None:
-    """Draw the weights of a layer anew, or multiply them, at their place in the parameter."""
+    """Redraw the weights of a layer, or multiply them, at their place in the parameter."""
     wide = layout.wide
     fresh = None
     if weight.kind == "drawn":

@@ -144,7 +144,7 @@ def _check_ids(walker: Walker, arguments: Call) -> None:
 
 
 def _mark_dropout(model: Any, walker: Walker, arguments: Call | None) -> None:
-    """Mark the dropout that stays active in evaluation mode, too.
+    """Mark the dropout that stays active in evaluation mode.
 
     ``nn.Dropout`` follows the mode of the model; other dropout of a model in training mode is
     looked up, by the place of its call, in a run in evaluation mode.

@@ -18,7 +18,7 @@ NEAR = 0.9  # fraction of a uniform law's bound that the largest of many entries
     "INIT-MISSED",
     "warning",
     "weights of one name, role and shape in all blocks; fewer than half have the law that their "
-    "layer drew, also by reset_parameters. One line drew the others anew, with another sigma "
+    "layer drew, also by reset_parameters. One line redrew the others, with a different sigma "
     "(10 %); in a finished model: one has PyTorch's uniform law, and at least "
     "two others share another sigma",
 )

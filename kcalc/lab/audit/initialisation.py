@@ -250,7 +250,7 @@ def _wrong_fan(
 
 
 def _multiplied(name: str, contraction: Contraction) -> bool:
-    """Whether a weight is a product of a parameter and another one, like learnt queries."""
+    """Whether a weight is a product of two parameters, like learnt queries."""
     stack = [contraction_weight(contraction.value)]
     while stack:
         value = stack.pop()

@@ -38,8 +38,8 @@ def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> Kernel
     y
         (n,) or (n, outputs), such as one column of 1 and -1 per class.
     ridge
-        The number added to the diagonal of K(X, X), >= 0. ``fit.with_ridge`` tries another one with
-        the same matrix; :func:`kcalc.kept_kernel` caches matrices for other uses.
+        The number added to the diagonal of K(X, X), >= 0. ``fit.with_ridge`` tries a different one
+        with the same matrix; :func:`kcalc.kept_kernel` caches matrices for other uses.
 
     Returns
     -------
