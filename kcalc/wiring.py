@@ -1,7 +1,7 @@
 """The only file that knows every room: which guest brings what.
 
-It holds names, never imports: a guest is imported when something asks for what it brings.
-``print(kcalc.wiring.table())`` shows all of it.
+It holds names, never imports: a guest is imported on first use. ``print(kcalc.wiring.table())``
+shows all of it.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def scalar(x: float) -> Any:
         (lambda x: "text", "returned str"),
         (lambda x: x[:2], r"shape \(2,\) for an input of shape \(5,\)"),
         (lambda x: x + 1j, "complex numbers"),
-        (lambda x: x > 0, "truth values"),
+        (lambda x: x > 0, "Booleans"),
         (lambda x: x.astype(np.float32), "float32 for float64"),
         (lambda x: x.astype("M8[s]"), "datetime64"),
         (lambda x: np.array([object()] * x.size), "objects that are not real numbers"),
@@ -272,7 +272,7 @@ def test_bounds_of_what_is_not_known_are_everything() -> None:
 def test_gaussian_integrals_that_cannot_be_certified() -> None:
     field = ball_field(20)
     for q in (arb(0), arb(-1), arb(0, 1)):
-        with refused("certainly.*positive"):
+        with refused("provably.*positive"):
             line.moment(activation("tanh"), "mean", q, field)
     with refused("certified"):
         line.clear_of([line.Break(arb(0), arb.pos_inf(), ())], 1e5)

@@ -140,6 +140,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         sp.Expr | None
+            Q(q), or None if no closed form is known.
 
         """
         return self._closed_second_moment(symbolic_q(q, "q", "q_expr(q=1)"), SYMPY)
@@ -161,6 +162,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         sp.Expr | None
+            C(c, q1, q2), or None if no closed form is known.
 
         """
         first = SYMPY.number(q1)
@@ -184,6 +186,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         Number
+            The mean, with the shape of ``q``.
 
         Raises
         ------
@@ -206,6 +209,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         Number
+            Q(q), with the shape of ``q``.
 
         Raises
         ------
@@ -228,6 +232,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         Number
+            The mean slope, with the shape of ``q``.
 
         """
         return self._moment("D", self._closed_mean_slope, expectations.mean_slope, q, field)
@@ -245,6 +250,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         Number
+            dQ/dq, with the shape of ``q``.
 
         """
         if field is SYMPY:
@@ -278,6 +284,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         tuple[Array, ...]
+            ``order + 1`` coefficients, each with the shape of ``q``.
 
         """
         return series(lambda value: q_series.moment_series(self, power, value, order), q)
@@ -295,6 +302,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         tuple[Array, ...]
+            ``order + 1`` coefficients, each with the shape of ``q``.
 
         """
         return series(lambda value: q_series.slope_series(self, value, order), q)
@@ -316,6 +324,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         tuple[Array, ...]
+            ``order + 1`` coefficients, each with the shape of ``q``.
 
         """
         return series(lambda value: q_series.product_series(self, other, value, order), q)
@@ -381,6 +390,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         tuple[Number, ...]
+            ``order + 1`` values, each in the broadcast shape of the arguments.
 
         Raises
         ------
@@ -507,6 +517,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         tuple[Number, ...]
+            ``order + 2`` values, each in the broadcast shape of the arguments.
 
         """
         if not isinstance(other, Activation):
@@ -538,6 +549,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         tuple[Number, ...]
+            ``order + 1`` coefficients, each in the broadcast shape of the arguments.
 
         """
         cosine = np.asarray(NUMPY.number(c), dtype=float)
@@ -569,6 +581,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         Figure
+            A Matplotlib figure with three panels.
 
         """
         return DRAWINGS["Activation"](self, ax, q)
@@ -600,6 +613,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         Activation
+            The transformed activation, with derived kinks and closed forms.
 
         Raises
         ------
@@ -627,6 +641,7 @@ class Activation(PiecewiseFunction):
         Returns
         -------
         Activation
+            phi(psi(x)), as a new activation.
 
         Raises
         ------
@@ -728,7 +743,7 @@ class Transformed(Activation):
     def _constants(self, number_field: Field) -> tuple[Number, Number, Number, Number]:
         """(a^2, a, scale, shift) of the affine transformation, in numbers of the field.
 
-        a is the input scale; a^2 serves where only the square of the input scale counts.
+        a is the input scale; If only the square of the input scale matters, a^2 is used.
         """
         t = self.constants
         a, scale, shift = map(number_field.number, (t.input_scale, t.output_scale, t.output_shift))

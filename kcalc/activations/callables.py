@@ -180,7 +180,7 @@ def from_callable(
     full precision (default: none; missing ones are detected).
 
     Raises KcalcError, naming the callable and, if possible, x, for exceptions inside it, complex
-    values, nan, truth values, single precision, randomness, values that depend on the rest of the
+    values, nan, Booleans, single precision, randomness, values that depend on the rest of the
     array, kinks left out, and growth without Gaussian moments.
     """
     rule = elementwise(function, name or label(function))

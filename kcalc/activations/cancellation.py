@@ -45,7 +45,7 @@ class NearZero:
 
 
 def kept(piece: sp.Expr) -> sp.Expr:
-    """The expression with expm1 and log1p where it has them."""
+    """The expression, written with expm1 and log1p if possible."""
     return _Kept()(piece)
 
 

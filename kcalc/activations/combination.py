@@ -54,6 +54,7 @@ def combine(terms: Iterable[tuple[Any, Activation, Any]], name: str | None = Non
     Returns
     -------
     Activation
+        The sum, as one activation.
 
     Raises
     ------

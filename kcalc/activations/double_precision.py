@@ -28,7 +28,7 @@ def positive(q: Array) -> Array:
         if not (q > 0).all():
             raise KcalcError(f"q = {np.min(q):g}: a q value is a mean square and must be positive")
         raise KcalcError(
-            f"q = {np.min(q)} has too few digits in double precision; give at least {TINY:.3g}"
+            f"q = {np.min(q)} is too small for double precision; give at least {TINY:.3g}"
         )
     return q
 

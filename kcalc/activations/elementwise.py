@@ -206,7 +206,7 @@ def _fails(function: Callable[..., Any], value: Any) -> bool:
 def _floats(result: Any, shape: tuple[int, ...], name: str) -> Array:
     """A result as float64.
 
-    Raises KcalcError for other shapes, complex numbers, truth values, single precision and objects.
+    Raises KcalcError for other shapes, complex numbers, Booleans, single precision and objects.
     """
     if type(result).__module__.split(".")[0] == "torch":
         raise KcalcError(f"activation {name!r} returned a torch tensor: {_TORCH}")
@@ -245,7 +245,7 @@ def _real_numbers(values: np.ndarray, name: str) -> Array:
         )
     elif kind == "b":
         raise KcalcError(
-            f"activation {name!r} returned truth values: multiply by 1.0 to get a step function"
+            f"activation {name!r} returned Booleans: multiply by 1.0 to get a step function"
         )
     elif kind == "f" and width < 8:
         raise KcalcError(

@@ -143,6 +143,7 @@ class LocalCMap(_Local, CMap):
         Returns
         -------
         Composition
+            The map as a formula.
 
         Raises
         ------
@@ -186,6 +187,7 @@ class LocalCMap(_Local, CMap):
         Returns
         -------
         Array
+            The ``n`` coefficients.
 
         Raises
         ------
@@ -250,6 +252,7 @@ class LocalCMap(_Local, CMap):
         Returns
         -------
         LocalCMapQDerivative
+            A function of c, q1 and q2.
 
         """
         if which is not None and (
@@ -347,6 +350,7 @@ class LocalQMap(_Local, QMap):
         Returns
         -------
         Composition
+            The map as a formula.
 
         Raises
         ------

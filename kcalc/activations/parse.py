@@ -78,6 +78,7 @@ def activation(
     Returns
     -------
     Activation
+        The catalogue entry of that name, or a new activation for a formula or a callable.
 
     Raises
     ------
@@ -156,7 +157,7 @@ def declare_growth(phi: Activation, growth: Any) -> Activation:
         )
     if np.any(excess > 1e-12):
         raise KcalcError(
-            f"growth={glimpse(growth)} is contradicted by activation {phi.name!r} at x = "
+            f"growth={glimpse(growth)} does not bound activation {phi.name!r} at x = "
             f"{x[np.nanargmax(excess)]:g}"
         )
     return replace(phi, growth=(size, power, rate))

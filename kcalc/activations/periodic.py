@@ -153,6 +153,7 @@ def gabor(a: Any = 0.5, w: Any = 2, name: str | None = None) -> Activation:
     Returns
     -------
     Activation
+        The Gabor function with these constants.
 
     Raises
     ------
@@ -185,6 +186,7 @@ def gaussian(a: Any = 1, name: str | None = None) -> Activation:
     Returns
     -------
     Activation
+        The Gaussian function with this ``a``.
 
     Raises
     ------
@@ -322,6 +324,7 @@ def snake(a: Any = 1, name: str | None = None) -> Activation:
     Returns
     -------
     Activation
+        The snake activation with this ``a``.
 
     Raises
     ------

@@ -200,6 +200,7 @@ def hermite(n: Any) -> HermitePolynomial:
     Returns
     -------
     HermitePolynomial
+        The polynomial as an activation.
 
     Raises
     ------

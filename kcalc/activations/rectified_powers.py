@@ -122,6 +122,7 @@ def rectified_power(k: Any) -> Activation:
     Returns
     -------
     Activation
+        The ``k``-th power of relu.
 
     Raises
     ------

@@ -86,6 +86,7 @@ def abrelu(a: Any, b: Any, name: str | None = None) -> Activation:
     Returns
     -------
     Activation
+        The piecewise linear activation with these two slopes.
 
     Raises
     ------
@@ -130,6 +131,7 @@ def leaky_relu(negative_slope: Any = 0.01, name: str | None = None) -> Activatio
     Returns
     -------
     Activation
+        The leaky ReLU with this negative slope.
 
     Raises
     ------
@@ -169,6 +171,7 @@ def trelu(negative_slope: Any) -> Activation:
     Returns
     -------
     Activation
+        The tailored ReLU with this negative slope.
 
     Raises
     ------
@@ -236,6 +239,7 @@ def hard_shrink(threshold: Any = 0.5, name: str | None = None) -> Activation:
     Returns
     -------
     Activation
+        The hard shrinkage with this threshold.
 
     Raises
     ------

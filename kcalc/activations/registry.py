@@ -44,6 +44,7 @@ def register(activation: Activation, *aliases: str, source: str) -> Activation:
     Returns
     -------
     Activation
+        The same activation, now registered.
 
     Raises
     ------
@@ -66,6 +67,7 @@ def names() -> tuple[str, ...]:
     Returns
     -------
     tuple[str, ...]
+        All names that :func:`kcalc.activation` accepts, except aliases and formulas.
 
     """
     return tuple(sorted(_BY_NAME))
@@ -77,6 +79,7 @@ def catalogue() -> tuple[CatalogueEntry, ...]:
     Returns
     -------
     tuple[CatalogueEntry, ...]
+        One entry per registered activation.
 
     """
     return tuple(_BY_NAME[name] for name in names())
@@ -88,6 +91,7 @@ def aliases() -> dict[str, str]:
     Returns
     -------
     dict[str, str]
+        {alias: registered name}.
 
     """
     return dict(_ALIASES)

@@ -103,6 +103,7 @@ def scaled_erf(a: Any, name: str | None = None) -> Activation:
     Returns
     -------
     Activation
+        The error function with this input scale.
 
     Raises
     ------

@@ -114,6 +114,7 @@ def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
     Returns
     -------
     Activation
+        The ELU with this alpha and scale.
 
     Raises
     ------
@@ -148,6 +149,7 @@ def celu(alpha: Any = 1, name: str | None = None) -> Activation:
     Returns
     -------
     Activation
+        The CELU with this alpha.
 
     Raises
     ------

@@ -2,9 +2,10 @@
 
 Closed forms, and integrals over one angle.
 
-``f = d (phi(a x + b) + e)``, the slope of phi jumping by ``J_k`` at ``kappa_k``. With ``h_k =
-(kappa_k - b) / (|a| sqrt(q1))`` and ``l_k`` likewise for q2, ``E f'(u) f'(v)`` is a sum of orthant
-probabilities ``L(h, l, t) = P(x > h, y > l)`` of a Gaussian pair with cosine cos t. Its slope is
+``f = d (phi(a x + b) + e)``, the slope of phi jumping by ``J_k`` at ``kappa_k``. Let
+``h_k = (kappa_k - b) / (|a| sqrt(q1))``, and ``l_k`` likewise for q2. Then ``E f'(u) f'(v)`` is a
+sum of orthant probabilities ``L(h, l, t) = P(x > h, y > l)`` of a Gaussian pair with cosine cos t.
+The slope of L is
 ``dL/dt = -p``, ``p(t) = exp(-(h^2 + l^2 - 2 h l cos t) / (2 sin^2 t)) / (2 pi)`` [Plackett 1954].
 Integrals run over ``w = log tan(t/2)``, in which p has no narrow features; near c = 1 no large
 numbers are subtracted.

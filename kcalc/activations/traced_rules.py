@@ -309,8 +309,8 @@ def _over_pairs(
 ) -> tuple[Any, Any]:
     """``compute(gap, q1, q2, *more, most=...)``, integrals over the plane at all pairs.
 
-    Of many kinks (a periodic function has infinitely many), only those within reach of the
-    Gaussians count. Their number is known when the kernel runs, which then picks one of a few
+    If there are many kinks (a periodic function has infinitely many), only those within reach of
+    the Gaussians count. Their number is known when the kernel runs, which then picks one of a few
     sizes; the result is nan if the known kinks do not extend far enough. Pairs are processed in
     batches that fit in memory.
     """

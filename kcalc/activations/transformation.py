@@ -91,7 +91,7 @@ class Transformation:
 
 
 def moved_kinks(base: PiecewiseFunction, constants: Transformation) -> tuple[sp.Expr, ...]:
-    """The kinks of ``base`` transformed, sorted.  Raises KcalcError where they have no order."""
+    """The kinks of ``base`` transformed, sorted.  Raises KcalcError if they cannot be ordered."""
     a, b = constants.input_scale, constants.input_shift
     if base.kinks and a.is_positive is None and a.is_negative is None:
         raise KcalcError(

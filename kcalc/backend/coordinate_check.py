@@ -72,6 +72,7 @@ class CoordinateCheck(Shown):
         Returns
         -------
         bool
+            True if it does.
 
         """
         if not is_key(node, self.expected):
@@ -154,6 +155,7 @@ def coordinate_check(
     Returns
     -------
     CoordinateCheck
+        The mean sizes by width, with the fitted power of each.
 
     Raises
     ------
@@ -168,7 +170,7 @@ def coordinate_check(
     foreign = next((name for name in options if name not in OPTIONS), None)
     if foreign is not None:
         raise KcalcError(
-            f"{foreign}= is not an option here; these options of kc.to_jax are: "
+            f"{foreign}= is not an option here; the options of kc.to_jax that apply are: "
             f"{', '.join(OPTIONS)}"
         )
     normed = network.nodes_of(BatchNorm)

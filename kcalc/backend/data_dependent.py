@@ -118,6 +118,7 @@ def lsuv(
     Returns
     -------
     DataDependent
+        The new parameters, with a report by layer.
 
     Raises
     ------
@@ -177,6 +178,7 @@ def wli(
     Returns
     -------
     DataDependent
+        The new parameters, with a report by layer.
 
     Raises
     ------

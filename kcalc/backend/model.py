@@ -89,6 +89,7 @@ class Model(Shown):
         Returns
         -------
         Params
+            Parameters drawn from the network's initial law; repeated blocks are stacked.
 
         Raises
         ------
@@ -119,6 +120,7 @@ class Model(Shown):
         Returns
         -------
         Params
+            The initial state, an empty dictionary without BatchNorm.
 
         """
         with self.precision():
@@ -158,6 +160,7 @@ class Model(Shown):
         Returns
         -------
         Array | dict[Node, Array] | tuple[Array | dict[Node, Array], Params]
+            The output, and the new state as a second value in training with BatchNorm.
 
         Raises
         ------
@@ -199,6 +202,7 @@ class Model(Shown):
         Returns
         -------
         dict[Node, Array]
+            {node: its feature map}, each (..., channels).
 
         """
         return self._run(params, x, state, train, key, keep=True)[0]
@@ -301,6 +305,7 @@ class Model(Shown):
         Returns
         -------
         AbstractContextManager[object]
+            A context manager, to be used in a ``with`` statement.
 
         """
         import jax
@@ -462,6 +467,7 @@ class Model(Shown):
         Returns
         -------
         dict[Node, dict[str, Array]]
+            One entry per node with parameters.
 
         """
         plan = self._plan_for(params, x)
@@ -483,6 +489,7 @@ class Model(Shown):
         Returns
         -------
         Params
+            Parameters as :meth:`apply` reads them.
 
         """
         with self.precision():
@@ -508,6 +515,7 @@ class Model(Shown):
         Returns
         -------
         dict[str, Array]
+            {"weight": array, "bias": array}, those that the node has.
 
         Raises
         ------
@@ -647,6 +655,7 @@ def to_jax(
     Returns
     -------
     Model
+        A model with ``init``, ``apply`` and ``trace``.
 
     Raises
     ------

@@ -87,6 +87,7 @@ def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> Out
     Returns
     -------
     OutputScale
+        The model with its output factors, and its parameters.
 
     Raises
     ------

@@ -247,7 +247,7 @@ def parameters(network: Network) -> dict[Node, tuple[Node, P.Fresh]]:
 
 
 def own_parameters(network: Network) -> dict[Node, tuple[Node, P.Fresh]]:
-    """:func:`parameters` without weights that are made of other parameters."""
+    """:func:`parameters` without weights that are computed from other parameters."""
     found = parameters(network)
     return {node: pair for node, pair in found.items() if pair[1].trained != "indirectly"}
 

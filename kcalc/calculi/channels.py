@@ -28,7 +28,7 @@ class Channels:
 
     @classmethod
     def one(cls, pair: Pair) -> Channels:
-        """All channels alike."""
+        """All channels form one group."""
         return cls(((Fraction(1), pair),))
 
     @property

@@ -79,6 +79,7 @@ class MapComparison(Shown):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["MapComparison"](
@@ -151,6 +152,7 @@ def compare(
     Returns
     -------
     MapComparison
+        The comparison, which prints as a table.
 
     Raises
     ------

@@ -67,7 +67,7 @@ class Algebra:
         if len(windows) > 1 and not apart:
             raise FreshnessError(
                 f"node {node!r} adds different channels of one feature map (concatenations whose "
-                "parts do not line up); put an Affine on the addends, or align the parts"
+                "parts do not line up); apply an Affine to the addends, or align the parts"
             )
         if apart:
             check_raw([t.atom for pair in pairs for t in pair.terms], node)

@@ -107,6 +107,7 @@ def c_map(
     Returns
     -------
     NetworkCMap | SpatialKernelMap
+        A function of c and q; with ``image_shape`` one of images.
 
     Raises
     ------
@@ -156,6 +157,7 @@ def q_map(
     Returns
     -------
     NetworkQMap
+        A function of q, with derivatives, fixed points and plots.
 
     Examples
     --------
@@ -197,6 +199,7 @@ def q_values(
     Returns
     -------
     dict[Node, float]
+        {node: q value}, inputs included.
 
     Examples
     --------

@@ -106,6 +106,7 @@ class Gradients(Shown, Approximable):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["Gradients"](self, ax=ax, **line)

@@ -354,7 +354,7 @@ def kernel_over(
 ) -> Kernel:
     """The kernel calculus over a number system.
 
-    ``uniform``: both inputs have the same q and mean, so the first input's numbers serve both.
+    ``uniform``: both inputs have the same q and mean, so both use the first input's numbers.
     ``follow_c``: carry the gap as a :class:`Jet` in c; otherwise carry q only, which may be a Jet.
     ``assume_independent``: if a hypothesis of the calculus fails, record a note instead of raising
     an error. ``local``: the local maps of activations; by default ``FieldMaps(field)``.

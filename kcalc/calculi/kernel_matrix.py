@@ -281,7 +281,7 @@ class Binding:
                 f"{max(distinct):.6g}) and the network is not "
                 "homogeneous, so its kernel depends on more than the angle; use the general "
                 'recursion, method="pairs" (or "auto"), '
-                "rescale the rows to one norm, or pass q= to count angles alone"
+                "rescale the rows to one norm, or pass q= to compare only angles"
             )
         if len(distinct) <= FEW_NORMS:
             return TablePlan(self.kernel.tabled(tuple(distinct)), classes=(ones, others))

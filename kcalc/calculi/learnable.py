@@ -75,6 +75,7 @@ def learnable_kernel(
     Returns
     -------
     LearnableKernel
+        A function of parameters and data, with ``init``.
 
     Raises
     ------
@@ -121,6 +122,7 @@ class LearnableKernel(Shown):
         Returns
         -------
         dict[str, Any]
+            The parameters, the first argument of a call.
 
         """
         layer = self.network.layer
@@ -154,9 +156,9 @@ class LearnableKernel(Shown):
         so are calls with any JAX float64 array. NumPy and JAX float32 give float32, with an error
         of about 1e-4. So do arguments of your jit or vmap while x64 is off, because JAX has rounded
         them. Gradients have the type of the argument. If x64 is off, float64 results support
-        reverse-mode differentiation (grad, jacrev, hessian) but not jvp or jacfwd alone, and JAX
-        rounds later operations on them to float32. :meth:`log_marginal_likelihood` is computed in
-        float64 throughout.
+        reverse-mode differentiation (grad, jacrev, hessian) but not jvp or jacfwd, and JAX rounds
+        later operations on them to float32. :meth:`log_marginal_likelihood` is computed in float64
+        throughout.
 
         For rows with c > .99, 1 - c is computed from their difference, so angles of near-duplicates
         have an absolute error of 1e-15 (for traced rows, only if N M d <= 2^27; otherwise 1e-8).
@@ -234,6 +236,7 @@ class LearnableKernel(Shown):
         Returns
         -------
         Array
+            A JAX scalar, in nats.
 
         """
         choice(kind, "kind of kernel", KINDS[:2])

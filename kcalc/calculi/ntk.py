@@ -303,7 +303,7 @@ class TangentReading(KernelReading):
     def silent(self, part: int, node: Node | None = None) -> bool:
         """Whether the NNGP or the NTK is exactly 0 at c = 0.
 
-        ``part``: 0 for the NNGP, 1 for the NTK; ``node``: the NTK of this node alone, if given.
+        ``part``: 0 for the NNGP, 1 for the NTK; ``node``: the NTK of only this node, if given.
 
         It is 0 for an odd network without biases, because all pre-activations of orthogonal inputs
         are independent. In the standard parameterisation biases count even if they start at 0.
@@ -428,6 +428,7 @@ class KernelFunction(OfReading, Formula):
         Returns
         -------
         float | Array
+            The kernel, with the shape of ``theta``.
 
         """
         return self._evaluate(
@@ -539,6 +540,7 @@ class KernelFunction(OfReading, Formula):
         Returns
         -------
         JaxArray | Array | Matrices
+            The matrix (N, M); a JAX array for JAX data.
 
         Raises
         ------
@@ -573,6 +575,7 @@ class KernelFunction(OfReading, Formula):
         Returns
         -------
         str
+            One sentence.
 
         Raises
         ------
@@ -599,6 +602,7 @@ class KernelFunction(OfReading, Formula):
         Returns
         -------
         Matrices
+            Both matrices, each (N, M).
 
         """
         return self.matrix(X, Y, kind="both", **options)
@@ -616,6 +620,7 @@ class KernelFunction(OfReading, Formula):
         Returns
         -------
         AngleTable
+            The table, as a function of c.
 
         """
         return self._on_rows.table(q)
@@ -635,6 +640,7 @@ class KernelFunction(OfReading, Formula):
         Returns
         -------
         float
+            A number >= 1, or infinity.
 
         """
         if options.get("kind") == "both":
@@ -663,6 +669,7 @@ class KernelFunction(OfReading, Formula):
         Returns
         -------
         Composition | dict[Node, Composition]
+            The composition, or one per output.
 
         Raises
         ------
@@ -762,6 +769,7 @@ class KernelFunction(OfReading, Formula):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         label = f"{self.name}, {self.network.name}" if self.network.name else self.name
@@ -834,6 +842,7 @@ class TangentKernel(KernelFunction):
         Returns
         -------
         Regime
+            The regime, with the slopes that decide it.
 
         """
         return regime(self, c, q)
@@ -872,6 +881,7 @@ class TangentKernel(KernelFunction):
         Returns
         -------
         dict[Node, float] | dict[Node, Array]
+            The parts, which sum to the kernel.
 
         """
         q1, q2 = q_pair(q1, q2, q)

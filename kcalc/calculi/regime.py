@@ -173,6 +173,7 @@ class Regime(Shown):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["Regime"]({self.kind: self}, ax=ax, **line)

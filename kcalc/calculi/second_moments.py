@@ -104,7 +104,7 @@ def agree(a: Number, b: Number) -> bool:
 class SecondMoments:
     """Second moments of feature maps for two inputs, added up over one number system.
 
-    ``uniform``: both inputs have the same q everywhere, so the first input's numbers serve both.
+    ``uniform``: both inputs have the same q everywhere, so both use the first input's numbers.
     """
 
     def __init__(self, field: Any, uniform: bool) -> None:

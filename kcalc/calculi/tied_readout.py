@@ -100,6 +100,7 @@ def tied_readout(
     Returns
     -------
     TiedReadout
+        Statistics of the logits, such as their spread.
 
     Raises
     ------

@@ -46,6 +46,7 @@ def exact(difference: Any, what: str, about: str = STATEMENT) -> Evidence:
     Returns
     -------
     Evidence
+        The evidence: whether the identity holds.
 
     """
     found = partial(Evidence, about, Method.EXACT)
@@ -95,6 +96,7 @@ def equal(
     Returns
     -------
     Evidence
+        The evidence with its margin.
 
     """
     told = partial(Evidence, about, Method.NUMERIC)
@@ -132,6 +134,7 @@ def at_most(
     Returns
     -------
     Evidence
+        The evidence with its margin.
 
     """
     told = partial(Evidence, about, Method.NUMERIC)
@@ -177,6 +180,7 @@ def counterexample(
     Returns
     -------
     Evidence
+        The evidence for or against the statement.
 
     """
     told = partial(Evidence, about, Method.COUNTEREXAMPLE)
@@ -225,6 +229,7 @@ def statistical(
     Returns
     -------
     Evidence
+        The evidence with its margin, in standard errors.
 
     """
     told = partial(Evidence, about, Method.STATISTICAL)
@@ -273,6 +278,7 @@ def worst(
     Returns
     -------
     Evidence
+        The evidence of the worst comparison.
 
     """
     if not isinstance(truths, Mapping):
@@ -321,6 +327,7 @@ def certified(
     Returns
     -------
     Evidence
+        The evidence, with a proven margin.
 
     """
     import flint
@@ -370,6 +377,7 @@ def proved(quantities: Sequence[Any], what: str, about: str = STATEMENT, **data:
     Returns
     -------
     Evidence
+        The evidence for or against the claim.
 
     """
     told = partial(Evidence, about, Method.CERTIFIED)
@@ -471,6 +479,7 @@ class Bench:
         Returns
         -------
         T
+            The value for this budget.
 
         """
         return full if self.budget == "full" else quick
@@ -488,6 +497,7 @@ class Bench:
         Returns
         -------
         range
+            ``range(n)`` with the number of rounds for this budget.
 
         """
         return range(self.size(quick, quick if full is None else full))
@@ -507,6 +517,7 @@ class Bench:
         Returns
         -------
         float | Array
+            A float without ``shape``, else an array of this shape.
 
         """
         return self.rng.normal(size=shape) if shape else self.rng.normal()
@@ -530,6 +541,7 @@ class Bench:
         Returns
         -------
         float | Array
+            A float without ``shape``, else an array of this shape.
 
         """
         return self.rng.uniform(low, high, shape or None)
@@ -547,6 +559,7 @@ class Bench:
         Returns
         -------
         int
+            The integer.
 
         """
         return int(self.rng.integers(low, high))
@@ -566,6 +579,7 @@ class Bench:
         Returns
         -------
         list[int]
+            ``count`` integers, drawn independently.
 
         """
         return self.rng.integers(low, high, count).tolist()

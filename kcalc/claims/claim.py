@@ -330,6 +330,7 @@ class Paper:
         Returns
         -------
         Callable[[Check], Check]
+            A decorator that returns the function unchanged.
 
         """
 
@@ -364,5 +365,5 @@ class Paper:
 
     def _add(self, claim: Claim) -> None:
         if claim.id in self.claims:
-            raise KcalcError(f"there are two claims {claim.id!r}")
+            raise KcalcError(f"two claims have the id {claim.id!r}")
         self.claims[claim.id] = claim

@@ -49,6 +49,7 @@ def errata(paper: str | Paper | Iterable[str | Paper] | None = None) -> tuple[Er
     Returns
     -------
     tuple[Erratum, ...]
+        One entry per slip.
 
     Raises
     ------

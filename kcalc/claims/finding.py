@@ -83,7 +83,9 @@ class Finding(Shown):
         seconds = float(_typed(data["seconds"], int, float))
         said = Verdict.UNDECIDED if error is not None else verdict(claim, items)
         if said != data["verdict"] or not 0 <= seconds < math.inf:
-            raise ValueError("the verdict does not follow from the evidence, or seconds is no time")
+            raise ValueError(
+                "the verdict does not follow from the evidence, or seconds is not finite and >= 0"
+            )
         if error is None and bool(items) != (claim.check is not None):
             raise ValueError("a claim has evidence if and only if it has a check")
         return cls(claim, said, items, seconds, error)

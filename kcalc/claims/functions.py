@@ -28,7 +28,7 @@ class Plain:
 
     @property
     def smooth(self) -> bool:
-        """Whether there are no kinks."""
+        """Whether the function has no kinks."""
         return not self.kinks
 
 

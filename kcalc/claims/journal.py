@@ -81,7 +81,7 @@ class Journal:
         )
 
     def add(self, finding: Finding) -> None:
-        """Append a finding. Raises: KcalcError where it cannot be written."""
+        """Append a finding. Raises: KcalcError if it cannot be written."""
         self.known[finding.claim.id] = finding
         if self.path is None:
             return
@@ -93,7 +93,7 @@ class Journal:
 
 
 def check_file(path: Path, refusal: str = "cannot write") -> None:
-    """Reject paths that are no regular file and where none could be created; no file is changed.
+    """Reject paths that are not regular files and cannot become one; no file is changed.
 
     Raises: KcalcError, its message beginning with ``refusal``.
     """
@@ -107,7 +107,7 @@ def check_file(path: Path, refusal: str = "cannot write") -> None:
         if target.exists():
             if not target.is_file():
                 raise KcalcError(
-                    f"{told}: it is {'a folder' if target.is_dir() else 'no regular file'}"
+                    f"{told}: it is {'a folder' if target.is_dir() else 'not a regular file'}"
                 )
             with target.open("ab"):
                 return

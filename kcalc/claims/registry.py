@@ -99,6 +99,7 @@ def all(paper: str | Paper | Iterable[str | Paper] | None = None) -> tuple[Claim
     Returns
     -------
     tuple[Claim, ...]
+        The claims, in the order of their papers.
 
     Raises
     ------
@@ -126,7 +127,7 @@ def sources(paper: str | Paper | Iterable[str | Paper] | None) -> tuple[Paper, .
     for number, source in enumerate(own):
         _not_ours(source)
         if any(source.name == other.name for other in own[:number]):
-            raise KcalcError(f"there are two papers {source.name!r}; give one another name")
+            raise KcalcError(f"there are two papers {source.name!r}; rename one of them")
         if not source.claims:
             raise KcalcError(
                 f"the paper {source.name!r} has no claims; add some with its method claim"
@@ -186,6 +187,7 @@ def get(id: str) -> Claim:
     Returns
     -------
     Claim
+        The claim with its statement, hypotheses and check.
 
     Raises
     ------

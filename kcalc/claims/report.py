@@ -97,6 +97,7 @@ class Report(Keyed[Finding], Tabled):
         Returns
         -------
         str
+            Text for a terminal.
 
         """
         return "\n\n".join([*map(_detailed, self.findings), self.summary])
@@ -153,6 +154,7 @@ class Report(Keyed[Finding], Tabled):
         Returns
         -------
         str
+            The HTML of the page.
 
         """
         return page(self)
@@ -201,6 +203,7 @@ def errata_text(rows: Iterable[Erratum]) -> str:
     Returns
     -------
     str
+        Lines of text.
 
     """
     chosen = tuple(rows)

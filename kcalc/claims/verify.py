@@ -76,7 +76,7 @@ def verify(
     if own and journal is not None:
         raise KcalcError(
             "a journal does not notice that a check of your own has changed; leave out journal, or "
-            "verify kcalc's papers alone"
+            "verify only kcalc's papers"
         )
     book = Journal(None if journal is None else file_path(journal, "journal"), budget, seed)
     here = {id for source in own for id in source.claims}
@@ -112,6 +112,7 @@ def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
     Returns
     -------
     Finding
+        The verdict, with its evidence.
 
     """
     if not isinstance(claim, Claim):
@@ -131,7 +132,7 @@ def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
 
 
 def _evidence(claim: Claim, bench: Bench) -> Iterator[Evidence]:
-    """What the check of a claim yields, about the form that it concerns."""
+    """The evidence that the check of a claim yields, for the form that it concerns."""
     given = claim.check(bench) if claim.check else ()
     for item in given if isinstance(given, Iterable) else (given,):
         if not isinstance(item, Evidence):

@@ -108,7 +108,7 @@ def _refused(text: str) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that reports a mistake in one line and suggests what was meant."""
+    """An argument parser that reports a mistake in one line and suggests a correction."""
 
     def error(self, message: str) -> Any:
         self.exit(BAD_INPUT, f"{self.prog}: {one_line(message)} (try {self.prog} --help)\n")
@@ -134,7 +134,7 @@ class _Parser(argparse.ArgumentParser):
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         if action.option_strings and arg_strings == ["--"]:  # of which argparse makes an empty list
-            self.error(f"argument {'/'.join(action.option_strings)}: -- is no value")
+            self.error(f"argument {'/'.join(action.option_strings)}: -- is not a value")
         return super()._get_values(action, arg_strings)  # pyright: ignore
 
 

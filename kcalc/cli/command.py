@@ -99,7 +99,7 @@ def describe(
 def _declared(
     function: Callable[..., Any],
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any], Any]]:
-    """(flags, what argparse is told, group) of every option."""
+    """(flags, arguments for argparse, group) of every option."""
     for name, kind, about in _parameters(function):
         if callable(about[0]):
             yield from _declared(about[0])
@@ -131,7 +131,7 @@ def call(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
 def save_figure(axes: Any, path: str) -> None:
     """Write the figure of some Axes to a file.
 
-    Raises: KcalcError for a suffix or a folder that does not serve.
+    Raises: KcalcError for an unsupported suffix or a missing folder.
     """
     from .. import plotting
 

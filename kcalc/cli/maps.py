@@ -73,7 +73,7 @@ def run(
     if over["tokens"] is not None and tells_tokens_apart(network, over["tokens"]):
         if plot:
             raise KcalcError(
-                "attention that tells tokens apart is sampled, and has no map to plot; drop --plot"
+                "attention that distinguishes tokens is sampled and has no map to plot; drop --plot"
             )
         values = at()
         found = [

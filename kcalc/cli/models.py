@@ -129,7 +129,7 @@ def python_object(text: str) -> Any:
 
 
 def python_attribute(text: str, use: Callable[[Any], Any] = lambda found: found) -> Any:
-    """What ``use`` makes of the object that ``module:attribute`` names, by default the object.
+    """The object that ``module:attribute`` names, passed through ``use`` if given.
 
     The working folder is searched.
     """

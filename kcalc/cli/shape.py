@@ -196,7 +196,7 @@ def _title_lines(named: Named, result: Shaping | RegionalShaping) -> list[str]:
 
 
 def regional_text(named: Named, result: RegionalShaping) -> str:
-    """The shapings of a model's regions, and what was left alone, as aligned text."""
+    """The shapings of a model's regions, and the nodes left alone, as aligned text."""
     lines = [
         *_title_lines(named, result),
         *table(result._rows(), indent=2),
@@ -227,7 +227,7 @@ def shape_text(named: Named, result: Shaping) -> str:
 
 
 def _constant_lines(result: Shaping) -> list[str]:
-    """The constants of every activation, in words if they are not the usual ones."""
+    """The constants of every activation, as a description if they are not the usual ones."""
     found = {name: result.constants[name] for name in result.constants}
     if any(type(k) is not Constants for k in found.values()):
         return [f"  {name} -> {k.describe()}" for name, k in found.items()]

@@ -32,7 +32,7 @@ def image_shape(text: str) -> tuple[int, ...]:
     """``32x32`` as (32, 32). Raises: argparse.ArgumentTypeError for other text."""
     parts = text.lower().split("x")
     if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is no image shape; write 32x32")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an image shape; write 32x32")
     return tuple(int(part) for part in parts)
 
 
@@ -77,7 +77,7 @@ NETWORK = {"shortcut_weight"}  # options of the network, for any method
 
 
 def _parsed(method: str, target: str) -> dict[str, Any]:
-    """What argparse is told about the values of a target, by its default."""
+    """The arguments for argparse about the values of a target, by its default."""
     default = signature(METHODS[method]).parameters[target].default
     if target in PARSED:
         return PARSED[target]
@@ -103,7 +103,7 @@ def _options() -> dict[str, Option]:
 
 
 def _marked(target: str, methods: list[str]) -> str:
-    """The methods of a target among the common options, which have no heading of their own."""
+    """The methods of a target among the common options, which have no separate heading."""
     return f"with {' and '.join(methods)}: " if target in ("zeta", "eta") else ""
 
 
@@ -116,7 +116,7 @@ def _listed(methods: list[str]) -> str:
 
 
 def flag(target: str) -> str:
-    """The option of a target, as it is typed."""
+    """The option of a target, as typed."""
     return FLAGS.get(target, ("--" + target.replace("_", "-"),))[0]
 
 

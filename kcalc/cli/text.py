@@ -70,7 +70,7 @@ def several(nodes: Sequence[str]) -> str:
 
 
 def heuristic_lines(*results: Any) -> list[str]:
-    """A first line that says how far the results are approximate; none where they are exact."""
+    """A first line that says how far the results are approximate; none if they are exact."""
     found = {
         a.text: a.node for result in results for a in result.assumptions if a.kind == "heuristic"
     }

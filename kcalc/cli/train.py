@@ -29,7 +29,7 @@ def _rates(text: str) -> tuple[float, ...]:
     found = tuple(number(part) for part in text.split(",") if part.strip())
     if not found:
         raise argparse.ArgumentTypeError(
-            f"{text!r} names no learning rate; write 1e-3, or 1e-4,1e-3"
+            f"{text!r} is not a learning rate; write 1e-3, or 1e-4,1e-3"
         )
     return found
 
@@ -124,18 +124,18 @@ def _methods(text: str, targets: Mapping[str, Any]) -> list[str]:
     """The parts of a list of methods, each with a method of the house."""
     found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
-        raise KcalcError(f"--compare {text!r} names no method; write --compare none,dks")
+        raise KcalcError(f"--compare {text!r} is not a method; write --compare none,dks")
     methods = [choice(part.partition(":")[0], "method", NAMES) for part in found]
     for target in targets:
         if not any(method in owners(target) for method in methods):
             raise KcalcError(
-                f"{flag(target)} is no target of {', '.join(methods)}; see kcalc shape --help"
+                f"{flag(target)} is not a target of {', '.join(methods)}; see kcalc shape --help"
             )
     return found
 
 
 def _is_convolutional(network: Network) -> bool:
-    """Whether some layer reads several positions, so that images are kept as such."""
+    """Whether some layer reads several positions, so images are kept as images."""
     kernels = [network.layer(node).kernel for node in network.nodes_of(layers.Affine)]
     return any(max(kernel if isinstance(kernel, tuple) else (kernel,)) > 1 for kernel in kernels)
 

@@ -130,7 +130,7 @@ def _own_papers(text: str) -> tuple[claims.Paper, ...]:
     """The papers that ``module:papers`` names. Raises: KcalcError if it names none."""
     if not PYTHON.fullmatch(text):
         raise KcalcError(
-            f"{glimpse(text)} is no module:papers, such as mypaper:PAPER; a paper that kcalc "
+            f"{glimpse(text)} is not module:papers, such as mypaper:PAPER; a paper that kcalc "
             f"checks is given as --paper {next(iter(claims.PAPERS))}"
         )
     found = python_object(text)

@@ -30,7 +30,7 @@ COMMANDS = {
 READINGS = {
     "(module, variables)": "name the pair (module, variables), and give --input SIZES",
     "model, {": "--input NAME=SIZES",
-    "function, params": "name a function of the inputs alone, and give --input SIZES",
+    "function, params": "name a function of only the inputs, and give --input SIZES",
 }
 WHOLE = "give an array of whole numbers"
 READ = re.compile(r"kc\.read\(((?:[^()]|\([^()]*\))*)\)|\bshapes=\{[^{}]*\}")
@@ -41,7 +41,7 @@ TWICE = re.compile(r"(--[\w-]+ \w+), or \1")
 
 
 def not_known(kind: str, name: str, known: Iterable[str]) -> str:
-    """That a word is not known, with the nearest one that is, or with all of them."""
+    """A message that a word is unknown, with the nearest known word or all of them."""
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     if near:

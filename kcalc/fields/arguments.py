@@ -163,7 +163,7 @@ def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
 def read_pair(read: Callable[[Any, str], Result], q1: Any, q2: Any) -> tuple[Result, Result | None]:
     """``read(value, name)`` of both q values.
 
-    The second is None if one q serves both inputs, whose name is then q.
+    The second is None if both inputs have the same q, whose name is then q.
     """
     return read(q1, "q" if q2 is None else "q1"), None if q2 is None else read(q2, "q2")
 

@@ -73,7 +73,7 @@ class Fold(Generic[V]):
 
     Subclasses have a method for each kind of part: ``number``, ``variable``, ``sum``, ``product``,
     ``power``, ``function``, ``corner``, ``choice``. The methods receive expressions, and
-    ``self(expression)`` is the value of one. Without a symbol, numbers are decomposed, too.
+    ``self(expression)`` is the value of one. Without a symbol, numbers are also decomposed.
     """
 
     def __init__(self, symbol: Any = None) -> None:

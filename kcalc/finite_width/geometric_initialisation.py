@@ -101,6 +101,7 @@ class GeometricShaping(Shaping):
         Returns
         -------
         Figure
+            A Matplotlib figure.
 
         """
         drawn = DRAWINGS["GeometricShaping"]
@@ -203,6 +204,7 @@ def geometric(
     Returns
     -------
     GeometricShaping
+        The shaped network, with its scaling before and after.
 
     Raises
     ------

@@ -14,7 +14,7 @@ MANY = 1000  # names that are compared however different they are
 
 @dataclass(frozen=True)
 class Remedy:
-    """A shaping that may succeed where another one failed: a suggestion, not a promise.
+    """A shaping that may succeed where another failed: a suggestion, not a promise.
 
     Attributes
     ----------

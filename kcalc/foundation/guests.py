@@ -172,7 +172,7 @@ class Readings:
             if asking := reading.given(options):
                 place = reading.answers.get(question)
                 if place is None:
-                    raise KcalcError(f"{question} knows no {next(iter(asking))}=")
+                    raise KcalcError(f"{question} has no option {next(iter(asking))}=")
                 given = [one.given(options) for one in self.known.values()]
                 return partial(brought(place), **{k: v for one in given for k, v in one.items()})
         return None

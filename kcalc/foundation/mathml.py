@@ -1,6 +1,6 @@
 """Formulas as MathML that wraps.
 
-No scripts, no fonts of its own, readable without a mathematical font.
+No scripts and no embedded fonts; readable without a mathematical font.
 """
 
 from __future__ import annotations

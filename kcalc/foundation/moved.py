@@ -20,7 +20,7 @@ HERE = __name__.partition(".")[0]
 def _warn(old: str, new: str) -> None:
     """Warn the caller's caller."""
     warnings.warn(
-        f"{HERE}.{old} is now {HERE}.{new}; the old path goes with the next minor release",
+        f"{HERE}.{old} is now {HERE}.{new}; the next minor release removes the old path",
         DeprecationWarning,
         stacklevel=3,
     )

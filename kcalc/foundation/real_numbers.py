@@ -56,7 +56,7 @@ def plain_number(value: object) -> int | float | Fraction | sp.Expr:
     if isinstance(value, sp.Basic):
         return value if isinstance(value, sp.Expr) and value.free_symbols else closed_value(value)
     if isinstance(value, bool | np.bool_):
-        raise refused(value, "a truth value is not a number")
+        raise refused(value, "a Boolean is not a number")
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, Decimal) and value.is_finite():

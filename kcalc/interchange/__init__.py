@@ -6,7 +6,7 @@ Reading: ``read``, its ``FORMATS`` of files, and ``Reading`` with ``Fidelity`` a
     ``Prefixed`` (learned entries before others).
 Example inputs: ``listed`` makes a tuple of them; ``by_name`` and ``as_one`` sort them by argument
     name; ``is_shape``, ``example_shape`` (a checked shape), ``example_ids`` (token ids).
-    ``first_line`` and ``place`` say what a model raised, and where.
+    ``first_line`` and ``place`` give a model's error and its place.
 Editing: ``Edits`` of ``Edit``, ``load_edits``, ``apply_edits``, ``load_edited``.
 Files: ``save_json``, ``load_json``, ``network_to_dict``, ``network_from_dict``, ``json_text``.
 """

@@ -31,7 +31,7 @@ def of_batches(size: int, traced: Traced, alike: Alike | None = None, cheap: boo
     ``traced``: returns the trace for a number of examples; raises KcalcError for a number that the
     model does not take. ``alike``: a quick proof that the model computes the same for some examples
     and for one more; without it, both traces are compared. ``cheap``: whether a trace costs little;
-    if not, the trace for two examples serves for one, too.
+    if not, the trace for two examples is also used for one.
     """
     if size > 1:
         return _compared(traced(size), size, traced, alike)

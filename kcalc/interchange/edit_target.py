@@ -1,4 +1,4 @@
-"""What a model is to compute after its edits, beside the operations that it has now."""
+"""The required result of a model after its edits, next to its present operations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PASSED = (*LAYOUT, Pointwise, Stopped)  # what may belong to the node after it
 
 
 class Target:
-    """What a model should compute, and what it computes now.
+    """The required and the present computation of a model.
 
     ``steps``: {node: (layer, parents)} of the shaped network; ``left_alone``: {node that does not
     change: reason}.

@@ -24,7 +24,7 @@ SCHEMA = "kcalc.edits/1"
 Slot = tuple[Any, ...]  # the place of an argument, and the place inside a list or tuple
 Place = tuple[
     Any, ...
-]  # nested tuples of texts and whole numbers, whose meaning depends on the framework
+]  # nested tuples of text and whole numbers, whose meaning depends on the framework
 
 
 # -- what happens at a call ------------------------------------------------------------------------
@@ -210,6 +210,7 @@ class Edits(Tabled):
         Returns
         -------
         Edits
+            A copy with these edits only.
 
         """
         known = ("activation", "sum", "norm", "factor", "dropout", "weight", "bias")
@@ -295,7 +296,7 @@ class Edits(Tabled):
         Parameters
         ----------
         model : torch.nn.Module
-            The model that was shaped, or another one built by the same code.
+            The model that was shaped, or another built by the same code.
         path : path-like, optional
             A file to write the patch to.
         root : path-like, optional
@@ -332,6 +333,7 @@ def load_edits(path: str | os.PathLike[str]) -> Edits:
     Returns
     -------
     Edits
+        The edits, ready for :func:`kcalc.apply_edits`.
 
     Raises
     ------
@@ -391,7 +393,7 @@ def edits_from_dict(data: Any) -> Edits:
     reader = TreeReader()
     left = data.get("left_alone", {})
     if not isinstance(left, dict) or not all(isinstance(why, str) for why in left.values()):
-        raise KcalcError("left_alone must be an object of texts")
+        raise KcalcError("left_alone must be an object whose values are text")
     return Edits(
         _text(data, "framework", "the document"),
         _text(data, "model", "the document"),
@@ -490,7 +492,7 @@ def _layout(data: Any, where: str) -> Layout:
 def _text(data: Any, name: str, where: str) -> str:
     value = data.get(name) if isinstance(data, dict) else None
     if not isinstance(value, str):
-        raise KcalcError(f"{where}: {name} must be a text")
+        raise KcalcError(f"{where}: {name} must be text")
     return value
 
 
@@ -544,5 +546,5 @@ def _place(value: Iterable[Any], where: str, depth: int = 0) -> Place:
         elif type(part) in (int, str):
             made.append(part)
         else:
-            raise KcalcError(f"{where}: a place consists of lists of texts and whole numbers")
+            raise KcalcError(f"{where}: a place consists of lists of text and whole numbers")
     return tuple(made)

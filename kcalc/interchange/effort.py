@@ -28,7 +28,7 @@ COMPLEX: dict[Any, Callable[..., complex]] = {
 def check_effort(expr: Any, where: str) -> None:
     """Reject an expression whose first two derivatives are too long.
 
-    Expressions that clearly have no real value somewhere are rejected, too.
+    Expressions that clearly have no real value somewhere are also rejected.
 
     Raises: KcalcError.
     """

@@ -23,7 +23,7 @@ def named(name: str) -> Function:
 
 
 def is_condition(expr: Any) -> bool:
-    """Whether an expression is a truth value; a symbol could be both, and counts as a number."""
+    """Whether an expression is a Boolean; a symbol could be either, and counts as a number."""
     return isinstance(expr, Boolean | bool) and not isinstance(expr, sp.Expr)
 
 
@@ -43,7 +43,7 @@ def truncated(x: Any) -> Any:
 
 
 def of_conditions(function: Function) -> Function:
-    """Make a function of truth values accept numbers, too."""
+    """Make a function of Booleans also accept numbers."""
     return lambda *values: function(*map(condition, values))
 
 

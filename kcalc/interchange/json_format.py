@@ -274,6 +274,7 @@ def load_json(path: str | os.PathLike[str]) -> Network:
     Returns
     -------
     Network
+        The network, equal to the saved one.
 
     Raises
     ------

@@ -138,6 +138,7 @@ class Reading(Tabled):
         Returns
         -------
         tuple[Network, ...]
+            The parts, from first to last.
 
         Raises
         ------

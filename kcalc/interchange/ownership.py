@@ -87,7 +87,7 @@ class Owners:
     def twin(self, op: Linear) -> str | None:
         """Return a layer with the same weights up to order and one factor.
 
-        They are tied through memory or arithmetic, or are copies that were not drawn anew.
+        They are tied through memory or arithmetic, or are copies that were not redrawn.
         """
         if not _tells(op):
             return None

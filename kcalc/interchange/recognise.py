@@ -137,7 +137,7 @@ UNEVEN = (
     "kernel maps use the mean, spatial='exact' computes it"
 )
 COPY = (
-    "; if they are a copy, as nn.TransformerEncoder makes them, draw them anew, or read with "
+    "; if they are a copy, as nn.TransformerEncoder makes them, draw them again, or read with "
     "sigmas=False"
 )
 BEYOND = "no tap reads the image at every location, so some locations contain only biases"
@@ -285,7 +285,7 @@ class Recogniser(ElementwiseRules):
         return self.node(op, layer, [parent])
 
     def _ends(self, name: str) -> bool:
-        """Whether only functions of single numbers come between an operation and the end."""
+        """Whether only elementwise functions come between an operation and the end."""
         readers = self._readers(name)
         return (name in self.trace.outputs or bool(readers)) and all(
             isinstance(op, Pointwise) and set(op.reads) == {name} and self._ends(op.name)
@@ -598,7 +598,7 @@ class Recogniser(ElementwiseRules):
         return self.forms[op.reads[0]]
 
     def _pairs_channels(self, name: str) -> bool:
-        """Whether channels are combined one by one before weights mix them."""
+        """Whether channels are combined elementwise before weights mix them."""
         for op in self._readers(name):
             if isinstance(op, Linear) and (not op.kernel or op.weight.shape[1] > 1):
                 continue

@@ -12,10 +12,10 @@ from .trace import Held, Linear, Lookup, Op
 Node = Hashable
 
 
-TIED = "it shares the parameter {!r} with another operation, so its weights cannot be drawn anew"
+TIED = "it shares the parameter {!r} with another operation, so its weights cannot be redrawn"
 SLICED = (
     "its weights are a part of {!r}, which operations that are left alone also use, so they "
-    "cannot be drawn anew"
+    "cannot be redrawn"
 )
 PLAIN = (Nonlinear, Sum, Product, Normalisation, Attend)  # they read a part unchanged
 

@@ -211,7 +211,7 @@ class Reorder(Op):
 
 
 class Drop(Op):
-    """Dropout of a fraction ``rate``; ``always``: in evaluation mode, too."""
+    """Dropout of a fraction ``rate``; ``always``: also in evaluation mode."""
 
     rate: float
     always: bool = False
@@ -403,7 +403,7 @@ def computed(op: Op) -> bool:
 
 
 def spoken(op: Op) -> str:
-    """Name an operation in words."""
+    """Name an operation for messages."""
     return getattr(op, "what", "") or getattr(op, "label", "") or type(op).__name__.lower()
 
 
@@ -429,7 +429,7 @@ class Trace:
     def __post_init__(self) -> None:
         doubled = [name for name, count in Counter(op.name for op in self.ops).items() if count > 1]
         if doubled:
-            raise KcalcError(f"{self.framework}: the name {doubled[0]!r} stands for two operations")
+            raise KcalcError(f"{self.framework}: two operations are named {doubled[0]!r}")
         seen: set[str] = set()
         for op in self.ops:
             missing = [name for name in op.reads if name not in seen]

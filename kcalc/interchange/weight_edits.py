@@ -38,7 +38,7 @@ class Stored:
 class WeightEdits:
     """The edits of weights of a target.
 
-    ``left``: {node: why its weights cannot be drawn anew}.
+    ``left``: {node: why its weights cannot be redrawn}.
     """
 
     def __init__(self, target: Target, stored: Stored) -> None:

@@ -52,7 +52,7 @@ class Explorer:
         return self._make(self.values)
 
     def redraw(self, *_: Any) -> None:
-        """Draw the picture anew.
+        """Redraw the picture.
 
         If the settings cannot be met, a message says so and the picture shows the unshaped network,
         if there is one.

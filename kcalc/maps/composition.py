@@ -151,6 +151,7 @@ class Composition:
         Returns
         -------
         Composition
+            The derivative as a formula.
 
         Raises
         ------
@@ -231,6 +232,7 @@ class Composition:
         Returns
         -------
         Mpf
+            The value, as an mpmath number.
 
         Raises
         ------
@@ -293,6 +295,7 @@ class Composition:
         Returns
         -------
         str
+            LaTeX source for math mode.
 
         """
         remark = plain_text(remark, "remark", empty=True)
@@ -392,6 +395,7 @@ class Formula:
         Returns
         -------
         str
+            LaTeX source for math mode.
 
         Raises
         ------

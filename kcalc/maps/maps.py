@@ -232,6 +232,7 @@ class CMap(KernelMap):
         Returns
         -------
         float | Array
+            Angles in radians, with the shape of ``theta``.
 
         """
         q1, q2 = q_pair(q1, q2, q)
@@ -278,6 +279,7 @@ class CMap(KernelMap):
         Returns
         -------
         float | Array
+            1 - C, with the shape of ``theta``.
 
         """
         q1, q2 = q_pair(q1, q2, q)
@@ -298,6 +300,7 @@ class CMap(KernelMap):
         Returns
         -------
         CMapDerivative
+            A function of c and q.
 
         """
         return CMapDerivative(self, derivative_order(n))
@@ -410,6 +413,7 @@ class CMap(KernelMap):
         Returns
         -------
         Table
+            The table, as a function of c.
 
         Raises
         ------
@@ -448,6 +452,7 @@ class CMap(KernelMap):
         Returns
         -------
         tuple[FixedPoint, ...]
+            Each with its value and slope; None if every c is fixed.
 
         """
         from ..foundation.rootfinding import sign_changes
@@ -501,6 +506,7 @@ class CMap(KernelMap):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["CMap"]({self.name: self}, ax=ax, q1=q1, q2=q2, q=q, **options)
@@ -610,6 +616,7 @@ class CMapDerivative(MapDerivative):
         Returns
         -------
         Composition | dict[Node, Composition]
+            The composition, or one per output.
 
         Raises
         ------
@@ -692,6 +699,7 @@ class QMap(KernelMap):
         Returns
         -------
         QMapDerivative
+            A function of q.
 
         """
         return QMapDerivative(self, derivative_order(n))
@@ -740,6 +748,7 @@ class QMap(KernelMap):
         Returns
         -------
         Enclosure
+            ``mid`` and ``radius`` of an interval that contains Q(q).
 
         """
         from ..fields.balls import Enclosure, ball_field
@@ -802,6 +811,7 @@ class QMap(KernelMap):
         Returns
         -------
         tuple[FixedPoint, ...]
+            Each with its value and slope; None if every q is fixed.
 
         """
         from ..foundation.rootfinding import finite_part, sign_changes
@@ -835,6 +845,7 @@ class QMap(KernelMap):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["QMap"]({self.name: self}, ax=ax, **options)
@@ -884,6 +895,7 @@ class QMapDerivative(MapDerivative):
         Returns
         -------
         Composition | dict[Node, Composition]
+            The composition, or one per output.
 
         Raises
         ------

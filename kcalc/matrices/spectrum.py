@@ -200,7 +200,7 @@ def float_matrix(matrix: Any, what: str) -> Array:
         )
     given = raw_array(matrix, what)
     if given.dtype.kind == "b":
-        raise KcalcError(f"{what} must hold real numbers, got truth values")
+        raise KcalcError(f"{what} must hold real numbers, got Booleans")
     kind = np.float32 if given.dtype == np.float32 else np.float64
     if given.ndim != 2 or given.size == 0:
         raise KcalcError(f"{what} must be a non-empty matrix, got shape {given.shape}")

@@ -56,6 +56,7 @@ def chain(*pieces: Piece) -> Network:
     Returns
     -------
     Network
+        One network, itself a piece.
 
     Raises
     ------
@@ -99,6 +100,7 @@ def repeat(block: Piece, n: int) -> Network:
     Returns
     -------
     Network
+        The network of all copies.
 
     Examples
     --------
@@ -136,6 +138,7 @@ def residual(
     Returns
     -------
     Network
+        The residual block as a network.
 
     Raises
     ------

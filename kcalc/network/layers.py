@@ -929,7 +929,7 @@ class Attend(Layer):
     inputs are queries, keys and values, in this order. The maps that produce them, and the one that
     reads the heads, are separate Affine layers.
 
-    Masks combine: a token sees another one only if every mask allows it.
+    Masks combine: a token sees another only if every mask allows it.
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
 """The masks of attention: which tokens see which, one frozen class per mask.
 
 A mask has one number or flag, ``value``: that of the field ``name`` of
-:class:`kcalc.network.layers.Attend`. Where an attention has several, a token sees what all of them
-let it see. To add a mask, write a class here, list it in ``MASKS`` and add its field to the layer.
+:class:`kcalc.network.layers.Attend`. If attention has several masks, a token sees only tokens that
+all of them allow. To add a mask, write a class here, list it in ``MASKS`` and add its field to the
+layer.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ def as_fields(masks: Iterable[Mask]) -> dict[str, Any]:
 
 @lru_cache(maxsize=4)
 def visible(masks: Masks, rows: int, columns: int) -> Array:
-    """An array: whether all masks let a token (row) see another one (column)."""
+    """An array: whether all masks let a token (row) see another (column)."""
     one, two = np.arange(rows)[:, None], np.arange(columns)
     sees = np.ones((rows, columns), dtype=bool)
     for mask in masks:

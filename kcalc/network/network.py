@@ -91,6 +91,7 @@ class Network:
         Returns
         -------
         Network
+            The network.
 
         Raises
         ------
@@ -139,6 +140,7 @@ class Network:
         Returns
         -------
         Iterator[Step]
+            One triple per node.
 
         """
         layers = self._layers
@@ -167,6 +169,7 @@ class Network:
         Returns
         -------
         tuple[Operation, ...]
+            Its operations, in the order of evaluation.
 
         """
         self.layer(node)
@@ -183,6 +186,7 @@ class Network:
         Returns
         -------
         SomeLayer
+            The layer.
 
         Raises
         ------
@@ -209,6 +213,7 @@ class Network:
         Returns
         -------
         tuple[Node, ...]
+            Labels of nodes.
 
         """
         self.layer(node)
@@ -225,6 +230,7 @@ class Network:
         Returns
         -------
         tuple[Node, ...]
+            Labels of nodes.
 
         Raises
         ------
@@ -275,6 +281,7 @@ class Network:
         Returns
         -------
         tuple[Block, ...]
+            The pieces, from first to last.
 
         """
         return self._blocks
@@ -289,6 +296,7 @@ class Network:
         Returns
         -------
         tuple[Node, ...]
+            Labels of nodes.
 
         """
         return tuple(cut_nodes(tuple(self.steps()), self.outputs))
@@ -306,6 +314,7 @@ class Network:
         Returns
         -------
         bool
+            True if there is such a relabelling.
 
         """
         require_network(other)
@@ -326,6 +335,7 @@ class Network:
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["Network"](self, ax=ax, **options)
@@ -347,6 +357,7 @@ class Network:
         Returns
         -------
         Network
+            A new network.
 
         Raises
         ------
@@ -404,6 +415,7 @@ class Network:
         Returns
         -------
         Network
+            A new network.
 
         Raises
         ------
@@ -439,6 +451,7 @@ class Network:
         Returns
         -------
         Network
+            A new network, or the same one.
 
         """
         kept = () if whole is None else self.nodes_of(whole)
@@ -491,6 +504,7 @@ class Network:
         Returns
         -------
         Network
+            A new network.
 
         Raises
         ------
@@ -518,6 +532,7 @@ class Network:
         Returns
         -------
         Network
+            A new network.
 
         """
         named = {symbol.name: symbol for symbol in self.free_symbols}
@@ -540,6 +555,7 @@ class Network:
         Returns
         -------
         Network
+            A new network.
 
         Raises
         ------
@@ -568,6 +584,7 @@ class Network:
         Returns
         -------
         Network
+            A new network.
 
         """
         return self.map_layers(
@@ -590,6 +607,7 @@ class Network:
         Returns
         -------
         Network
+            A new network.
 
         Raises
         ------
@@ -622,6 +640,7 @@ class Network:
         Returns
         -------
         Network
+            A new network.
 
         """
         return self._kept(Network.from_steps(preactivated_steps(self), self.outputs))
@@ -641,6 +660,7 @@ class Network:
         Returns
         -------
         Network
+            A new network.
 
         Raises
         ------

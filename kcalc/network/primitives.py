@@ -4,7 +4,7 @@ Each layer returns its primitives from ``lowered``.
 
 A calculus has one rule per primitive, ``rule(operation, node, inputs)``. A layer with one primitive
 is lowered to it under its own node; the inner primitives of a composite layer are at an
-:class:`Inner` node, which prints as the layer's node, so that messages name what the user wrote.
+:class:`Inner` node, which prints as the layer's node, so messages name the user's layers.
 ``origin`` is the layer itself. A node that passes its input on, such as an Identity, is lowered to
 nothing: it shares the state of its input.
 """
@@ -284,8 +284,8 @@ class Shuffle(Moving):
 class Attend(Primitive):
     """Attention over tokens; its three inputs are queries, keys and values.
 
-    Fields as in :class:`kcalc.network.layers.Attend`; ``masks``: a token sees another one only if
-    all of them allow it.
+    Fields as in :class:`kcalc.network.layers.Attend`; ``masks``: a token sees another only if all
+    of them allow it.
     """
 
     heads: int | None

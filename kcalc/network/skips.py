@@ -221,6 +221,7 @@ def skip_network(
     Returns
     -------
     Network
+        The network.
 
     Raises
     ------

@@ -57,7 +57,7 @@ def _q_panel(phi: Any, ax: Any) -> None:
 
 
 def _c_panel(phi: Any, ax: Any, values: tuple[float, ...]) -> None:
-    """C over [-1, 1] at the q values where it exists.
+    """C over [-1, 1] at the q values at which it exists.
 
     It is one curve if it is the same at all of them.
     """

@@ -363,6 +363,7 @@ def works(remedy: Remedy, network: Network | Reading, activation: Any = None) ->
     Returns
     -------
     bool
+        True if the remedy shapes the network.
 
     """
     if any(value is ... for value in remedy.options.values()):

@@ -191,7 +191,7 @@ class Absorption:
         return form
 
     def equal(self, form: Form, wanted: float, complaint: str) -> None:
-        """Choose an undetermined shift so that form = wanted.
+        """Choose an undetermined shift that makes form = wanted.
 
         Raises: KcalcError with the given complaint if none is left and the two differ.
         """

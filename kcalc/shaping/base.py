@@ -126,7 +126,7 @@ class Shaping(Approximable, OfModel):
 
     @property
     def scales(self) -> list[tuple[str, str]]:
-        """Pairs (name, value) in words, for constants other than those of activations."""
+        """Pairs (name, value) as text, for constants other than those of activations."""
         return []
 
     @property
@@ -257,6 +257,7 @@ class Shaping(Approximable, OfModel):
         Returns
         -------
         Comparison
+            The comparison, which prints as a table.
 
         """
         from .comparison import Comparison
@@ -311,6 +312,7 @@ class Shaping(Approximable, OfModel):
         Returns
         -------
         str
+            The code or JSON text.
 
         Raises
         ------
@@ -433,7 +435,7 @@ def prepared(
             return chosen
         return layer
 
-    lasting = [note for note in network.notes if not note.of_weights]  # weights are drawn anew
+    lasting = [note for note in network.notes if not note.of_weights]  # weights are redrawn
     out = network.map_layers(plain, L.Affine, L.Embedding, L.Nonlinear).with_notes(lasting)
     scales = out.nodes_of(L.Scale)
     changes.extend(f"{node}: scalar multiplication removed" for node in scales)

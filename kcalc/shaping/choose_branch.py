@@ -99,7 +99,7 @@ def solve(systems: Sequence[EquationPair]) -> Constants:
     It lies on the branch with the smallest shift at alpha = 0, positive first.
 
     The constants are therefore continuous in the target as far as that branch reaches (see
-    :func:`default_end`); beyond its fold the next branch serves. Kinked activations have no
+    :func:`default_end`); beyond its fold the next branch is used. Kinked activations have no
     branches at alpha = 0: their branches are compared at the target REFERENCE, so at much smaller
     targets another solution may have a smaller |beta|. If no branch reaches the target, the result
     is the smallest |beta| found on a scan. Raises: UnreachableTarget naming the nearest target that

@@ -81,6 +81,7 @@ class Constants(Tabled):
         Returns
         -------
         str
+            A formula in x.
 
         """
         if self.sigma_w is not None:

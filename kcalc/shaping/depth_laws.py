@@ -187,6 +187,7 @@ def depth_laws(
     Returns
     -------
     DepthLaws
+        The laws by which cosines, sizes and gradients approach their limits.
 
     Raises
     ------

@@ -167,6 +167,7 @@ def dks(
     Returns
     -------
     Shaping
+        The constants, the shaped network and its residuals.
 
     Raises
     ------

@@ -44,8 +44,8 @@ PER_DECADE = 9.3  # points of the search
 LARGEST_SIGMA = 1e6
 ROUNDING = 1e-13
 DKS = Remedy("dks")
-AT_ONE = Remedy("eoc", {"q": 1.0, "sigma_b": None, "sigma_w": None}, "choose q=1 alone")
-UNBIASED = Remedy("eoc", {"sigma_b": 0.0, "sigma_w": None, "q": None}, "choose sigma_b=0 alone")
+AT_ONE = Remedy("eoc", {"q": 1.0, "sigma_b": None, "sigma_w": None}, "choose only q=1")
+UNBIASED = Remedy("eoc", {"sigma_b": 0.0, "sigma_w": None, "q": None}, "choose only sigma_b=0")
 KEPT = 1e-9  # how far q may be from q*, relatively
 DEFAULT_Q = 1.0
 FROM_INPUT = (-1.0, -1.0)  # sigmas that follow from q*
@@ -335,6 +335,7 @@ def eoc(
     Returns
     -------
     EdgeShaping
+        The new sigma_w and sigma_b, and the shaped network.
 
     Raises
     ------

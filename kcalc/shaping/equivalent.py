@@ -135,6 +135,7 @@ class EquivalentParameters(Shown):
         Returns
         -------
         dict[Node, tuple[np.ndarray, np.ndarray | None]]
+            New weights and biases; the bias is None if the node has none.
 
         Raises
         ------
@@ -180,6 +181,7 @@ def equivalent_parameters(
     Returns
     -------
     EquivalentParameters
+        The plain network and its changed parameters.
 
     Raises
     ------

@@ -64,7 +64,7 @@ def _activation_before(network: Network, node: Node) -> Node:
 
 
 def simply_fresh(network: Network) -> bool:
-    """Whether the graph structure alone proves freshness.
+    """Whether the graph structure suffices to prove freshness.
 
     False if only the kernel calculus can decide.
 

@@ -97,6 +97,7 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     Returns
     -------
     DepthLimit
+        q* and c*, with the rates of approach.
 
     Raises
     ------
@@ -132,7 +133,7 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
 
 
 def between_blocks(block: Network) -> Network:
-    """The block after another one: an Affine of standard deviation 1 makes its input fresh.
+    """The block after another block: an Affine of standard deviation 1 makes its input fresh.
 
     The block may then begin with an activation. :func:`check_repeats` checks whether blocks output
     such streams.

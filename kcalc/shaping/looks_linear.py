@@ -157,6 +157,7 @@ class LooksLinear(Shaping):
         Returns
         -------
         np.ndarray
+            The mirrored weights.
 
         Raises
         ------
@@ -218,6 +219,7 @@ def looks_linear(
     Returns
     -------
     LooksLinear
+        The mirrored network, with the scale gamma of every activation.
 
     Raises
     ------

@@ -78,9 +78,9 @@ def suggestion(
 ) -> Remedy | None:
     """A remedy of a failed call with all of its targets; None if a hypothesis fails.
 
-    ``name``, ``method``: those of the call. The same method keeps its targets; another one takes
-    over those about tokens. ``zeta=...`` is a placeholder for a value that the slopes of products
-    allow.
+    ``name``, ``method``: those of the call. The same method keeps its targets; another function
+    replaces those about tokens. ``zeta=...`` is a placeholder for a value that the slopes of
+    products allow.
     """
     options = dict(remedy.options)
     if options.get("zeta") is ...:

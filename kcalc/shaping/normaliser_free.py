@@ -169,6 +169,7 @@ def normaliser_free(
     Returns
     -------
     NormaliserFree
+        The constants gamma and beta, and the shaped network.
 
     Raises
     ------
@@ -244,7 +245,7 @@ def _check_level(network: Network) -> None:
     if not abs(q - 1) <= OFF:
         raise KcalcError(
             f"node {node!r} has q = {q:.6g}, not the 1 that activations must see: an Affine reads "
-            "a concatenation of feature maps with different means; put an Affine on its parts"
+            "a concatenation of feature maps with different means; apply an Affine to each part"
         )
 
 

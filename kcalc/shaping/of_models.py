@@ -24,7 +24,7 @@ class OfModel:
 
     @cached_property
     def edits(self) -> Edits:
-        """The changes to the model that was read, one by one, as :class:`kcalc.Edits`.
+        """Each change to the model that was read, as :class:`kcalc.Edits`.
 
         ``kc.apply_edits(model, s.edits)`` applies them, and ``s.edits.save(path)`` saves them.
         Raises: KcalcError for shapings of networks that were not read from a model.

@@ -152,6 +152,7 @@ class PhaseDiagram(Shown):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["PhaseDiagram"](self, ax)
@@ -177,6 +178,7 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
     Returns
     -------
     PhaseDiagram
+        The limits at every point of the grid.
 
     Raises
     ------

@@ -117,6 +117,7 @@ class DepthProfile(Tabled, Approximable):
         Returns
         -------
         Figure
+            A Matplotlib figure.
 
         """
         return DRAWINGS["DepthProfile"](self, ax)
@@ -205,6 +206,7 @@ def depth_profile(
     Returns
     -------
     DepthProfile
+        Every quantity before the first block and after each block.
 
     Raises
     ------

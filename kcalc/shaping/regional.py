@@ -111,6 +111,7 @@ class RegionalShaping(Approximable, Tabled, OfModel):
         Returns
         -------
         str
+            The JSON text.
 
         Raises
         ------
@@ -184,6 +185,7 @@ class RegionalShaping(Approximable, Tabled, OfModel):
         Returns
         -------
         dict[str, list[str]]
+            One entry per reason; empty if every node was shaped.
 
         """
         found: dict[str, list[str]] = {}

@@ -72,6 +72,7 @@ def residual_blocks(network: Network) -> tuple[ResidualBlock, ...]:
     Returns
     -------
     tuple[ResidualBlock, ...]
+        One entry per residual sum.
 
     """
     nodes, parents, regions = network_regions(network)
@@ -176,6 +177,7 @@ def with_residual_weights(
     Returns
     -------
     Network
+        A new network.
 
     Raises
     ------

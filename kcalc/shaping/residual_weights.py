@@ -225,6 +225,7 @@ def residual_weights(
     Returns
     -------
     ResidualShaping
+        The weights of the blocks and the shaped network.
 
     Raises
     ------

@@ -60,6 +60,7 @@ def normalisation(
     Returns
     -------
     Shaping
+        The output scales and the shaped network.
 
     Raises
     ------

@@ -266,6 +266,7 @@ def self_normalising(
     Returns
     -------
     SelfNormalising
+        The constants, the shaped network and its residuals.
 
     Raises
     ------

@@ -270,6 +270,7 @@ class VanillaMaps(Shown):
         Returns
         -------
         float
+            A cosine.
 
         References
         ----------
@@ -329,6 +330,7 @@ def vanilla_maps(
     Returns
     -------
     VanillaMaps
+        The maps, as functions of c and the depth.
 
     Raises
     ------

@@ -115,6 +115,7 @@ def tat(
     Returns
     -------
     Shaping
+        The constants, the shaped network and its residuals.
 
     Raises
     ------
@@ -139,7 +140,7 @@ def tat(
     eta, tau = _target(eta, "eta"), _target(tau, "tau")
     if eta is not None and tau is not None:
         raise KcalcError(
-            "eta (leaky ReLUs) and tau (smooth activations) exclude each other; give one"
+            "eta (leaky ReLUs) and tau (smooth activations) are mutually exclusive; give one"
         )
     known = read_tokens(network, tokens, token_rows)
     plain, changes = prepared(network, activation, tokens=known)
@@ -254,7 +255,7 @@ def negative_slope(network: Network, eta: float) -> float:
 
 
 def plain_depth(eta: float) -> str:
-    """The minimal depth of a plain ReLU network for the c value ``eta``, in words.
+    """The minimal depth of a plain ReLU network for the c value ``eta``, as text.
 
     It is the smallest number of layers after which orthogonal inputs have the c value ``eta``.
 

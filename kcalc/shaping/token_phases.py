@@ -161,6 +161,7 @@ class TokenPhases(Shown, Approximable):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         choice(quantity, "quantity", QUANTITIES)
@@ -188,6 +189,7 @@ def token_phases(
     Returns
     -------
     TokenPhases
+        The limits and laws at every point of the grid.
 
     Raises
     ------
@@ -257,6 +259,7 @@ def token_gain(
     Returns
     -------
     float
+        The factor by which the gain is multiplied.
 
     Raises
     ------

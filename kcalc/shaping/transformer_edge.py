@@ -177,6 +177,7 @@ class TransformerShaping(Shaping):
         Returns
         -------
         Any
+            The edits, for :func:`kcalc.apply_edits`.
 
         Raises
         ------
@@ -224,6 +225,7 @@ class TransformerShaping(Shaping):
         Returns
         -------
         Figure
+            A Matplotlib figure.
 
         """
         before = self._before(lambda net: Stream.of(net, self.start).profile())
@@ -308,7 +310,7 @@ def edge(
     Without shortcuts attention becomes ``a I + A - c 1 1^T / T``: ``sigma_w = 1`` and ``sigma_b =
     0`` everywhere, the output maps get value gains that keep q = 1 for these tokens, and
     activations are shaped by DKS (``zeta``) or TAT. With ``centre=0`` the constant a follows from
-    ``token_slope``. With ``centre=1`` the slope at equal tokens is that of the MLPs alone, and a is
+    ``token_slope``. With ``centre=1`` the slope at equal tokens is that of only the MLPs, and a is
     the ``identity`` of the network, or 1.
 
     Causal masks, windows and rotary embeddings stay in the network, but the constants ignore them;
@@ -344,6 +346,7 @@ def edge(
     Returns
     -------
     TransformerShaping
+        The constants of attention and sums, and the shaped network.
 
     Raises
     ------

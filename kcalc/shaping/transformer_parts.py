@@ -182,7 +182,7 @@ def _alike(layer: Attend) -> Attend:
 
 
 def tells_apart(network: Network, tokens: int) -> str:
-    """The layers that break the exchangeability of tokens, in words; "" if none does."""
+    """A description of the layers that break the exchangeability of tokens; "" if none does."""
     found = (unlike(op, tokens) for _, op, _ in network.operations)
     return next((words for words in found if words), "")
 

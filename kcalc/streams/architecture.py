@@ -62,6 +62,7 @@ def hyper_connected(
     Returns
     -------
     Network
+        The network with its residual streams.
 
     Raises
     ------

@@ -114,6 +114,7 @@ def verify_kernels(
     Returns
     -------
     KernelCheck
+        Measured and predicted values, with standard errors.
 
     Raises
     ------

@@ -112,7 +112,7 @@ def errors_by_width(
 
 
 def check_figure(check: Any, ax: Sequence[Axes] | None = None) -> Figure:
-    """c and q values by layer, and the cosine of tokens where there are some.
+    """c and q values by layer, and the cosine of tokens, if any.
 
     With several widths also the deviation by width.
 

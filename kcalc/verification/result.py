@@ -156,6 +156,7 @@ class KernelCheck(Tabled):
         Returns
         -------
         Statistic
+            Its expectation, mean, standard deviation and standard error.
 
         Raises
         ------
@@ -185,6 +186,7 @@ class KernelCheck(Tabled):
         Returns
         -------
         Array
+            A boolean array with one entry per node.
 
         """
         sample = self.samples[place(self.widths, width)]
@@ -241,6 +243,7 @@ class KernelCheck(Tabled):
         Returns
         -------
         float
+            A bound for |z|, in standard errors.
 
         """
         most = one_number(errors, "errors")
@@ -264,6 +267,7 @@ class KernelCheck(Tabled):
         Returns
         -------
         tuple[Deviation, ...]
+            One entry per deviating value; empty if the check passes.
 
         """
         most, slack = self.allowed(errors), one_number(slack, "slack")
@@ -305,6 +309,7 @@ class KernelCheck(Tabled):
         Returns
         -------
         float
+            A standard error in the units of q or c.
 
         Raises
         ------
@@ -342,6 +347,7 @@ class KernelCheck(Tabled):
         Returns
         -------
         Power
+            The value at each width, with the fitted power.
 
         """
         return root_mean_square(*self._deviations(quantity), numbers(self.widths))
@@ -359,6 +365,7 @@ class KernelCheck(Tabled):
         Returns
         -------
         Power
+            The value at each width, with the fitted power.
 
         """
         return bias(self._deviations(quantity)[0], numbers(self.widths))
@@ -378,6 +385,7 @@ class KernelCheck(Tabled):
         Returns
         -------
         TextTable
+            A table that prints as text.
 
         """
         s = self.statistic(quantity, width)
@@ -424,6 +432,7 @@ class KernelCheck(Tabled):
         Returns
         -------
         TextTable
+            A table that prints as text.
 
         """
         rows: list[tuple[str, ...]] = []
@@ -461,7 +470,7 @@ class KernelCheck(Tabled):
         )
 
     def _worst_check(self) -> Judged | None:
-        """The part that deviates most, |z| beside the allowed one; None for the q and c values."""
+        """The part that deviates most, |z| and the allowed |z|; None for the q and c values."""
         most = abs(self.worst.z) / self.allowed() if self.deviations else 0.0
         worst = max(self._parts, key=lambda part: part.worst / part.allowed, default=None)
         return worst if worst is not None and worst.worst / worst.allowed > most else None
@@ -510,6 +519,7 @@ class KernelCheck(Tabled):
         Returns
         -------
         Figure
+            A Matplotlib figure.
 
         """
         return DRAWINGS["KernelCheck"](self, ax)

@@ -81,6 +81,7 @@ class HessianBlocks(Shown):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["HessianBlocks"](self.squares, [str(node) for node in self.nodes], ax=ax)
@@ -96,6 +97,7 @@ class HessianBlocks(Shown):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["HessianBlocks.histogram"](self.ratios, ax=ax)
@@ -170,6 +172,7 @@ def hessian_blocks(
     Returns
     -------
     HessianBlocks
+        Measured and predicted mean squares of every block.
 
     Raises
     ------

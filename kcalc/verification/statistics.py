@@ -82,7 +82,7 @@ class Statistic:
         return 2 * stats.t.sf(np.abs(self.z), self.draws - 1)
 
     def text(self, at: Any) -> str:
-        """The numbers at an index, in words."""
+        """The numbers at an index, as text."""
         return (
             f"{self.mean[at]:.6g} +- {self.error[at]:.2g}, at infinite width "
             f"{self.expected[at]:.6g} (z {self.z[at]:+.2f})"
@@ -121,8 +121,8 @@ class Power:
 
     It is fitted to ``values`` and their ``errors`` at the widths.
 
-    Values that do not stand out of the noise are nan; the fit is over the others, and the exponent
-    None if those are fewer than two.
+    Values that are not distinguishable from noise are nan; the fit is over the others, and the
+    exponent None if those are fewer than two.
     """
 
     exponent: float | None

@@ -47,7 +47,7 @@ class Judged:
         raise NotImplementedError
 
     def place(self, name: str, at: Any) -> str:
-        """The quantity of a statistic at an index, in words."""
+        """The quantity of a statistic at an index, as text."""
         raise NotImplementedError
 
     def _worst(self) -> tuple[str, Statistic]:
@@ -60,7 +60,7 @@ class Judged:
 
     @property
     def worst_text(self) -> str:
-        """The value at the largest |z|, in words."""
+        """The value at the largest |z|, as text."""
         name, s = self._worst()
         at = np.unravel_index(np.nanargmax(np.abs(s.z)), s.z.shape)
         return f"{self.place(name, at)}: {s.text(at)}"
@@ -199,7 +199,7 @@ class GradientCheck(Judged, Tabled):
     def modes(self) -> dict[str, Statistic]:
         """{"each token", "mean", "difference": their statistics}.
 
-        The first alone for networks without tokens.
+        Only the first for networks without tokens.
         """
         every = {"each token": self.statistic, "mean": self.mean, "difference": self.difference}
         return {name: found for name, found in every.items() if found is not None}

@@ -166,7 +166,7 @@ class TokenPairs(InputPairs):
 
 
 def _joint(values: dict[Node, float]) -> Any:
-    """The value of all inputs, where they agree."""
+    """The common value of all inputs."""
     numbers = set(values.values())
     return numbers.pop() if len(numbers) == 1 else values
 

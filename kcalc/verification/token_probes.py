@@ -1,4 +1,4 @@
-"""What is measured over tokens.
+"""The quantities that are measured over tokens.
 
 Cosines within a sequence, and gradients in the mean and difference modes.
 """

@@ -169,7 +169,7 @@ def fails_far_out(x):
         (noise, "deterministic"),
         (counting, "deterministic"),
         (lambda x: x + 0j, "complex"),
-        (lambda x: x > 0, "truth values"),
+        (lambda x: x > 0, "Booleans"),
         (lambda x: None, "NoneType"),
         (lambda x: np.tanh(x.astype(np.float32)), "double precision"),
         (lambda x: jnp.tanh(x.astype(jnp.float32)), "double precision"),

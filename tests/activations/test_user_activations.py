@@ -184,7 +184,7 @@ def test_numeric_kinks_have_fifty_digits():
         (sp.zoo * Y, "infinity"),
         (float("nan"), "nan"),
         (2 + 3j, "complex"),
-        (True, "truth value"),
+        (True, "Boolean"),
         (sp.I, "no real value anywhere"),
         (sp.sqrt(-(Y**2) - 1), "no real value anywhere"),
         (sp.Piecewise((Y, Y < 0)), r"not defined at x = 1.0.*\(value, True\)"),

@@ -71,7 +71,7 @@ def test_convolutional_networks_read_images(
         ("vanilla-3 --plot /nonexistent/a.png", "does not exist"),
         ("vanilla-3 --plot a.zzz", "--plot"),
         ("vanilla-3 --table a.zzz", "--table"),
-        ("vanilla-3 --compare ,", "names no method"),
+        ("vanilla-3 --compare ,", "is not a method"),
         ("vanilla-3 --compare dks:tanh --zeta 0.5", "dks:tanh: "),
         ("resnet-50 --shortcut-weight 1", "[0, 1)"),
     ],
@@ -87,7 +87,7 @@ def test_bad_input_is_one_line(
 
 def test_what_argparse_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, match in (
-        ("train vanilla-3 --learning-rate ,", "names no learning rate"),
+        ("train vanilla-3 --learning-rate ,", "is not a learning rate"),
         ("train", "NET"),
     ):
         with pytest.raises(SystemExit):

@@ -109,7 +109,7 @@ def test_models_of_jax_are_asked_for_by_name_and_sizes(capsys: pytest.CaptureFix
     text = refused(capsys, "read", "models_of_wording:linen_module")
     assert "name the pair (module, variables), and give --input SIZES" in text
     assert main(words("read models_of_wording:pair --input 2,4")) == 0
-    assert "name a function of the inputs alone" in refused(
+    assert "name a function of only the inputs" in refused(
         capsys, "read", "models_of_wording:function"
     )
     assert main(words("read models_of_wording:function --input 2,4")) == 0
@@ -203,8 +203,8 @@ def test_words_for_options(
 
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     assert (
-        said("choose q=1 alone, or give free_slope=False")
-        == "choose --q-star 1 alone, or give --free-slope no"
+        said("choose only q=1, or give free_slope=False")
+        == "choose only --q-star 1, or give --free-slope no"
     )
     assert (
         said("give features={'x': ..., None: others} or one number for all") == "give --features N"

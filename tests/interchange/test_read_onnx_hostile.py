@@ -72,7 +72,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "doubled": (
         lambda: model([node("Relu", "x", "y"), node("Tanh", "x", "y")], {"x": ["N", 3]}, ["y"]),
-        "'y' stands for two",
+        "'y' is given to two",
     ),
     "two initializers": (
         lambda: changed(

@@ -318,7 +318,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "squeezed too much": (case("Squeeze", "x a", FLAT, a=A([1])), "drops the axes"),
     "two open sizes": (case("Reshape", "x s", FLAT, s=A([-1, -1])), "asks for the shape"),
-    "wrong order": (case("Transpose", "x", FLAT, perm=[0]), "does not order 2 axes"),
+    "wrong order": (case("Transpose", "x", FLAT, perm=[0]), "is not a permutation of 2 axes"),
     "rate": (case("Dropout", "x r", FLAT, r=F(1.5)), "its rate is 1.5"),
     "joined": (case("Concat", "x w", FLAT, axis=0, w=weights(2, 5)), "cannot be joined"),
     "padding": (case("Pad", "x p", FLAT, p=A([0, 1, 1])), "3 numbers of padding for 2 axes"),

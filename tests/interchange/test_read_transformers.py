@@ -528,14 +528,14 @@ def test_attention_of_another_kind_is_opaque_with_its_reason(name: str) -> None:
 def test_layers_of_pytorch() -> None:
     """nn.TransformerEncoder copies its layer, weights and all.
 
-    They are told, and read once they are drawn anew.
+    They are told, and read once they are redrawn.
     """
     for before in (True, False):
         layer = nn.TransformerEncoderLayer(
             48, 4, 96, dropout=0.0, activation="gelu", batch_first=True, norm_first=before
         )
         model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-        assert "if they are a copy, as nn.TransformerEncoder makes them, draw them anew" in str(
+        assert "if they are a copy, as nn.TransformerEncoder makes them, draw them again" in str(
             kc.read(model, (2, T, 48))
         )
         turned = nn.TransformerEncoderLayer(48, 4, 96, norm_first=before).eval()

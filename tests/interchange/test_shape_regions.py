@@ -334,7 +334,7 @@ def test_weights_over_tokens_and_what_only_they_read_are_left_alone() -> None:
         "weights over tokens do not change"
     }
     (relu,) = set(s.left_alone) - {"1.mix", "1.back"}
-    assert s.left_alone[relu] == "it has no weights that could be drawn anew"
+    assert s.left_alone[relu] == "it has no weights that could be redrawn"
     shaped = s.apply_to(model)
     for name in ("1.mix.weight", "1.back.bias"):
         assert torch.equal(shaped.get_parameter(name), model.get_parameter(name))

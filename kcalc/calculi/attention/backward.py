@@ -3,7 +3,7 @@
 Covariances of the gradients at one token and at two, by a backward fold.
 
 A message ``(one, two)`` of a node contains ``d K_out / d K`` for the covariance of a token with
-itself and with another one, per group of channels. With X and R of two rows of attention weights
+itself and with another token, per group of channels. With X and R of two rows of attention weights
 (:mod:`.rows`) at equal (_s) and different tokens (_c), and T tokens:
 
     values:    one' = one X_s + (T - 1) two X_c
@@ -33,7 +33,7 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class Message:
-    """``d K_out / d K`` of one token with itself, and with another one, per group of channels."""
+    """``d K_out / d K`` of one token with itself and with another token, per group of channels."""
 
     one: Groups
     two: Groups
@@ -106,7 +106,7 @@ class TokenBackward:
         return [self._shared(parent, *pair) for parent, pair in zip(reads, sent, strict=True)]
 
     def _numbers(self, node: Node) -> tuple[float, float]:
-        """A node's covariance of a token with itself, and with another one."""
+        """A node's covariance of a token with itself and with another token."""
         size, _, gap = self.kernel.whole(self.states[node])
         return float(size), float(size * (1 - gap.value))
 

@@ -31,7 +31,7 @@ def exact_mask(op: P.Attend) -> bool:
 def masked(
     op: P.Attend, queries: Array, keys: Array, values: Array, sequences: int
 ) -> Array | None:
-    """The covariance of what all tokens read, (P, P), from those of queries, keys and values.
+    """The covariance of the results for all tokens, (P, P), from those of queries, keys and values.
 
     Their covariances are (chains, P, P). ``O_ik = V_d + (V_s - V_d) S_ik`` with S for rows over the
     tokens that i and k see. None if tokens are not exchangeable.

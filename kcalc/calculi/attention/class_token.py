@@ -106,7 +106,7 @@ def cut(jet: Jet, sequences: int) -> list[dict[tuple[int, int], Grouped]] | None
 
 
 def attended(op: P.Attend, read: Sequence[Jet], sequences: int) -> Jet | None:
-    """The covariance of what all tokens read, with its tangent kernel.
+    """The covariance of the results for all tokens, with its tangent kernel.
 
     None if the tokens after the first one are not exchangeable.
     """
@@ -245,7 +245,7 @@ def _product(x: Grouped) -> Polynomial:
 
 
 def _row_products(v: Grouped, w: Grouped, side: int) -> Polynomial:
-    """``sum_l B_l (A W)_l (A V)_l`` without what is cubic in single weights.
+    """``sum_l B_l (A W)_l (A V)_l`` without terms cubic in single weights.
 
     ``side`` 1: ``sum_j A_j (V B)_j (W B)_j``.
     """

@@ -1,6 +1,6 @@
 """Q maps and C maps of networks with a class token, point by point.
 
-Tokens of the input are exchangeable. After the class token they are followed one by one, with exact
+Tokens of the input are exchangeable. After the class token they are followed separately, with exact
 attention (:mod:`.class_token`). The numbers of a node with tokens are means over its tokens.
 """
 
@@ -72,7 +72,7 @@ class PointReader:
             raise self._refused("no derivatives by q")
         order = max((jet.order for jet in given if isinstance(jet, Jet)), default=0)
         if order > 1:
-            raise self._refused("first derivatives alone")
+            raise self._refused("first derivatives only")
         parts = [part for x in given for part in (x.coefficients if isinstance(x, Jet) else (x,))]
         shape = np.broadcast_shapes(*map(np.shape, parts))
         found = [
@@ -89,7 +89,7 @@ class PointReader:
     def sequence(self, q: Mapping[Node, Any], gap: Mapping[Node, Jet]) -> dict[Node, Point]:
         """One sequence whose tokens have the given gaps; these are also the gaps of its nodes."""
         if any(jet.order for jet in gap.values()):
-            raise self._refused("values alone")
+            raise self._refused("values only")
         shape = np.broadcast_shapes(*(np.shape(jet.value) for jet in gap.values()))
         found = []
         for k in np.ndindex(shape):

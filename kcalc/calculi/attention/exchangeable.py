@@ -491,7 +491,7 @@ class Weights(NamedTuple):
         pools = isinstance(op, P.Blend) and op.window is None and not op.weighted
         if not pools or (matrix is not None and len(matrix) != 1):
             raise KcalcError(
-                f"node {node!r} ({op.kind}) mixes tokens otherwise than by attention or one sum "
+                f"node {node!r} ({op.kind}) mixes tokens neither by attention nor by one sum "
                 f"over all of them; follow tokens one by one "
                 "with kc.node_values(net, tokens=..., sampling=kc.Sampling())"
             )

@@ -1,4 +1,4 @@
-"""Kernel maps over tokens followed one by one, with sampled attention in every layer.
+"""Kernel maps that follow each token separately, with sampled attention in every layer.
 
 They support causal masks, rotary embeddings and given tokens. The tokens of all sequences form one
 row of P = sequences x tokens places, and the numbers of a state are arrays over (chain, place,

@@ -1,4 +1,4 @@
-"""Gradients over tokens followed one by one, with sampled attention in every layer.
+"""Gradients that follow each token separately, with sampled attention in every layer.
 
 A message is the covariance N of the gradients at all tokens of a node, summed over channels, in
 every chain: ``d K_out / d K`` (chains, places, places) per group of channels. Layers that act on
@@ -59,7 +59,7 @@ class SampledBackward:
         return start | {output: self._shared(output, covariance[None])}
 
     def covariance(self, node: Node) -> Array:
-        """That of the feature map of a node, (chains, places, places), or (1, places, places)."""
+        """The covariance at a node, (chains, places, places) or (1, places, places)."""
         return self.kernel.covariance(self.states[node])
 
     def count(self, node: Node) -> int:

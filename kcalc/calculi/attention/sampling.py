@@ -136,7 +136,7 @@ class Draws(NamedTuple):
     def widening(self) -> float:
         """The factor of the standard error over few chains, if there is a target error.
 
-        Of m chains sqrt((m - 1) / (m - 3)), the standard deviation of Student's t.
+        sqrt((m - 1) / (m - 3)) for m chains, the standard deviation of Student's t.
         """
         m = len(self.chains)
         return math.sqrt((m - 1) / (m - 3)) if self.planned else 1.0
@@ -188,7 +188,7 @@ def until_accurate(
 
 
 def said(draws: Draws, sampling: Sampling) -> Assumption:
-    """How attention was sampled, in words."""
+    """A description of how attention was sampled."""
     text = SAMPLED.format(draws=draws.count, chains=len(draws.chains), seed=draws.seed)
     more = "" if sampling.error is None else UNTIL.format(error=sampling.error)
     return Assumption("network", text + more, "sampled")

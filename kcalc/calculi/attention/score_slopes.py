@@ -3,9 +3,8 @@
 A and B are the weights of two sequences, and ``P_a = diag(a) - a a^T`` is the derivative of
 softmax. For a matrix W over keys let:
 
-    R(W)_ik = sum_jl W_jl (P_(A_i) V P_(B_k))_jl
-            = [A (W o V) B^T - ((A W) o (A V)) B^T - A ((V B^T) o (W B^T)) + (A W B^T) o (A V
-            B^T)]_ik.
+    R(W)_ik = sum_jl W_jl (P_(A_i) V P_(B_k))_jl. As a matrix:
+    R(W) = A (W o V) B^T - ((A W) o (A V)) B^T - A ((V B^T) o (W B^T)) + (A W B^T) o (A V B^T).
 
 By Price's theorem the tangent kernel of ``E A V B^T`` is ``A Theta_V B^T + Theta_G o R(H) + G o
 R(Theta_H)``. For heads of finite width, G and H are the products of the drawn queries and keys
@@ -17,8 +16,9 @@ covariances:
 
     A^T N A,    N o R(H),    R'(N o G).
 
-Here A = B and ``R'(M)_jl = sum_ik M_ik (P_(A_i) V P_(A_k))_jl = [V o (A^T M A) - ((A^T M) o (V
-A^T)) A - its transpose + A^T (M o (A V A^T)) A]_jl``. Softmax with a sink has the same derivative.
+Here A = B and ``R'(M)_jl = sum_ik M_ik (P_(A_i) V P_(A_k))_jl``. As a matrix it
+is ``V o (A^T M A) - ((A^T M) o (V A^T)) A - its transpose + A^T (M o (A V A^T)) A``.
+Softmax with a sink has the same derivative.
 Weights that are functions f of single scores have ``P_a = diag(f')``: all terms but the first are
 0, and f' replaces A.
 """

@@ -79,7 +79,7 @@ def one_sequence(
 def tells_tokens_apart(network: Network, tokens: Any) -> bool:
     """Whether some attention or position distinguishes this many tokens.
 
-    Such tokens must be followed one by one. ``tokens``: their number; None: unknown.
+    Such tokens must be followed separately. ``tokens``: their number; None: unknown.
     """
     given = read_tokens(tokens, None)
     count = 1 if given is None else given.count
@@ -87,7 +87,7 @@ def tells_tokens_apart(network: Network, tokens: Any) -> bool:
 
 
 def one_by_one(network: Network, tokens: Any, sampling: Any) -> bool:
-    """Whether tokens are followed one by one.
+    """Whether each token is followed separately.
 
     This is so if they are an array, if ``sampling`` is given, or if the network distinguishes them.
     """

@@ -93,6 +93,7 @@ class TokenTable(Shown):
         Returns
         -------
         JaxArray | float | Array
+            1 - R, with the shape of ``gap``.
 
         """
         if is_jax(gap):
@@ -121,6 +122,7 @@ class TokenTable(Shown):
         Returns
         -------
         float | Array
+            The slope, with the shape of ``rho``.
 
         Raises
         ------
@@ -150,6 +152,7 @@ class TokenTable(Shown):
         Returns
         -------
         float
+            The error, absolute.
 
         """
         points = whole(points, "points", 1, 10**6)

@@ -1,4 +1,4 @@
-"""Values over tokens that are followed one by one.
+"""Values over tokens that are followed separately.
 
 The tokens of an input, the chains of a reading, and its table.
 """

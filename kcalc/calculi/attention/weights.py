@@ -18,7 +18,7 @@ Array = Any
 
 
 def visible(op: Any, rows: int, columns: int) -> np.ndarray:
-    """Whether a token (row) sees another one (column) by the masks of an ``Attend``, an array."""
+    """Whether a token (row) sees another (column) under the masks of an ``Attend``, as an array."""
     return masks.visible(op.masks, rows, columns)
 
 

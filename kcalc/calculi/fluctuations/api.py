@@ -105,6 +105,7 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["Fluctuations"]({"": self}, ax=ax)
@@ -179,6 +180,7 @@ def fluctuations(
     Returns
     -------
     Fluctuations
+        The variances at every node.
 
     Raises
     ------

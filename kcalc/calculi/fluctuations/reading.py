@@ -128,7 +128,7 @@ class FunctionRules:
             return tuple(self._scaled(kept[0][0], node, one) for one in kept[0][1])
         if len({tuple(g.width for g in groups) for _, groups in kept}) > 1:
             raise FreshnessError(
-                f"node {node!r} adds concatenations whose parts do not line up; put an Affine on "
+                f"node {node!r} adds concatenations whose parts do not line up; apply an Affine to "
                 f"the addends"
             )
         return tuple(

@@ -81,6 +81,7 @@ def moments(
     Returns
     -------
     Moments
+        The moments, with their relative variances.
 
     Raises
     ------

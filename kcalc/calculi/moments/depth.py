@@ -104,6 +104,7 @@ class DepthMoments:
         Returns
         -------
         Moment
+            The mean and second moment, over the random weights.
 
         Raises
         ------
@@ -137,6 +138,7 @@ class DepthMoments:
         Returns
         -------
         Stability
+            The scaling, or the rate of growth per copy.
 
         """
         return _stability(self, parameter)
@@ -208,6 +210,7 @@ def moments_at_depth(
     Returns
     -------
     DepthMoments
+        The moments as functions of the depth.
 
     Raises
     ------
@@ -369,6 +372,7 @@ def depth_stability(block: Network, parameter: Any = None, features: Any = None)
     Returns
     -------
     Stability
+        The scaling, or the rate of growth per copy.
 
     Raises
     ------

@@ -73,7 +73,7 @@ class VectorMoments:
 class MomentAdjoints:
     """Adjoints of E |out|^2 and of the Jacobian's E (tr Q)^2 with respect to every monomial.
 
-    One pass serves all layers.
+    One pass covers all layers.
     """
 
     def __init__(self, compiled: Compiled, field: Any, out: Vector) -> None:

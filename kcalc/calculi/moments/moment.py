@@ -73,6 +73,7 @@ class Moment:
         Returns
         -------
         Moment
+            The moments at these values.
 
         """
         if not isinstance(self.mean, sp.Basic):

@@ -57,8 +57,8 @@ def slots_of(key: Key) -> tuple[int, ...]:
 class Monomials:
     """Rewriting steps over one network's vectors, in one number system.
 
-    ``columns=False`` is for vectors, which have one column: slots are permuted so that rows are
-    always paired (12)(34), which leaves fewer monomials.
+    ``columns=False`` is for vectors, which have one column: slots are permuted to pair rows as
+    (12)(34), which leaves fewer monomials.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Monomials:
         return self._numbers[key]
 
     def given(self, key: Key) -> bool:
-        """True for monomials of the input alone."""
+        """True for monomials of only the input."""
         return all(isinstance(self.vectors[i], InputVector) for i in slots_of(key))
 
     # -- steps -------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class VectorRules:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: list[ScaledVector]) -> ScaledVector:
-        """What a node emits, from what it reads."""
+        """The output of a node, from its inputs."""
         raise no_rule("exact moments", op, node, HINTS)
 
     @rule.register

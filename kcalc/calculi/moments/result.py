@@ -54,6 +54,7 @@ class InputSize:
         Returns
         -------
         InputSize
+            The size at these values.
 
         """
         return InputSize(sp.sympify(self.square).subs(values), sp.sympify(self.q).subs(values))
@@ -162,6 +163,7 @@ class Moments(Shown):
         Returns
         -------
         int
+            A number of channels.
 
         Raises
         ------
@@ -185,6 +187,7 @@ class Moments(Shown):
         Returns
         -------
         Moments
+            The moments at these values.
 
         Raises
         ------
@@ -227,6 +230,7 @@ class Moments(Shown):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["Moments"]({"": self}, ax=ax)

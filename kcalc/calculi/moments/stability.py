@@ -143,6 +143,7 @@ def crelu_budget(width: Any, depth: int = 1) -> Budget:
     Returns
     -------
     Budget
+        Widths and relative variances of both.
 
     Raises
     ------

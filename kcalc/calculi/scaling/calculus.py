@@ -96,6 +96,7 @@ def scaling(
     Returns
     -------
     Scaling
+        The moments of tensors and the scalings of parameters.
 
     Raises
     ------

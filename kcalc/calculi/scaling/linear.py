@@ -45,7 +45,7 @@ def combined(
         for _, leaf in leaves
     ):
         raise FreshnessError(
-            f"{where}: misaligned parts of one feature map are added; put an Affine on the addends"
+            f"{where}: the addends are misaligned parts of one feature map; apply an Affine to each"
         )
     rows = [tuple(p.scaled(w * w) for p in leaf.parts) for w, leaf in leaves]
     for (v, one), (w, two) in combinations(leaves, 2):

@@ -315,7 +315,7 @@ def _selected(
 
 
 def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State:
-    """The state after an activation of the maximum of a window of normals."""
+    """The state after an activation of the maximum of a window of Gaussians."""
     law = below.law
     assert law.counts is not None
     parts, slopes = [], []
@@ -325,7 +325,7 @@ def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State
     calculus.slopes[node] = tuple(slopes)
     calculus.note(
         node,
-        f"{phi.name} reads the maximum of a window of normals; its moments are for that law",
+        f"{phi.name} reads the maximum of a window of Gaussians; its moments are for that input",
         "heuristic",
     )
     return State(tuple(parts), below.locations, below.size, EntryLaw("mixed"), below.support)

@@ -269,6 +269,7 @@ class Scaling(Shown):
         Returns
         -------
         list[tuple[Node, WeightScaling]]
+            Pairs of a node with the scaling of its weight.
 
         """
         rows = list(self.weights.items())
@@ -285,6 +286,7 @@ class Scaling(Shown):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["Scaling"]({"": self}, ax=ax)

@@ -86,6 +86,7 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
     Returns
     -------
     ActivationBounds
+        The bounds; infinite if nothing is proven.
 
     Raises
     ------

@@ -90,6 +90,7 @@ def smoothness(
     Returns
     -------
     Smoothness
+        The constants at every layer and for the network.
 
     Raises
     ------
@@ -318,7 +319,7 @@ def _read(
 
 
 def _set_text(rules: Upper) -> str:
-    """The set of parameters in words."""
+    """A description of the set of parameters."""
     all_of_them = sum(p.whole for p in rules.sets.values())
     if all_of_them == len(rules.sets):
         return "bounds hold for all parameters: every layer is normalised, with no trained bias"

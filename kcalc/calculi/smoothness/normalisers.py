@@ -160,7 +160,7 @@ class WeightNormalisation(Normaliser):
         return self.epsilon * s**-1.5
 
     def bounds(self, rows: int, columns: int) -> NormaliserBounds:
-        """|wn| < sqrt(rows), approached where all rows are parallel.
+        """|wn| < sqrt(rows), approached if all rows are parallel.
 
         |D| <= eps^(-1/2), |D^2| <= 0.85865 / eps, the last two attained.
         """

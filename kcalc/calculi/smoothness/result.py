@@ -235,6 +235,7 @@ class Smoothness(Shown):
         Returns
         -------
         float
+            A factor per step; below 1 the loss decreases.
 
         Raises
         ------
@@ -276,6 +277,7 @@ class Smoothness(Shown):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["Smoothness"](self, ax=ax)

@@ -92,6 +92,7 @@ class ResidualSpectrum(Printed):
         Returns
         -------
         float | Array
+            The density, with the shape of ``x``.
 
         Raises
         ------
@@ -119,6 +120,7 @@ class ResidualSpectrum(Printed):
         Returns
         -------
         float | Array
+            Shares in [0, 1], with the shape of ``x``.
 
         """
         points = self._points(x)
@@ -130,6 +132,7 @@ class ResidualSpectrum(Printed):
         Returns
         -------
         float
+            The mean.
 
         """
         grid, cumulative = self._table
@@ -159,6 +162,7 @@ class ResidualSpectrum(Printed):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         References
         ----------
@@ -263,6 +267,7 @@ def residual_spectrum(
     Returns
     -------
     ResidualSpectrum
+        The distribution, with its density, CDF and mean.
 
     Raises
     ------

@@ -282,6 +282,7 @@ class SpatialKernelMap(OfReading, Shown):
         Returns
         -------
         Array
+            The matrix (N, M).
 
         Raises
         ------
@@ -307,6 +308,7 @@ class SpatialKernelMap(OfReading, Shown):
         Returns
         -------
         dict[Node, Array]
+            One array per node.
 
         """
         images = Images.of(read_images(self.network, self.reading.shapes, X, "X"))
@@ -333,6 +335,7 @@ class SpatialKernelMap(OfReading, Shown):
         Returns
         -------
         dict[Node, Array]
+            One array per node, with the axes of locations.
 
         """
         followed = truth(pairs, "pairs")
@@ -523,6 +526,7 @@ class SpatialTangentKernel(SpatialKernelMap):
         Returns
         -------
         Array
+            The matrix (N, M).
 
         Raises
         ------
@@ -551,6 +555,7 @@ class SpatialTangentKernel(SpatialKernelMap):
         Returns
         -------
         tuple[Array, Array]
+            Two matrices, each (N, M).
 
         """
         return self._parts(X, Y, memory, progress, None)
@@ -576,6 +581,7 @@ class SpatialTangentKernel(SpatialKernelMap):
         Returns
         -------
         Array
+            The matrix (N, M).
 
         Raises
         ------

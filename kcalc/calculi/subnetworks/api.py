@@ -59,6 +59,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         Returns
         -------
         SlopeBounds
+            mu, the forward bound and the longest-path bound.
 
         """
         return maximal_slope(self.network).bounds(psi)
@@ -91,6 +92,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["Subnetworks"](self.network, ax=ax, **{"regions": self, **options})
@@ -128,6 +130,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return self.draw(ax)
@@ -175,6 +178,7 @@ def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
     Returns
     -------
     Subnetworks
+        The subnetworks, with their slopes.
 
     Examples
     --------

@@ -102,6 +102,7 @@ class MaximalCValue:
         Returns
         -------
         Subnetwork
+            The subnetwork, with its entry and exit.
 
         """
         slope = one_number(negative_slope, "negative_slope")
@@ -123,6 +124,7 @@ class MaximalCValue:
         Returns
         -------
         float | Array
+            The negative slope, with the shape of ``target``.
 
         Raises
         ------
@@ -177,6 +179,7 @@ def maximal_c_value(network: Network) -> MaximalCValue:
     Returns
     -------
     MaximalCValue
+        A function of the negative slope.
 
     """
     return MaximalCValue(network)

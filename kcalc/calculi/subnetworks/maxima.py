@@ -306,6 +306,7 @@ class Maximal(Approximable):
         Returns
         -------
         Subnetwork
+            The subnetwork, with its entry and exit.
 
         """
         return self._attaining(self.functions, one_number(x, "x"))
@@ -331,6 +332,7 @@ class Maximal(Approximable):
         Returns
         -------
         float
+            The number ``x``.
 
         Raises
         ------
@@ -432,6 +434,7 @@ def maximal(network: Network, r: Function | Mapping[Any, Function], q: Any = Non
     Returns
     -------
     Maximal
+        A function of ``x``.
 
     """
     return Maximal(network, r, q)

@@ -1,4 +1,4 @@
-"""Removal of slope polynomials proved to lie below another one for all ``psi >= 1``.
+"""Removal of slope polynomials proved to lie below another for all ``psi >= 1``.
 
 The rule of [DKS sec. 17.2, 21.3], to drop divisors of another polynomial, is wrong:
 ``p_f = ((1 + psi)/2)^13`` divides ``p_h = p_f (psi^2 - 3 psi + 3)``, which lies below it on (1, 2).
@@ -24,7 +24,7 @@ BALL_DIGITS = 120
 
 
 def not_included(polynomials: Mapping[Monomial, Any]) -> list[Monomial]:
-    """The products not contained in another one as multisets of factors, longest first.
+    """The products not contained in another as multisets of factors, longest first.
 
     Dropping the others is sound: the quotient is a product of slope polynomials, so >= 1 for psi >=
     1.
@@ -44,7 +44,7 @@ def not_included(polynomials: Mapping[Monomial, Any]) -> list[Monomial]:
 
 
 def certified(factors: Factors, monomials: Sequence[Monomial]) -> list[Monomial]:
-    """The products without those that are proved to lie below another one for all ``psi >= 1``.
+    """The products without those that are proved to lie below another for all ``psi >= 1``.
 
     Rationals are exact; floats (as binary rationals, shares of a mix scaled to sum 1) and other
     numbers are in ball arithmetic. If weights have symbols or polynomials are too long, all

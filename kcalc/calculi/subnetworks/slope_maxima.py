@@ -141,8 +141,8 @@ class MaximalSlope(Approximable):
         The highest degrees come first.
 
         Equal ones are listed once. A polynomial is dropped if its factors are a sub-multiset of
-        another one's, or (numeric weights) if it is proved to lie below another one for all ``psi
-        >= 1``. Numerical evaluation applies only the first rule.
+        another's, or (numeric weights) if it is proved to lie below another for all ``psi >= 1``.
+        Numerical evaluation applies only the first rule.
         """
         return tuple(self._factors.expr(monomial) for monomial in self._pruned)
 
@@ -188,6 +188,7 @@ class MaximalSlope(Approximable):
         Returns
         -------
         Subnetwork
+            The subnetwork, with its entry and exit.
 
         """
         logs, shape = self._evaluate(psi)
@@ -220,6 +221,7 @@ class MaximalSlope(Approximable):
         Returns
         -------
         float | Array
+            ``psi``, with the shape of ``target``.
 
         Raises
         ------
@@ -257,6 +259,7 @@ class MaximalSlope(Approximable):
         Returns
         -------
         float | Array
+            The slope, with the shape of ``psi``.
 
         Raises
         ------
@@ -303,6 +306,7 @@ class MaximalSlope(Approximable):
         Returns
         -------
         float | Array
+            The bound, with the shape of ``psi``.
 
         """
         return self.forward.longest_path_bound(psi)
@@ -324,6 +328,7 @@ class MaximalSlope(Approximable):
         Returns
         -------
         float | Array
+            The slope, with the shape of ``psi``.
 
         """
         return self.forward(psi)
@@ -339,6 +344,7 @@ class MaximalSlope(Approximable):
         Returns
         -------
         SlopeBounds
+            mu, the forward bound and the longest-path bound.
 
         Raises
         ------
@@ -510,6 +516,7 @@ def maximal_slope(
     Returns
     -------
     MaximalSlope
+        A function of ``psi``.
 
     Examples
     --------
@@ -616,6 +623,7 @@ class MaximalCurvature:
         Returns
         -------
         float | Array
+            ``kappa``, with the shape of ``target``.
 
         Raises
         ------
@@ -672,6 +680,7 @@ def maximal_curvature(network: Network, q: Any = None) -> MaximalCurvature:
     Returns
     -------
     MaximalCurvature
+        A function of ``kappa``.
 
     """
     return MaximalCurvature(network, q)

@@ -1,4 +1,4 @@
-"""What becomes of tokens over depth: rank collapse, residual streams, token slopes."""
+"""The fate of tokens over depth: rank collapse, residual streams, token slopes."""
 
 from __future__ import annotations
 

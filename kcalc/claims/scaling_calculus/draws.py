@@ -109,7 +109,7 @@ class Draws:
         }
 
     def back(self, sent: dict[Node, Array]) -> dict[Node, Array]:
-        """The gradients at all nodes from cotangents at some; sets ``squares`` anew."""
+        """The gradients at all nodes from cotangents at some; recomputes ``squares``."""
         g = {node: sent.get(node, 0.0) + np.zeros_like(x) for node, x in self.x.items()}
         for node, _, parents in reversed(list(self.network.steps())):
             for parent, part in zip(parents, self._back[node](g[node]), strict=True):

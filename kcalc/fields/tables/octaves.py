@@ -57,7 +57,7 @@ class Side:
         return 2 - w if self.upper else w
 
     def refine(self, panels: int, gap: Array, values: Array) -> None:
-        """Accept the new panels where they are better.
+        """Accept the new panels that are better.
 
         Octaves that still miss the tolerance and may benefit from bisection stay pending.
         """

@@ -75,6 +75,7 @@ class QTable(Shown):
         Returns
         -------
         float | Array
+            The slope, with the shape of ``q``.
 
         Raises
         ------
@@ -105,6 +106,7 @@ class QTable(Shown):
         Returns
         -------
         float
+            The error, relative.
 
         """
         random = np.random.default_rng(whole(seed, "seed"))

@@ -114,6 +114,7 @@ class Table(Shown):
         Returns
         -------
         JaxArray | float | Array
+            The slope, with the shape of ``c``.
 
         """
         if is_jax(c):
@@ -138,6 +139,7 @@ class Table(Shown):
         Returns
         -------
         JaxArray | float | Array
+            1 - C, with the shape of ``gap``.
 
         Raises
         ------
@@ -175,6 +177,7 @@ class Table(Shown):
         Returns
         -------
         JaxArray | float | Array
+            Angles in radians, with the shape of ``theta``.
 
         Raises
         ------
@@ -202,6 +205,7 @@ class Table(Shown):
         Returns
         -------
         float
+            The error, absolute.
 
         """
         points = whole(points, "points", 1, 10**8)

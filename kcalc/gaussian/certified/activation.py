@@ -155,7 +155,7 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> CertifiedActivati
     known = getattr(phi, "reach", math.inf)
     if known < math.inf:
         raise KcalcError(
-            f"the kinks of {phi.name} never end and are only known for |x| <= {known:g}: nothing "
+            f"the kinks of {phi.name} never end and are known only for |x| <= {known:g}: nothing "
             "can be proven about it"
         )
     pieces: list[Any] = [

@@ -2,10 +2,10 @@
 
 Arguments are balls.
 
-|c| up to about 0.9: Hermite series, whose table serves every such c. Smooth functions: the series
-also beyond, if it converges fast enough. Otherwise the rotated plane is used, and one dimension for
-c = +-1. Balls are evaluated at their midpoints; the change of the value over the radii is bounded
-by |d Gamma^(k)/k!| <= sup_n binom(n, k) |c|^(n-k) times norms.
+|c| up to about 0.9: Hermite series, whose table is shared by every such c. Smooth functions: the
+series also beyond, if it converges fast enough. Otherwise the rotated plane is used, and one
+dimension for c = +-1. Balls are evaluated at their midpoints; the change of the value over the
+radii is bounded by |d Gamma^(k)/k!| <= sup_n binom(n, k) |c|^(n-k) times norms.
 """
 
 from __future__ import annotations

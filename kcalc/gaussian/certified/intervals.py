@@ -67,7 +67,7 @@ class Range:
 
 
 def _product(x: Ball, y: Any) -> Ball:
-    """The product; 0 with an infinite end, which is no number: all numbers lie below it."""
+    """The product. 0 times an infinite end is 0, because the end is only a bound."""
     found = x * y
     return found if found.is_finite() or not (x == 0 or y == 0) else type(x)(0)
 

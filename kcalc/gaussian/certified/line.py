@@ -243,7 +243,7 @@ def positive(q: Ball) -> Ball:
     """A q value that is certainly positive. Raises: KcalcError for other values."""
     if not q > 0:
         raise KcalcError(
-            f"q = {q.str(8)}: a q value is a mean square and must be certainly positive"
+            f"q = {q.str(8)}: a q value is a mean square and must be provably positive"
         )
     return q
 

@@ -1,4 +1,4 @@
-"""Local maps in a ball field: closed forms first, with more digits where they cancel.
+"""Local maps in a ball field: closed forms first, with more digits if they cancel.
 
 Otherwise they are certified integrals.
 """

@@ -393,7 +393,7 @@ class Plane:
         return totals
 
     def _cut_up(self, place: tuple[int, int], first: Cell, tiles: list[Tile]) -> float:
-        """Adds a cell with its rules to ``tiles``, bisected where no rule serves.
+        """Adds a cell with its rules to ``tiles``, bisected if no rule applies.
 
         Returns the log of the error's bound for order 0.
         """

@@ -243,7 +243,7 @@ class PairMap:
 def smooth_taylor(phi: Profile, q1: Array, q2: Array, gap: Array, order: int) -> list[Array] | None:
     """[1 - C(c), C'(c), C''(c)/2] up to ``order`` <= 2, with separate q values for each pair.
 
-    C is Gamma / sqrt(Q(q1) Q(q2)) for phi alone. The Hermite coefficients alpha of each distinct q,
+    C is Gamma / sqrt(Q(q1) Q(q2)) for phi only. The Hermite coefficients alpha of each distinct q,
     divided by sqrt(Q), give 1 - C = |alpha - alpha'|^2/2 + sum_n alpha_n alpha'_n (1 - c^n).
 
     Returns: arrays like ``gap`` (n,), or None if the Hermite series are too long.

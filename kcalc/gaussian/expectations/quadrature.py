@@ -305,7 +305,7 @@ def normal_rule(edges: Array) -> Rule:
 
 
 def neighbour(profile: Profile, q: float) -> float:
-    """The q value, within 2^-30 q, whose quadrature nodes serve q.
+    """The q value, within 2^-30 q, whose quadrature nodes are used for q.
 
     q itself for functions with kinks.
 

@@ -43,7 +43,7 @@ def built_by(function: Any, error: BaseException) -> str:
 
 
 def check_returned(function: Any, returned: Any) -> Any:
-    """Check what a function returned. Raises: KcalcError for models."""
+    """Check the result of a function. Raises: KcalcError for models."""
     import jax
 
     leaves = jax.tree.leaves(returned, is_leaf=lambda value: _framework(value) is not None)

@@ -161,7 +161,7 @@ def _missing_key(model: Any, given: int) -> dict[str, Any]:
 
 @cache
 def _stand_in() -> Any:
-    """Return a module that marks the operations of another one."""
+    """Return a module that marks the operations of another."""
     import equinox as eqx
     import jax
 

@@ -133,7 +133,7 @@ def trace_jax(function: Callable[..., Any], params: Any, example_inputs: Sequenc
 
 
 def parameter_names(function: Any) -> list[str]:
-    """Return the names of a function's arguments, as far as they are known."""
+    """Return the known names of a function's arguments."""
     try:
         return [
             p.name
@@ -253,7 +253,7 @@ def _jaxpr(
 
 
 def _lasting(trace: Trace, names: set[str]) -> Trace:
-    """Mark dropout of these names as active in evaluation mode, too."""
+    """Mark dropout of these names as active in evaluation mode."""
     lasting = {op.name for op in trace.ops if isinstance(op, Drop)} & names
     ops = (replace(op, always=True) if op.name in lasting else op for op in trace.ops)
     return replace(trace, ops=tuple(ops))

@@ -45,7 +45,7 @@ def given(array: Any) -> Any:
 
 
 def moved(eqn: Any, values: list[KnownArray]) -> list[Any] | None:
-    """Return broadcasts and transposes as NumPy views, whose strides show what is constant."""
+    """Return broadcasts and transposes as NumPy views, whose strides show the constant axes."""
     array = values[0].array if values else None
     if not isinstance(array, np.ndarray):
         return None

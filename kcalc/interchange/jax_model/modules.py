@@ -169,7 +169,7 @@ GONE = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm", "Dropout")
 
 
 def _as(node: Any, cls: type) -> Any:
-    """Return a module with the fields of another one."""
+    """Return a module with the fields of another."""
     new = object.__new__(cls)
     for field in dataclasses.fields(node):
         if hasattr(node, field.name):

@@ -54,7 +54,7 @@ class JaxProgram:
         return frozenset(name for name in found if name is not None)
 
     def flow(self, ops: Sequence[Op]) -> Flow:
-        """Return what each equation reads, without equations that only move numbers.
+        """Return the inputs of each equation, looking through equations that only move numbers.
 
         ``ops``: the operations of the trace.
         """
@@ -95,7 +95,7 @@ class JaxProgram:
     def _carried(
         self, call: EquationCall, own: Mapping[Slot, Made], stopped: Mapping[str, str]
     ) -> Made | None:
-        """Return the source of the numbers that an equation passes on in another layout or type.
+        """Return the source of the numbers that an equation only rearranges or casts.
 
         ``stopped``: {operation that only changes gradients: what it reads}.
         """

@@ -97,7 +97,7 @@ def _frames(eqn: Any) -> list[Any]:
 
 
 def differentiates(eqn: Any) -> bool:
-    """Whether the model takes a derivative where it runs an equation."""
+    """Whether the model differentiates an equation that it runs."""
     return any(frame.file_name.endswith(DERIVATIVES) for frame in _frames(eqn))
 
 

@@ -62,7 +62,7 @@ def own_derivative(eqn: Any) -> Slope | str:
 
 
 def with_slope(function: Callable[..., Any], found: Slope) -> Callable[..., Any]:
-    """Return an elementwise function of one expression with the gradient of another one."""
+    """Return an elementwise function of one expression with the gradient of another."""
 
     def run(x: Any) -> Any:
         passed = found.passed(x)

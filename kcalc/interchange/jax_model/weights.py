@@ -96,7 +96,7 @@ def _orthogonal(noise: np.ndarray) -> np.ndarray:
 
 
 class JaxWeightEdits:
-    """The weight edits of a target; ``left``: {node: why its weights cannot be drawn anew}.
+    """The weight edits of a target; ``left``: {node: why its weights cannot be redrawn}.
 
     ``norm_of``: {removed normalisation: the layer whose bias its bias becomes}.
     """

@@ -105,7 +105,7 @@ def gathered_along(node: Node) -> Made:
     axis = node.axis(node.whole("axis"), x.rank)
     given, size = index.array.astype(np.int64), x.shape[axis]
     if (beyond := given[(given < -size) | (given >= size)]).size:
-        raise node.fail(f"it picks place {beyond[0]} of an axis of {size}")
+        raise node.fail(f"it picks index {beyond[0]} from an axis of length {size}")
     made = part(node, axis, in_step((given % size).ravel().tolist()))
     shape = (*x.shape[:axis], *given.shape, *x.shape[axis + 1 :])
     return made if given.ndim == 1 else node.at("squeeze").emit(Reshape, shape, (made,), x.kind)

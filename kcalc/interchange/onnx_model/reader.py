@@ -91,7 +91,7 @@ class Scope:
     def set(self, name: str, value: Value) -> None:
         """Add a name. Raises: KcalcError if it is already in use."""
         if name in self.known or name in self.tensors:
-            raise KcalcError(f"onnx: the name {name[:80]!r} stands for two arrays")
+            raise KcalcError(f"onnx: the name {name[:80]!r} is given to two arrays")
         self.known[name] = value
 
     def holder(self, name: str) -> Scope | None:

@@ -82,7 +82,7 @@ def permutation(node: Node, rank: int) -> Shape:
     order = node.wholes("perm") or tuple(reversed(range(rank)))
     node.axes(order, rank)
     if len(order) != rank:
-        raise node.fail(f"its order {order} does not order {rank} axes")
+        raise node.fail(f"its order {order} is not a permutation of {rank} axes")
     return tuple(a % rank for a in order)
 
 

@@ -28,7 +28,7 @@ class TraceEditor:
             self.names(name)
 
     def add(self, op: Op, cause: Op) -> str:
-        """Add an operation made for another one, and return its name."""
+        """Add an operation made for another, and return its name."""
         self.ops[op.name] = op
         self.born[op.name] = cause.name
         return op.name

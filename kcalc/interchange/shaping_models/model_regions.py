@@ -36,7 +36,7 @@ JOINED = (
     ". The regions end at activations and sums whose assumption fails; assume_independent=True "
     "joins them, a heuristic"
 )
-WEIGHTLESS = "it has no weights that could be drawn anew"
+WEIGHTLESS = "it has no weights that could be redrawn"
 TAKES = "tokens stay as they are in the model"
 NOISE = "it puts in random numbers of the model, as draws from a distribution do"
 MIXES = "weights over tokens do not change"
@@ -74,9 +74,8 @@ def shape_reading(
     """Shape a model that was read: the whole network, or region by region.
 
     ``function``: the method, a function of one network and targets. Nodes without a place in the
-    model's code are left alone. Methods that read attention shape the whole network. Returns and
-    raises: as
-    :func:`_shaped`.
+    model's code do not change. Methods that read attention shape the whole network. Returns and
+    raises: as :func:`_shaped`.
     """
     if getattr(function, "attention", False):
         return replace(function(reading.network, **targets), reading=reading)

@@ -178,7 +178,7 @@ class _Flow:
         return POWER.format(found) if computed and (found := power(phi)) else ""
 
     def _inside(self, node: Node, taken: Collection[Node]) -> Node | None:
-        """Return an activation that is left alone from whose values another one is computed."""
+        """Return an unchanged activation from whose values another is computed."""
         ends = {*self.network.parents(node)}
         waiting, seen = [str(node)], {str(node)}
         while waiting:

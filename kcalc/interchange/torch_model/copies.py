@@ -384,7 +384,7 @@ def _share_memory(given: Any, memo: dict[int, Any]) -> None:
 
 
 def _placed(tensor: Any, storage: Any) -> Any:
-    """Return a leaf with the layout of another one in new memory."""
+    """Return a leaf with the layout of another, in new memory."""
     import torch
 
     new = torch.empty(0, dtype=tensor.dtype, device=tensor.device)

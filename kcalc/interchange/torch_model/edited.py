@@ -191,7 +191,7 @@ NO_ARGUMENT = (
     "as it was read, or read and shape it again"
 )
 NO_NUMBERS = (
-    "this {} was built anew from the class of an edited module, without its numbers; copy the "
+    "this {} was rebuilt from the class of an edited module, without its numbers; copy the "
     "edited model with copy.deepcopy, or edit the new one with kc.apply_edits"
 )
 for _key, _function_of in FUNCTIONS.items():
@@ -324,7 +324,7 @@ class Enter:
         return func(*args, **{n: kwargs[n] if new is None else new for n, new in named.items()})
 
     def _version(self, func: Any, run: EditedRun) -> Any:
-        """Return the edited form of a function that is called; None if it is another one."""
+        """Return the edited form of a function that is called; None if it is a different one."""
         if isinstance(func, functools.partial):
             found = self._version(func.func, run)
             return found and functools.partial(found, *func.args, **func.keywords)
@@ -426,7 +426,7 @@ def functions_of(plan: FunctionPlan, function: Any, owner: Any) -> Iterator[Any]
 
 
 def resolved(plan: FunctionPlan, caller: Any, owner: Any) -> Any:
-    """Return the function of a plan among those that another one names."""
+    """Return the function of a plan among those that another names."""
     for function in reached(innermost(caller), owner):
         if _is_of(plan, function):
             return function
@@ -573,7 +573,7 @@ def _new_class(cls: Any, space: dict[str, Any]) -> type:
 
 
 def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None) -> Any:
-    """Return a ``forward`` that changes the input and output of another one, or calls by order."""
+    """Return a ``forward`` that changes the input and output of another, or calls by order."""
     signature: Any = None
     names: tuple[str, ...] = ()
     try:
@@ -726,7 +726,7 @@ def _edited_again(module: Any, plan: ModulePlan, numbers: tuple[float, ...]) -> 
 
 
 def _deepcopied(self: Any, memo: Any) -> Any:
-    """Copy with the class's own method, and edit again if that builds modules anew."""
+    """Copy with the class's own method, and edit again if that rebuilds modules."""
     made = copy.deepcopy(_plain(self), memo)
     memo[id(self)] = made
     copies = dict(made.named_modules(remove_duplicate=False))
@@ -783,7 +783,7 @@ def _extra_repr(self: Any) -> str:
 
 
 def _described(plan: ModulePlan, numbers: tuple[float, ...]) -> str:
-    """Describe briefly what is edited."""
+    """Describe briefly the edited calls."""
     if plan.function is not None:
         count = sum(1 for _ in _changes(plan.function))
         return f"edited: {count} call{'s' if count != 1 else ''}"

@@ -91,7 +91,7 @@ def group_norm(call: Call) -> Any:
 
 @rule("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 def dropout(call: Call) -> Any:
-    """Read dropout of single numbers or of whole channels, in training and in evaluation."""
+    """Read dropout of entries or of whole channels, in training and in evaluation."""
     rate = float(call["p"] or 0.0)
     name = call.read(call.operand)
     if rate >= 1:

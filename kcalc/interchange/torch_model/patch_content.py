@@ -187,7 +187,7 @@ def _weight(edit: WeightEdit) -> str:
 
 
 def new_file(title: str, data: Data, imports: list[str], copies: list[str]) -> str:
-    """Return the text of the new file. ``copies``: functions of libraries, and what they import."""
+    """Return the text of the new file. ``copies``: functions of libraries, and their imports."""
     functions = [_activation(document, name) for document, name in data.activations.items()]
     parts = [*data.parts()]
     made = [*functions, *copies, *(text for text, _ in parts if text)]

@@ -51,8 +51,8 @@ def patch(model: Any, edits: Edits, root: Any = None) -> str:
     """Return the text of a patch that turns the code of a model into that of the shaped one.
 
     ``root``: the folder in which you will apply it; by default the current one if it contains the
-    model's files, else the one from which they are imported. Raises: KcalcError if the model is
-    another one, and for code that cannot be patched.
+    model's files, else the one from which they are imported. Raises: KcalcError if the model is a
+    different one, and for code that cannot be patched.
     """
     if not isinstance(model, nn.Module):
         raise KcalcError(f"model must be the torch.nn.Module, got {type(model).__name__}")
@@ -458,7 +458,7 @@ def _is_of(node: ast.expr, function: Any, wanted: Any) -> bool:
 
 
 def _globals_of(function: _Function, copies: set[str]) -> dict[str, Any]:
-    """Return {name: value} of what a copied function uses of its module."""
+    """Return {name: value} of the module's names that a copied function uses."""
     known = function.function.__globals__
     names = {node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)}
     return {name: known[name] for name in sorted(names - copies) if name in known}

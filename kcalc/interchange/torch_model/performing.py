@@ -77,7 +77,7 @@ Planned = tuple[ModulePlan, tuple[float, ...]]
 
 
 def plans_of(model: nn.Module, edits: Edits) -> dict[str, Planned]:
-    """Return {module: its plan and its numbers}. Raises: KcalcError if the model is another one."""
+    """Return {module: its plan and its numbers}. Raises: KcalcError for a different model."""
     kinds = {kind.__name__ for kind in type(model).__mro__ if kind not in (nn.Module, object)}
     other = OTHER_CLASS.format(edits.model, type(model).__name__)
     own = edits.model in kinds or not len(edits)
@@ -124,7 +124,7 @@ def _check_apart(modules: Mapping[str, nn.Module], plans: Mapping[str, Planned])
     for path in plans:
         other = seen.setdefault(id(modules[path]), path)
         if other != path:
-            raise KcalcError(ANOTHER.format(f"{other!r} and {path!r} are one module here"))
+            raise KcalcError(ANOTHER.format(f"{other!r} and {path!r} are the same module here"))
 
 
 def _restore(before: list[Any], tables: list[Any]) -> None:
@@ -200,7 +200,7 @@ def plan_of(
 ) -> tuple[ModulePlan, tuple[float, ...]]:
     """Return the plan of a module with all its edits, and its numbers.
 
-    Raises: KcalcError if the module is another one, or the edits exclude each other.
+    Raises: KcalcError if the module is a different one, or if edits conflict.
     """
     module = modules.get(path)
     if module is None:
@@ -387,7 +387,7 @@ def _new_values(
             try:
                 _set(values[id(tensor)], weight, law, generator)
             except (RuntimeError, IndexError, ValueError, TypeError) as error:
-                where = f"{weight.parameter!r} has another layout ({first_line(error)})"
+                where = f"{weight.parameter!r} has a different layout ({first_line(error)})"
                 raise KcalcError(ANOTHER.format(where)) from None
     return fresh
 
@@ -453,7 +453,7 @@ def _check_layout(weight: WeightEdit) -> None:
     elif weight.rows:
         good = bool(weight.shape) and all(row < weight.shape[0] for row in weight.rows)
     if not good:
-        raise KcalcError(ANOTHER.format(f"{weight.parameter!r} has another layout"))
+        raise KcalcError(ANOTHER.format(f"{weight.parameter!r} has a different layout"))
 
 
 def can_add_bias(module: nn.Module) -> bool:
@@ -482,7 +482,7 @@ def _set(tensor: Any, weight: WeightEdit, law: str, generator: Any) -> None:
 
 
 def _set_layer(tensor: Any, weight: WeightEdit, layout: Layout, law: str, generator: Any) -> None:
-    """Draw the weights of a layer anew, or multiply them, at their place in the parameter."""
+    """Redraw the weights of a layer, or multiply them, at their place in the parameter."""
     wide = layout.wide
     fresh = None
     if weight.kind == "drawn":

@@ -550,7 +550,7 @@ def _steps(level: ModuleLevel, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
 
 
 def _check_training(level: ModuleLevel) -> None:
-    """Raises: Unplaced if a module runs another one in training in place of the edited one."""
+    """Raises: Unplaced if a module runs a different one in training instead of the edited one."""
     for code, instruction in level.frames:
         if _goes_in_training(code, instruction):
             raise Unplaced(IN_TRAINING.format(code.co_qualname))

@@ -1,6 +1,6 @@
 """Save and load edited models: those of transformers in folders, others as state dicts.
 
-Weights do not show what is edited, so the edits are stored next to them.
+Weights do not show the edits, so the edits are stored next to them.
 """
 
 from __future__ import annotations

@@ -139,12 +139,12 @@ def _check_ids(walker: Walker, arguments: Call) -> None:
             raise KcalcError(
                 f"the example input {op.reads[0]!r} contains the id "
                 f"{most if most >= rows else least}, and the table of {op.name!r} has the ids 0 "
-                f"to {rows - 1}; give ids of the table"
+                f"to {rows - 1}; give ids within that range"
             )
 
 
 def _mark_dropout(model: Any, walker: Walker, arguments: Call | None) -> None:
-    """Mark the dropout that stays active in evaluation mode, too.
+    """Mark the dropout that stays active in evaluation mode.
 
     ``nn.Dropout`` follows the mode of the model; other dropout of a model in training mode is
     looked up, by the place of its call, in a run in evaluation mode.

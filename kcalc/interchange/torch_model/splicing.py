@@ -612,7 +612,7 @@ def _compiled(node: Definition, owner: str | None, old: types.CodeType) -> types
 
 
 def _decorated(function: Any, inner: Any, made: Any, widened: bool) -> Any:
-    """Apply the decorators of a function to another one: their code, with it in their cells.
+    """Apply the decorators of a function to another: their code, with it in their cells.
 
     ``widened``: whether the other one has an additional first argument.
     """

@@ -89,7 +89,7 @@ class SourceText:
         old, new, place = self.text.encode(), [], 0
         for cut in sorted(set(cuts), key=lambda cut: (cut.start, cut.rank)):
             if cut.start < place:
-                raise KcalcError(f"two edits of {self.name} meet at one place of its text")
+                raise KcalcError(f"two edits of {self.name} overlap in its source")
             new += [old[place : cut.start], cut.text.encode()]
             place = cut.end
         return b"".join([*new, old[place:]]).decode()

@@ -63,7 +63,7 @@ class TokenIds:
 
 
 def _whole(value: Any) -> bool:
-    """Whether an array contains integers or truth values."""
+    """Whether an array contains integers or Booleans."""
     return (
         hasattr(value, "dtype") and not value.dtype.is_floating_point and not value.dtype.is_complex
     )
@@ -82,7 +82,7 @@ def _rows(node: Any, entries: list[Any], captured: Captured) -> int | None:
 
 
 def _origin(node: Any) -> Any:
-    """Return the array whose entries another one rearranges, or the array itself."""
+    """Return the array whose entries another rearranges, or the array itself."""
     while getattr(getattr(node, "target", None), "_opname", None) in REARRANGED:
         node = node.args[0]
     return node

@@ -105,7 +105,7 @@ class Walk(Fold[V]):
         self.target, self.x = target, x
 
     def __call__(self, expr: Any) -> V:
-        """Write an expression, anew each time, because x changes after a guard."""
+        """Write an expression again each time, because x changes after a guard."""
         return self.visit(expr)
 
     def is_number(self, expr: Any) -> bool:

@@ -1,6 +1,6 @@
 """Expressions as ONNX nodes: a :class:`LanguageTarget` whose values are names of tensors.
 
-Constants are stored in float64 and cast like the function's input, so one function serves every
+Constants are stored in float64 and cast like the function's input, so one function works in every
 precision.
 """
 

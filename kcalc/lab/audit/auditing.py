@@ -63,7 +63,7 @@ def audit(
     also
         Codes of criteria that are off by default, such as "INIT-TRUNC".
     predict
-        Whether to read the model with :func:`kcalc.read`, too, and to predict the sizes of stream
+        Whether to read the model also with :func:`kcalc.read`, and to predict the sizes of stream
         and logits by the kernel calculus if it has rules for every layer.
 
     Returns
@@ -115,7 +115,7 @@ def audit(
 
 
 def _import_needed() -> None:
-    """Import what every audit needs. Raises: KcalcError if it is missing."""
+    """Import the modules that every audit needs. Raises: KcalcError if it is missing."""
     from ... import interchange  # noqa: F401
 
     imported("torch")
@@ -170,7 +170,7 @@ def _gaps(law: Law) -> bool:
 
 
 def _remarks(subject: Subject) -> tuple[str, ...]:
-    """List what was not examined."""
+    """List everything that was not examined."""
     measured = subject.measured
     program = measured.structure.program
     cut = {name for one in measured.cuts for name in one.names}

@@ -261,7 +261,7 @@ def _depths(program: Program) -> dict[int, int]:
 
 
 def _stays(again: Program | None, name: str, kind: str) -> bool:
-    """Whether a parameter is cut off in training mode, too.
+    """Whether a parameter is also cut off in training mode.
 
     If that is unknown, choices and discarded values may belong to an object detector or to
     auxiliary heads.

@@ -18,7 +18,7 @@ NEAR = 0.9  # fraction of a uniform law's bound that the largest of many entries
     "INIT-MISSED",
     "warning",
     "weights of one name, role and shape in all blocks; fewer than half have the law that their "
-    "layer drew, also by reset_parameters. One line drew the others anew, with another sigma "
+    "layer drew, also by reset_parameters. One line redrew the others, with a different sigma "
     "(10 %); in a finished model: one has PyTorch's uniform law, and at least "
     "two others share another sigma",
 )
@@ -45,7 +45,7 @@ def missed(subject: Subject) -> Iterator[Finding]:
         tuple(found),
         f"{named(found)} {'keeps' if len(found) == 1 else 'keep'} the law that the layer drew, "
         f"with sigma {subject.laws[found[0]].sigma:.3g}, but {named(others)} of the other blocks "
-        f"were drawn anew, with sigma {subject.laws[others[0]].sigma:.3g}",
+        f"were redrawn, with sigma {subject.laws[others[0]].sigma:.3g}",
         "apply the function that draws all weights after the last layer is made, and check that "
         "it knows the layer's class and name",
         subject.place(found),

@@ -107,7 +107,7 @@ def _pixels(config: Any, size: Any, random: Any) -> Any:
 
 
 def redrawn(inputs: Any, seed: int) -> Any:
-    """Return the inputs with the rows of every tensor permuted and its numbers drawn anew.
+    """Return the inputs with the rows of every tensor permuted and its numbers redrawn.
 
     Token ids are permuted among all places; other whole numbers do not change.
     """

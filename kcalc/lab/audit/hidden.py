@@ -20,7 +20,7 @@ TEXTS = {
         "list or a dictionary; if this is intended, set requires_grad=False",
     ),
     "made": (
-        "forward() makes {} anew in every run, and parameters() does not list it: no optimizer "
+        "forward() makes {} again in every run, and parameters() does not list it: no optimizer "
         "trains it",
         "make it in __init__, as an attribute of the module",
     ),

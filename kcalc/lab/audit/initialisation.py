@@ -33,8 +33,7 @@ def never(subject: Subject) -> Iterator[Finding]:
                 "INIT-NEVER",
                 "error",
                 members,
-                f"nothing initialises {text}{named(members)}: the previous contents of the memory "
-                "stay",
+                f"nothing initialises {text}{named(members)}, so old memory contents remain",
                 "initialise it where it is made, or in the model's function that draws all weights",
                 subject.laws[members[0]].made or subject.place(members),
             )
@@ -251,7 +250,7 @@ def _wrong_fan(
 
 
 def _multiplied(name: str, contraction: Contraction) -> bool:
-    """Whether a weight is a product of a parameter and another one, like learnt queries."""
+    """Whether a weight is a product of two parameters, like learnt queries."""
     stack = [contraction_weight(contraction.value)]
     while stack:
         value = stack.pop()
@@ -293,7 +292,7 @@ def _times(given: float, true: float) -> str:
 @criterion(
     "INIT-TRUNC",
     "note",
-    "builder only, on request: a truncated normal law is cut beyond 8 sigma, which cuts nothing",
+    "builder only, on request: a truncated normal law is cut beyond 8 sigma, which has no effect",
     standard=False,
 )
 def truncation(subject: Subject) -> Iterator[Finding]:
@@ -305,7 +304,7 @@ def truncation(subject: Subject) -> Iterator[Finding]:
             "INIT-TRUNC",
             "note",
             names,
-            f"{named(names)} is cut at {deep[names[0]]:g} sigma, which cuts nothing",
+            f"{named(names)} is cut at {deep[names[0]]:g} sigma, which has no effect",
             "the bounds a, b of trunc_normal_ are absolute: give a=-2*std, b=2*std",
             subject.place(names),
         )

@@ -86,7 +86,7 @@ def changes(
                     "warning",
                     members,
                     f"{part(form, members)} {text}",
-                    f"if this is intended, write {baseline} anew",
+                    f"if this is intended, write {baseline} again",
                     place,
                 )
             )

@@ -1,4 +1,4 @@
-"""Names of ATen operations, grouped by what they do to data."""
+"""Names of ATen operations, grouped by their effect on data."""
 
 from __future__ import annotations
 

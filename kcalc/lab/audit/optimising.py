@@ -30,7 +30,7 @@ def missing(subject: Subject) -> Iterator[Finding]:
     except ValueError as error:
         if "more than one parameter group" not in str(error):
             raise KcalcError(
-                f"the optimizer could not be made: {' '.join(str(error).split())[:200]}"
+                f"the optimizer could not be created: {' '.join(str(error).split())[:200]}"
             ) from error
         yield Finding(
             "OPT-MISSING",

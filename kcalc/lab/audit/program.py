@@ -47,7 +47,7 @@ class Value:
         return tuple(value for value in self.inputs if value.flavour == "data")
 
     def depends_on(self, other: Value) -> bool:
-        """Whether a value was computed from another one (or is it)."""
+        """Whether a value was computed from another (or is the same)."""
         return self is other or bool(self.ancestors >> other.index & 1)
 
 

@@ -99,10 +99,10 @@ def fixup(subject: Subject) -> Expected:
 def t_fixup(subject: Subject) -> Expected:
     """Xavier's sigma times .67 N^-1/4 in N encoder layers, times (9N)^-1/4 in N decoder layers.
 
-    These are the factors of values, outputs and MLPs; layers of a stream that reads another one
-    belong to a decoder. Tables of a model with a decoder: width^-1/2 (9N)^-1/4. Queries and keys,
-    whose gain is 1 in the text and 2^-1/2 in the authors' code, are left out. [Huang et al. 2020,
-    section 3.2]
+    These are the factors of values, outputs and MLPs; layers of a stream that reads another belong
+    to a decoder. Tables of a model with a decoder: width^-1/2 (9N)^-1/4. Queries and keys, whose
+    gain is 1 in the text and 2^-1/2 in the authors' code, are left out. [Huang et al. 2020, section
+    3.2]
     """
     expected: Expected = {}
     for stack in subject.stacks:

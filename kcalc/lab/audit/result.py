@@ -84,6 +84,7 @@ class Audit(Tabled):
         Returns
         -------
         tuple[Finding, ...]
+            The selected findings; empty if there are none.
 
         Raises
         ------
@@ -112,6 +113,7 @@ class Audit(Tabled):
         Returns
         -------
         Audit
+            The audit itself, if it passes.
 
         Raises
         ------
@@ -136,6 +138,7 @@ class Audit(Tabled):
         Returns
         -------
         tuple[Finding, ...]
+            One finding per difference; empty if nothing changed.
 
         Raises
         ------
@@ -156,6 +159,7 @@ class Audit(Tabled):
         Returns
         -------
         Path
+            The path of the file.
 
         Raises
         ------
@@ -195,6 +199,7 @@ class Audit(Tabled):
         Returns
         -------
         dict[str, Any]
+            The log as plain data, ready for ``json.dump``.
 
         """
         return sarif(self.findings)
@@ -210,6 +215,7 @@ class Audit(Tabled):
         Returns
         -------
         Path
+            The path of the file.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Follow a value back to what it is a linear copy of, through views, sums, gains and norms."""
+"""Follow a value back to its source, through views, sums, gains and norms."""
 
 from __future__ import annotations
 

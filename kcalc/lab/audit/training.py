@@ -171,7 +171,7 @@ def frozen(subject: Subject) -> Iterator[Finding]:
                 f"the scores of {places} have variance {known.variance:.3g} over keys, but ln T "
                 f"is {known.log_keys:.3g}: the softmax starts on single keys",
                 ("" if divided else "divide scores by the root of the head size, or ")
-                + "draw queries and keys smaller",
+                + "draw smaller queries and keys",
                 subject.place(names),
             )
 

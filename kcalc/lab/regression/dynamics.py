@@ -269,6 +269,7 @@ class TrainingCurve(Shown):
         Returns
         -------
         Array
+            The outputs, the axes of ``t`` first.
 
         """
         decay = self._decay(self._times(t))
@@ -289,6 +290,7 @@ class TrainingCurve(Shown):
         Returns
         -------
         Array
+            The outputs, the axes of ``t`` first.
 
         """
         progress = self._progress(self._times(t))
@@ -313,6 +315,7 @@ class TrainingCurve(Shown):
         Returns
         -------
         float | Array
+            The loss, with the shape of ``t``.
 
         """
         decay = self._decay(self._times(t))
@@ -341,6 +344,7 @@ class TrainingCurve(Shown):
         Returns
         -------
         float | Array
+            The loss, with the shape of ``t``.
 
         """
         truth = self._test_targets(y_test)
@@ -370,6 +374,7 @@ class TrainingCurve(Shown):
         Returns
         -------
         float | Array
+            The loss, with the shape of ``t``.
 
         """
         squares = self._decay(self._times(t)) ** 2
@@ -391,6 +396,7 @@ class TrainingCurve(Shown):
         Returns
         -------
         Array
+            The variance, the axes of ``t`` first.
 
         """
         prior, when = self._known_prior(), self._times(t)
@@ -427,6 +433,7 @@ class TrainingCurve(Shown):
         Returns
         -------
         float | Array
+            The loss, with the shape of ``t``.
 
         """
         truth = self._test_targets(y_test)
@@ -510,6 +517,7 @@ class TrainingCurve(Shown):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         times = self.plotted_times()

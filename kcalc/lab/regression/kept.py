@@ -68,6 +68,7 @@ def kept_kernel(kernel: Any, keep: int = BYTES, **options: Any) -> KeptKernel:
     Returns
     -------
     KeptKernel
+        The kernel with its cache.
 
     Raises
     ------
@@ -116,6 +117,7 @@ class KeptKernel:
         Returns
         -------
         JaxArray | np.ndarray
+            The matrix (n, m).
 
         """
         if is_jax(X) or is_jax(Y):

@@ -137,6 +137,7 @@ class NetworkKernel(Kernel):
         Returns
         -------
         Array
+            The diagonal of the kernel matrix.
 
         """
         function, rows = self._function(), np.asarray(X, dtype=float)
@@ -152,6 +153,7 @@ class NetworkKernel(Kernel):
         Returns
         -------
         bool
+            Always False.
 
         """
         return False

@@ -38,12 +38,13 @@ def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> Kernel
     y
         (n,) or (n, outputs), such as one column of 1 and -1 per class.
     ridge
-        The number added to the diagonal of K(X, X), >= 0. ``fit.with_ridge`` tries another one with
-        the same matrix; :func:`kcalc.kept_kernel` caches matrices for other uses.
+        The number added to the diagonal of K(X, X), >= 0. ``fit.with_ridge`` tries a different one
+        with the same matrix; :func:`kcalc.kept_kernel` caches matrices for other uses.
 
     Returns
     -------
     KernelRegression
+        The fitted regression, with ``predict``.
 
     Raises
     ------
@@ -77,6 +78,7 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
     Returns
     -------
     GaussianProcess
+        The conditioned process, with ``predict`` and its variance.
 
     """
     return GaussianProcess(kernel, X, y, noise)
@@ -164,6 +166,7 @@ class KernelRegression(Shown):
         Returns
         -------
         Array
+            The values of f.
 
         """
         return self.predict_from(gram(self.kernel, inputs(X), self.X))
@@ -179,6 +182,7 @@ class KernelRegression(Shown):
         Returns
         -------
         Array
+            The values of f: (m,) or (m, outputs).
 
         """
         algebra = self._algebra
@@ -193,6 +197,7 @@ class KernelRegression(Shown):
         Returns
         -------
         Array
+            The predictions: (n,) or (n, outputs).
 
         """
         algebra = self._algebra
@@ -279,6 +284,7 @@ class GaussianProcess(KernelRegression):
         Returns
         -------
         tuple[Array, Array]
+            The mean, (m,) or (m, outputs), and the variance, (m,).
 
         """
         given = inputs(X)
@@ -303,6 +309,7 @@ class GaussianProcess(KernelRegression):
         Returns
         -------
         tuple[Array, Array]
+            The mean, (m,) or (m, outputs), and the covariance, (m, m).
 
         """
         given = inputs(X)
@@ -339,6 +346,7 @@ class GaussianProcess(KernelRegression):
         Returns
         -------
         np.ndarray
+            The draws: (count, m) or (count, m, outputs).
 
         """
         count, seed = (

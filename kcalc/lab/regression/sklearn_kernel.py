@@ -53,6 +53,7 @@ def sklearn_kernel(
     Returns
     -------
     NetworkKernel
+        The kernel object.
 
     Raises
     ------

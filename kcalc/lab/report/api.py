@@ -116,6 +116,7 @@ def report(
     Returns
     -------
     NetworkReport
+        The page; ``save(path)`` writes it to a file.
 
     Raises
     ------

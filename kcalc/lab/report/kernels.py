@@ -90,7 +90,7 @@ def _eigenvalues(nodes: Any, weights: Any, values: Any) -> Any:
 
 
 def meaning(before: Kernel | None, after: Kernel | None) -> str:
-    """Describe what the kernels mean for training, in a sentence or two."""
+    """Describe the effect of the kernels on training, in a sentence or two."""
     words = []
     for name, found in (("Before shaping", before), ("After shaping", after)):
         if found is None:

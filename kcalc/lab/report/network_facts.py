@@ -175,7 +175,7 @@ def _over_tokens(
 ) -> tuple[OverTokens | None, dict[str, Any]]:
     """Return the facts over tokens, and the arguments of maps over exchangeable tokens.
 
-    None if tokens are followed one by one.
+    None if each token is followed separately.
     """
     asked = any(value is not None for value in given.values())
     make = lambda: over_tokens(network, given.get("tokens"), given.get("token_cosine"))  # noqa: E731
@@ -189,7 +189,7 @@ def _over_tokens(
 
 
 def _edge_tokens(method: str, over: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokens of the page, where a method takes their number; it has a usual number, too."""
+    """The tokens of the page, where a method takes their number; it also has a usual number."""
     tokens = over.get("tokens")
     if method != "edge" or isinstance(tokens, bool) or not isinstance(tokens, int | np.integer):
         return {}

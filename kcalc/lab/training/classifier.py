@@ -38,6 +38,7 @@ def classifier(
     Returns
     -------
     Network
+        The network, with ``classes`` outputs.
 
     Raises
     ------
@@ -50,7 +51,7 @@ def classifier(
     classes = whole(classes, "classes", 1, MOST)
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise KcalcError(
-            f"a classifier has one input and one output, this network has {len(network.inputs)} "
+            f"a classifier has one input and one output; this network has {len(network.inputs)} "
             f"and {len(network.outputs)}"
         )
     (source,), (last,) = network.inputs, network.outputs

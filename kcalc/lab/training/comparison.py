@@ -50,6 +50,7 @@ def compare(
     Returns
     -------
     Comparison
+        All runs, with means over the seeds.
 
     Raises
     ------

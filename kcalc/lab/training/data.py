@@ -160,6 +160,7 @@ def digits(fold: int = 0, folds: int = 5, seed: int = 0, images: bool = False) -
     Returns
     -------
     Split
+        Training and test examples with their labels.
 
     """
     folds = whole(folds, "the number of folds", 2, RAREST)

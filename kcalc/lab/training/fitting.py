@@ -129,6 +129,7 @@ def fit(model: Model, split: Split, settings: Settings | None = None, params: An
     Returns
     -------
     Run
+        The history of losses and accuracies, and the final parameters.
 
     Raises
     ------
@@ -158,6 +159,7 @@ def evaluate(model: Model, params: Any, split: Split, state: Any = None) -> tupl
     Returns
     -------
     tuple[float, float]
+        Cross-entropy in nats, and a fraction in [0, 1].
 
     """
     steps, split = Steps(check_model(model), Settings()), check_split(split)

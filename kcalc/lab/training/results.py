@@ -70,6 +70,7 @@ class Result:
         Returns
         -------
         int | None
+            The number of steps, or None if the run never gets there.
 
         """
         return next((step for step, _, test in self.curve if test >= share), None)
@@ -131,6 +132,7 @@ class Comparison(Shown):
         Returns
         -------
         tuple[Result, ...]
+            One entry per learning rate and seed.
 
         """
         choice(label, "configuration", self.labels)
@@ -152,6 +154,7 @@ class Comparison(Shown):
         Returns
         -------
         dict[float, float]
+            Accuracies as fractions in [0, 1].
 
         """
         tried = sorted({result.learning_rate for result in self.of(label)})
@@ -171,6 +174,7 @@ class Comparison(Shown):
         Returns
         -------
         float
+            The learning rate.
 
         """
         rates = self.rates(label)
@@ -189,6 +193,7 @@ class Comparison(Shown):
         Returns
         -------
         list[tuple[int, float]]
+            Pairs (step, mean accuracy in [0, 1]).
 
         """
         runs = [
@@ -259,6 +264,7 @@ class Comparison(Shown):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         return DRAWINGS["Comparison"](
@@ -298,7 +304,7 @@ class Comparison(Shown):
 
         """
         if file_path(path).suffix.lower() != ".csv":
-            raise KcalcError(f"a table is written as .csv, not {path}")
+            raise KcalcError(f"a table must be a .csv file, not {path}")
         write_whole(path, self.csv())
 
     def csv(self) -> str:
@@ -307,6 +313,7 @@ class Comparison(Shown):
         Returns
         -------
         str
+            One line per run, after a header.
 
         """
         stream = io.StringIO()

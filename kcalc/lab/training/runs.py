@@ -81,6 +81,7 @@ class Run(Shown):
         Returns
         -------
         int | None
+            The number of steps, or None if the run never gets there.
 
         """
         least = one_number(share, "share")
@@ -97,6 +98,7 @@ class Run(Shown):
         Returns
         -------
         Axes
+            The Matplotlib axes.
 
         """
         lines = {

@@ -60,7 +60,7 @@ class Steps:
     """The steps of an optax optimiser.
 
     Its tree has the entries "params", "state" (BatchNorm's statistics) and "optimizer". Learning
-    rates and batches are arguments, so one compilation serves all seeds, folds and rates. The
+    rates and batches are arguments, so one compilation covers all seeds, folds and rates. The
     optimiser uses at least single precision, for any precision of the model: in float16, Adam's
     1e-8 is 0.
     """

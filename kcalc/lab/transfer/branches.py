@@ -1,7 +1,7 @@
-"""Residual branches: which operations lie on one, and which weights end it.
+"""Residual branches: which operations belong to one, and which weights end it.
 
-A sum that reads a feature map (the stream) and something computed from it (the branch) is
-``x + f(x)``. The number of such sums is the depth.
+In ``x + f(x)`` a sum reads a feature map x (the stream) and something computed from it (the
+branch). The number of such sums is the depth.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Node = Hashable
 class Branch:
     """One residual branch.
 
-    ``sum``: the node that adds it to the stream; ``slot``: its place among what that node reads;
-    ``inside``: the nodes of the branch; ``last``: the node of the weights that end it, None where
-    something else than weights does.
+    ``sum``: the node that adds it to the stream; ``slot``: its position among the inputs of that
+    node; ``inside``: the nodes of the branch; ``last``: the node of the weights that end it, or
+    None if the branch does not end in weights.
     """
 
     sum: Node
@@ -61,7 +61,7 @@ def branches(network: Network) -> tuple[Branch, ...]:
 def _last(made: dict[Node, tuple[P.Primitive | None, tuple[Node, ...]]], node: Node) -> Node | None:
     """The weights that a branch ends with, looking through dropout and multiplications.
 
-    None where their output is read by others, too.
+    None if other nodes also read their output.
     """
     readers: dict[Node, int] = {}
     for _, reads in made.values():
@@ -84,7 +84,7 @@ Place = tuple[str, str, int]  # (name with * for its numbers, primitive, operati
 
 
 def on_stream(network: Network, found: tuple[Branch, ...]) -> dict[Node, Place]:
-    """The operations on the stream itself, from the first sum on, such as norms after the sums."""
+    """The operations on the stream itself after the first sum, such as norms after sums."""
     inside = {node for branch in found for node in branch.inside}
     sums = {branch.sum for branch in found}
     since: dict[Node, int] = {}
@@ -101,10 +101,10 @@ def on_stream(network: Network, found: tuple[Branch, ...]) -> dict[Node, Place]:
 def grown_places(
     network: Network, found: tuple[Branch, ...], base: Network | None = None
 ) -> frozenset[Place]:
-    """The places on the stream of which there are more, the more branches there are.
+    """The places on the stream whose number grows with the number of branches.
 
-    Those of which the larger network has more; without a base those of which there are two, and
-    one for every second branch, at least.
+    With a base, places of which the larger network has more. Without one, places that occur at
+    least twice and at least once per two branches.
     """
     count = Counter(on_stream(network, found).values())
     if base is None:
@@ -121,12 +121,15 @@ def along_stream(
 
 
 def refuse_nested(found: tuple[Branch, ...]) -> None:
-    """Raises: KcalcError where a branch holds the sum of another: depth then has no exponents."""
+    """Reject branches that contain the sum of another branch, because depth then has no exponents.
+
+    Raises: KcalcError for such a branch.
+    """
     for branch in found:
         inner = next((other for other in found if other.sum in branch.inside), None)
         if inner is not None:
             raise KcalcError(
                 f"the residual branch that node {branch.sum!r} adds holds another, added by "
-                f"{inner.sum!r}: depth has exponents for branches one after the other; keep the "
+                f"{inner.sum!r}: depth has exponents only for branches in sequence; keep the "
                 f"depth of the base"
             )

@@ -1,4 +1,4 @@
-"""Coordinate check: by how much steps of training change feature maps, at several sizes."""
+"""Coordinate check: how much training changes feature maps, at several sizes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,23 @@ from .torch_training import Family, default_loss, result_of
 
 @dataclass(frozen=True)
 class TrainedCoordinates(Shown):
-    """Root mean square changes of feature maps over training, and their powers of the size.
+    """Root mean square changes of feature maps during training, and their powers of the size.
 
-    ``sizes``: the widths, or what ``along`` names; ``changes[module]`` has shape (sizes, seeds);
-    ``slopes[module]`` is (power, standard error over seeds); ``losses`` has shape (sizes, seeds).
-    ``edits``: changes of the model that the rules require, which were not made.
+    Attributes
+    ----------
+    sizes
+        The widths, or the values of ``along``.
+    along
+        The name of the quantity that changes between sizes.
+    changes
+        {module: root mean square changes of its output}, of shape (sizes, seeds).
+    slopes
+        {module: (power of the size, its standard error over seeds)}.
+    losses
+        The training losses before the last step, of shape (sizes, seeds).
+    edits
+        Changes to the model that the rules require; the check does not make them.
+
     """
 
     sizes: tuple[float, ...]
@@ -37,9 +49,27 @@ class TrainedCoordinates(Shown):
     hidden = ("changes", "losses")
 
     def steady(self, module: str, slack: float = 0.05, errors: float = 3.0) -> bool:
-        """Whether a power differs from 0 by no more than ``slack`` plus ``errors`` standard errors.
+        """Whether the power of a module differs insignificantly from 0.
 
-        Raises: KcalcError for unknown modules.
+        Parameters
+        ----------
+        module
+            The name of the module, a key of ``slopes``.
+        slack
+            A difference that counts as none, in addition to ``errors``.
+        errors
+            The number of standard errors that count as no difference.
+
+        Returns
+        -------
+        bool
+            True if |power| <= ``slack`` + ``errors`` standard errors.
+
+        Raises
+        ------
+        KcalcError
+            For unknown modules.
+
         """
         if not is_key(module, self.slopes):
             raise unknown_name("module", module, self.slopes)
@@ -98,20 +128,50 @@ def trained_coordinates(
 ) -> TrainedCoordinates:
     """Train PyTorch models of several sizes by the rules of :func:`kcalc.transfer`, and compare.
 
-    Parameters: ``build``: a function of the width (or of keywords) that returns a
-    ``torch.nn.Module`` with one output; ``x``, ``y``: one batch as tensors, ``x`` also by argument
-    name, ``{"idx": ids}``; ``lr``: the learning rate of the first size, from which the others
-    follow; ``widths``: the sizes, numbers or dictionaries in which one number changes;
-    ``optimizer``: as for :func:`kcalc.transfer`; ``steps``: of the whole batch; ``seeds``: models
-    per size; ``standard``: leave initial weights and learning rates as they are, for comparison;
-    ``zero_readout``: readouts start at 0, so slopes are those of large widths; ``only``: train only
-    one parameter; ``loss``: a function of output and ``y``; None: cross entropy of whole
-    numbers, else the mean squared error; ``unknown``, ``rank``: as for :func:`kcalc.transfer`.
+    Changes to the model that the rules require (multipliers) are not made; ``.edits`` lists them.
 
-    The edits of the rules (multipliers in the model) are not made; ``.edits`` names them.
+    Parameters
+    ----------
+    build
+        A function of the width (or of keywords) that returns a ``torch.nn.Module`` with one output.
+    x
+        One batch of inputs: a tensor, or tensors by argument name, ``{"idx": ids}``.
+    y
+        The targets of the batch, a tensor.
+    lr
+        The learning rate of the first size; the rules give the others.
+    widths
+        The sizes: numbers, or dictionaries that differ in one number.
+    optimizer
+        As for :func:`kcalc.transfer`.
+    steps
+        The number of training steps, each on the whole batch.
+    seeds
+        The number of models per size.
+    standard
+        True keeps initial weights and learning rates unchanged, for comparison.
+    zero_readout
+        True starts readouts at 0, so slopes are those of large widths.
+    only
+        The name of a single parameter to train; None trains all.
+    loss
+        A function of output and ``y``. None means cross-entropy for integer targets, else the mean
+        squared error.
+    unknown
+        As for :func:`kcalc.transfer`.
+    rank
+        As for :func:`kcalc.transfer`.
 
-    Returns: the changes of the outputs of all modules that hold parameters, and of the output.
-    Raises: KcalcError for sizes that do not change, bad numbers, and as :func:`kcalc.transfer`.
+    Returns
+    -------
+    TrainedCoordinates
+        Changes of the outputs of all modules with parameters, and of the model's output.
+
+    Raises
+    ------
+    KcalcError
+        If the sizes do not differ, for invalid numbers, and as :func:`kcalc.transfer` does.
+
     """
     sizes, along = extents(widths)
     rate = positive(lr, "lr")
@@ -154,12 +214,12 @@ def trained_coordinates(
 
 
 def undone(edits: tuple[str, ...]) -> str:
-    """That the models were trained without the edits of the rules, in words."""
+    """A note that the models were trained without the edits that the rules require."""
     return f"; trained without this edit: {'; '.join(edits)}" if edits else ""
 
 
 def family_of(build: Any, base: Any, batch: tuple[Any, Any], chosen: Options, loss: Any) -> Family:
-    """The family, its arguments checked."""
+    """The family, with checked arguments."""
     torch = imported("torch")
     if not callable(build) or isinstance(build, torch.nn.Module):
         raise KcalcError(f"build must be a function of the width, got {type(build).__name__}")
@@ -182,13 +242,13 @@ def family_of(build: Any, base: Any, batch: tuple[Any, Any], chosen: Options, lo
 
 
 def extents(widths: Any) -> tuple[tuple[Any, ...], str]:
-    """(the sizes, the name of what changes between them).
+    """(the sizes, the name of the quantity that changes between them).
 
-    Raises: KcalcError where fewer than two differ, or more than one number changes.
+    Raises: KcalcError if fewer than two sizes differ, or if several numbers change.
     """
     given = items(widths, "widths")
     if len(given) < 2:
-        raise KcalcError("widths must hold two sizes at least")
+        raise KcalcError("widths must contain at least two sizes")
     if not all(isinstance(size, Mapping) for size in given):
         sizes = tuple(whole(size, "a width", 1) for size in given)
         if len(set(sizes)) < len(sizes):
@@ -208,7 +268,10 @@ def _extent(size: Any, along: str) -> int:
 
 
 def positive(number: Any, what: str) -> float:
-    """A number > 0.  Raises: KcalcError for others."""
+    """A number > 0.
+
+    Raises: KcalcError for other values.
+    """
     found = float(one_number(number, what))
     if not found > 0:
         raise KcalcError(f"{what} must be positive, got {number}")
@@ -216,10 +279,10 @@ def positive(number: Any, what: str) -> float:
 
 
 def outputs_of(model: Any, x: Any) -> dict[str, Any]:
-    """Return {module that holds parameters: its output}, and the model's own output.
+    """Return {module with parameters: its output}, and the model's own output.
 
-    If a layer reads a concatenation, ``"layer [k]"`` is what the channels of its k-th part
-    contribute. Random numbers are the same in every call.
+    If a layer reads a concatenation, ``"layer [k]"`` is the contribution of the channels of its
+    k-th part. Random numbers are the same in every call.
     """
     import torch
 
@@ -257,7 +320,7 @@ def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, flo
 
 
 def power(extent: np.ndarray, values: np.ndarray) -> tuple[float, float]:
-    """The least-squares power of the extent, and its standard error over seeds."""
+    """The least-squares power of the size, and its standard error over seeds."""
     logs = np.log(extent) - np.log(extent).mean()
     each = logs @ np.log(values) / (logs @ logs)
     return float(each.mean()), float(each.std(ddof=1) / np.sqrt(each.size))

@@ -1,4 +1,4 @@
-"""``kc.transfer``: networks, models and functions that build them."""
+"""``kc.transfer``: rules for networks, for models and for functions that build them."""
 
 from __future__ import annotations
 
@@ -32,43 +32,67 @@ def transfer(
 ) -> Transfer:
     """How settings tuned on a small network change on a larger one, parameter by parameter.
 
-    Feature maps of size 1, the sizes of gradients, and the condition that a step changes the
-    network by the same amount at every size determine powers of width and depth. These give the
-    standard deviation of initial weights, the learning rate, Adam's epsilon and weight decay.
-
-    Parameters: ``model``: a network with open widths (``features=None``); or the larger network or
-    ``torch.nn.Module``, with the smaller one as ``base``; or a function of the width (or of
-    keywords) that builds them, with its arguments as ``base`` and ``to``: 64 and 1024, or
-    ``{"width": 64, "depth": 4}``. ``example_inputs``: of a ``torch.nn.Module``, as for
-    :func:`kcalc.read`, also by argument name, ``{"idx": ids}``. For a network with open widths,
-    ``base`` and ``to`` are widths, and without them results are symbolic.
-
-    ``optimizer``: "sgd", "adamw", "adafactor", "lion"; "muon" (factor ``sqrt(max(1, rows /
-    columns))``) or "muon-match-rms" (``0.2 sqrt(max(rows, columns))``), as in ``torch.optim``;
-    "adamh" and "muonh", which keep the norm of hidden weights; "shampoo" without grafting,
-    "shampoo-adamw" and "shampoo-sgd" with the norm of another step; "soap". ``rank``: for "muonh",
-    "soap" and grafted Shampoo, "full" if the rank of updates grows with the width, "fixed" if not;
-    None: "full" for MuonH, "fixed" for grafted Shampoo.
-
-    ``axes``: which of "width", "depth" and "rank" change; None: those that do. "rank" is the inner
-    size of low-rank changes ``W x + s B A x`` with B = 0 at the start (LoRA). ``gauge``: "none",
-    multipliers only if necessary; "mup", readouts multiplied by 1 / width; "abc", the
-    parametrisation of [Yang, Hu 2021]; "unit", all weights start with standard deviation of order
-    1. ``decay``: weight decay is multiplied by ``(factor of the learning rate)^-decay``, 1 (their
-    product stays), 1/2 or 0.
-    ``branch_exponent``: a in ``x + L^-a f(x)``, from 1/2 to 1. ``alignment``: "full", changes of
-    weights are aligned with the layer's input, or "none". ``unknown``: None, operations of a
-    ``torch.nn.Module`` without a rule raise an error; "heuristic", kcalc assumes that they keep
-    coordinates of order 1 in both directions, and marks rules that depend on this.
-
-    Returns: a :class:`kcalc.Transfer`.
-
-    Raises: KcalcError for optimisers without rules, models that differ from the base in more than
-    width and depth, axes along which nothing changes, parameters used in two roles that conflict,
-    residual streams that forget the contributions of blocks, other numbers of experts or streams,
-    and layers without rules.
+    Three requirements determine powers of width and depth: feature maps have size 1, gradients have
+    known sizes, and a step changes the network by the same amount at every size. The powers give
+    the standard deviation of initial weights, the learning rate, Adam's epsilon and weight decay
     [Yang et al. 2022 (muP); Everett et al. 2024; Dey et al. 2025 (depth, epsilon); the page on the
-    theory of transfer]
+    theory of transfer].
+
+    Parameters
+    ----------
+    model
+        A network with open widths (``features=None``); or the larger network or
+        ``torch.nn.Module``, with the smaller one as ``base``; or a function of the width (or of
+        keywords) that builds either.
+    *example_inputs
+        Inputs of a ``torch.nn.Module`` as for :func:`kcalc.read`, also by argument name, ``{"idx":
+        ids}``.
+    optimizer
+        "sgd", "adamw", "adafactor", "lion" or "soap". "muon" has the factor ``sqrt(max(1, rows /
+        columns))``, "muon-match-rms" ``0.2 sqrt(max(rows, columns))``, as in ``torch.optim``.
+        "adamh" and "muonh" keep the norm of hidden weights. "shampoo" has no grafting;
+        "shampoo-adamw" and "shampoo-sgd" take the norm of AdamW's or SGD's step.
+    base
+        The smaller network or model. For a function, its argument: 64, or ``{"width": 64, "depth":
+        4}``. For a network with open widths, its width; None gives symbolic results.
+    to
+        For a function, the argument that builds the larger model: 1024. For a network with open
+        widths, the larger width.
+    axes
+        Which of "width", "depth" and "rank" change. None means those that do. "rank" is the inner
+        size of low-rank changes ``W x + s B A x`` in which B starts at 0 (LoRA).
+    gauge
+        "none", multipliers only if necessary; "mup", readouts multiplied by 1 / width; "abc", the
+        parametrisation of [Yang, Hu 2021]; or "unit", all weights start with a standard deviation
+        of order 1.
+    decay
+        Weight decay is multiplied by ``(factor of the learning rate)^-decay``: 1 (their product
+        stays the same), 1/2 or 0.
+    branch_exponent
+        The exponent a in ``x + L^-a f(x)``, from 1/2 to 1.
+    alignment
+        "full" if changes of weights align with the layer's input, else "none".
+    unknown
+        None: operations of a ``torch.nn.Module`` without a rule raise an error. "heuristic": kcalc
+        assumes that they keep coordinates of order 1 in both directions, and marks the rules that
+        depend on this.
+    rank
+        For "muonh", "soap" and grafted Shampoo: "full" if the rank of updates grows with the width,
+        "fixed" if it does not. None means "full" for MuonH and "fixed" for grafted Shampoo.
+
+    Returns
+    -------
+    Transfer
+        The factors of every parameter, multipliers of operations, and edits of the model.
+
+    Raises
+    ------
+    KcalcError
+        For optimisers and layers without rules, models that differ from the base in more than width
+        and depth, axes along which nothing changes, and parameters whose uses conflict.
+    KcalcError
+        For residual streams that forget the contributions of blocks, and for different numbers of
+        experts or streams.
 
     Examples
     --------
@@ -93,8 +117,8 @@ def transfer(
     small, large = (base, model) if to is None else _built(model, base, to)
     if small is None:
         raise KcalcError(
-            "what the network grows from is not known: give the smaller one, base=, or a function "
-            "that builds both, with base= and to="
+            "the smaller network is unknown; give it as base=, or give a function that builds "
+            "both, with base= and to="
         )
     if isinstance(small, Network) and isinstance(large, Network):
         growth = growth_between(small, large, along)
@@ -128,9 +152,9 @@ def _ratio(base: Any, to: Any) -> float | None:
 
 
 def _built(build: Any, base: Any, to: Any) -> tuple[Any, Any]:
-    """The small and the large model of a function.
+    """The small and the large model that a function builds.
 
-    Raises: KcalcError for anything but a function, and where the function fails.
+    Raises: KcalcError for anything but a function, and if the function fails.
     """
     made = hasattr(build, "named_parameters") and not isinstance(build, type)
     if made or not callable(build):
@@ -142,9 +166,9 @@ def _built(build: Any, base: Any, to: Any) -> tuple[Any, Any]:
 
 
 def call_builder(build: Any, given: Any, what: str) -> Any:
-    """A model of a size, a width or {keyword: number}.
+    """A model of the given size, a width or {keyword: number}.
 
-    Raises: KcalcError for other sizes, and where the function fails.
+    Raises: KcalcError for other sizes, and if the function fails.
     """
     if isinstance(given, Mapping):
         keywords = {str(name): whole(v, f"{what}[{name!r}]", 1) for name, v in given.items()}

@@ -1,4 +1,4 @@
-"""What grows from a base network to a larger one: channels, groups, widths of heads, depth."""
+"""What grows from a base network to a larger one: channels, groups, head widths and depth."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Node = Hashable
 
 
 class NotInNetwork(KcalcError):
-    """Of models whose networks leave out, or cannot say, what their programs do."""
+    """For models whose networks omit, or cannot express, what their programs do."""
 
 
 WEIGHTS = (L.Affine, L.Embedding, L.Positions, L.ClassToken)
@@ -32,13 +32,13 @@ WEIGHTS = (L.Affine, L.Embedding, L.Positions, L.ClassToken)
 
 @dataclass(frozen=True)
 class Growth:
-    """How the extents of a network grow.
+    """How the sizes of a network grow.
 
     ``channels``, ``groups``: by node with weights, or attention; ``scores``: {Attend: the factor
-    that its scores need}; ``branches``: the residual branches where their number grows, else none;
-    ``ratios``: {symbol: its ratio}, of known ones; ``along``: nodes on the stream itself of which
-    there are as many as branches; ``carried``: the powers of the depth that stand before branches
-    in the network itself.
+    that its scores need}; ``branches``: the residual branches if their number grows, else none;
+    ``ratios``: {symbol: its ratio}, for known ones; ``along``: nodes on the stream itself that are
+    as many as branches; ``carried``: the powers of the depth by which the network itself multiplies
+    its branches.
     """
 
     channels: Mapping[Node, Power]
@@ -51,9 +51,9 @@ class Growth:
 
 
 def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = None) -> Growth:
-    """Of a network that leaves widths open (``features=None``, or symbols), all by one ratio.
+    """The growth of a network with open widths (``features=None`` or symbols), all by one ratio.
 
-    Raises: KcalcError where no width is open, and for depth without residual branches.
+    Raises: KcalcError if no width is open, and for depth without residual branches.
     """
     width = axes is None or "width" in axes
     channels: dict[Node, Power] = {}
@@ -89,7 +89,7 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
 
 
 def _open_scores(layer: Any, width: bool) -> Power:
-    """Of attention whose heads widen, unless it says their width."""
+    """The factors of scores for attention whose heads widen, unless it fixes their width."""
     grown = width and layer.key_width is None
     return WIDTH**-HALF if grown and layer.scale == "sqrt" else ONE
 
@@ -97,7 +97,7 @@ def _open_scores(layer: Any, width: bool) -> Power:
 def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None) -> Growth:
     """What grows from one network to another of the same form.
 
-    Raises: KcalcError where they differ in more than widths and the number of branches.
+    Raises: KcalcError if they differ in more than widths and the number of branches.
     """
     old, new = branches(base), branches(network)
     deep = new if len(old) != len(new) else ()
@@ -149,9 +149,9 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
 def _stream(
     base: tuple[Network, tuple[Branch, ...]], network: tuple[Network, tuple[Branch, ...]]
 ) -> tuple[frozenset[Node], Carried]:
-    """(what grows in number on the stream, what it carries) of a network deeper than its base.
+    """(what grows in number on the stream, what it carries) for a network deeper than its base.
 
-    Raises: KcalcError where the base has no branches, and for streams without powers of the depth.
+    Raises: KcalcError if the base has no branches, and for streams without powers of the depth.
     """
     if not base[1]:
         raise KcalcError("the base has no residual branches, and the larger network has some")
@@ -168,7 +168,10 @@ def _stream(
 
 
 def _check_axes(axes: tuple[str, ...] | None, wide: bool, deep: bool) -> None:
-    """Raises: KcalcError where what grows is not what ``axes`` says, or nothing grows."""
+    """Reject growth that differs from ``axes``, and networks in which nothing grows.
+
+    Raises: KcalcError for these.
+    """
     if not wide and not deep:
         raise KcalcError("the base has the widths and the depth of the network: nothing grows")
     for axis, grown in (("width", wide), ("depth", deep)):
@@ -183,9 +186,9 @@ def _check_places(
     network: tuple[Network, tuple[Branch, ...]],
     pairs: Mapping[Node, list[Node]],
 ) -> None:
-    """Raises: KcalcError where weights and their counterparts differ in their place on branches.
+    """Reject weights whose counterparts have other places on branches.
 
-    Also where the networks differ by more than the number of branches.
+    Raises: KcalcError for these, and if the networks differ in more than the number of branches.
     """
     small, large = (_places(*one) for one in (base, network))
     for node, others in pairs.items():
@@ -203,7 +206,7 @@ def _check_places(
     if outside[0] != outside[1] or inside[0] * len(network[1]) != inside[1] * len(base[1]):
         raise KcalcError(
             "the networks differ in depth by more than the number of equal residual branches, "
-            "x + f(x): only that has exponents; keep the depth of the base"
+            "x + f(x), and only that number has exponents; keep the depth of the base"
         )
 
 
@@ -220,11 +223,11 @@ def _places(network: Network, found: tuple[Branch, ...]) -> dict[Node, str]:
 def counterparts(
     base: Network, network: Network, node: Node, names: tuple[dict[Node, str], dict[Node, str]]
 ) -> list[Node]:
-    """The nodes of the base that stand for a node: of its name, or with other numbers in it.
+    """The counterparts of a node in the base: nodes of its name, up to numbers in the name.
 
-    In a base of another depth ``blocks.7.up`` stands for ``blocks.0.up`` of it. ``names``: the
-    labels of both networks.
-    Raises: KcalcError where there is none.
+    In a base of another depth, ``blocks.0.up`` is the counterpart of ``blocks.7.up``. ``names``:
+    the labels of both networks.
+    Raises: KcalcError if there is none.
     """
     kind = type(network.layer(node))
     known = {names[0][n]: n for n in base.nodes_of(kind)}
@@ -244,17 +247,17 @@ def counterparts(
             for what in ("kernel", "stride", "bias", "standardised"):
                 if getattr(own, what) != getattr(layer, what):
                     raise KcalcError(
-                        f"node {node!r} has {what} {getattr(own, what)}, and {other!r} of the base "
-                        f"{getattr(layer, what)}: the base may differ only in width and depth"
+                        f"node {node!r} has {what} {getattr(own, what)}, but {other!r} of the base "
+                        f"has {getattr(layer, what)}; the base may differ only in width and depth"
                     )
     return named
 
 
 def labels(network: Network) -> dict[Node, str]:
-    """{node: its name, in which a range of channels is the place of that part}.
+    """{node: its name, with a range of channels replaced by the number of the part}.
 
-    So that the second of three parts of a fused projection, ``qkv[128:192]``, is the second one in
-    the base, too, ``qkv[64:96]``, where fewer heads have keys.
+    For example, ``qkv[128:192]``, the second of three parts of a fused projection, matches the
+    second part in the base, ``qkv[64:96]``, even if fewer heads have keys.
     """
     found: dict[Node, str] = {}
     parts: dict[str, list[tuple[tuple[int, ...], Node]]] = {}
@@ -272,9 +275,9 @@ def labels(network: Network) -> dict[Node, str]:
 
 
 def matching_name(name: str, known: Mapping[str, Any]) -> list[Any]:
-    """The values of the names nearest to ``name``: itself, or with other numbers in it.
+    """The values of the names nearest to ``name``: itself, or names with other numbers.
 
-    One number other first, from the left, then any.
+    Names that differ in one number come first, from the left, then any.
     """
     if name in known:
         return [known[name]]
@@ -290,14 +293,14 @@ def matching_name(name: str, known: Mapping[str, Any]) -> list[Any]:
 
 
 def _one_ratio(node: Node, own: Any, others: list[Any]) -> Fraction:
-    """The ratio of an extent to that of its counterparts.
+    """The ratio of a size to that of its counterparts.
 
-    Raises: KcalcError where it is not known, or not the same for all of them.
+    Raises: KcalcError if it is unknown or differs between them.
     """
     if own is None and all(other is None for other in others):
         return Fraction(1)
     if not isinstance(own, int) or not all(isinstance(other, int) for other in others):
-        raise KcalcError(f"node {node!r}: how many channels it has is not known in both networks")
+        raise KcalcError(f"node {node!r}: its number of channels is not known in both networks")
     ratios = {Fraction(own, other) for other in others}
     if len(ratios) > 1:
         raise NotInNetwork(
@@ -308,7 +311,7 @@ def _one_ratio(node: Node, own: Any, others: list[Any]) -> Fraction:
 
 
 def _key_width(network: Network, node: Node) -> int | None:
-    """The channels of a head's queries."""
+    """The number of channels of a head's queries."""
     layer = network.layer(node)
     queries = network.features[network.parents(node)[0]]
     if layer.key_width is None and queries is not None and layer.heads is not None:
@@ -317,12 +320,12 @@ def _key_width(network: Network, node: Node) -> int | None:
 
 
 def _scores(own: Any, base: Any, ratio: Fraction, grown: Power, node: Node) -> Power:
-    """The factor that scores need: they are to be divided by the channels of a head."""
+    """The factor by which scores must be multiplied: they are divided by the channels of a head."""
     present = {"sqrt": HALF, "linear": ONE}
     if isinstance(own.scale, str):
         if own.scale != base.scale:
             raise KcalcError(
-                f"node {node!r}: scores have the scale {own.scale!r}, in the base {base.scale!r}"
+                f"node {node!r}: scores have scale {own.scale!r}, but {base.scale!r} in the base"
             )
         return grown ** (present[own.scale] - 1)
     change = float(own.scale) / float(base.scale) if not isinstance(base.scale, str) else math.nan
@@ -330,13 +333,16 @@ def _scores(own: Any, base: Any, ratio: Fraction, grown: Power, node: Node) -> P
         if math.isclose(change, float(ratio) ** -float(power), rel_tol=1e-6):
             return grown ** (power - 1)
     raise KcalcError(
-        f"node {node!r}: the scale of scores is {own.scale}, in the base {base.scale}: neither the "
-        f"same nor a power of the channels of a head"
+        f"node {node!r}: the scale of scores is {own.scale}, but {base.scale} in the base; it must "
+        f"be the same or change as a power of the channels of a head"
     )
 
 
 def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: bool) -> None:
-    """Raises: KcalcError where an operation without weights is another one than in the base."""
+    """Reject operations without weights that differ from those of the base.
+
+    Raises: KcalcError for these.
+    """
     if deep:  # nodes have other numbers: every form must occur in both
         strange = [n for n, form in large.items() if not form.among(small.values())]
         strange += [n for n, form in small.items() if not form.among(large.values())]
@@ -356,18 +362,18 @@ def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: b
     factors = any(all(t.startswith(w) for t in shown) for w in kinds)
     kind = NotInNetwork if factors else KcalcError
     raise kind(
-        f"node {node!r} {shown[0]}, in the base it {shown[1]}: keep functions, norms and "
-        f"multipliers as they are in the base; kc.transfer says which multipliers to change"
+        f"node {node!r} {shown[0]}, but {shown[1]} in the base; keep the functions, norms and "
+        f"multipliers of the base. kc.transfer says which multipliers to change"
     )
 
 
 @dataclass(frozen=True)
 class _Form:
-    """What an operation without weights computes, whatever its extents.
+    """The function that an operation without weights computes, whatever the sizes of its arrays.
 
-    ``key``: with its numbers as they are; ``unbiased``: without the factors sqrt(1 - 1 / n) that
-    the standard deviation of n channels brings into a norm written out, ``h.std()`` for
-    ``h.std(unbiased=False)``: they go to 1.
+    ``key``: including its numbers; ``unbiased``: without the factors sqrt(1 - 1 / n) that the
+    standard deviation of n channels brings into a hand-written norm, ``h.std()`` instead of
+    ``h.std(unbiased=False)``; they tend to 1.
     """
 
     key: tuple[Any, ...]
@@ -384,7 +390,7 @@ class _Form:
 
 
 def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
-    """{label: form}, but for ``sums`` on the stream, whose factors have separate rules."""
+    """{label: form}, except for ``sums`` on the stream, whose factors have separate rules."""
     found, added = {}, set(network.nodes_of(L.Positions))
     known, norms = labels(network), _bessel(network)
     for node, op, reads in network.operations:
@@ -397,7 +403,7 @@ def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
 
 
 def _bessel(network: Network) -> dict[Node, float]:
-    """{norm over channels: the factor after it where it divides by an unbiased deviation}."""
+    """{norm over channels: the factor after it if it divides by an unbiased deviation}."""
     counts = {
         node: (network.features[owner(node)], op.groups)
         for node, op, _ in network.operations
@@ -411,9 +417,9 @@ def _bessel(network: Network) -> dict[Node, float]:
 
 
 def _form(op: Any, factors: Sequence[float]) -> _Form | None:
-    """None for weights, inputs, attention, and what only moves numbers.
+    """The form; None for weights, inputs, attention, and operations that only move numbers.
 
-    ``factors``: those of unbiased norms among what it reads, else 1.
+    ``factors``: those of unbiased norms among the nodes that it reads, else 1.
     """
     if isinstance(op, P.Post | P.Surrogate):
         phi, symbols = op.activation, bool(op.activation.free_symbols)

@@ -1,17 +1,20 @@
-"""What an optimiser makes of gradients, and in which gauge weights are written.
+"""How optimisers turn gradients into steps, and the gauge in which weights are written.
 
-For a weight of total size ``m w`` with a multiplier m, a change of size D of ``m w`` and gradients
-of size g by ``m w`` require the learning rates
+A weight of total size ``m w`` has a multiplier m. A change of size D of ``m w`` and gradients of
+size g with respect to ``m w`` require these learning rates:
 
     SGD                       D / (g m^2)
     AdamW, Lion, SOAP         D / m
-    Adafactor, AdamH          D / size of the weight   (their steps are relative)
+    Adafactor, AdamH          D / size of the weight. Their steps are relative
+
+For orthogonal steps they are:
+
     Muon, Shampoo             D sqrt(fan_in fan_out) / (m A)
     MuonH                     D sqrt(rank) / size of the weight
-    Shampoo with a graft      sqrt(rank) times the graft's
+    Shampoo with a graft      sqrt(rank) times that of the graft
 
-A is the factor by which an implementation multiplies the orthogonal matrix. ``OPTIMIZERS`` holds
-everything that kcalc knows about each of them: to add one, add an entry.
+A is the factor by which an implementation multiplies the orthogonal matrix. ``OPTIMIZERS`` contains
+all facts about each optimiser; to add one, add an entry.
 """
 
 from __future__ import annotations
@@ -31,11 +34,11 @@ RANKS = ("full", "fixed")
 
 @dataclass(frozen=True)
 class Step:
-    """What a step acts on.
+    """The quantities on which the learning rate of a parameter depends.
 
-    ``change``: by how much a step is to change the parameter; ``gradient``, ``size``: of an entry;
+    ``change``: the required change of the parameter; ``gradient``, ``size``: of an entry;
     ``spread``: sqrt(fan_in fan_out); ``rank``: the rank of an update, 1 if it does not grow;
-    ``fans``: (fan_in, fan_out); ``tall``: whether there are as many rows as columns or more.
+    ``fans``: (fan_in, fan_out); ``tall``: whether there are at least as many rows as columns.
     """
 
     change: Power
@@ -56,15 +59,15 @@ Rule = Callable[[Step], Power]
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Everything about one optimiser.
+    """All facts about one optimiser.
 
-    ``rate``, ``epsilon``: powers of the learning rate and of epsilon; ``takes``: which parameters
-    it trains, "all", hidden weights ("hidden") or hidden matrices ("matrices"); AdamW trains the
-    rest. ``rank``: what is assumed of the rank of updates, None where that does not matter, "" if
-    the user must say. ``default``: of epsilon in parameter groups, None for optimisers without;
-    ``floor``: whether that is the second of a pair. ``kept``: whether the norm of weights is kept.
-    ``torch``: the class in ``torch.optim`` and its arguments; ``like``: an optimiser there with the
-    same powers; ``optax``: whether there is a transformation.
+    ``rate``, ``epsilon``: powers of the learning rate and of epsilon; ``takes``: the parameters
+    that it trains, "all", hidden weights ("hidden") or hidden matrices ("matrices"); AdamW trains
+    the rest. ``rank``: the assumed rank of updates, None if it does not matter, "" if the user must
+    give it. ``default``: epsilon in parameter groups, None for optimisers without one; ``floor``:
+    whether that is the second of a pair. ``kept``: whether the norm of weights is kept. ``torch``:
+    the class in ``torch.optim`` and its arguments; ``like``: an optimiser there with the same
+    powers; ``optax``: whether there is a transformation.
     """
 
     title: str
@@ -157,7 +160,10 @@ OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
 
 
 def named_optimizer(name: Any) -> str:
-    """The name itself.  Raises: KcalcError for optimisers without rules."""
+    """The name itself.
+
+    Raises: KcalcError for optimisers without rules.
+    """
     if isinstance(name, str) and name.lower() == "adam":
         raise KcalcError(
             "Adam's weight decay is added to gradients and divided by their size, so it has no "
@@ -171,9 +177,9 @@ def named_optimizer(name: Any) -> str:
 
 
 def assumed_rank(name: str, rank: str | None) -> str | None:
-    """How the rank of updates grows, None for an optimiser whose steps do not depend on it.
+    """How the rank of updates grows; None for an optimiser whose steps do not depend on it.
 
-    Raises: KcalcError if that must be given, and if it is given to such an optimiser.
+    Raises: KcalcError if the rank is required but missing, or given although it has no effect.
     """
     own = OPTIMIZERS[name].rank
     if rank is None and own == "":
@@ -195,8 +201,8 @@ def multiplier(gauge: str, use: Use) -> Power:
     """The factor m before weights of the total size that ``use`` gives.
 
     "none": 1. "mup": readouts are multiplied by 1 / width [Yang et al. 2022, Table 8]. "abc":
-    those that read few channels by sqrt(width), readouts by 1 / sqrt(width) [Yang, Hu 2021;
-    Table 9]. "unit": all weights start with size 1 [Blake et al. 2024].
+    weights that read few channels are multiplied by sqrt(width), readouts by 1 / sqrt(width) [Yang,
+    Hu 2021; Table 9]. "unit": all weights start with size 1 [Blake et al. 2024].
     """
     if gauge == "unit":
         return use.initial
@@ -218,7 +224,7 @@ class Rates:
 
 
 def taker(optimizer: str, role: str, shape: tuple[int, ...]) -> str:
-    """The optimiser that trains a weight: that which was asked for, or AdamW."""
+    """The optimiser that trains a weight: the requested one, or AdamW."""
     takes = OPTIMIZERS[optimizer].takes
     wanted = role == "hidden" and (takes == "hidden" or len(shape) == 2)
     return optimizer if takes == "all" or wanted else "adamw"
@@ -231,10 +237,10 @@ def rates(
     factor: Power,
     shape: tuple[int, ...],
 ) -> Rates:
-    """Of the weights of ``use``.
+    """The powers for the weights of ``use``.
 
     ``optimizer``: its name, and how the rank of its updates grows; ``gradient``: the size of the
-    gradient by their output; ``factor``: their multiplier; ``shape``: theirs.
+    gradient with respect to their output; ``factor``: their multiplier; ``shape``: their shape.
     """
     name, rank = optimizer
     chosen = taker(name, use.role, shape)
@@ -253,7 +259,7 @@ def rates(
 
 
 def bias_rates(optimizer: str, change: Power, output: Power, gradient: Power) -> Rates:
-    """Of a bias or a gain: a vector that starts with the size of the output, and reads ones."""
+    """The powers for a bias or a gain: a vector that starts with the size of the output."""
     chosen = taker(optimizer, "", ())
     # Adafactor's steps are relative to the size of a parameter, with a floor
     step, rule = Step(change, gradient, ONE), OPTIMIZERS[chosen]
@@ -263,6 +269,6 @@ def bias_rates(optimizer: str, change: Power, output: Power, gradient: Power) ->
 def decay_power(rate: Power, decay: Any) -> Power:
     """The weight decay of a parameter whose learning rate is multiplied by ``rate``.
 
-    1: rate times decay stays; 0: decay stays; 1/2: between them.
+    1: the product of rate and decay stays the same; 0: decay stays the same; 1/2: in between.
     """
     return rate**-decay

@@ -1,4 +1,4 @@
-"""Learning rates in a parametrisation of the user's own."""
+"""Learning rates in a user-defined parametrisation."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ def abc_exponents(
 ) -> dict[str, Any]:
     """Return the learning rates that an abc-parametrisation needs, as powers of the width.
 
-    A weight of role r is n^-a w, w starts with standard deviation n^-b, and learns with the rate
-    n^-c [Yang, Hu 2021]: the standard parametrisation has a = 0 and b = 1/2 for hidden layers, that
-    of the NTK a = 1/2 and b = 0.
+    A weight of role r is n^-a w, where w starts with standard deviation n^-b and learns at the rate
+    n^-c [Yang, Hu 2021]. For hidden layers the standard parametrisation has a = 0 and b = 1/2, the
+    NTK parametrisation a = 1/2 and b = 0.
 
     Parameters
     ----------
-    network : Network
+    network
         A network with open widths (``features=None``).
-    parametrisation : mapping
-        ``{role: (a, b)}`` for the roles "input", "hidden", "readout", "embedding". A role that is
-        left out is as in :func:`kcalc.transfer`.
-    optimizer, alignment : str
-        As in :func:`kcalc.transfer`.
+    parametrisation
+        ``{role: (a, b)}`` for the roles "input", "hidden", "readout" and "embedding". Omitted roles
+        are as in :func:`kcalc.transfer`.
+    optimizer
+        As for :func:`kcalc.transfer`.
+    alignment
+        As for :func:`kcalc.transfer`.
 
     Returns
     -------
-    dict
-        ``{role: c}`` for the given roles, exact, with which changes of the weights change the
-        network by order 1. [Everett et al. 2024, Table 1]
+    dict[str, Any]
+        ``{role: c}`` for the given roles, as exact numbers. At these rates changes of the weights
+        change the network by order 1 [Everett et al. 2024, Table 1].
 
     Raises
     ------
@@ -80,7 +82,7 @@ def abc_exponents(
 def _given(parametrisation: Any, roles: set[str]) -> dict[str, tuple[Any, Any]]:
     """{role: (multiplier, standard deviation)} as powers of the width.
 
-    Raises: KcalcError for other things than pairs of exponents by role.
+    Raises: KcalcError for anything but pairs of exponents by role.
     """
     if not isinstance(parametrisation, Mapping):
         raise KcalcError(

@@ -1,10 +1,10 @@
-"""Sizes as powers of width and depth: products of symbols, compared where these are large.
+"""Sizes as powers of width and depth: products of symbols, compared for large widths.
 
-A symbol is the ratio of an extent of the larger network to that of the base. Widths may grow at
-different rates: one that is 4 times the base's where another is 16 times grows as the root of that
-one. Powers are compared by the degree in the width that grows most, counted with these rates;
-where degrees are equal, that of depth decides. Degrees that differ by less than 1/10 (widths that
-were rounded) are equal there.
+A symbol is the ratio of a size in the larger network to that in the base. Widths may grow at
+different rates: if one width is 4 times the base's and another 16 times, the first grows as the
+square root of the second. Powers are compared by their degree in the fastest-growing width, counted
+with these rates; if degrees are equal, the power of the depth decides. Degrees that differ by less
+than 1/10 (rounded widths) count as equal.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ ROUNDING = 0.1  # degrees of widths that differ by less come from rounding
 
 @dataclass(frozen=True)
 class Order:
-    """The order of powers where widths are large.
+    """The order of powers for large widths.
 
-    ``rates``: {symbol of a width: its degree in the width that grows most}, 1 where it is not
-    given.
+    ``rates``: {symbol of a width: its degree in the fastest-growing width}, 1 if not given.
     """
 
     rates: Mapping[sp.Symbol, float] = field(default_factory=dict)
 
     def degrees(self, power: Power) -> tuple[Any, Any]:
-        """(degree in the width that grows most, degree in the depth)."""
+        """(degree in the width, all widths counting equally, degree in the depth) of a product."""
         powers = sp.sympify(power).as_powers_dict()
         depth = sp.Rational(powers.pop(DEPTH, 0))
         width = [
@@ -52,7 +51,7 @@ class Order:
         return power != 1 and self.degrees(power)[0] > ROUNDING
 
     def alike(self, one: Power, two: Power) -> bool:
-        """Whether two powers have the same degrees, but for rounded widths."""
+        """Whether two powers have the same degrees, up to rounded widths."""
         (width, depth), (other, shallow) = self.degrees(one), self.degrees(two)
         return depth == shallow and abs(width - other) < ROUNDING
 
@@ -62,7 +61,7 @@ class Order:
         return bool(depth > shallow if abs(width - other) < ROUNDING else width > other)
 
     def larger(self, *powers: Power) -> Power:
-        """The largest; the first of those of equal degrees; zeros count for nothing."""
+        """The largest; the first of those with equal degrees. Zeros are ignored."""
         found = ZERO
         for power in powers:
             if power != 0 and (found == 0 or self.exceeds(power, found)):
@@ -70,7 +69,7 @@ class Order:
         return found
 
     def smaller(self, *powers: Power) -> Power:
-        """The smallest; the first of those of equal degrees."""
+        """The smallest; the first of those with equal degrees."""
         found = powers[0]
         for power in powers[1:]:
             if self.exceeds(found, power):
@@ -81,7 +80,8 @@ class Order:
 def order_of(ratios: Mapping[sp.Symbol, float]) -> Order:
     """The order of powers of widths whose ratios are known.
 
-    A width may shrink while others grow, as the channels of more heads do: what grows is large.
+    A width may shrink while others grow, as the channels of more heads do; the growing ones are
+    large.
     """
     logs = {s: math.log(r) for s, r in ratios.items() if s != DEPTH}
     most = max(logs.values(), default=0.0)
@@ -95,9 +95,9 @@ def degrees(power: Power) -> tuple[Any, Any]:
 
 
 def width_symbols(ratios: Iterable[Any]) -> dict[Any, Power]:
-    """{ratio: its power}: 1 for the ratio 1, a symbol each for others.
+    """{ratio: its power}: 1 for the ratio 1, and one symbol for each other ratio.
 
-    The symbol is ``n`` where there is one ratio, else ``n_1``, ``n_2`` ... from the smallest.
+    The symbol is ``n`` if there is one ratio, else ``n_1``, ``n_2`` ... from the smallest.
     """
     others = sorted({r for r in ratios if r != 1})
     if len(others) == 1:
@@ -107,6 +107,6 @@ def width_symbols(ratios: Iterable[Any]) -> dict[Any, Power]:
 
 
 def value(power: Power, ratios: Mapping[sp.Symbol, Any]) -> Any:
-    """A float where the ratios of all symbols are known, else the product itself."""
+    """A float if the ratios of all symbols are known, else the product itself."""
     found = sp.sympify(power).subs(dict(ratios))
     return found if found.free_symbols else float(found)

@@ -1,7 +1,8 @@
-"""Two models of PyTorch of one form, as the operations that both run, side by side.
+"""The operations of two PyTorch models of the same form, side by side.
 
-Extents that differ between the two grow. A network of kernel calculus leaves out much that moves
-numbers, and cannot say what reads one parameter twice or chooses by value; the program has all.
+Sizes that differ between the two grow. A kernel-calculus network omits many operations that move
+numbers, and cannot express that a parameter is read twice or that values are selected; the program
+contains everything.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class Step:
     """One operation.
 
     ``name``: its name in the user's model, and that of the array that it returns; ``kind``: the
-    operator's, "linear"; ``args`` and ``base``: its arguments by name, arrays as :class:`Ref`, in
-    this model and in the base;
-    ``axes``: how the axes of every array grow that it returns; ``real``: whether these hold real
+    name of the operator, such as "linear"; ``args`` and ``base``: its arguments by name, arrays as
+    :class:`Ref`, in this model and in the base;
+    ``axes``: how the axes of every returned array grow; ``real``: whether the arrays contain real
     numbers; ``several``: whether it returns a list of them.
     """
 
@@ -61,11 +62,11 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The operations of a model beside those of its base.
+    """The operations of a model together with those of its base.
 
-    ``parameters``: {array: name}; ``inputs``: arrays; ``constants``: {array: by which power of the
-    ratios its numbers differ from those of the base}; ``axes``: of all of these; ``whole``: the
-    arrays of whole numbers among them; ``outputs``: arrays; ``ratios``: {symbol: ratio}.
+    ``parameters``: {array: name}; ``inputs``: arrays; ``constants``: {array: the power of the
+    ratios by which its numbers differ from those of the base}; ``axes``: of all of these;
+    ``whole``: the integer arrays among them; ``outputs``: arrays; ``ratios``: {symbol: ratio}.
     """
 
     steps: tuple[Step, ...]
@@ -79,11 +80,11 @@ class Program:
 
 
 class Unlike(KcalcError):
-    """Programs of two forms, which have no rules."""
+    """Raised for programs of different forms, which have no rules."""
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """The values in a nest of lists and mappings."""
+    """The values in nested lists and mappings."""
     if isinstance(tree, Mapping):
         tree = list(tree.values())
     if isinstance(tree, list | tuple):
@@ -96,16 +97,16 @@ def leaves(tree: Any) -> Iterator[Any]:
 def program_of(base: Reading, model: Reading) -> Program:
     """The programs of two models.
 
-    Raises: KcalcError where they run other operations, and for extents that grow otherwise than
-    those of parameters.
+    Raises: KcalcError if they run different operations, and for axes that grow unlike those of
+    parameters.
     """
     graphs = [one.trace.model.program.captured for one in (base, model)]  # pyright: ignore
     small, large = ([n for n in one.graph.nodes if _counts(n)] for one in graphs)
     for one, other in zip(small, large, strict=False):
         if str(one.target) != str(other.target) and one.op == "call_function":
-            raise Unlike(f"node {other.name!r} runs {other.target}, in the base {one.target}")
+            raise Unlike(f"node {other.name!r} runs {other.target}, but {one.target} in the base")
     if len(small) != len(large):
-        raise Unlike(f"the model runs {len(large)} operations, the base {len(small)}")
+        raise Unlike(f"the model runs {len(large)} operations, but the base runs {len(small)}")
     pairs = dict(zip(large, small, strict=True))
     growth = _Growth(pairs, graphs, tuple(bool(one.remarks) for one in graphs))
     names = model.trace.model.program.names  # pyright: ignore[reportOptionalMemberAccess]
@@ -113,14 +114,14 @@ def program_of(base: Reading, model: Reading) -> Program:
 
 
 def _counts(node: Any) -> bool:
-    """Whether a node makes arrays."""
+    """Whether a node creates arrays."""
     value = node.meta.get("val")
     held = node.op in ("placeholder", "get_attr", "call_function") and value is not None
     return held and (hasattr(value, "shape") or isinstance(value, list | tuple))
 
 
 class _Growth:
-    """Ratios as powers of symbols: those of the extents of parameters."""
+    """Ratios as powers of symbols, the ratios of the axes of parameters."""
 
     def __init__(self, pairs: Mapping[Any, Any], graphs: Sequence[Any], recorded: Any) -> None:
         self.recorded = any(recorded)
@@ -152,7 +153,10 @@ class _Growth:
         self.known |= dict(zip(order, symbols, strict=True))
 
     def of(self, own: int, other: int, name: str) -> Power:
-        """The power of an extent.  Raises: KcalcError for one that no parameter has."""
+        """The power of the length of an axis.
+
+        Raises: KcalcError for a length that does not grow with a parameter.
+        """
         if (own, other) in self.chosen:
             return ONE
         ratio = Fraction(own, other) if other else Fraction(1)
@@ -160,15 +164,15 @@ class _Growth:
             power = self.power(float(ratio))
             if power is None and not self.recorded:
                 raise KcalcError(
-                    f"node {name!r} has an extent of {own}, in the base {other}, which is no power "
-                    f"of the ratios of widths: let extents grow as widths do"
+                    f"node {name!r} has an axis of length {own}, but {other} in the base; the "
+                    f"ratio is not a power of the width ratios. Let axes grow as widths do"
                 )
             # of a recorded run: how many entries there are depends on the data
             self.known[ratio] = ONE if power is None else power
         return self.known[ratio]
 
     def power(self, ratio: float) -> Power | None:
-        """A positive number as a power of the ratios, None where it is none."""
+        """A positive number as a power of the ratios; None if it is not one."""
         symbols = list(self.ratios)
         if math.isclose(ratio, 1, rel_tol=1e-5):
             return ONE
@@ -185,7 +189,7 @@ class _Growth:
 
 
 class _Matched:
-    """The nodes of the larger graph beside those of the base."""
+    """The nodes of the larger graph with their counterparts in the base."""
 
     def __init__(
         self, pairs: Mapping[Any, Any], graphs: Sequence[Any], growth: _Growth, names: Any
@@ -266,7 +270,7 @@ class _Matched:
         return tuple(self.growth.of(a, b, self.name(node)) for a, b in zip(*shapes, strict=True))
 
     def _steps(self, node: Any, other: Any) -> list[Step]:
-        """A call; one that writes into an array makes what later calls read of that array."""
+        """A call; later calls that read an array into which it writes then read its result."""
         made = self._step(node, other)
         root = _written(node)
         if root is None:
@@ -304,7 +308,7 @@ class _Matched:
         )
 
     def _computed(self, node: Any, other: Any) -> bool:
-        """Whether a call reads only numbers; they are computed."""
+        """Whether a call reads only numbers; such calls are computed."""
         from torch.fx.node import map_aggregate
 
         if any(word in _kind(node) for word in RANDOM) or _written(node) is not None:
@@ -320,9 +324,9 @@ class _Matched:
         return True
 
     def _scale(self, node: Any, other: Any) -> Power:
-        """By which power of the ratios numbers differ from those of the base.
+        """The power of the ratios by which numbers differ from those of the base.
 
-        Raises: KcalcError where that is none.
+        Raises: KcalcError if they do not differ by a power.
         """
         own, base = self.numbers[1][node], self.numbers[0][other]
         if not own.is_floating_point() or not own.numel() or not base.numel():
@@ -336,14 +340,14 @@ class _Matched:
             return ONE
         if power is None:
             raise KcalcError(
-                f"node {self.name(node)!r} is {sizes[0]:.6g}, in the base {sizes[1]:.6g}: that is "
-                f"no power of the ratio of the widths; keep multipliers as they are in the base"
+                f"node {self.name(node)!r} is {sizes[0]:.6g}, but {sizes[1]:.6g} in the base; the "
+                f"ratio is not a power of the width ratio. Keep the multipliers of the base"
             )
         return power
 
 
 def _written(node: Any) -> Any:
-    """The array into which a call writes, that of which its argument is a view; None for others."""
+    """The array that a call writes into, of which its argument is a view; None for other calls."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or not schema.arguments or not node.args or not _is_node(node.args[0]):
         return None

@@ -1,4 +1,4 @@
-"""What rules cannot follow: other numbers of experts or streams, codes that are normalised."""
+"""Changes that rules cannot follow: numbers of experts or streams, and normalised codes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ def check_counts(f: Fold, step: Step) -> None:
         own, base = step.args.get("k"), step.base.get("k")
         if own != base:
             raise KcalcError(
-                f"node {step.name!r} chooses {own} entries, in the base {base}: with the number of "
-                f"experts chosen the sum of squared gates changes, which is no power of the "
-                f"width; keep k"
+                f"node {step.name!r} selects {own} entries, but {base} in the base. The sum of "
+                f"squared gates depends on that number, and not as a power of the width; keep k"
             ).at(step.name)
         _check_gates(f, step, x)
     elif step.kind in SOFTMAX and x.maker is not None and not x.scores:
@@ -39,18 +38,18 @@ def check_counts(f: Fold, step: Step) -> None:
 
 
 def _check_gates(f: Fold, step: Step, x: Value) -> None:
-    """A router chooses among, or weighs, more entries than in the base."""
+    """Reject routers that choose among, or weigh, more entries than in the base."""
     dim = step.args.get("dim", -1)
     if x.axes and f.grows(x.axes[-1 if dim is None else int(dim)]):
         raise KcalcError(
-            f"node {step.name!r} weighs more entries than in the base: if these are experts, their "
-            f"gates and gradients shrink by a factor that is no power of the width, and no rule "
+            f"node {step.name!r} weighs more entries than in the base. If these are experts, their "
+            f"gates and gradients shrink by a factor that is not a power of the width, so no rule "
             f"transfers; keep the number of experts"
         ).at(step.name)
 
 
 def _check_copies(f: Fold, step: Step, x: Value) -> None:
-    """Copies of a feature map along an axis that grows, beside channels that grow."""
+    """Reject more copies of a feature map along an axis that grows, beside such channels."""
     if not x.real or x.fixed:
         return
     axes = step.axes[0]
@@ -59,7 +58,7 @@ def _check_copies(f: Fold, step: Step, x: Value) -> None:
     kept = [a for a, b in zip(axes, old, strict=True) if f.grows(a) and a == b]
     if new and kept:
         raise KcalcError(
-            f"node {step.name!r} makes more copies of a feature map than in the base: if these are "
-            f"residual streams, their number changes how much each of them learns, and no rule "
+            f"node {step.name!r} makes more copies of a feature map than in the base. If these are "
+            f"residual streams, their number changes how much each of them learns, so no rule "
             f"transfers; keep the number of streams"
         ).at(step.name)

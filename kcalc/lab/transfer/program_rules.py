@@ -1,4 +1,4 @@
-"""What operations without weights do to sizes and gradients: one rule per kind."""
+"""The effect of operations without weights on sizes and gradients: one rule per kind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PARTS = frozenset(_PARTS.split())
 
 @rule(*MOVES, *POOLS)
 def moved(f: Fold, step: Step) -> Found:
-    """The same numbers elsewhere, copies, means and maxima of a fixed number of positions."""
+    """Operations that move or copy numbers, and means and maxima of a fixed number of positions."""
     given = operand(step)
     x = f.value(given)
     f.edge(step, given, f.shared(step, step.axes[0], given))
@@ -59,7 +59,7 @@ def moved(f: Fold, step: Step) -> Found:
 
 @rule("cumsum", "logcumsumexp")
 def running(f: Fold, step: Step) -> Found:
-    """Running sums over positions, whose number stays."""
+    """Running sums over positions; the number of positions stays the same."""
     given = operand(step)
     x = f.value(given)
     if f.grows(x.axes[int(step.args.get("dim") or 0)]):
@@ -70,7 +70,10 @@ def running(f: Fold, step: Step) -> Found:
 
 @rule(*PARTS)
 def parted(f: Fold, step: Step) -> Found:
-    """Some of the entries; the parts of a matrix have one rule and must grow in the same way."""
+    """Some of the entries.
+
+    The parts of a matrix have one rule, so they must grow in the same way.
+    """
     given = operand(step)
     found = f.values[given.name]
     if isinstance(found, list):
@@ -98,7 +101,7 @@ def _text(power: Power) -> str:
 
 @rule("cat", "concatenate", "concat", "stack", "hstack", "vstack", "dstack", "column_stack")
 def joined(f: Fold, step: Step) -> Found:
-    """Side by side: parts of other sizes or growths have no one rule for what reads them."""
+    """Concatenation. Parts of different sizes or growth do not share a rule for their readers."""
     refs = step.args["tensors"]
     values = [f.value(ref) for ref in refs]
     for ref in refs:
@@ -116,7 +119,7 @@ def joined(f: Fold, step: Step) -> Found:
 
 @rule("broadcast_tensors", "meshgrid", "atleast_1d", "atleast_2d", "atleast_3d")
 def each(f: Fold, step: Step) -> Found:
-    """Several arrays, each in another shape."""
+    """Several arrays, each with its own shape."""
     values = [f.like(step, f.value(ref), k) for k, ref in enumerate(step.refs)]
     for ref, axes in zip(step.refs, step.axes, strict=True):
         f.edge(step, ref, f.shared(step, axes, ref))
@@ -152,7 +155,7 @@ def homogeneous(f: Fold, step: Step) -> Found:
 
 @rule(*FUNCTIONS.split())
 def function(f: Fold, step: Step) -> Found:
-    """A function whose form depends on the size of its input, which must be 1."""
+    """A function that is not homogeneous, so its input must have size 1."""
     values = []
     for ref in step.refs:
         x = f.value(ref)
@@ -167,7 +170,7 @@ def function(f: Fold, step: Step) -> Found:
 
 @rule("prelu")
 def prelu(f: Fold, step: Step) -> Found:
-    """A slope that is learned."""
+    """A learned slope."""
     x = f.value(step.args["self"])
     f.edge(step, step.args["self"], ONE)
     f.edge(step, step.args["weight"], x.of * f.shared(step, step.axes[0], step.args["weight"]))
@@ -177,7 +180,7 @@ def prelu(f: Fold, step: Step) -> Found:
 
 @rule("glu")
 def halves(f: Fold, step: Step) -> Found:
-    """a sigmoid(b), of the two halves."""
+    """a sigmoid(b) of the two halves."""
     x = f.value(step.args["self"])
     factor = f.settle(step, x)
     f.edge(step, step.args["self"], factor)
@@ -194,13 +197,13 @@ def raised(f: Fold, step: Step, power: Any) -> Found:
 
 @rule("sqrt")
 def root(f: Fold, step: Step) -> Found:
-    """The root."""
+    """The square root."""
     return raised(f, step, HALF)
 
 
 @rule("rsqrt")
 def inverse_root(f: Fold, step: Step) -> Found:
-    """1 / root."""
+    """1 / the square root."""
     return raised(f, step, -HALF)
 
 
@@ -218,7 +221,7 @@ def reciprocal(f: Fold, step: Step) -> Found:
 
 @rule("pow", "float_power")
 def power(f: Fold, step: Step) -> Found:
-    """x^p, where p is a number."""
+    """x^p for a number p."""
     exponent = step.args.get("exponent")
     if isinstance(exponent, int | float) and isinstance(step.args["self"], Ref):
         return raised(f, step, sp.Rational(Fraction(exponent).limit_denominator(100)))
@@ -254,7 +257,7 @@ def power(f: Fold, step: Step) -> Found:
     "add_relu",
 )
 def added(f: Fold, step: Step) -> Found:
-    """Sums, and arrays of which some entries come from others: the largest counts."""
+    """Sums, and arrays some of whose entries come from others: the largest counts."""
     if step.kind in ("max", "min") and len(step.refs) == 1:
         return extreme(f, step)
     refs = [ref for ref in step.refs if f.value(ref).real]
@@ -313,7 +316,7 @@ def multiplied(f: Fold, step: Step) -> Found:
 
 
 def _own_factor(f: Fold, step: Step, one: tuple[Ref, Value], two: tuple[Ref, Value]) -> Found:
-    """A parameter times another: the one with fewer entries is a gain of the other."""
+    """A product of two parameters: the one with fewer entries is a gain of the other."""
     (ref, small), (_, large) = (one, two) if one[1].axes != step.axes[0] else (two, one)
     f.roles.setdefault(small.parameter or "", "gain")
     axes, of = step.axes[0], one[1].of * two[1].of
@@ -321,7 +324,7 @@ def _own_factor(f: Fold, step: Step, one: tuple[Ref, Value], two: tuple[Ref, Val
 
 
 def scaled(f: Fold, step: Step, given: Any, factor: Power, inverse: bool) -> Found:
-    """A fixed factor; one that changes with the width belongs to the weights before it."""
+    """A fixed factor; one that changes with the width is attributed to the weights before it."""
     x = f.value(given)
     factor = ONE / factor if inverse else factor
     found = replace(f.like(step, x), of=x.of * factor)
@@ -338,7 +341,7 @@ def scaled(f: Fold, step: Step, given: Any, factor: Power, inverse: bool) -> Fou
 
 
 def _absorbs(f: Fold, step: Step, given: Any, use: Any) -> bool:
-    """Whether a factor is that of weights: of all of their outputs, which are not scores."""
+    """Whether weights can absorb a factor: it multiplies all their outputs, and no scores."""
     readers = {
         key: [one for one in f.program.steps if Ref(key) in one.refs]
         for key in (given.name, step.name)
@@ -355,7 +358,7 @@ def _absorbs(f: Fold, step: Step, given: Any, use: Any) -> bool:
 
 
 def _beyond_moves(f: Fold, key: str) -> list[Step]:
-    """The operations that read an array, beyond those that only move it."""
+    """The operations that read an array, looking through those that only move it."""
     found: list[Step] = []
     for one in f.program.steps:
         if Ref(key) in one.refs:
@@ -381,13 +384,13 @@ def added_product(f: Fold, step: Step) -> Found:
 
 
 def _reduced(step: Step, x: Value) -> Power:
-    """How the number of entries grows that become one."""
+    """How the number of entries grows that are reduced to one."""
     return x.total / total(step.axes[0])
 
 
 @rule("mean", "nanmean")
 def mean(f: Fold, step: Step) -> Found:
-    """A mean; entries share its gradient."""
+    """A mean; its entries share the gradient."""
     given = operand(step)
     x = f.value(given)
     f.edge(step, given, ONE / _reduced(step, x))
@@ -397,7 +400,7 @@ def mean(f: Fold, step: Step) -> Found:
 
 @rule("sum", "nansum")
 def summed(f: Fold, step: Step) -> Found:
-    """A sum: what training makes adds up."""
+    """A sum: changes by training add up."""
     given = operand(step)
     x = f.value(given)
     count = _reduced(step, x)
@@ -408,7 +411,7 @@ def summed(f: Fold, step: Step) -> Found:
 
 @rule("amax", "amin", "logsumexp", "median", "nanmedian", "aminmax", "mode", "kthvalue", "prod")
 def extreme(f: Fold, step: Step) -> Found:
-    """The largest of some entries, whose number must stay."""
+    """The largest of some entries, whose number must stay the same."""
     given = operand(step)
     x = f.value(given)
     if f.grows(_reduced(step, x)):
@@ -426,7 +429,7 @@ def extreme(f: Fold, step: Step) -> Found:
 
 @rule("linalg_vector_norm", "norm", "frobenius_norm")
 def length(f: Fold, step: Step) -> Found:
-    """The root of a sum of squares."""
+    """The square root of a sum of squares."""
     given = operand(step)
     order = step.args.get("ord", step.args.get("p", 2))
     if order not in (None, 2, 2.0):
@@ -439,7 +442,7 @@ def length(f: Fold, step: Step) -> Found:
 
 @rule("var", "std", "var_mean", "std_mean")
 def deviation(f: Fold, step: Step) -> Found:
-    """A variance or its root, about the mean of a coordinate."""
+    """A variance or its square root, about the mean of a coordinate."""
     given = operand(step)
     x = f.value(given)
     square = step.kind.startswith("var")
@@ -499,7 +502,7 @@ def softmax(f: Fold, step: Step) -> Found:
 
 @rule("cdist")
 def distances(f: Fold, step: Step) -> Found:
-    """Lengths of differences of rows."""
+    """Norms of differences of rows."""
     refs = step.args["x1"], step.args["x2"]
     values = [f.value(ref) for ref in refs]
     count = values[0].axes[-1] ** HALF
@@ -511,7 +514,7 @@ def distances(f: Fold, step: Step) -> Found:
 
 @rule("cosine_similarity")
 def cosine(f: Fold, step: Step) -> Found:
-    """A cosine, whose gradient the coordinates share."""
+    """A cosine, whose gradient is shared by the coordinates."""
     one, two = f.value(step.args["x1"]), f.value(step.args["x2"])
     for x, given in ((one, step.args["x1"]), (two, step.args["x2"])):
         f.edge(step, given, total(step.axes[0]) / x.total / x.of)
@@ -547,9 +550,9 @@ def loss(f: Fold, step: Step) -> Found:
         x = f.value(ref)
         if x.real and any(map(f.grows, x.axes)):
             raise KcalcError(
-                f"the loss {step.name!r} reads {ref.name!r}, which grows with "
-                f"the width: the loss of a network of another width is another one; give it a "
-                f"readout with a fixed number of channels"
+                f"the loss {step.name!r} reads {ref.name!r}, which grows with the width, so losses "
+                f"at different widths are not comparable; use a readout with a fixed number of "
+                f"channels"
             ).at(step.name)
         f.edge(step, ref, f.settle(step, x))
     return several(step, [Value(ONE, axes) for axes in step.axes])

@@ -18,7 +18,10 @@ Node = Hashable
 
 
 def run(program: Program, setting: Setting, unknown: str | None) -> tuple[Fold, Sizes]:
-    """Both passes.  Raises: KcalcError for operations without a rule and outputs that grow."""
+    """Run both passes.
+
+    Raises: KcalcError for operations without a rule and outputs that grow.
+    """
     fold = Fold(program, setting, unknown)
     for key, name in program.parameters.items():
         fold.values[key] = Value(ONE, program.axes[key], parameter=name, fixed=True)
@@ -40,9 +43,9 @@ def run(program: Program, setting: Setting, unknown: str | None) -> tuple[Fold, 
 
 
 def _found(fold: Fold, step: Step, rule: Rule) -> Found:
-    """What a rule says; a guess where an operator is called in a way that the rule does not know.
+    """The result of a rule, or a guess if the rule does not know this way of calling the operator.
 
-    One call must not keep the rest from being read.
+    One such call must not prevent the rest from being read.
     """
     try:
         return rule(fold, step)
@@ -54,7 +57,7 @@ def _found(fold: Fold, step: Step, rule: Rule) -> Found:
 
 
 def _noted(fold: Fold, step: Step, found: Found) -> Found:
-    """What a step returns, as made of parameters or numbers alone where all that it reads is."""
+    """The result of a step, marked as made only of parameters or numbers if all its inputs are."""
     reads = [fold.values[ref.name] for ref in step.refs]
     flat = [one for read in reads for one in (read if isinstance(read, list) else [read])]
     known = bool(flat) and step.name not in fold.uses
@@ -70,9 +73,8 @@ def _check_outputs(fold: Fold) -> None:
         x = fold.value(Ref(key))
         if any(map(fold.setting.order.grows, x.axes)):
             raise KcalcError(
-                f"the output {key!r} grows with the width: the loss of a "
-                f"network of another width is another one; give it a readout with a fixed number "
-                f"of channels"
+                f"the output {key!r} grows with the width, so losses at different widths are not "
+                f"comparable; use a readout with a fixed number of channels"
             )
         if x.real and not fold.setting.order.alike(x.of, ONE):
             fold.settled[key] = (ONE / x.of, x.scores)

@@ -1,9 +1,9 @@
-"""Sizes along a program: one pass forward, and the same edges backward.
+"""Sizes along a program: one pass forward, and back along the same edges.
 
-The rule of an operation gives the size of its result, and for each input the factor of the size of
-a gradient on the way back. Parameters are arrays like others: one that is no weight
-keeps its size and changes by order 1, whatever reads it (a gain, a temperature, a table of biases),
-and its gradient sums over the entries that share it.
+The rule of an operation gives the size of its result and, for each input, the factor by which the
+size of a gradient changes on the way back. Parameters are arrays like any others. A parameter that
+is not a weight (a gain, a temperature, a table of biases) keeps its size and changes by order 1,
+whatever reads it, and its gradient sums over the entries that share it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Value:
     """An array.
 
     ``of``: the size of an entry; ``axes``: how its axes grow; ``real``: False for ids and choices,
-    which pass no gradient; ``parameter``: the parameter of which it holds the numbers, in any
-    order and times fixed numbers of the size ``of``; ``gains``: learned factors of these;
-    ``length``: the parameter that is the length of their rows; ``fixed``: made only of parameters
-    and numbers; ``numbers``: only of numbers; ``maker``: the weights whose outputs these are,
-    through functions of single entries; ``unlike``: its parts, if no one rule serves all;
-    ``scores``: whether it is a sum of products of two feature maps.
+    which pass no gradient; ``parameter``: the parameter whose numbers it contains, in any order and
+    times fixed numbers of the size ``of``; ``gains``: learned factors of these; ``length``: the
+    parameter that is the norm of their rows; ``fixed``: made only of parameters and numbers;
+    ``numbers``: only of numbers; ``maker``: the weights that produce these outputs, up to
+    elementwise functions; ``unlike``: its parts, if they have different rules; ``scores``: whether
+    it is a sum of products of two feature maps.
     """
 
     of: Power
@@ -56,7 +56,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Kept:
-    """A parameter that is read at a node in a way: as "weight", "bias" or "length"."""
+    """The use of a parameter at a node: as "weight", "bias" or "length"."""
 
     name: str
     node: Node
@@ -74,13 +74,13 @@ Rule = Callable[["Fold", Step], Found]
 
 @dataclass
 class Fold:
-    """The state of the pass: values by array, edges backward, weights met, what was assumed.
+    """The state of the pass: values by array, edges backward, weights and assumptions so far.
 
     ``edges``: {array: [(array that it reads, factor of the gradient)]}; ``settled``: {node: the
-    factor that what it reads needs, and whether these are scores}; ``behind``: {weights: the power
-    by which the model multiplies them}; ``guessed``: operations without a rule; ``columns``:
-    {weights: the parts of a concatenation that they read}; ``codes``: operations that normalise
-    what a readout returns.
+    factor that its input needs, and whether these are scores}; ``behind``: {weights: the power by
+    which the model multiplies them}; ``guessed``: operations without a rule; ``columns``: {weights:
+    the parts of a concatenation that they read}; ``codes``: operations that normalise the result of
+    a readout.
     """
 
     program: Program
@@ -100,7 +100,7 @@ class Fold:
     # -- what rules ask ----------------------------------------------------------------------------
 
     def value(self, given: object) -> Value:
-        """The value of an argument that is an array."""
+        """The value of an array argument."""
         assert isinstance(given, Ref)
         found = self.values[given.name]
         return found[0] if isinstance(found, list) else found
@@ -112,19 +112,19 @@ class Fold:
             self.edges.setdefault(step.name, []).append((given.name, factor))
 
     def shared(self, step: Step, axes: Sequence[Power], given: object) -> Power:
-        """How many entries with these axes read one of an argument."""
+        """How many entries with these axes read one entry of an argument."""
         ratio = total(axes) / self.value(given).total
         return ratio if self.setting.order.grows(ratio) else ONE
 
     def like(self, step: Step, x: Value, k: int = 0) -> Value:
-        """A value in the shape of what a step returns."""
+        """A value with the shape of the result of a step."""
         return replace(x, axes=step.axes[k], real=x.real and step.real[k])
 
     def settle(self, step: Step, x: Value, place: str = "") -> Power:
-        """The factor that makes what a function reads of size 1; 1 where it is.
+        """The factor that gives the input of a function size 1; it is 1 if the input has that size.
 
-        A function that is not homogeneous changes its form with the size of its input. ``place``:
-        what is multiplied, if that is not the input of the step.
+        The form of a function that is not homogeneous depends on the size of its input. ``place``:
+        the array to multiply, if that is not the input of the step.
         """
         if self.setting.order.alike(x.of, ONE) or not x.real:
             return ONE
@@ -158,9 +158,9 @@ class Fold:
         return use
 
     def parted(self, step: Step, x: Value, use: Use, fans: tuple[Power, Power, Power]) -> None:
-        """Weights that read parts of which some grow: what these send back.
+        """Gradients of weights that read parts, some of which grow.
 
-        Raises: KcalcError for parts of several sizes, or several rates of growth.
+        Raises: KcalcError for parts of different sizes or growth rates.
         """
         order = self.setting.order
         parts: tuple[Part, ...] = tuple(x.unlike or ())
@@ -196,11 +196,11 @@ class Fold:
             self.edges.setdefault(step.name, []).append((name, factor * use.output))
 
     def backward_of(self, use: Use) -> Power:
-        """By what weights multiply the size of a gradient."""
+        """The factor by which weights multiply the size of a gradient."""
         return passed(self.setting, use)
 
     def role(self, given: object, kind: str) -> None:
-        """Note how a parameter that is no weight is read."""
+        """Note how a parameter that is not a weight is read."""
         x = self.value(given)
         if x.parameter is not None:
             self.roles.setdefault(x.parameter, kind)
@@ -208,9 +208,9 @@ class Fold:
     # -- what has no rule --------------------------------------------------------------------------
 
     def guess(self, step: Step, why: str = "") -> Found:
-        """What an operation without a rule returns where the user allows a guess.
+        """The assumed result of an operation without a rule, if the user allows guesses.
 
-        Raises: KcalcError naming the option where not.
+        Raises: KcalcError that names the option, if the user does not.
         """
         told = f"{step.name!r} ({step.kind})"
         if self.unknown is None:

@@ -1,4 +1,4 @@
-"""The table of operators, and what rules share."""
+"""The table of operators, and functions that rules share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NUMBERS = ("exponent", "alpha", "other", "num_layers", "value", "min", "max", "t
 def rule_of(step: Step) -> Rule:
     """The rule of a step; operators whose name ends in _ write in place.
 
-    Raises: KcalcError for a function with other numbers than in the base.
+    Raises: KcalcError for a function whose numbers differ from those in the base.
     """
     kind = step.kind
     if not kind.startswith(FACTORS):
@@ -38,15 +38,15 @@ def rule_of(step: Step) -> Rule:
 
 
 def _check_numbers(step: Step) -> None:
-    """Raises: KcalcError for a function with other numbers than in the base."""
+    """Raises: KcalcError for a function whose numbers differ from those in the base."""
     for name, own in step.args.items():
         base = step.base.get(name)
         number = isinstance(own, float) or (name in NUMBERS and isinstance(own, int))
         if number and name != "scale" and own != base:
             raise KcalcError(
-                f"node {step.name!r} computes {step.kind} with {name} = {own}, in the base with "
-                f"{base}: keep functions, norms and multipliers as they are in the base; "
-                f"kc.transfer says which multipliers to change"
+                f"node {step.name!r} computes {step.kind} with {name} = {own}, but {base} in the "
+                f"base; keep the functions, norms and multipliers of the base. kc.transfer says "
+                f"which multipliers to change"
             ).at(step.name)
 
 
@@ -65,7 +65,7 @@ def operand(step: Step) -> Ref:
 
 
 def several(step: Step, values: list[Value]) -> Found:
-    """What a step returns, a list or one."""
+    """The result of a step: a list, or a single value."""
     return values if step.several else values[0]
 
 
@@ -92,7 +92,7 @@ _MADE = """
 
 @rule(*_MADE.split())
 def made(f: Fold, step: Step) -> Found:
-    """Numbers that the operation makes itself: noise, zeros."""
+    """Numbers that the operation creates itself: noise, zeros."""
     found = [Value(ONE, axes, real) for axes, real in zip(step.axes, step.real, strict=True)]
     return several(step, found)
 
@@ -105,14 +105,14 @@ _CHOSEN = """
 
 @rule(*_CHOSEN.split())
 def chosen(f: Fold, step: Step) -> Found:
-    """A choice, a comparison: a new input; no gradient passes."""
+    """A choice or a comparison: a new input that passes no gradient."""
     return several(step, [Value(ONE, axes, False) for axes in step.axes])
 
 
 def ratio_of(f: Fold, step: Step, name: str) -> Power:
-    """A number relative to that of the base, a power.
+    """A number relative to that of the base, as a power.
 
-    Raises: KcalcError where it is none.
+    Raises: KcalcError if the ratio is not a power.
     """
     own, base = step.args[name], step.base[name]
     if own == base or not own or not base or not isinstance(own, int | float):
@@ -122,9 +122,8 @@ def ratio_of(f: Fold, step: Step, name: str) -> Power:
             if abs(own / base / ratio ** float(p) - 1) < 1e-4:
                 return symbol**p
     raise KcalcError(
-        f"node {step.name!r} multiplies by {own:.6g}, in the base it multiplies by {base:.6g}: "
-        f"that is no power of the ratio of the widths; keep functions, norms and multipliers as "
-        f"they are in the base"
+        f"node {step.name!r} multiplies by {own:.6g}, but by {base:.6g} in the base; the ratio is "
+        f"not a power of the width ratio. Keep the functions, norms and multipliers of the base"
     )
 
 

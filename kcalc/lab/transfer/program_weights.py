@@ -21,7 +21,7 @@ def _weighed(f: Fold, step: Step, x: Ref, w: Ref, fans: tuple[Power, Power, Powe
 
 
 def _computed(f: Fold, w: Value) -> str:
-    """Why weights have no rule."""
+    """The reason why weights have no rule."""
     return (
         "its weights are computed from parameters, and only their order, fixed factors, gains and "
         "weight norm have rules"
@@ -54,7 +54,7 @@ def linear(f: Fold, step: Step) -> Found:
     "convolution",
 )
 def convolution(f: Fold, step: Step) -> Found:
-    """Weights (outputs, inputs of a group, taps), a transposed convolution's the other way."""
+    """Weights (outputs, inputs per group, taps); a transposed convolution swaps the first two."""
     given = step.args["input"] if "input" in step.args else step.args["self"]
     w, x = f.value(step.args["weight"]), f.value(given)
     if w.parameter is None:
@@ -179,7 +179,7 @@ def attention(f: Fold, step: Step) -> Found:
 
 @rule("weight_norm", "weight_norm_interface")
 def weight_norm(f: Fold, step: Step) -> Found:
-    """g v / |v|: v is set like plain weights, g is the length of their rows."""
+    """g v / |v|: v is set like plain weights, and g is the norm of their rows."""
     v, g = f.value(step.args["v"]), f.value(step.args["g"])
     if v.parameter is None or g.parameter is None:
         return f.guess(step)
@@ -189,7 +189,7 @@ def weight_norm(f: Fold, step: Step) -> Found:
 
 @rule("lstm", "gru", "rnn_tanh", "rnn_relu")
 def recurrent(f: Fold, step: Step) -> Found:
-    """Steps share weights, and their number stays: every use of a matrix has the same rule."""
+    """Steps share weights and their number stays the same, so all uses of a matrix share a rule."""
     weights = step.args["params"]
     biases = bool(step.args["has_biases"])
     per = 4 if biases else 2

@@ -29,14 +29,30 @@ QUANTITIES = ("init_std", "learning_rate", "epsilon", "weight_decay")
 class ParameterRule(Shown):
     """How the settings of one parameter change from the base to the larger network.
 
-    ``init_std``, ``learning_rate``, ``epsilon`` (Adafactor's second one, the lower bound for the
-    size of a parameter), ``weight_decay``: factors. They are floats if the ratios of all extents
-    are known, else SymPy products of powers of ``n`` (the ratio of widths) and ``L`` (of depths).
-    ``exponents``: these products. ``optimizer``: the optimiser of the parameter; Muon passes all
-    but hidden matrices to AdamW. ``base_std``: the standard deviation of the parameter in the base,
-    None if that is not a model; ``base_entries``: its number of entries there; ``shape``: its shape
-    in the larger PyTorch model, else empty; ``guessed``: the operation without a rule on a path
-    through it, "" if all have one.
+    The four factors are floats if the ratios of all sizes are known. Otherwise they are SymPy
+    products of powers of ``n`` (the ratio of widths) and ``L`` (the ratio of depths).
+
+    Attributes
+    ----------
+    name, role
+        The parameter, and its role, such as "hidden" or "readout".
+    optimizer
+        The optimiser that trains it. Muon leaves all but hidden matrices to AdamW.
+    init_std, learning_rate, weight_decay
+        The factors of these settings.
+    epsilon
+        The factor of epsilon; for Adafactor that of the second one, the lower bound for the size of
+        a parameter.
+    exponents
+        {factor: the product of powers}.
+    base_std, base_entries
+        The standard deviation of the parameter in the base and its number of entries there. The
+        first is None if the base is not a model.
+    shape
+        Its shape in the larger PyTorch model, else empty.
+    guessed
+        The operation without a rule on a path through it; "" if all have one.
+
     """
 
     name: str
@@ -57,7 +73,23 @@ class ParameterRule(Shown):
 
         If widths grow by several ratios, n_1, n_2, ..., it is the sum of their exponents.
 
-        Raises: KcalcError for unknown names.
+        Parameters
+        ----------
+        quantity
+            "init_std", "learning_rate", "epsilon" or "weight_decay".
+        axis
+            "width" or "depth".
+
+        Returns
+        -------
+        Fraction | sp.Expr
+            The exponent; 0 if the factor does not depend on the axis.
+
+        Raises
+        ------
+        KcalcError
+            For unknown names.
+
         """
         if not is_key(quantity, self.exponents):
             raise unknown("quantity", quantity, self.exponents)
@@ -68,7 +100,13 @@ class ParameterRule(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data, with exponents as text.
 
-        Epsilon is None without an epsilon.
+        Epsilon is None for optimisers without one.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
         """
         own = {name: getattr(self, name) for name in ("name", "role", "optimizer", *QUANTITIES)}
         powers: dict[str, str | None] = {k: str(v) for k, v in self.exponents.items()}
@@ -86,10 +124,22 @@ EPSILONS = {n: one.default for n, one in OPTIMIZERS.items() if one.default is no
 class Transfer(Keyed[ParameterRule], Shown):
     """How a network's settings change with its width and depth, relative to a base.
 
-    ``parameters``: {name: :class:`ParameterRule`}; ``multipliers``: {operation: (factor, its power
-    of width and depth)}; ``edits``: descriptions of changes that parameter groups cannot express;
-    ``ratios``: {symbol: known ratio to the base}. In the table, parameters with the same rule whose
-    names differ only in the number of a block are one row, ``blocks.*.up.weight``.
+    In the printed table, parameters share a row, ``blocks.*.up.weight``, if they have the same rule
+    and their names differ only in the number of a block.
+
+    Attributes
+    ----------
+    optimizer, gauge
+        As given to :func:`kcalc.transfer`.
+    parameters
+        {name: :class:`ParameterRule`}.
+    multipliers
+        {operation: its factor, a power of width and depth}.
+    edits
+        Descriptions of changes that parameter groups cannot express.
+    ratios
+        {symbol: known ratio to the base}.
+
     """
 
     optimizer: str
@@ -115,13 +165,33 @@ class Transfer(Keyed[ParameterRule], Shown):
     ) -> list[dict[str, Any]]:
         """Return parameter groups for an optimiser of ``torch.optim``.
 
-        Parameters: ``model``: the larger model; ``lr``, ``weight_decay``, ``eps``: the settings
-        that were tuned on the base (``eps``: AdamW's, by default 1e-8, or Adafactor's second one,
-        by default 1e-3); ``optimizer``: return the groups of only this optimiser, needed if
-        parameters are divided between Muon and AdamW. Returns: groups with ``params``, ``lr``,
-        ``weight_decay`` and, for AdamW and Adafactor, ``eps``; parameters with the same rule are in
-        one group. Raises: KcalcError for a model whose parameters are not those of the rules, for
-        unknown ratios, and for numbers that are negative or not finite.
+        Parameters
+        ----------
+        model
+            The larger model.
+        lr
+            The learning rate that was tuned on the base.
+        weight_decay
+            The weight decay that was tuned on the base.
+        eps
+            The epsilon that was tuned on the base: AdamW's (default 1e-8) or Adafactor's second one
+            (default 1e-3).
+        optimizer
+            Return the groups of only this optimiser; required if parameters are divided between
+            Muon and AdamW.
+
+        Returns
+        -------
+        list[dict[str, Any]]
+            Groups with ``params``, ``lr``, ``weight_decay`` and, for AdamW and Adafactor, ``eps``.
+            Parameters with the same rule share a group.
+
+        Raises
+        ------
+        KcalcError
+            For a model whose parameters are not those of the rules, for unknown ratios, and for
+            numbers that are negative or not finite.
+
         """
         from .torch_groups import param_groups
 
@@ -136,8 +206,17 @@ class Transfer(Keyed[ParameterRule], Shown):
         Fewer than 24 entries do not determine a standard deviation well, so they are multiplied
         only by ``init_std``.
 
-        ``model``: the larger model. Raises: KcalcError for a model whose parameters are not those
-        of the rules, and if the base was not a model.
+        Parameters
+        ----------
+        model
+            The larger model.
+
+        Raises
+        ------
+        KcalcError
+            For a model whose parameters are not those of the rules, and if the base was not a
+            model.
+
         """
         from .torch_groups import rescale
 
@@ -148,17 +227,43 @@ class Transfer(Keyed[ParameterRule], Shown):
     ) -> GradientTransformation:
         """Return an optax transformation for trees of parameters.
 
-        The keys on the way to a leaf, joined by dots, are the parameter's name, as in ``{node:
-        {"weight": ..., "bias": ...}}`` of :meth:`kcalc.Model.unstack`. It supports SGD, AdamW and
-        Lion.
-        Raises: KcalcError for other optimisers and for unknown ratios.
+        The name of a parameter consists of the keys on the way to its leaf, joined by dots, as in
+        ``{node: {"weight": ..., "bias": ...}}`` of :meth:`kcalc.Model.unstack`. SGD, AdamW and Lion
+        are supported.
+
+        Parameters
+        ----------
+        lr
+            The learning rate that was tuned on the base.
+        weight_decay
+            The weight decay that was tuned on the base.
+        eps
+            AdamW's epsilon on the base.
+
+        Returns
+        -------
+        GradientTransformation
+            One transformation, which applies the rule of every parameter.
+
+        Raises
+        ------
+        KcalcError
+            For other optimisers and for unknown ratios.
+
         """
         from .optax_rules import transformation
 
         return transformation(self, lr, weight_decay, eps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain data."""
+        """Return everything as plain data.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
         return {
             "optimizer": self.optimizer,
             "gauge": self.gauge,

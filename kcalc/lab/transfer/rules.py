@@ -52,10 +52,10 @@ BOTH_ENDS = ({"embedding", "readout"}, {"input", "readout"})
 
 @dataclass(frozen=True)
 class Options:
-    """What the user chose; ``branch`` is the exponent a of ``x + L^-a f(x)``.
+    """The user's choices; ``branch`` is the exponent a of ``x + L^-a f(x)``.
 
-    ``unknown``: what is assumed of operations without a rule, None: an error; ``rank``: how the
-    rank of updates grows, None for optimisers for which that does not matter.
+    ``unknown``: the assumption about operations without a rule; None raises an error. ``rank``: how
+    the rank of updates grows; None for optimisers for which it does not matter.
     """
 
     optimizer: str
@@ -76,7 +76,10 @@ def options(
     unknown: Any = None,
     rank: Any = None,
 ) -> Options:
-    """The options, checked.  Raises: KcalcError for unknown names and numbers out of range."""
+    """The options, checked.
+
+    Raises: KcalcError for unknown names and numbers out of range.
+    """
     name = named_optimizer(optimizer)
     choice(gauge, "gauge", GAUGES)
     choice(alignment, "alignment", ("full", "none"))
@@ -95,7 +98,10 @@ def options(
 
 
 def exponent(number: Any, what: str) -> Any:
-    """A rational number.  Raises: KcalcError naming ``what`` for anything else."""
+    """A rational number.
+
+    Raises: KcalcError naming ``what`` for anything else.
+    """
     if isinstance(number, Fraction | sp.Rational):
         return sp.Rational(number)
     return sp.Rational(Fraction(one_number(number, what)).limit_denominator(1000))
@@ -106,12 +112,12 @@ class Placement:
     """One use of a parameter in the network.
 
     ``kind``: "weight", "bias", "gain" (of a norm, or another factor with an entry per channel),
-    "vector" (added, or a separate token), "shared" (a factor that many channels share) or
-    "length" (of the rows of weights, as in weight norm); ``shape``: its shape; ``base_std``: its
-    standard deviation in the base, None if there is none; ``base_entries``: its number of entries
-    there; ``repeated``: whether the larger network has more parameters of its name; ``zero``:
-    whether all of it starts at 0; ``behind``: the multiplier that the model applies after it,
-    relative to the base.
+    "vector" (added, or a separate token), "shared" (a factor that many channels share) or "length"
+    (of the rows of weights, as in weight norm); ``shape``: its shape; ``base_std``: its standard
+    deviation in the base, None if there is none; ``base_entries``: its number of entries there;
+    ``repeated``: whether the larger network has more parameters of its name; ``zero``: whether all
+    entries start at 0; ``behind``: the multiplier that the model applies after it, relative to the
+    base.
     """
 
     name: str
@@ -145,7 +151,7 @@ def _before_zeros(network: Network, zeros: frozenset[Node]) -> frozenset[Node]:
 
 
 def placements(network: Network) -> list[Placement]:
-    """The parameters of a network of our own: ``node.weight`` and ``node.bias``."""
+    """The parameters of a kcalc network: ``node.weight`` and ``node.bias``."""
     found = []
     for node, op, _ in network.operations:
         if isinstance(op, P.Fresh):
@@ -156,14 +162,14 @@ def placements(network: Network) -> list[Placement]:
 
 
 def _shape(op: P.Fresh) -> tuple[int, ...]:
-    """(outputs, inputs of an output, taps); 1 for numbers of channels that are not known."""
+    """(outputs, inputs per output, taps); 1 for unknown numbers of channels."""
     inputs = op.reads // op.groups if isinstance(op.reads, int) else 1
     taps = () if op.one_tap else (op.kernel if isinstance(op.kernel, tuple) else (op.kernel,))
     return (op.features if isinstance(op.features, int) else 1, inputs, *taps)
 
 
 def setting(growth: Growth, chosen: Options) -> Setting:
-    """What the folds are told for the user's choice."""
+    """The setting of the folds for the user's choices."""
     return Setting(
         growth.channels,
         growth.groups,
@@ -180,7 +186,10 @@ def setting(growth: Growth, chosen: Options) -> Setting:
 def derive(
     network: Network, growth: Growth, chosen: Options, placed: Sequence[Placement]
 ) -> Transfer:
-    """The rules of all parameters.  Raises: KcalcError where the network has no exponents."""
+    """The rules of all parameters.
+
+    Raises: KcalcError if the network has no exponents.
+    """
     if growth.branches and not chosen.aligned:
         raise KcalcError("alignment='none' has no exponents of depth; keep the depth of the base")
     zeros = frozenset(one.node for one in placed if one.zero)
@@ -193,7 +202,7 @@ def derive(
 
 
 def _codes(network: Network, found: Sizes) -> Iterable[Assumption]:
-    """Norms of what a readout returns."""
+    """Norms of the result of a readout."""
     for node, op, reads in network.operations:
         use = found.uses.get(reads[0]) if isinstance(op, P.Norm) else None
         if use is not None and use.role == "readout":
@@ -203,7 +212,7 @@ def _codes(network: Network, found: Sizes) -> Iterable[Assumption]:
 def derive_program(
     growth: Growth, chosen: Options, both: tuple[Setting, Sizes], rest: Guesses
 ) -> Transfer:
-    """The rules of all parameters of a program, by its sizes."""
+    """The rules of all parameters of a program, from its sizes."""
     book = _Book(growth, chosen, *both, rest.before_zeros)
     book.columns = rest.columns
     for node, power in rest.settled.items():
@@ -213,11 +222,11 @@ def derive_program(
 
 @dataclass(frozen=True)
 class Guesses:
-    """What a program has beside sizes.
+    """The findings of a program other than sizes.
 
-    ``settled``: {function: the factor that what it reads needs}; ``guessed``: {parameter: the
-    operation without a rule on a path through it}; ``before_zeros``: weights that only weights of
-    zeros read; ``columns``: {weights: the parts of a concatenation that they read}.
+    ``settled``: {function: the factor that its input needs}; ``guessed``: {parameter: the operation
+    without a rule on a path through it}; ``before_zeros``: weights read only by weights of zeros;
+    ``columns``: {weights: the parts of a concatenation that they read}.
     """
 
     placed: Sequence[Placement]
@@ -229,7 +238,7 @@ class Guesses:
 
 
 class _Book:
-    """Rules as they are derived, with the multipliers and edits that they need."""
+    """The rules derived so far, with the multipliers and edits that they need."""
 
     def __init__(
         self,
@@ -254,7 +263,7 @@ class _Book:
         last: Sequence[Assumption],
         guessed: Mapping[str, str] = MappingProxyType({}),
     ) -> Transfer:
-        """The answer; ``first`` and ``last``: its assumptions beside those of rules."""
+        """The result; ``first`` and ``last``: its assumptions besides those of rules."""
         by_name: dict[str, list[Placement]] = {}
         for one in placed:
             by_name.setdefault(one.name, []).append(one)
@@ -276,7 +285,7 @@ class _Book:
         )
 
     def settle(self, node: Node, power: Power) -> None:
-        """The multiplier of what a function reads."""
+        """The multiplier of the input of a function."""
         self.multipliers[f"{node} (input)"] = value(power, self.growth.ratios)
         self.edits.append(
             f"multiply what {node!r} reads by {self._told(power)}: its size must be that of the "
@@ -284,7 +293,7 @@ class _Book:
         )
 
     def rule(self, name: str, uses: list[Placement]) -> ParameterRule:
-        """The record of a parameter, by the strictest of its uses."""
+        """The rule of a parameter, by the strictest of its uses."""
         roles = [self._role(one) for one in uses]
         tied = set(roles) in BOTH_ENDS
         order = self.told.order
@@ -319,12 +328,12 @@ class _Book:
         return self.found.uses[one.node].role if one.kind == "weight" else one.kind
 
     def _table(self, uses: list[Placement]) -> Power:
-        """The standard deviation of a table that is a readout, too."""
+        """The standard deviation of a table that is also a readout."""
         first = [one for one in uses if self._role(one) != "readout"]
         return self.found.uses[first[0].node].initial / first[0].behind
 
     def _rates(self, one: Placement, table: Power | None) -> Rates:
-        """Of one use; ``table``: the standard deviation of a table that is a readout, too."""
+        """The powers of one use; ``table``: the size of a table that is also a readout."""
         optimizer, gradient = self.chosen.optimizer, self.found.gradients[one.node]
         if gradient == 0:
             raise KcalcError(
@@ -356,7 +365,7 @@ class _Book:
     def _columns(self, one: Placement, use: Use, found: Rates) -> None:
         """The edit for weights that read parts, some of which do not grow.
 
-        The factor of these parts gives their columns the rate of the others.
+        The factor of these parts gives their columns the learning rate of the others.
         Raises: KcalcError for optimisers of whole matrices, and in other gauges.
         """
         parts, order = self.columns[one.node], self.told.order
@@ -387,10 +396,10 @@ class _Book:
             self.uneven.append(one.node)
 
     def _started(self, use: Use) -> Use:
-        """Weights into a narrow map that weights of zeros read (LoRA): their output has size 1.
+        """Give the output of weights into a narrow map that weights of zeros read (LoRA) size 1.
 
-        Else the first steps of what reads it, which are proportional to it, shrink with the width;
-        as long as these weights are 0, nothing passes on how the map changes.
+        Otherwise the first steps of the weights that read it, which are proportional to it, would
+        shrink with the width. While these weights are 0, changes of the map have no effect.
         """
         narrow = self.told.order.exceeds(use.fan_in, use.fan_out)
         if use.node not in self.before_zeros or not narrow:
@@ -400,7 +409,7 @@ class _Book:
         return replace(use, initial=initial, size=self.told.order.larger(initial, use.change))
 
     def _vector(self, one: Placement, gradient: Power) -> tuple[Power, Power, Power]:
-        """(change, initial size, size of the gradient) of a parameter that is no weight."""
+        """(change, initial size, size of the gradient) of a parameter that is not a weight."""
         if one.kind == "bias":
             use = self.found.uses[one.node]
             return use.shift, use.output, gradient
@@ -426,7 +435,7 @@ class _Book:
         self.edits.append(f"multiply the {what} of {node!r} by {self._told(factor)}{reason}")
 
     def scores(self) -> None:
-        """Multipliers of scores of attention."""
+        """Multipliers of attention scores."""
         needed: dict[Power, list[Node]] = {}
         for node, power in self.growth.scores.items():
             if power != 1:
@@ -439,7 +448,7 @@ class _Book:
             )
 
     def branches(self) -> None:
-        """Multipliers of residual branches that do not end with weights that could take them."""
+        """Multipliers of residual branches that end without weights that could absorb them."""
         nodes: dict[Power, list[Node]] = {}
         for branch in self.growth.branches:
             power = self.told.factor(branch)
@@ -452,7 +461,7 @@ class _Book:
             )
 
     def notes(self) -> Iterable[Assumption]:
-        """What holds for the first steps only."""
+        """Statements that hold only for the first steps."""
         for node in dict.fromkeys(self.uneven):
             yield Assumption(
                 owner(node),
@@ -477,7 +486,7 @@ class _Book:
 def _conflict(
     name: str, one: tuple[Placement, str, Rates], two: tuple[Placement, str, Rates]
 ) -> KcalcError:
-    """The error for a parameter whose uses ask for different rules."""
+    """The error for a parameter whose uses require different rules."""
     places = ", ".join(f"{role} at node {owner(use.node)!r}" for use, role, _ in (one, two))
     asked = (
         f"initial weights {one[2].init_std} and {two[2].init_std}, learning rates "

@@ -1,10 +1,10 @@
-"""What a residual stream keeps from block to block, and the factors before its branches.
+"""How much a residual stream keeps from block to block, and the factors of its branches.
 
-Powers of the depth are those of a stream that carries what every block adds to its end, x + f(x).
-A shortcut of weight 0.7 forgets: the share of the first block shrinks as 0.7^L, the stream is made
-anew every few blocks, and no power of L holds the changes of the output. So what a stream keeps
-over all of its blocks has to be about the same in both networks. Derivation: the page on the
-theory of transfer.
+Powers of the depth assume a stream that carries the contribution of every block to its end, x +
+f(x). A shortcut of weight 0.7 forgets: the share of the first block shrinks as 0.7^L, the stream is
+renewed every few blocks, and changes of the output are not powers of L. The share that a stream
+keeps over all of its blocks must therefore be about the same in both networks. Derivation: the page
+on the theory of transfer.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class Kept:
-    """What is left at a place of the stream, relative to its beginning.
+    """The remainder of the stream at one place, relative to its beginning.
 
-    ``share``: of what the stream began with; ``total``: of all that shortcuts carry. Norms divide
+    ``share``: of the initial stream; ``total``: of everything that shortcuts carry. Norms divide
     both by the total.
     """
 
@@ -51,8 +51,8 @@ class Kept:
 class Stream:
     """The stream of a network.
 
-    ``kept``: what is left of it at the first and at the last sum; ``factors``: {branch: its factor,
-    by that of its shortcut where norms divide the sums by their size}.
+    ``kept``: its remainder at the first and at the last sum; ``factors``: {branch: its factor,
+    divided by that of its shortcut if norms divide the sums by their size}.
     """
 
     kept: tuple[Kept, Kept]
@@ -61,10 +61,10 @@ class Stream:
 
 @dataclass(frozen=True)
 class Carried:
-    """The answer: powers of the depth that the network has before its branches.
+    """The powers of the depth by which the network multiplies its branches.
 
-    ``powers``: {branch: p, if the network multiplies it by L^-p}, 0 where it is not given;
-    ``notes``: what holds only about.
+    ``powers``: {branch: p, if the network multiplies it by L^-p}, 0 if missing; ``notes``:
+    statements that hold only approximately.
     """
 
     powers: Mapping[Branch, Any] = field(default_factory=dict)
@@ -72,11 +72,11 @@ class Carried:
 
 
 def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) -> Stream:
-    """What the stream of a network keeps.
+    """The remainder of a network's stream, and the factors of its branches.
 
-    ``along``: the operations on it that grow in number with its branches.
-    Raises: KcalcError where one of these is no sum, norm, or function that leaves its own values
-    as they are.
+    ``along``: the operations on it whose number grows with its branches.
+    Raises: KcalcError if one of these is not a sum, a norm, or a function that preserves its own
+    values.
     """
     slots: dict[Node, set[int]] = {}
     for branch in found:
@@ -117,9 +117,9 @@ def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) ->
 
 
 def _summed(taken: Sequence[tuple[float, Kept | None]]) -> tuple[Kept, float]:
-    """What a sum keeps of these (factor, kept before), and the factor that it gives the stream.
+    """What remains after a sum of these (factor, kept before), and the stream's own factor.
 
-    What comes from before the first sum is the stream at that sum, and counts for nothing later.
+    The part from before the first sum is the stream at that sum, and is not counted later.
     """
     begun = any(one is not None for _, one in taken)
     share = sum(w * (one.share if one else float(not begun)) for w, one in taken)
@@ -159,7 +159,10 @@ def _check_carries(op: Any, node: Node) -> None:
 
 
 def carried_alone(network: Network, found: Sequence[Branch], along: frozenset[Node]) -> Carried:
-    """Of a network without a base. Raises: KcalcError where its stream does not keep all."""
+    """The powers of a network without a base.
+
+    Raises: KcalcError if its stream does not keep everything.
+    """
     kept = stream(network, found, along).kept
     if _apart(*kept) > EXACT:
         raise _forgets(found[-1].sum, kept, "from its first sum to its last")
@@ -167,10 +170,10 @@ def carried_alone(network: Network, found: Sequence[Branch], along: frozenset[No
 
 
 def carried(small: Stream, large: Stream) -> Carried:
-    """Of a network with more branches than its base.
+    """The powers of a network with more branches than its base.
 
-    Raises: KcalcError where the streams keep different shares, and where branches have factors that
-    change otherwise than as a power of the depth.
+    Raises: KcalcError if the streams keep different shares, and if factors of branches change by
+    anything but a power of the depth.
     """
     kept = small.kept[1], large.kept[1]
     apart = _apart(*kept)
@@ -186,7 +189,7 @@ def carried(small: Stream, large: Stream) -> Carried:
 
 
 def _apart(one: Kept, two: Kept) -> float:
-    """By how many e-folds two shares differ."""
+    """The number of e-folds by which two shares differ."""
     pairs = ((one.share, two.share), (one.total, two.total))
     if any(min(abs(a), abs(b)) < 1e-300 for a, b in pairs):
         return 0.0 if all(a == b for a, b in pairs) else math.inf
@@ -194,7 +197,7 @@ def _apart(one: Kept, two: Kept) -> float:
 
 
 def _forgets(node: Node, kept: tuple[Kept, Kept], where: str) -> KcalcError:
-    """The error for a stream of which another share arrives."""
+    """The error for streams that keep different shares."""
     use = (
         [one.share for one in kept]
         if kept[0].share != kept[1].share
@@ -202,14 +205,14 @@ def _forgets(node: Node, kept: tuple[Kept, Kept], where: str) -> KcalcError:
     )
     return KcalcError(
         f"the residual stream that ends at node {owner(node)!r} forgets: shortcuts with weights "
-        f"other than 1 carry {use[0]:.3g} and {use[1]:.3g} of it to its end ({where}), and powers "
-        f"of the depth need the same share; {ADVICE}, or let the weight depend on the depth so "
-        f"that its product over all blocks stays"
+        f"other than 1 carry {use[0]:.3g} and {use[1]:.3g} of it to its end ({where}), but powers "
+        f"of the depth need equal shares; {ADVICE}, or choose weights whose product over all "
+        f"blocks does not depend on the depth"
     )
 
 
 def _powers(small: Stream, large: Stream) -> dict[Branch, Any]:
-    """{branch: p} where its factor, by that of the base, is (ratio of the depths)^-p."""
+    """{branch: p} if its factor, divided by that of the base, is (ratio of the depths)^-p."""
     ratio = len(large.factors) / len(small.factors)
     before, after = (_by_form(one.factors) for one in (small, large))
     powers = {form: _power(before.get(form, after[form]), after[form], ratio) for form in after}
@@ -220,9 +223,9 @@ def _powers(small: Stream, large: Stream) -> dict[Branch, Any]:
                 for one in (after, before)
             )
             raise KcalcError(
-                f"node {owner(branch.sum)!r} adds with factors {own} before its branch, in the "
-                f"base {other}: that is no power of the number of branches; keep multipliers as "
-                f"they are in the base, and kc.transfer says which to change"
+                f"node {owner(branch.sum)!r} multiplies its branch by {own}, but by {other} in the "
+                f"base; the ratio is not a power of the number of branches. Keep the multipliers "
+                f"of the base; kc.transfer says which to change"
             )
     return {branch: powers[_form(branch)] for branch in large.factors}
 
@@ -239,7 +242,7 @@ def _by_form(factors: Mapping[Branch, float]) -> dict[tuple[str, int], set[float
 
 
 def _power(before: set[float], after: set[float], ratio: float) -> Any:
-    """p, a multiple of 1/4; None where the factors change otherwise."""
+    """p, a multiple of 1/4; None if the factors change otherwise."""
     if before == after:
         return sp.S.Zero
     if len(before) == len(after) == 1 and min(*before, *after) > 0:

@@ -1,9 +1,10 @@
 """Sizes of feature maps and of their gradients, as powers of width and depth.
 
-Two folds over the primitives of a network. Forward: the typical size of a coordinate, and for all
-weights what initialisation and change give feature maps of size 1. Backward: the typical size of
-the derivative of the loss by a coordinate, the larger of what initial weights and what their
-changes pass on. Derivations: the page on the theory of transfer.
+The sizes come from two folds over the primitives of a network. Forward: the typical size of a
+coordinate, and the initial values and changes of weights that give feature maps of size 1.
+Backward: the typical size of the derivative of the loss with respect to a coordinate, through
+initial weights or through their changes, whichever is larger. Derivations: the page on the theory
+of transfer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NAME = "exponents of width and depth"
 
 @dataclass(frozen=True)
 class Part:
-    """Channels that a concatenation puts beside others, by the node that makes them."""
+    """Channels that a concatenation puts next to others, by the node that makes them."""
 
     node: Node
     of: Power
@@ -35,10 +36,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Size:
-    """Of a feature map: the size of a coordinate, and how its number of channels grows.
+    """The size of a coordinate of a feature map, and how its number of channels grows.
 
     ``unlike``: its parts, if their sizes or numbers of channels grow differently; None if all
-    channels are alike.
+    channels are equivalent.
     """
 
     of: Power
@@ -48,16 +49,16 @@ class Size:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the folds are told.
+    """The setting of the folds.
 
     ``channels``: {node with weights, or attention: growth of the channels that it emits};
-    ``groups``: {node: growth of the number of groups}; ``branches``: residual branches, none where
-    the depth is that of the base; ``branch``: the exponent a of ``x + L^-a f(x)``; ``absorb``:
-    whether weights that end a branch take the factor ``L^-a``; ``aligned``: whether changes of
-    weights are aligned with the layer's input; ``initial``: {role: size of initial weights relative
-    to the choice of this calculus}, for other parametrisations; ``capped``: whether changes may not
-    exceed the weights; ``zeros``: weights that start at 0, which that does not concern; ``order``:
-    that of powers; ``given``: {branch: p, where the network has it behind L^-p already}.
+    ``groups``: {node: growth of the number of groups}; ``branches``: residual branches, none if the
+    depth is that of the base; ``branch``: the exponent a of ``x + L^-a f(x)``; ``absorb``: whether
+    weights that end a branch take the factor ``L^-a``; ``aligned``: whether changes of weights are
+    aligned with the layer's input; ``initial``: {role: size of initial weights relative to the
+    choice of this calculus}, for other parametrisations; ``capped``: whether changes may not exceed
+    the weights; ``zeros``: weights that start at 0, to which ``capped`` does not apply; ``order``:
+    the order of powers; ``given``: {branch: p, if the network already multiplies it by L^-p}.
     """
 
     channels: Mapping[Node, Power]
@@ -79,16 +80,16 @@ class Setting:
         return own, own * self.share(node)
 
     def share(self, node: Node) -> Power:
-        """By how much the output of a node may change, relative to its size."""
+        """How much the output of a node may change, relative to its size."""
         inside = any(node in branch.inside for branch in self.branches)
         return DEPTH ** (self.branch - 1) if inside else ONE
 
     def factor(self, branch: Branch) -> Power:
-        """``L^-a``, by what the network has of it."""
+        """``L^-a``, divided by the factor that the network has already."""
         return DEPTH ** (self.given.get(branch, ZERO) - self.branch)
 
     def factors(self, node: Node, count: int) -> list[Power]:
-        """The multiplier of everything that a sum reads."""
+        """The multiplier of all inputs of a sum."""
         found = [ONE] * count
         for branch in self.branches:
             if branch.sum == node:
@@ -103,10 +104,10 @@ class Use:
     """Weights at one place of a network.
 
     ``role``: "embedding", "input" (few channels to many), "hidden" (many to many), "readout" (many
-    to few), "elementwise" (groups of a few channels) or "finite". ``reads``: the size of what they
-    read; ``fan_in``, ``fan_out``: how the numbers of inputs of an output and of outputs of an input
-    grow; ``output``: the size of their output, ``initial`` and ``change``: the sizes of an initial
-    weight and of its change, multipliers included; ``size``: the larger of both; ``shift``: the
+    to few), "elementwise" (groups of a few channels) or "finite". ``reads``: the size of their
+    input; ``fan_in``, ``fan_out``: how the numbers of inputs per output and of outputs per input
+    grow; ``output``: the size of their output; ``initial`` and ``change``: the sizes of an initial
+    weight and of its change, multipliers included; ``size``: the larger of the two; ``shift``: the
     change of a bias.
     """
 
@@ -130,10 +131,10 @@ def used(
     fans: tuple[Power, Power, Power],
     one_hot: bool = False,
 ) -> Use:
-    """What initialisation and change have to be for weights at a node.
+    """The required initial size and change of weights at a node.
 
-    ``reads``: the size of what they read; ``fans``: how the numbers of inputs of an output, of
-    outputs of an input, and of channels grow.
+    ``reads``: the size of their input; ``fans``: how the numbers of inputs per output, of outputs
+    per input, and of channels grow.
     """
     order, (fan_in, fan_out, channels) = setting.order, fans
     role = "embedding" if one_hot else _role(order, fan_in, fan_out, channels)
@@ -162,20 +163,20 @@ def used(
 
 
 def passed(setting: Setting, use: Use) -> Power:
-    """By what weights multiply the size of a gradient: initial ones or their changes."""
+    """The factor of gradients through weights: initial ones or their changes."""
     along = ONE if setting.aligned else HALF
     return setting.order.larger(use.initial * use.fan_out**HALF, use.change * use.fan_out**along)
 
 
 class Forward:
-    """The forward fold; ``uses`` collects the weights met."""
+    """The forward fold; ``uses`` collects the weights."""
 
     def __init__(self, setting: Setting, reads: Mapping[Node, Sequence[Node]]) -> None:
         self.setting, self.reads = setting, reads
         self.uses: dict[Node, Use] = {}
 
     def rule(self, op: P.Primitive, node: Node, inputs: list[Size]) -> Size:
-        """The size of a primitive's output; channels that are unlike stay so up to weights."""
+        """The size of a primitive's output; channels that differ stay different up to weights."""
         found = self.size(op, node, inputs)
         unlike = next((one.unlike for one in inputs if one.unlike is not None), None)
         if unlike is None:
@@ -243,7 +244,7 @@ class Forward:
         )
 
     def _unlike(self, reads: Sequence[Node], inputs: list[Size]) -> tuple[Part, ...] | None:
-        """The parts of a concatenation that no one rule serves."""
+        """The parts of a concatenation that do not share a rule."""
         parts = tuple(Part(n, s.of, s.channels) for n, s in zip(reads, inputs, strict=True))
         return parts if differing(self.setting.order, parts) else None
 
@@ -311,7 +312,7 @@ class Backward:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The answer of both folds: weights by node; at every node sizes, of gradients and channels."""
+    """The result of both folds: uses of weights; the size, gradient and channels of every node."""
 
     uses: Mapping[Node, Use]
     states: Mapping[Node, Size]
@@ -321,7 +322,7 @@ class Sizes:
 def sizes(network: Network, setting: Setting) -> Sizes:
     """Sizes of feature maps, weights, changes and gradients of a network.
 
-    Raises: NoRule for layers without a rule; KcalcError where an output grows with the width.
+    Raises: NoRule for layers without a rule; KcalcError if an output grows with the width.
     """
     forward = Forward(setting, {node: reads for node, _, reads in network.operations})
     start = dict.fromkeys(network.inputs, Size(ONE, ONE))
@@ -329,8 +330,8 @@ def sizes(network: Network, setting: Setting) -> Sizes:
     for node in network.outputs:
         if setting.order.grows(states[node].channels):
             raise KcalcError(
-                f"the output {node!r} grows with the width: the loss of a network of another "
-                f"width is another one; give it a readout with a fixed number of channels"
+                f"the output {node!r} grows with the width, so losses at different widths are not "
+                f"comparable; use a readout with a fixed number of channels"
             )
     ends: dict[Node, Power] = dict.fromkeys(states, ZERO)
     ends |= dict.fromkeys(network.outputs, ONE)
@@ -344,7 +345,7 @@ class TwoRoles(KcalcError):
 
 
 def differing(order: Order, parts: Sequence[Part]) -> tuple[Part, Part] | None:
-    """The first of the parts, and the first that differs from it in growth or size."""
+    """The first of the parts, and the first other one that differs in growth or size."""
     for part in parts[1:]:
         alike = order.alike(part.channels, parts[0].channels) and order.alike(part.of, parts[0].of)
         if not alike:

@@ -1,4 +1,4 @@
-"""The size that weights reach under AdamW if gradients are independent."""
+"""The size that weights reach under AdamW with independent gradients."""
 
 from __future__ import annotations
 
@@ -22,8 +22,15 @@ TEXT = (
 class Equilibrium(Shown):
     """The stationary standard deviation of weights under AdamW.
 
-    ``rms``: of an entry; ``steps``: the number of steps after which weights forget half of their
-    initial values; ``assumptions``: why the number is heuristic.
+    Attributes
+    ----------
+    rms
+        The root mean square of an entry.
+    steps
+        The number of steps after which weights have forgotten half of their initial values.
+    assumptions
+        The reasons why the number is heuristic.
+
     """
 
     lr: float
@@ -38,7 +45,7 @@ class Equilibrium(Shown):
 
         Parameters
         ----------
-        fan_in : int
+        fan_in
             The number of inputs of each output; for a convolution, channels times taps.
 
         Returns
@@ -82,17 +89,17 @@ def equilibrium(
 
     With independent gradients a weight is a sum of random steps that decay by ``1 - lr *
     weight_decay`` per step. Its variance tends to a constant, about ``lr / (2 weight_decay)`` if
-    ``lr * weight_decay`` is small. A result for maps of a trained network: give a layer
+    ``lr * weight_decay`` is small. To compute maps of a trained network, give a layer
     ``sigma_w=equilibrium(...).sigma_w(fan_in)``.
 
     Parameters
     ----------
-    lr : float
+    lr
         The learning rate, constant.
-    weight_decay : float
+    weight_decay
         AdamW's decoupled weight decay.
-    betas : tuple of float
-        Those of AdamW. The second one is assumed to be so near to 1 that the denominator is
+    betas
+        AdamW's betas. The second one is assumed to be so close to 1 that the denominator is
         constant; it does not change the result.
 
     Returns
@@ -103,8 +110,8 @@ def equilibrium(
     Raises
     ------
     KcalcError
-        If ``lr`` or ``weight_decay`` is not positive, if their product is 1 or larger, and for
-        betas outside [0, 1).
+        If ``lr`` or ``weight_decay`` is not positive, if their product is at least 1, and for betas
+        outside [0, 1).
 
     Examples
     --------

@@ -20,9 +20,15 @@ FEWEST = 5  # seeds; with fewer, an interval says little
 
 @dataclass(frozen=True)
 class Gain:
-    """By how much rules lower the loss: the mean of log(loss without / loss with) over seeds.
+    """How much the rules lower the loss: the mean of log(loss without / loss with) over seeds.
 
-    ``low``, ``high``: the ends of its 95 % interval (Student's t over paired seeds).
+    Attributes
+    ----------
+    mean
+        The mean over seeds, in nats.
+    low, high
+        The ends of its 95 % interval (Student's t over paired seeds).
+
     """
 
     mean: float
@@ -45,9 +51,19 @@ class Gain:
 class TransferCheck(Shown):
     """Losses at the end of training by size and learning rate.
 
-    ``losses`` has shape (sizes, rates, seeds); runs that diverge have an infinite loss. ``plain``:
-    the same without rules, None if these were not run. ``edits``: the edits that the rules require,
-    which were not made.
+    Attributes
+    ----------
+    along
+        The name of the quantity that changes between sizes.
+    sizes, rates
+        The sizes, and the learning rates of the first size.
+    losses
+        The losses, of shape (sizes, rates, seeds); infinite for runs that diverge.
+    plain
+        The losses without rules, None if these runs were not made.
+    edits
+        Changes to the model that the rules require; the check does not make them.
+
     """
 
     sizes: tuple[float, ...]
@@ -72,7 +88,7 @@ class TransferCheck(Shown):
 
     @property
     def best(self) -> tuple[float, ...]:
-        """The best learning rate of every size: of a parabola through the three lowest losses."""
+        """The best learning rate of every size, from a parabola through the three lowest losses."""
         return _best(self.rates, self.losses)
 
     @property
@@ -85,15 +101,15 @@ class TransferCheck(Shown):
 
     @property
     def shift(self) -> float:
-        """The octaves by which the best rate moves from the first size to the last."""
+        """The number of octaves by which the best rate moves from the first size to the last."""
         return float(np.log2(self.best[-1] / self.best[0]))
 
     def gain(self, at: str = "optimum") -> Gain:
-        """Return by how much rules lower the loss of the largest size.
+        """Return how much the rules lower the loss of the largest size.
 
         Parameters
         ----------
-        at : str
+        at
             "optimum": with and without rules, each at its own best rate of the largest size; or
             "transferred": both at the best rate of the first size.
 
@@ -125,9 +141,23 @@ class TransferCheck(Shown):
         return self.plain
 
     def crossing_shift(self, level: float) -> float:
-        """The octaves by which the smallest rate whose loss is below ``level`` moves.
+        """The number of octaves by which the smallest rate whose loss is below ``level`` moves.
 
-        Raises: KcalcError where the losses of a size do not cross the level.
+        Parameters
+        ----------
+        level
+            The loss, > 0.
+
+        Returns
+        -------
+        float
+            log2 of the rate at the last size over that at the first.
+
+        Raises
+        ------
+        KcalcError
+            If the losses of a size do not cross the level.
+
         """
         asked = positive(level, "level")
         found = [_crossing(np.log2(self.rates), np.log(row), np.log(asked)) for row in self.means]
@@ -243,22 +273,54 @@ def transfer_check(
     unknown: str | None = None,
     rank: str | None = None,
 ) -> TransferCheck:
-    """Train PyTorch models of several sizes with several learning rates, with rules and without.
+    """Train PyTorch models of several sizes and learning rates, with rules and without.
 
-    Parameters: ``build``, ``widths``, ``optimizer``, ``standard``, ``loss``, ``unknown``,
-    ``rank``: as for :func:`kcalc.trained_coordinates`; ``x``, ``y``: all examples, ``x`` also by
-    argument name; every step takes ``batch`` random ones; ``rates``: learning rates of the first
-    size, at least three. The loss of a run is the geometric mean of the losses of the last fifth of
-    its steps. ``seeds``: runs of every kind; the interval of the gain needs five. With
-    ``standard=True`` only the runs without rules are made.
+    The loss of a run is the geometric mean of the losses of the last fifth of its steps.
 
-    Returns: a :class:`kcalc.TransferCheck`.
-    Raises: KcalcError for bad numbers, and as :func:`kcalc.transfer`.
+    Parameters
+    ----------
+    build
+        A function of the width (or of keywords) that returns a ``torch.nn.Module`` with one output.
+    x
+        All examples: a tensor, or tensors by argument name.
+    y
+        The targets of all examples, a tensor.
+    rates
+        The learning rates of the first size, at least three.
+    widths
+        The sizes: numbers, or dictionaries that differ in one number.
+    optimizer
+        As for :func:`kcalc.transfer`.
+    steps
+        The number of training steps.
+    batch
+        The number of random examples per step.
+    seeds
+        The number of runs of every kind; the interval of the gain needs five.
+    standard
+        True makes only the runs without rules.
+    loss
+        As for :func:`kcalc.trained_coordinates`.
+    unknown
+        As for :func:`kcalc.transfer`.
+    rank
+        As for :func:`kcalc.transfer`.
+
+    Returns
+    -------
+    TransferCheck
+        The losses of all runs, with best rates and gains.
+
+    Raises
+    ------
+    KcalcError
+        For invalid numbers, and as :func:`kcalc.transfer` does.
+
     """
     sizes, along = extents(widths)
     tried = tuple(sorted(positive(rate, "a rate") for rate in items(rates, "rates")))
     if len(set(tried)) < 3:
-        raise KcalcError("rates must hold three different learning rates at least")
+        raise KcalcError("rates must contain at least three different learning rates")
     chosen = options(optimizer, unknown=unknown, rank=rank)
     family = family_of(build, sizes[0], (x, y), chosen, loss)
     family = replace(family, standard=truth(standard, "standard"))
@@ -278,7 +340,7 @@ def transfer_check(
 def _losses(
     family: Family, sizes: tuple[Any, ...], plan: tuple[tuple[float, ...], int, int, int]
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The losses by size, rate and seed, and the edits of the rules of the last size."""
+    """The losses by size, rate and seed, and the edits that the rules require at the last size."""
     tried, count, taken, draws = plan
     found = np.empty((len(sizes), len(tried), draws))
     edits: tuple[str, ...] = ()
@@ -293,7 +355,7 @@ def _losses(
 
 
 def _run(family: Family, model: Any, made: list[Any], plan: tuple[int, int, int]) -> float:
-    """The loss at the end of one run; infinite where it diverges."""
+    """The loss at the end of one run; infinite if it diverges."""
     import torch
 
     steps, batch, seed = plan

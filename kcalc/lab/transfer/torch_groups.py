@@ -45,7 +45,7 @@ def param_groups(
 
 
 def warn_guessed(transfer: Transfer) -> None:
-    """Warn once where rules of parameters rest on a guess."""
+    """Warn once if rules of parameters rest on a guess."""
     guessed = [rule for rule in transfer.parameters.values() if rule.guessed]
     if guessed:
         places = ", ".join(repr(name) for name in dict.fromkeys(rule.guessed for rule in guessed))
@@ -97,9 +97,7 @@ def _constant(parameter: Any) -> bool:
 
 
 def moments(parameters: list[Any]) -> tuple[float, float]:
-    """Return (standard deviation, mean) of parameters of one law.
-
-    The mean is 0 unless it clearly differs.
+    """Return (standard deviation, mean) of parameters with the same distribution.
 
     A mean within 5 standard errors of 0 counts as 0, and the deviation is then taken about 0.
     Constant parameters have deviation 0.
@@ -116,7 +114,7 @@ def moments(parameters: list[Any]) -> tuple[float, float]:
 def _matched(transfer: Transfer, model: Any) -> dict[str, Any]:
     """Return {name: parameter}.
 
-    Raises: KcalcError if the model's differ from those of the rules.
+    Raises: KcalcError if the model's parameters differ from those of the rules.
     """
     if not hasattr(model, "named_parameters"):
         raise KcalcError(f"expected a torch.nn.Module, got a {type(model).__name__}")

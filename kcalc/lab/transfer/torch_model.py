@@ -1,4 +1,4 @@
-"""Models of PyTorch: both are read, and every parameter is placed in the network."""
+"""PyTorch models: reads the base and the model, and places every parameter in the network."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def torch_transfer(
     """The rules for a ``torch.nn.Module``, grown from another.
 
     Raises: KcalcError for other objects, models that cannot be read, and parameters whose place in
-    the network is not known.
+    the network is unknown.
     """
     if isinstance(base, int | Mapping) and not hasattr(model, "named_parameters"):
         raise KcalcError(
-            f"base={base} is a size, so the model is a function that builds models: give the "
-            f"size of the larger one, too, to="
+            f"base={base} is a size, and the model is a function that builds models; give the "
+            f"size of the larger model too, to="
         )
     for one in (base, model):
         if not hasattr(one, "named_parameters"):
             raise KcalcError(f"expected two networks or two torch.nn.Modules, got {glimpse(one)}")
     if not inputs:
         raise KcalcError(
-            "models of PyTorch are read by running them: give example inputs, or their shapes, "
+            "PyTorch models are read by running them: give example inputs, or their shapes, "
             "after the model, kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
         )
     if axes is not None and "rank" in axes:
@@ -101,7 +101,7 @@ def _check_rank(base: Any, model: Any) -> None:
 
 
 def _counted(error: KcalcError, base: Any, model: Any) -> KcalcError:
-    """The error, and layers of which the model has more than the base."""
+    """The error, extended by the parameters of which the model has more than the base."""
     families = [
         {re.sub(r"\d+", "*", name): 0 for name, _ in one.named_parameters()}
         for one in (base, model)
@@ -115,7 +115,7 @@ def _counted(error: KcalcError, base: Any, model: Any) -> KcalcError:
             return KcalcError(
                 f"the model has {count} parameters {name!r} and the base {before}. If these are "
                 f"experts, heads or streams, keep their number: gates and gradients change with it "
-                f"by factors that are no powers of the width. If they are blocks: {error}"
+                f"by factors that are not powers of the width. If they are blocks: {error}"
             )
     return error
 
@@ -126,9 +126,9 @@ def _by_network(
     axes: tuple[str, ...] | None,
     chosen: Options,
 ) -> Transfer:
-    """The rules by the networks of kernel calculus, which know depth, too.
+    """The rules from kernel-calculus networks, which also cover depth.
 
-    Raises: KcalcError, NotInNetwork and NoRule where programs may have more to say.
+    Raises: KcalcError, NotInNetwork and NoRule if programs may have more to say.
     """
     small, large = readings
     for network in (small.network, large.network):
@@ -150,13 +150,13 @@ def _by_network(
 
 
 def _check_axes(axes: tuple[str, ...] | None) -> None:
-    """Raises: KcalcError for the depth of models of one depth."""
+    """Raises: KcalcError if ``axes`` asks for the depth of models with equal depth."""
     if axes is not None and "depth" in axes:
         raise KcalcError("the base has the same depth; leave out 'depth' in axes")
 
 
 def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> Transfer:
-    """The rules by the operations that both models run."""
+    """The rules from the operations that both models run."""
     if not program.ratios:
         raise KcalcError("the base has the widths and the depth of the network: nothing grows")
     growth = Growth({}, {}, {}, (), program.ratios)
@@ -186,7 +186,7 @@ def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> T
 
 
 def _uses_of(fold: Fold, found: Sizes) -> Iterator[tuple[str, Node, str, Any]]:
-    """(parameter, node, kind, multiplier after it) of all uses of parameters."""
+    """(parameter, node, kind, multiplier after it) for all uses of parameters."""
     met = set()
     for one in fold.kept:
         met.add(one.name)
@@ -197,7 +197,7 @@ def _uses_of(fold: Fold, found: Sizes) -> Iterator[tuple[str, Node, str, Any]]:
 
 
 def _check_placed(placed: Sequence[Placement], model: Any) -> None:
-    """Raises: KcalcError for a parameter that is trained and not read."""
+    """Raises: KcalcError for a parameter that is trained but not read."""
     known = {one.name for one in placed}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and name not in known:
@@ -265,10 +265,11 @@ def _multiplies(name: str, reading: Reading) -> bool:
 
 
 def _check_constants(base: Any, model: Any) -> None:
-    """Raises: KcalcError for vectors of one number that is another one in the base.
+    """Reject constant parameters whose value differs from that in the base.
 
-    As of a LayerScale that starts at 1 / depth: rules are relative to the initial values of the
-    base, and rescaling leaves constants as they are.
+    An example is a LayerScale that starts at 1 / depth. Rules are relative to the initial values of
+    the base, and rescaling does not change constants.
+    Raises: KcalcError for these.
     """
     small = dict(base.named_parameters())
     for name, parameter in model.named_parameters():
@@ -278,14 +279,13 @@ def _check_constants(base: Any, model: Any) -> None:
         one, two = (_constants(group) for group in ([parameter], others))
         if one and two and not any(math.isclose(a, b, rel_tol=1e-5) for a in one for b in two):
             raise KcalcError(
-                f"parameter {name!r} starts at {min(one):.4g}, in the base at "
-                f"{min(two):.4g}: keep initial values as they are in the base; kc.transfer says "
-                f"how they change"
+                f"parameter {name!r} starts at {min(one):.4g}, but at {min(two):.4g} in the base; "
+                f"keep the initial values of the base. kc.transfer says how they change"
             )
 
 
 def _constants(parameters: Sequence[Any]) -> set[float]:
-    """The numbers of which parameters consist; none where one holds several."""
+    """The values of constant parameters; none if one contains several values."""
     found = set()
     for parameter in parameters:
         values = parameter.detach().flatten()
@@ -296,15 +296,14 @@ def _constants(parameters: Sequence[Any]) -> set[float]:
 
 
 def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
-    """Raises: KcalcError where inputs go through other functions, or norms have another epsilon."""
+    """Raises: KcalcError if functions of inputs, or the epsilons of norms, differ."""
     for network in (small.network, large.network):
         for node in network.inputs:
             notes = [tuple(n.text for n in one.notes if n.node == node) for one in (large, small)]
             if notes[0] != notes[1]:
                 own, base = (" and ".join(texts) or "no remark" for texts in notes)
                 raise KcalcError(
-                    f"input {node!r}: {own}; in the base: {base}. Keep functions of inputs as they "
-                    f"are in the base"
+                    f"input {node!r}: {own}; in the base: {base}. Keep the functions of the base"
                 )
     known = {op.name: op for op in _norms(small)}
     for op in _norms(large):
@@ -314,8 +313,8 @@ def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
                 for own, theirs in zip(_epsilons(op), _epsilons(other), strict=True)
             ):
                 raise KcalcError(
-                    f"node {op.name!r} has the epsilon {op.epsilon:g}, in the base "
-                    f"{other.epsilon:g}: the base may differ only in width and depth"
+                    f"node {op.name!r} has epsilon {op.epsilon:g}, but {other.epsilon:g} in the "
+                    f"base; the base may differ only in width and depth"
                 )
 
 
@@ -330,7 +329,7 @@ def _norms(reading: Reading) -> list[Normalise]:
 
 
 def _placed(base: Any, model: Any, reading: Reading) -> list[Placement]:
-    """All uses of all parameters, but of frozen ones whose place is not known."""
+    """All uses of all parameters, except frozen ones whose place is unknown."""
     small = dict(base.named_parameters())
     own = dict(model.named_parameters())
     uses = list(_uses(reading))
@@ -366,9 +365,9 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
 def _vector(
     name: str, own: Mapping[str, Any], small: Mapping[str, Any], reading: Reading
 ) -> tuple[Node, str] | None:
-    """(node, kind) of a gain or another vector; None for frozen ones whose place is not known.
+    """(node, kind) of a gain or another vector; None for frozen ones whose place is unknown.
 
-    Raises: KcalcError for anything but vectors with one extent that grows at most.
+    Raises: KcalcError for anything but vectors with at most one axis that grows.
     """
     parameter = own[name]
     grown = [
@@ -395,13 +394,13 @@ def _ops(reading: Reading) -> Sequence[Op]:
 
 
 def _takes(op: Op, name: str) -> bool:
-    """Whether an operation holds a parameter, or something computed from it."""
+    """Whether an operation reads a parameter, or something computed from it."""
     parameter = (getattr(op, "parameter", None) or "").partition(" #")[0]
     return name in parameter.split(", ")
 
 
 def _place(name: str, own: Container[str], reading: Reading) -> tuple[Node, bool] | None:
-    """(node, whether the parameter is a factor there) of a parameter that is no weight."""
+    """(node, whether the parameter is a factor there) of a parameter that is not a weight."""
     ops = _ops(reading)
     held = {op.name for op in ops if isinstance(op, Held) and _takes(op, name)}
     readers = [op for op in ops if held.intersection(op.reads)]
@@ -417,7 +416,7 @@ def _place(name: str, own: Container[str], reading: Reading) -> tuple[Node, bool
 
 
 def _of_norm(name: str, op: Normalise, own: Container[str]) -> bool:
-    """Whether a norm is the module that holds a parameter, or is computed in it itself."""
+    """Whether a norm is the module that owns a parameter, or is computed in that module."""
     module = name.rpartition(".")[0]
     # an unbiased standard deviation puts a factor behind the norm, which gets a name of its own
     inner = op.name.removeprefix(f"{module}.").removesuffix(".norm")
@@ -426,7 +425,10 @@ def _of_norm(name: str, op: Normalise, own: Container[str]) -> bool:
 
 
 def _node(op: Op, reading: Reading, arrays: Container[str]) -> Node | None:
-    """The node whose feature map an operation returns, or, alone, reads; None where none does."""
+    """The node whose feature map an operation returns, or else the only one that it reads.
+
+    None if there is no such node.
+    """
     ops = {one.name: one for one in _ops(reading)}
     made = {node for node, _, _ in reading.network.operations}
     while (node := reading.places.get(op.name)) is None or node not in made:

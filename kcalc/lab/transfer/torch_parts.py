@@ -1,4 +1,4 @@
-"""What each part of a concatenation contributes to the layer that reads it."""
+"""The contribution of each part of a concatenation to the layer that reads it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
 def watched_parts(model: Any) -> Any:
     """Return a context in which the calls of a model are watched.
 
-    ``.found`` is {"layer [k]": what the channels of the k-th part contribute to its output}, for
-    layers of the kinds in ``LAYERS`` whose weights are parameters. Functions that keep the shape of
-    an array keep its parts. Contributions leave out the bias, and add up to the output without it.
+    ``.found`` is {"layer [k]": the contribution of the channels of the k-th part to its output},
+    for layers of the kinds in ``LAYERS`` whose weights are parameters. Functions that keep the
+    shape of an array keep its parts. Contributions exclude the bias, and add up to the output
+    without it.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -49,13 +50,13 @@ def watched_parts(model: Any) -> Any:
                     self.parts[id(out)] = (out, axis, extents)
 
         def follow(self, out: Any, args: Any) -> None:
-            """Functions that keep a shape keep parts."""
+            """Let functions that keep a shape keep parts."""
             for one in args:
                 if id(one) in self.parts and one.shape == out.shape:
                     self.parts[id(out)] = (out, *self.parts[id(one)][1:])
 
         def read(self, func: Any, args: Any, kwargs: Any, channels: int) -> None:
-            """What every part contributes to a layer that reads them."""
+            """The contribution of every part to a layer that reads them."""
             x, weight, *rest = args
             place = self.layers.get(id(weight))
             if place is None or id(x) not in self.parts:

@@ -21,9 +21,8 @@ class Family:
     """A function that builds models of several sizes, and how they are trained.
 
     ``build`` is called with ``base`` or another size; ``x``, ``y``: examples, ``x`` a tensor or
-    {argument: tensor}; ``loss(output, y)``;
-    ``standard``: every size keeps its initial weights and one learning rate;
-    ``zero_readout``: readouts start at 0.
+    {argument: tensor}; ``loss(output, y)``; ``standard``: all sizes keep their initial weights and
+    the same learning rate; ``zero_readout``: readouts start at 0.
     """
 
     build: Callable[..., Any]
@@ -36,7 +35,7 @@ class Family:
     zero_readout: bool
 
     def model(self, size: Any, seed: int) -> Any:
-        """A model of a size, its weights drawn with a seed."""
+        """A model of a size, with weights drawn from a seed."""
         import torch
 
         with torch.random.fork_rng(devices=[]):
@@ -49,7 +48,7 @@ class Family:
         return found.train()
 
     def rules(self, size: Any, other: Any) -> Transfer:
-        """The rules of a size; factors are 1 at the base and in standard parametrisation.
+        """The rules of a size; all factors are 1 at the base and in standard parametrisation.
 
         ``other``: a size that is not the base.
         """
@@ -81,7 +80,7 @@ class Family:
         return model, optimizers(rules, model, lr)
 
     def step(self, model: Any, made: list[Any], x: Any, y: Any) -> float:
-        """One step of all optimisers; the loss before it."""
+        """Make one step of all optimisers; return the loss before it."""
         value = self.loss(result_of(model, x), y)
         if getattr(value, "grad_fn", None) is None or value.numel() != 1:
             raise KcalcError(
@@ -96,13 +95,13 @@ class Family:
 
 
 def part(x: Any, rows: Any) -> Any:
-    """The examples of some rows, or as many as the first ``rows``."""
+    """The examples of some rows, or those of the first ``rows``."""
     chosen = slice(rows) if isinstance(rows, int) else rows
     return {n: t[chosen] for n, t in x.items()} if isinstance(x, Mapping) else x[chosen]
 
 
 def result_of(model: Any, x: Any) -> Any:
-    """The model's output; a dictionary holds arguments by name, as for :func:`kcalc.read`."""
+    """The model's output; a dictionary contains arguments by name, as for :func:`kcalc.read`."""
     from ...interchange import by_name
 
     args, kwargs = by_name(model.forward, (x,))
@@ -123,7 +122,10 @@ def optimizers(rules: Transfer, model: Any, lr: float) -> list[Any]:
 
 
 def _class_of(name: str) -> Any:
-    """The optimiser's class.  Raises: KcalcError if ``torch.optim`` has none."""
+    """The optimiser's class.
+
+    Raises: KcalcError if ``torch.optim`` has none.
+    """
     import torch
 
     one = OPTIMIZERS[name]
@@ -142,7 +144,7 @@ def _class_of(name: str) -> Any:
 
 
 def default_loss(output: Any, y: Any) -> Any:
-    """Cross entropy of whole numbers, else the mean squared error."""
+    """Cross-entropy for integer targets, else the mean squared error."""
     from torch.nn import functional
 
     if y.dtype.is_floating_point:

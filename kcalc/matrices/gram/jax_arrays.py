@@ -222,7 +222,7 @@ def _shares(plan: ChunkPlan, parts: tuple[int, ...], rows: int, columns: int) ->
         "JAX computes kernels by tables, and these rows have many different norms, on which the "
         "kernel of this network depends in a way that no table follows. "
         'Use backend="numpy" (the general recursion), rescale the rows to one norm, or pass q= to '
-        "count angles alone"
+        "compare only angles"
     )
 
 

@@ -153,7 +153,7 @@ class NormFunctions:
 
 
 def tabulate_norms(functions: NormFunctions, low: float, high: float) -> NormTable | None:
-    """The table for log q in [low, high], or None if no short series serves."""
+    """The table for log q in [low, high], or None if no short series suffices."""
     try:
         coordinate, angles = _coordinate(functions.angle(math.exp(high)), functions.odd)
     except (OverflowError, KcalcError):  # kernels of the rows themselves may yet be finite

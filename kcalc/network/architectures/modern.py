@@ -60,6 +60,7 @@ def gated_mlp(
     Returns
     -------
     Network
+        The network, with one input and one output.
 
     Raises
     ------
@@ -134,6 +135,7 @@ def convnext(
     Returns
     -------
     Network
+        The network, from images to class logits.
 
     Raises
     ------
@@ -208,6 +210,7 @@ def transformer(
     Returns
     -------
     Network
+        The network, which reads sequences of tokens.
 
     Raises
     ------

@@ -64,6 +64,7 @@ def vanilla(
     Returns
     -------
     Network
+        The network, with one input and one output.
 
     """
     if getattr(depth, "free_symbols", None):
@@ -113,6 +114,7 @@ def rescaled_resnet(
     Returns
     -------
     Network
+        The network, with one input and one output.
 
     References
     ----------
@@ -162,6 +164,7 @@ def resnet_v2(
     Returns
     -------
     Network
+        The network, from images to class logits.
 
     References
     ----------
@@ -245,6 +248,7 @@ def wide_resnet(
     Returns
     -------
     Network
+        The network, from images to class logits.
 
     References
     ----------
@@ -316,6 +320,7 @@ def layernorm_resnet(
     Returns
     -------
     Network
+        The network, from images to class logits.
 
     References
     ----------
@@ -385,6 +390,7 @@ def densenet(
     Returns
     -------
     Network
+        The network, with one input and one output.
 
     """
     stem = None if growth is None else 2 * whole(growth, "growth", 1)
@@ -437,6 +443,7 @@ def lenet(
     Returns
     -------
     Network
+        The network, from images to class logits.
 
     """
     affine = partial(L.Affine, sigma_w=sigma_w, sigma_b=sigma_b)
@@ -475,6 +482,7 @@ def alexnet(
     Returns
     -------
     Network
+        The network, from images to class logits.
 
     References
     ----------
@@ -574,6 +582,7 @@ def preconditioned_block(
     Returns
     -------
     Network
+        The block, with one input and one output.
 
     References
     ----------
@@ -650,6 +659,7 @@ def preactivation_resnet50(
     Returns
     -------
     Network
+        The network, from images to class logits.
 
     References
     ----------

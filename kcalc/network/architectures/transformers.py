@@ -235,6 +235,7 @@ def transformer_stack(
     Returns
     -------
     Network
+        The network, which reads sequences of tokens.
 
     Raises
     ------

@@ -297,7 +297,7 @@ def test_methods_and_targets() -> None:
         ({"zeta": True}, "zeta"),
         ({"activation": "nope"}, "unknown activation"),
         ({"activation": 5}, "activation must be a name"),
-        ({"name": 3}, "name must be a text"),
+        ({"name": 3}, "name must be text"),
     ]
     for options, words in refused:
         with pytest.raises(kc.KcalcError, match=words):

@@ -424,7 +424,7 @@ REFUSED = {
     "has the same depth": lambda: kc.transfer(
         residual_network(16), base=residual_network(8), axes=("width", "depth")
     ),
-    "has bias False, and": lambda: kc.transfer(residual_network(16), base=vanilla(1, features=8)),
+    "has bias False, but": lambda: kc.transfer(residual_network(16), base=vanilla(1, features=8)),
     "has no counterpart": lambda: kc.transfer(
         kc.chain(L.Input(), L.Embedding(8, 9), L.Affine(3)), base=vanilla(1, features=8)
     ),
@@ -440,7 +440,7 @@ REFUSED = {
     ),
     "ZeroDivisionError": lambda: kc.transfer(lambda width: 1 / 0, base=1, to=2),
     "returned None with base=1": lambda: kc.transfer(lambda width: None, base=1, to=2),
-    "what the network grows from": lambda: kc.transfer(perceptron),
+    "smaller network is unknown": lambda: kc.transfer(perceptron),
     "a function that builds a model": lambda: kc.transfer(3, base=1, to=2),
 }
 

@@ -317,14 +317,14 @@ WITHOUT = {
             lambda m, x: m.o(F.leaky_relu(torch.stack([m.i(x), m.i(x)]).sum(0), 1 / w)),
             i=nn.Linear(16, w), o=nn.Linear(w, 5),
         ),
-        "'leaky_relu'.*in the base.*keep functions",
+        "'leaky_relu'.*in the base.*keep the functions",
     ),
     "factors that are no power": (
         lambda w: Called(
             lambda m, x: m.o(torch.stack([m.i(x), m.i(x)]).sum(0) * (w + 1)),
             i=nn.Linear(16, w), o=nn.Linear(w, 5),
         ),
-        "'mul'.*no power",
+        "'mul'.*not a power",
     ),
     "rows with two roles": (
         lambda w: Called(

@@ -319,8 +319,8 @@ def test_shortcuts_that_forget_are_refused(kind: str) -> None:
         ("dropout", "dropout.*forgets"),
         ("leaky", "leaky_relu', a function.*forgets"),
         ("gate", "keep the depth of the base"),
-        ("scale by depth", "shallow' starts at 0.25, in the base at 0.5"),
-        ("irregular", "no power of the number of branches"),
+        ("scale by depth", "shallow' starts at 0.25, but at 0.5 in the base"),
+        ("irregular", "not a power of the number of branches"),
     ],
 )
 def test_other_streams_without_powers_of_the_depth(kind: str, words: str) -> None:

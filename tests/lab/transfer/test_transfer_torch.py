@@ -473,7 +473,7 @@ def one(*modules: Any) -> Callable[[int], nn.Module]:
 SAME = one(nn.Identity)
 RELU = one(nn.ReLU)
 CHANGED: dict[str, tuple[str, Any]] = {
-    "another function": ("in the base it computes Max", changed(one(nn.ReLU, nn.GELU), SAME)),
+    "another function": ("but computes Max.* in the base", changed(one(nn.ReLU, nn.GELU), SAME)),
     "no function": ("has no counterpart", changed(one(nn.ReLU, nn.Identity), SAME)),
     "a factor before a function": (r"tanh\(4", changed(lambda w: Times(w**0.5), SAME)),
     "a factor behind a function": ("tanh", changed(lambda w: Times(1.0, 1 / w), SAME)),
