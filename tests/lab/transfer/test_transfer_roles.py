@@ -649,7 +649,7 @@ def test_changes_at_ranks_are_those_of_the_rules() -> None:
         (Ranks, 4, 4, "rank", "nothing grows"),
         (lambda rank: Ranks(rank, zero=False), 4, 8, "rank", "starts at 0.*axes='width'"),
         (lambda width: Ranks(4, width=width), 64, 128, "rank", "more than the rank.*'width'"),
-        (lambda rank: Ranks(rank, -0.3 if rank > 4 else 0), 4, 8, "rank", "'mul'.*no power"),
+        (lambda rank: Ranks(rank, -0.3 if rank > 4 else 0), 4, 8, "rank", "'mul'.*power"),
     ],
 )
 def test_growth_that_is_none_of_ranks(
