@@ -267,7 +267,8 @@ class _Matched:
         shapes = _shape(node), _shape(other)
         if len(shapes[0]) != len(shapes[1]):
             raise Unlike(
-                f"node {self.name(node)!r} has {len(shapes[0])} axes, but {len(shapes[1])} in the base"
+                f"node {self.name(node)!r} has {len(shapes[0])} axes, but {len(shapes[1])} in the "
+                f"base"
             )
         return tuple(self.growth.of(a, b, self.name(node)) for a, b in zip(*shapes, strict=True))
 
