@@ -194,11 +194,22 @@ def _parametric(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | No
     candidate = Activation(label, expr)
     if given or expr.has(*CORNERED) or (found := as_sum(candidate)) is None:
         raise KcalcError(
-            f"{label}: symbols for constants are for sums of powers, exponentials, waves and erf; "
-            f"substitute numbers, expr.subs({{...}}), or use an activation of the catalogue with "
-            f"symbols, such as kc.activation('tanh').transformed(input_scale=a)"
+            f"{label}: symbols for constants are for sums of powers, exponentials, sines, cosines "
+            f"and erf; substitute numbers, expr.subs({{...}}), or use an activation of the "
+            f"catalogue with symbols, such as kc.{_with_symbols(expr)}"
         )
     return found
+
+
+def _with_symbols(expr: sp.Expr) -> str:
+    """The call that makes an expression with symbols, if it has one slope on each side of 0."""
+    p = sp.Dummy(positive=True)
+    left, right = (sp.expand(expr.subs(X, side * p) / (side * p)) for side in (-1, 1))
+    if left == right or left.has(p) or right.has(p):
+        return "activation('tanh').transformed(input_scale=a)"
+    return (
+        f"activations.leaky_relu({left})" if right == 1 else f"activations.abrelu({left}, {right})"
+    )
 
 
 def _as_rectifier(candidate: Activation) -> Activation | None:

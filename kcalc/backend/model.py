@@ -160,7 +160,7 @@ class Model(Shown):
         Returns
         -------
         Array | dict[Node, Array] | tuple[Array | dict[Node, Array], Params]
-            The output, and the new state as a second value in training with BatchNorm.
+            The output; with ``state``, a pair of the output and the new state.
 
         Raises
         ------
@@ -184,7 +184,7 @@ class Model(Shown):
         train: bool = False,
         key: Any = None,
     ) -> dict[Node, Array]:
-        """Return the feature maps of all nodes (inputs too), as :meth:`apply` computes them.
+        """Return the feature maps of all nodes, inputs included, as :meth:`apply` computes them.
 
         Parameters
         ----------

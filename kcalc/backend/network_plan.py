@@ -172,7 +172,7 @@ class ArrayPlan:
 
         if not isinstance(own, Mapping):
             raise KcalcError(
-                f"expected {{node: its arrays}}, as model.unstack(params) makes, got "
+                f"expected {{node: its arrays}}, as model.unstack(params) returns, got "
                 f"{type(own).__name__}"
             )
         wanted = {node: self.nodes[node].tensors for entry in self.tensors for node in entry.nodes}

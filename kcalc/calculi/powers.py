@@ -308,5 +308,5 @@ def _settled_kind(state: Channels) -> bool:
 
 
 def rows_of(shape: tuple[int, ...], *parts: Any) -> Array:
-    """Numbers and arrays as the rows of one array, each of the shape."""
+    """Numbers and arrays as the rows of one array, each broadcast to a shape."""
     return np.stack([np.broadcast_to(np.asarray(part, dtype=float), shape) for part in parts])

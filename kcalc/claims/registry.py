@@ -31,6 +31,7 @@ def papers() -> tuple[Paper, ...]:
     Returns
     -------
     tuple[Paper, ...]
+        One entry per paper, in the order of the documentation.
 
     """
     found = tuple(importlib.import_module(place).PAPER for place in PAPERS.values())
@@ -44,7 +45,7 @@ def papers() -> tuple[Paper, ...]:
 def paper(name: str, title: str) -> Paper:
     """A paper of your own, whose method ``claim`` registers checks.
 
-    :func:`verify` and ``kcalc verify module:papers`` take it as they take kcalc's papers.
+    :func:`verify` and ``kcalc verify module:papers`` accept it like kcalc's papers.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ def verify(
 ) -> Report:
     """Check claims, and report verdicts and evidence.
 
-    The findings depend on ``seed`` and ``budget`` only.
+    The findings depend only on ``seed`` and ``budget``.
 
     Parameters
     ----------

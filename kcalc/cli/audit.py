@@ -14,7 +14,7 @@ from .text import check_files
 
 FOUND = 1
 FILES = {
-    kind: Option(f"also write the audit as {kind}; - prints only that", metavar="FILE")
+    kind: Option(f"also write the audit as {kind.upper()}; - prints only that", metavar="FILE")
     for kind in ("json", "sarif", "html")
 }
 

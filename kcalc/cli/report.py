@@ -64,7 +64,7 @@ def run(
       kcalc report model.onnx --without-normalization -o model.html
       kcalc report mymodels:transformer --ids 2,16 --tokens 16 -o transformer.html
 
-    The page needs no network access: attach it to a paper, a pull request or a mail.
+    The page needs no network access: attach it to a paper, a pull request or an email.
 
     """
     check_files({"--output": output, "--json": json}, lambda path: destination(file_path(path)))

@@ -56,7 +56,7 @@ def run(
     ] = False,
     json: Json = None,
 ) -> None:
-    r"""Bound the curvature of a network's loss, and what follows from it.
+    r"""Bound the curvature of a network's loss and the step size of descent.
 
     Prints bounds, over a set of parameters, of Lipschitz constants, the curvature of the loss, the
     step size and the smallest eigenvalue of the tangent kernel, and which statements about descent

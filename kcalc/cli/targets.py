@@ -112,7 +112,7 @@ def _listed(methods: list[str]) -> str:
     others = [method for method in METHODS if method not in methods]
     if len(others) < len(methods):
         return f"all methods but {' and '.join(others)}"
-    return " and ".join(methods)
+    return " and ".join([", ".join(methods[:-1]), methods[-1]] if methods[1:] else methods)
 
 
 def flag(target: str) -> str:

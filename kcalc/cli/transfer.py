@@ -15,7 +15,7 @@ from .networks import named_network
 from .text import Json, assumption_lines, check_files, show
 
 NET_HELP = (
-    "module:attribute, a function of the width (with --depth of width= and depth=) that builds a "
+    "module:attribute, a function of the width (with --depth: of width= and depth=) that builds a "
     "model; or the name of a network with open widths, such as vanilla-4"
 )
 PAIRS = {"width": ("--width", "--to"), "depth": ("--depth", "--to-depth")}
@@ -32,7 +32,7 @@ def run(
         str, Option(f"one of {', '.join(OPTIMIZERS)}; default adamw", metavar="NAME")
     ] = "adamw",
     gauge: Annotated[
-        str, Option("what carries the sizes of weights; default none", choices=GAUGES)
+        str, Option("gauge of the weights, as in kc.transfer; default none", choices=GAUGES)
     ] = "none",
     decay: Annotated[
         float,
@@ -47,7 +47,7 @@ def run(
     ] = 1.0,
     unknown: Annotated[
         str | None,
-        Option("what is assumed of operations without a rule", choices=("heuristic",)),
+        Option("guess the effect of operations without a rule", choices=("heuristic",)),
     ] = None,
     rank: Annotated[
         str | None,

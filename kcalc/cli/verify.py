@@ -47,7 +47,7 @@ def run(
     budget: Annotated[
         str, Option("how much to compute; default quick", choices=claims.BUDGETS)
     ] = "quick",
-    seed: Annotated[int, Option("of the random numbers; default 0")] = 0,
+    seed: Annotated[int, Option("seed of the random numbers; default 0")] = 0,
     processes: Annotated[
         int | None,
         Option("claims to check in parallel; default: one per processor", metavar="N"),
@@ -110,7 +110,7 @@ def run(
 
 run.__doc__ = f"""Check the statements of the source papers, or of papers of your own.
 
-Checks are exact, by enclosures, numerical, by Monte Carlo, or by counterexample.
+A check is exact, certified, numerical, statistical (Monte Carlo) or a counterexample.
 
 {textwrap.fill(claims.COPIES, 86)}
 

@@ -13,10 +13,11 @@ D = TypeVar("D")
 
 
 class Keyed(Mapping[Any, V]):
-    """The habit of a result that holds others by name: a read-only mapping.
+    """A read-only mapping, for results that contain others by name.
 
-    Classes give ``_entries``, {name: result}, and ``_named``, what its names are. An unknown name
-    is a :class:`KcalcError` that lists the nearest ones; ``get`` and ``in`` take any name.
+    Subclasses define ``_entries``, {name: result}, and ``_named``, the kind of the names. An
+    unknown name is a :class:`KcalcError` that lists the nearest ones; ``get`` and ``in`` take any
+    name.
     """
 
     _named: ClassVar[str] = "node"

@@ -156,7 +156,7 @@ def _depending(flow: Flow, calls: set[int], first: set[int]) -> set[int]:
 
 
 class Planner:
-    """Decides what happens at which call, node by node.
+    """Decides the action at every call, node by node.
 
     ``made``: {call or whole module: action} of all nodes so far; ``left``: {node: why it has no
     place}.

@@ -374,7 +374,7 @@ def _action_to_dict(action: Action) -> dict[str, Any]:
 
 
 def _plain(record: Any) -> dict[str, Any]:
-    """Return a dataclass of numbers and texts as a dictionary without default fields."""
+    """Return a dataclass of numbers and text as a dictionary without default fields."""
     made = {}
     for f in fields(record):
         value = getattr(record, f.name)

@@ -133,7 +133,7 @@ def residual(
         given, both are one (a plain sum); if both are given, they are used unchanged. A shortcut
         weight of 0 gives only the branch, without a Sum.
     shortcut
-        A piece on the shortcut, such as an Affine where widths change; None: the identity.
+        A piece on the shortcut, such as an Affine where widths change; None for the identity.
 
     Returns
     -------

@@ -193,7 +193,7 @@ class Input(Layer):
     Parameters
     ----------
     features
-        The number of channels; None: unknown.
+        The number of channels; None if unknown.
     image_shape
         (height, width) of images, whose pixels are the locations.
 
@@ -240,7 +240,7 @@ class Affine(Layer):
     Parameters
     ----------
     features
-        The number of output channels; None: unknown.
+        The number of output channels; None if unknown.
     kernel, stride
         One number, or one per axis of the image.
     padding
@@ -800,9 +800,9 @@ class Embedding(Layer):
     Parameters
     ----------
     features
-        The number of channels; None: unknown.
+        The number of channels; None if unknown.
     vocabulary
-        The number of ids; None: unknown.
+        The number of ids; None if unknown.
     sigma
         The standard deviation of the entries.
     trained
@@ -845,7 +845,7 @@ class Positions(Layer):
     sigma
         The root mean square of the vectors.
     length
-        The number of positions; None: unknown.
+        The number of positions; None if unknown.
     trained
         False if learned vectors are frozen; "indirectly" as in :class:`Affine`.
 
@@ -934,9 +934,9 @@ class Attend(Layer):
     Parameters
     ----------
     heads
-        The number of heads; None: unknown.
+        The number of heads; None if unknown.
     key_width
-        The channels of the queries and keys of a head; None: unknown.
+        The channels of the queries and keys of a head; None if unknown.
     causal
         Whether token i sees only the tokens up to i.
     scale
@@ -950,10 +950,10 @@ class Attend(Layer):
     sink
         Whether softmax gets one extra score, 0, and drops its weight.
     key_heads
-        The number of heads of keys and values, if several heads of queries share one; None: one
+        The number of heads of keys and values, if several heads of queries share one; None for one
         each.
     rotary
-        The base of rotary position embeddings of queries and keys, such as 10000; None: none.
+        The base of rotary position embeddings of queries and keys, such as 10000; None for none.
     alibi
         Whether to add the linear biases of ALiBi to the scores, with the slopes of its released
         code for this number of heads (Press et al. 2022).
@@ -965,9 +965,9 @@ class Attend(Layer):
         and derivatives are sampled. None uses Gaussian scores in formulas; in sampling it uses
         those of ``key_width`` if it is given. The assumptions of a result say which.
     window
-        Token i sees only tokens j with ``|i - j| < window``; None: all.
+        Token i sees only tokens j with ``|i - j| < window``; None for all.
     chunk
-        Token i sees only its own chunk of ``chunk`` tokens, counted from the first; None: all.
+        Token i sees only its own chunk of ``chunk`` tokens, counted from the first; None for all.
     relative
         (sigma, buckets, furthest) adds learned biases to the scores, one per head and bucket of
         distances j - i, with standard deviation sigma at initialisation (Raffel et al. 2020).
@@ -976,7 +976,7 @@ class Attend(Layer):
         the last one.
     prefix
         Token i sees the tokens up to i and the first ``prefix`` tokens, as in a prefix language
-        model (with ``causal=False``); None: no such mask.
+        model (with ``causal=False``); None for no such mask.
 
     References
     ----------
@@ -1390,7 +1390,7 @@ class Opaque(Layer):
     reason
         The reason why it was not read.
     features
-        The number of output channels; None: unknown.
+        The number of output channels; None if unknown.
 
     """
 

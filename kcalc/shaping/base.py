@@ -312,7 +312,7 @@ class Shaping(Approximable, OfModel):
         Returns
         -------
         str
-            The code or JSON text.
+            The code, JSON or LaTeX text.
 
         Raises
         ------

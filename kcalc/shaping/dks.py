@@ -101,7 +101,7 @@ def slopes_within_zeta(call: MethodCall) -> None:
             "subnetworks": "which slopes zeta bounds: strict (those of the papers' subnetworks; "
             "default) or forward (from the inputs to every node)",
             "q_slope": "target for Q'(1): a number (default 1), 'minimize' or 'none'",
-            "free_slope": "whether to choose the negative slope of leaky_relu too; default yes",
+            "free_slope": "whether to choose the negative slope of leaky_relu as well; default yes",
             **TOKEN_TARGETS,
             "gates": "activations that gate a product: shape (default), or normalise (kept, scaled "
             "to Q(1) = 1)",

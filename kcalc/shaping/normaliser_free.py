@@ -102,9 +102,10 @@ class NormaliserFree(Shaping):
 
 
 def bare_network(call: MethodCall) -> None:
-    """No Product, fresh Gaussians and known tokens, after removing norms.
+    """Require a network without Products, with fresh Gaussians and known tokens.
 
-    Weights that can be standardised, or else no means that add up; q = 1 before activations.
+    Norms are removed first. Weights must be standardisable, or else no means may add up, and q must
+    be 1 before activations.
     Raises: KcalcError.
     """
     network = call.network

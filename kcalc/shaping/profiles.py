@@ -112,7 +112,7 @@ class DepthProfile(Tabled, Approximable):
         Parameters
         ----------
         ax
-            As many Axes; None: those of a new figure.
+            As many Axes; None for those of a new figure.
 
         Returns
         -------

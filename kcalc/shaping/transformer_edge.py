@@ -323,7 +323,7 @@ def edge(
     activation
         A registered name, an :class:`kcalc.Activation` or a SymPy expression.
     growth
-        The target for the growth of q; None: no condition.
+        The target for the growth of q; None for no condition.
     token_slope
         The target for the slope of the token map at 1.
     gradient_mean

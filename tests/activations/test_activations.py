@@ -24,6 +24,7 @@ RECORDS = json.loads((Path(__file__).parents[1] / "oracles" / "activations.json"
     "records"
 ]
 Y = sp.Symbol("y")
+REAL = sp.Symbol("a", real=True)
 FAR = np.array([-1e3, -400.0, -36.0, -1.0, -1e-3, 0.0, 1e-3, 0.3, 36.0, 400.0, 1e3])
 
 
@@ -325,6 +326,8 @@ def test_known_expressions_bring_their_closed_forms():
     ("spec", "message"),
     [
         (X * Y, "symbols for constants"),
+        (sp.Max(0, X) + REAL * sp.Min(0, X), r"leaky_relu\(a\)$"),
+        (X + REAL * sp.Abs(X), r"abrelu\(1 - a, a \+ 1\)$"),
         (sp.log(Y), "real"),
         (sp.sqrt(Y), "real"),
         (1 / Y, "x = 0"),

@@ -61,7 +61,7 @@ class TokenNamer(Namer):
         return {RELATIONS[name]: part for name, part in state.relations.items()}
 
     def joined(self, state: TokenState, made: dict[Letters, Channels]) -> TokenState:
-        """The state with other relations."""
+        """The same state with different relations between tokens."""
         return replace(state, relations={name: made[RELATIONS[name]] for name in state.relations})
 
     def symbol(self, letter: str, expr: sp.Expr, **assumptions: bool) -> sp.Symbol:

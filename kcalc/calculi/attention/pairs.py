@@ -33,26 +33,26 @@ class OwnPart:
 
     @cached_property
     def joint(self) -> Number:
-        """As of a :class:`Part`."""
+        """As in a :class:`Part`."""
         return self.weight * self._plain
 
     @cached_property
     def deficit(self) -> Number:
-        """As of a :class:`Part`."""
+        """As in a :class:`Part`."""
         return self.gap * self.joint
 
     @cached_property
     def ratio(self) -> Number:
-        """As of a :class:`Part`."""
+        """As in a :class:`Part`."""
         with np.errstate(invalid="ignore"):  # 0 / 0 if a token is 0
             return self._plain / self.moments.q1
 
     def scaled(self, s1: Number, s2: Number, s12: Number) -> Part:
-        """As of a :class:`Part`."""
+        """As in a :class:`Part`."""
         return Part(s1 * self.first, s2 * self.second, s12 * self.joint, s12 * self.deficit)
 
     def times(self, weight: Number) -> OwnPart:
-        """As of a :class:`Part`."""
+        """As in a :class:`Part`."""
         return OwnPart(self.moments, self.geometric, weight * self.weight)
 
 

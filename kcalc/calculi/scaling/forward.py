@@ -140,8 +140,8 @@ class ScalingForward:
             window = convolution(op, node, below.locations, delta=False)
             if self.symbolic and cut(window) and window.taps > 1:
                 raise KcalcError(
-                    f"node {node!r} pads with zeros, so moments differ between locations, which "
-                    "has no symbolic rule; give numbers (net.subs), or padding='valid' or "
+                    f"node {node!r} pads with zeros, so moments differ between locations; no "
+                    "symbolic rule covers that; give numbers (net.subs), or padding='valid' or "
                     "'circular'"
                 )
             return window

@@ -50,7 +50,7 @@ def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
     if calculus.symbolic and (op.pooling == "max" or cut(window)):
         what = "takes maxima" if op.pooling == "max" else "has windows cut by the border"
         raise KcalcError(
-            f"node {node!r} (Pool) {what}, which has no symbolic rule; give numbers with net.subs"
+            f"node {node!r} (Pool) {what}, for which no symbolic rule exists; use net.subs"
         )
     if op.pooling == "max":
         return _largest(calculus, node, below, window, shape)

@@ -190,7 +190,7 @@ class BatchNormalisation(Normaliser):
         return n**0.5 * rows.value(y)
 
     def _of_rows(self, y: Array) -> tuple[int, WeightNormalisation]:
-        """(N, the weight normalisation of which sqrt(N) times is v)."""
+        """(N, weight normalisation), where v is sqrt(N) times that."""
         n = _rows(y, "y")[1].shape[-1]
         return n, WeightNormalisation(n * self.epsilon)
 

@@ -156,7 +156,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
 
 
 def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
-    """The maximal subnetworks, which do not compose with another one to a larger subnetwork.
+    """The maximal subnetworks: those that do not compose with another to form a larger one.
 
     In the strict reading, every subnetwork lies in exactly one of them, as an interval between two
     of its cut points. Subnetworks without a nonlinear layer are also listed. In a network with

@@ -110,8 +110,8 @@ class MaximalSlope(Approximable):
 
     The maximum is over all subnetworks ``f``.
 
-    Callable on numbers and arrays; where activations have their own symbols, on a mapping
-    {activation name: slope}.
+    Callable on numbers and arrays; if activations have separate symbols, on a mapping {activation
+    name: slope}.
 
     References
     ----------

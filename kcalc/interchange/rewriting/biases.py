@@ -36,9 +36,9 @@ def join_biases(edit: TraceEditor) -> None:
 
 
 def _without_zeros(edit: TraceEditor, op: Op) -> Op:
-    """Simplify a sum in which the other addend is an array of zeros.
+    """Simplify a sum whose other addend is an array of zeros.
 
-    Biases added after the heads were split.
+    These are biases added after the heads were split.
     """
     if not isinstance(op, Pointwise) or op.label != "add" or len(op.reads) != 2:
         return op

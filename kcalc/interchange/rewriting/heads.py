@@ -213,7 +213,7 @@ class _Heads(MixingPlacement):
             parts.append(turned(part, channels, source.norm, what))
         (queries, turn), (keys, other), (values, moved) = parts
         if moved is not None:
-            raise NoAttentionError("rotary embeddings rotate its values, which has no rule")
+            raise NoAttentionError("no rule covers values rotated by rotary embeddings")
         if (turn is None) != (other is None) or (
             turn is not None and other is not None and not turn.like(other)
         ):

@@ -304,9 +304,9 @@ def reached(function: types.FunctionType, owner: Any) -> Iterator[types.Function
 
 
 def named_in(function: types.FunctionType, owner: Any) -> Iterator[types.FunctionType]:
-    """Yield the functions that calls in a function name by attributes or fixed keys.
+    """Yield the functions that a function calls by attributes or fixed keys.
 
-    Such as ``self.layer.forward``, ``ACTIVATIONS["swish"]``; also as arguments of calls.
+    Examples are ``self.layer.forward`` and ``ACTIVATIONS["swish"]``; also as arguments of calls.
     """
     found = definition(function.__code__)
     for node in sites(found[0]) if found is not None else ():

@@ -45,7 +45,7 @@ def cuts(
     gradients: dict[str, Any],
     training: Callable[[], Any],
 ) -> list[Cut]:
-    """Find what cuts off which parameters.
+    """Find the parameters that are cut off, and the causes.
 
     ``gradients``: {parameter: gradient of the objective, or None}, because scripted modules hide
     their leaves; ``training``: returns the program of a run in training mode, None if that raises.

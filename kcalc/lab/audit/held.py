@@ -60,7 +60,7 @@ def _carries(value: Any) -> bool:
 
 
 def _hold(value: Any, path: str, seen: set[int], found: dict[str, Any], left: int) -> None:
-    """Add the tensors in a value."""
+    """Add the tensors that a value contains."""
     import torch
 
     if left == 0 or id(value) in seen or isinstance(value, str | bytes | int | float | type):

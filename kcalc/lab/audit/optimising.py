@@ -129,7 +129,7 @@ def _made(function: Any, model: Any) -> Any:
     except Exception as error:
         text = " ".join(str(error).split())[:200]
         raise KcalcError(
-            f"the function of the optimizer raised {type(error).__name__}: {text}; it must take "
+            f"the optimizer function raised {type(error).__name__}: {text}; it must take "
             "the model and return an optimizer"
         ) from error
 

@@ -239,8 +239,8 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
                 used = subject.contracted.get(name)
                 if used is None and law != "zeros":
                     raise KcalcError(
-                        f"recipe[{pattern!r}] = {law!r}: {name} is in no contraction of the run, "
-                        f"and has no fan; give a number"
+                        f"recipe[{pattern!r}] = {law!r}: {name} is part of no contraction of the "
+                        f"run, so it has no fan; give a number"
                     )
                 fans = (used.fan_in, used.fan_out) if used else (1, 1)
                 expected[name] = BY_FANS[law](*fans)

@@ -78,7 +78,7 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
     Returns
     -------
     GaussianProcess
-        The conditioned process, with ``predict`` and its variance.
+        The conditioned process, with ``predict`` and ``mean_and_variance``.
 
     """
     return GaussianProcess(kernel, X, y, noise)

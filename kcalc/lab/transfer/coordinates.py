@@ -232,7 +232,7 @@ def family_of(build: Any, base: Any, batch: tuple[Any, Any], chosen: Options, lo
         if not isinstance(tensor, torch.Tensor) or tensor.ndim == 0 or tensor.numel() == 0:
             raise KcalcError(f"{name} must be a torch.Tensor of examples, got {glimpse(tensor)}")
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise KcalcError(f"{name} holds numbers that are not finite")
+            raise KcalcError(f"{name} contains values that are not finite")
     for name, tensor in arrays.items():
         if len(tensor) != len(y):
             raise KcalcError(f"{name} has {len(tensor)} examples and y {len(y)}")

@@ -144,7 +144,7 @@ def _ratio(base: Any, to: Any) -> float | None:
     if base is None and to is None:
         return None
     if base is None or to is None:
-        raise KcalcError("a network with open widths needs both widths, base= and to=, or none")
+        raise KcalcError("a network with open widths needs both widths, base= and to=, or neither")
     small, large = (one_number(w, name) for w, name in ((base, "base"), (to, "to")))
     if not small > 0 or not large > 0:
         raise KcalcError(f"widths must be positive, got base={base} and to={to}")

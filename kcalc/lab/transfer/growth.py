@@ -173,7 +173,7 @@ def _check_axes(axes: tuple[str, ...] | None, wide: bool, deep: bool) -> None:
     Raises: KcalcError for these.
     """
     if not wide and not deep:
-        raise KcalcError("the base has the widths and the depth of the network: nothing grows")
+        raise KcalcError("the base has the widths and the depth of the network, so nothing grows")
     for axis, grown in (("width", wide), ("depth", deep)):
         if axes is not None and (axis in axes) != grown:
             told = "is of another" if grown else "has the same"

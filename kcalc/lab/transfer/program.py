@@ -266,7 +266,10 @@ class _Matched:
     def _axes(self, node: Any, other: Any) -> tuple[Power, ...]:
         shapes = _shape(node), _shape(other)
         if len(shapes[0]) != len(shapes[1]):
-            raise Unlike(f"node {self.name(node)!r} has {len(shapes[0])} axes")
+            raise Unlike(
+                f"node {self.name(node)!r} has {len(shapes[0])} axes, but {len(shapes[1])} in the "
+                f"base"
+            )
         return tuple(self.growth.of(a, b, self.name(node)) for a, b in zip(*shapes, strict=True))
 
     def _steps(self, node: Any, other: Any) -> list[Step]:

@@ -465,15 +465,15 @@ class _Book:
         for node in dict.fromkeys(self.uneven):
             yield Assumption(
                 owner(node),
-                "its columns for channels that do not grow have gradients of another size than the "
-                "rest; epsilon is that of the rest",
+                "its columns for channels that do not grow have gradients of a different size; "
+                "epsilon is that of the other columns",
                 "heuristic",
             )
         for node in dict.fromkeys(self.kept_size):
             yield Assumption(
                 owner(node),
-                "its output has size 1 at the start, as the weights that read it start at 0: "
-                "right for the first steps; late in training it may grow as the root of the width",
+                "its output has size 1 at the start, because the weights that read it start at 0. "
+                "This is right for the first steps; later it may grow as the root of the width",
                 "heuristic",
             )
 
@@ -517,8 +517,8 @@ def _assumptions(chosen: Options, deep: bool) -> Iterable[Assumption]:
     yield Assumption(
         "network",
         {
-            0: "weight decay is that of the base",
-            1: "the product of learning rate and weight decay is that of the base",
+            0: "weight decay is the same as in the base",
+            1: "the product of learning rate and weight decay is the same as in the base",
         }.get(chosen.decay, "weight decay grows as 1 / sqrt(learning rate)"),
     )
     if chosen.rank is not None:

@@ -295,7 +295,7 @@ class Backward:
         """The sizes of the other factors.
 
         Scores sum over a head's channels and are divided by their number. Keys and values that
-        several heads share add up what these send.
+        several heads share receive the sum of the gradients of these heads.
         """
         sizes = [self.states[read].of for read in reads]
         out = []

@@ -158,7 +158,7 @@ def _check_axes(axes: tuple[str, ...] | None) -> None:
 def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> Transfer:
     """The rules from the operations that both models run."""
     if not program.ratios:
-        raise KcalcError("the base has the widths and the depth of the network: nothing grows")
+        raise KcalcError("the base has the widths and the depth of the network, so nothing grows")
     growth = Growth({}, {}, {}, (), program.ratios)
     told = setting(growth, chosen)
     fold, found = run(program, told, chosen.unknown)

@@ -35,7 +35,7 @@ class Family:
     zero_readout: bool
 
     def model(self, size: Any, seed: int) -> Any:
-        """A model of a size, with weights drawn from a seed."""
+        """A model of the given size, with weights drawn from a seed."""
         import torch
 
         with torch.random.fork_rng(devices=[]):

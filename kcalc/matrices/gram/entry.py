@@ -39,7 +39,7 @@ def compute(
 
         if options.out is not None:
             raise KcalcError(
-                'out= takes results of NumPy data; give np.asarray(X) (backend="jax" still '
+                'out= is only for NumPy data; give np.asarray(X) (backend="jax" still '
                 "computes on the device)"
             )
         options.refuse(

@@ -137,7 +137,7 @@ class FileOutput:
                 arrays[part] = np.lib.format.open_memmap(path, mode="r+")
             except ValueError as error:
                 raise KcalcError(
-                    f"{path} is not a whole .npy file ({error}); remove it and {beside.name} to "
+                    f"{path} is not a complete .npy file ({error}); remove it and {beside.name} to "
                     f"start again"
                 ) from None
             if (

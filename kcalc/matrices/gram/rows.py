@@ -58,7 +58,7 @@ class RowSet:
         if bad.size:
             i = bad[0]
             raise KcalcError(
-                f"row {i} of {what} has a norm beyond {_SMALLEST} ... {_LARGEST}; rescale the data"
+                f"row {i} of {what} has a norm outside [{_SMALLEST}, {_LARGEST}]; rescale the data"
             )
         if zero.any():
             stand_in = np.ones(rows.shape[1]) if zero.all() else rows[~zero][0]

@@ -654,7 +654,7 @@ def preactivation_resnet50(
     pool_correlation
         The correlation of the pixels within a pooling window.
     output_scale
-        A fixed multiplier of the output; None: none.
+        A fixed multiplier of the output; None for none.
 
     Returns
     -------

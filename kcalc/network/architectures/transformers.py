@@ -225,8 +225,8 @@ def transformer_stack(
     gated, hidden
         Whether the MLP is gated, and its width, by default ``4 features``.
     vocabulary
-        The number of token ids; the network then begins with an embedding. None: the input holds
-        the features of the tokens.
+        The number of token ids; the network then begins with an embedding. None means that the
+        input contains the features of the tokens.
     length
         The number of learned positions, added after the embedding; None adds none.
     std
@@ -334,10 +334,10 @@ def llama(
     The network ends in the norm before the readout.
 
     ``key_heads``: the number of heads of keys and values, each shared by several heads of queries;
-    None: the same as ``heads``. ``rotary``: the base of the angles; None: no positions. With
+    None for the same as ``heads``. ``rotary``: the base of the angles; None for no positions. With
     ``causal=False, rotary=None`` tokens stay exchangeable and kernel maps are exact.
     ``query_norm``: RMSNorm on queries and keys. ``window``: how many tokens a token sees, counting
-    itself and those before it, as in Mistral; None: all. Other arguments as in :func:`gpt2`.
+    itself and those before it, as in Mistral; None for all. Other arguments as in :func:`gpt2`.
     [Touvron et al. 2023; Shazeer 2020; Jiang et al. 2023]
     """
     stack = (_NormedQueries if truth(query_norm, "query_norm") else _Stack)(
@@ -413,7 +413,7 @@ def vit(
 
     ``class_token``: a learned token precedes the patches, and the readout reads only this token.
     ``patch``: the side of a patch in pixels; the image has 3 channels. ``classes``: the number of
-    outputs of the readout; None: no readout. Other arguments as in :func:`gpt2`. [Dosovitskiy et
+    outputs of the readout; None for no readout. Other arguments as in :func:`gpt2`. [Dosovitskiy et
     al. 2021]
     """
     stack = _Stack(features, heads, std)
