@@ -1,10 +1,10 @@
 """Chains of layers: atoms by dimensions, and equal layers by the S-transform.
 
-The S-transform of J^T J of a chain of free square factors is the product of theirs. For layers with
-slope law mu (of d^2) and weights of variance s, S_layer(m) = S_W(m) S_mu(m), where S_W = 1 / (s (1 +
-m)) for Gaussian and 1 / s for orthogonal weights, and S_mu(m) = chi (1 + m) / m with the inverse chi
-of psi_mu(y) = E y d^2 / (1 - y d^2). So z = (1 + m) / (m S(m)^L) at psi = m = psi_mu(y), a
-function of one number y [Pennington et al. 2018].
+The S-transform of J^T J of a chain of free square factors is the product of theirs. Layers with
+the law mu of d^2 and weights of variance s have S_layer(m) = S_W(m) S_mu(m). S_W is
+1 / (s (1 + m)) for Gaussian and 1 / s for orthogonal weights, and S_mu(m) = chi (1 + m) / m with
+the inverse chi of psi_mu(y) = E y d^2 / (1 - y d^2). So z = (1 + m) / (m S(m)^L) at
+psi = m = psi_mu(y) is a function of one number y [Pennington et al. 2018].
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .dyson import Slopes
 from .groups import Grouped, Weights
 from .spectrum import Edge
 
-Array = np.ndarray
+Array = Any
 
 
 def links_of(network: Grouped, slopes: Any) -> list[tuple[Weights, Slopes]] | None:
@@ -29,7 +29,9 @@ def links_of(network: Grouped, slopes: Any) -> list[tuple[Weights, Slopes]] | No
     """
     if any(len(g.sources) != 1 or len(g.sinks) != 1 for g in network.groups):
         return None
-    after = {g.sources[0]: (g.sinks[0][0], law) for g, law in zip(network.groups, slopes)}
+    after = {
+        g.sources[0]: (g.sinks[0][0], law) for g, law in zip(network.groups, slopes, strict=True)
+    }
     by_read = {edge.reads: edge for edge in network.weights}
     if len(after) != len(network.groups) or len(by_read) != len(network.weights):
         return None
@@ -40,6 +42,19 @@ def links_of(network: Grouped, slopes: Any) -> list[tuple[Weights, Slopes]] | No
         sink, law = after[edge.node]
         found.append((edge, law))
     return found if len(found) == len(network.weights) else None
+
+
+def zero_mass(links: list[tuple[Weights, Slopes]], first: Slopes) -> float:
+    """The share of input channels that a chain loses: ranks of free factors have their minimum."""
+    width, rank = 1.0, _rank(first)
+    for edge, law in links:
+        width *= edge.ratio
+        rank = min(rank, width * _rank(law))
+    return 1 - rank
+
+
+def _rank(law: Slopes) -> float:
+    return float(law.shares[law.values[:, 0, 0] != 0].sum())
 
 
 def atoms(links: list[tuple[Weights, Slopes]], first: Slopes) -> dict[float, float]:
@@ -184,7 +199,9 @@ class EqualLayers:
 
         end = self.log_scale + self.count * math.log(least)
         found: Any = minimize_scalar(
-            lambda share: -log_z(share), bounds=(0.0, 1.0), method="bounded",
+            lambda share: -log_z(share),
+            bounds=(0.0, 1.0),
+            method="bounded",
             options={"xatol": 1e-12},
         )
         return Edge(math.exp(max(-float(found.fun), end)), 0.0, 0.0)

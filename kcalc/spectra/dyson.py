@@ -27,7 +27,7 @@ import numpy as np
 from ..foundation.errors import KcalcError
 from .groups import Grouped
 
-Array = np.ndarray
+Array = Any
 STEPS = 12  # of Newton's method
 CLOSE = 1e-12
 SHORTEST = 1e-9  # step of a path, as a share of it
@@ -58,8 +58,7 @@ class Solution:
 class _Bucket:
     """Groups with equal numbers of sinks and sources, stacked.
 
-    ``put``: where a site's number comes from, ``x -> start + put @ x``; ``take``: where its diagonal
-    element goes.
+    ``values``: their local Jacobians, padded with probabilities 0.
     """
 
     def __init__(self, slopes: Sequence[Slopes]) -> None:
@@ -238,7 +237,10 @@ class Equation:
         b, a, gamma, eta = x[:n], x[n:], g[:n], g[n:-1]
         ours = kappa / c
         error = np.concatenate(
-            [b * (1 + ours * t * eta * a) - s * eta, a * (1 + kappa * t * gamma * b) - c * s * gamma]
+            [
+                b * (1 + ours * t * eta * a) - s * eta,
+                a * (1 + kappa * t * gamma * b) - c * s * gamma,
+            ]
         )
         by_eta, by_gamma = ours * t * a * b - s, kappa * t * a * b - c * s
         jacobian = np.concatenate([by_eta[:, None] * slope[n:-1], by_gamma[:, None] * slope[:n]])

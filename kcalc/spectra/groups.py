@@ -149,10 +149,7 @@ def _numbered(group: Group) -> None:
     def number(index: int) -> int:
         return -1 - index if index < 0 else count + index
 
-    group.steps = [
-        replace(step, reads=tuple(map(number, step.reads)))
-        for step in group.steps
-    ]
+    group.steps = [replace(step, reads=tuple(map(number, step.reads))) for step in group.steps]
     group.sinks = [(node, number(index)) for node, index in group.sinks]
 
 
@@ -195,8 +192,8 @@ def _check(network: Network, node: Node, op: P.Primitive) -> None:
     elif isinstance(op, P.Norm):
         if op.over == "batch":
             raise NoRule(
-                f"{where} couples the examples of a batch, which Jacobian spectra do not cover; use "
-                "LayerNorm or RMSNorm, or drop it with net.without_normalization()"
+                f"{where} couples the examples of a batch, which Jacobian spectra do not cover; "
+                "use LayerNorm or RMSNorm, or drop it with net.without_normalization()"
             )
     elif not isinstance(op, P.Post | P.Mix | P.Prod | P.Join | P.Mask):
         advice = next(
@@ -247,13 +244,13 @@ def _widths(network: Network, operations: list[Operation]) -> dict[Node, Fractio
     missing = [node for node, count in known.items() if count is None]
     if missing and len(missing) < len(known):
         raise KcalcError(
-            f"node {owner(missing[0])!r} has no width, but others have: the spectrum depends on the "
-            "ratios of widths. Give features= of all nodes, or of none if all are equal"
+            f"node {owner(missing[0])!r} has no width, but others have: the spectrum depends on "
+            "the ratios of widths. Give features= of all nodes, or of none if all are equal"
         )
     width: dict[Node, Fraction] = {}
     for node, op, reads in operations:
         if isinstance(op, P.Source | P.Fresh):
-            width[node] = Fraction(1) if missing else Fraction(int(known[node]))
+            width[node] = Fraction(1) if missing else Fraction(int(known[node] or 0))
         elif isinstance(op, P.Join):
             width[node] = sum((width[read] for read in reads), Fraction(0))
             _check_ratio(node, op, [width[read] for read in reads])
@@ -308,8 +305,8 @@ def _refined(width: Mapping[Node, Fraction], links: list[Link]) -> dict[Node, li
                 cuts[other] |= {cut + second for cut in a}
         if sum(map(len, cuts.values())) > MOST_PIECES + 2 * len(cuts):
             raise KcalcError(
-                "the concatenations of the network do not line up: their common parts are too many. "
-                "Choose features that are multiples of a common number"
+                "the concatenations of the network do not line up: they have too many common "
+                "parts. Choose features that are multiples of a common number"
             )
     return {node: sorted(found) for node, found in cuts.items()}
 

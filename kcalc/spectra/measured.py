@@ -14,16 +14,16 @@ from ..foundation.printing import Rows, Shown, shown
 from ..maps.maps import Assumption
 from ..network import primitives as P
 from ..network.primitives import owner
+from .dyson import Slopes
 from .groups import Group, drops
 from .reading import Reading
 from .slopes import Program
-from .dyson import Slopes
 from .spectrum import Law, finite_width
 
 if TYPE_CHECKING:
     from .result import JacobianSpectrum
 
-Array = np.ndarray
+Array = Any
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -106,8 +106,8 @@ def measure(spectrum: JacobianSpectrum, width: int, draws: int, seed: int) -> Me
         edge = law.top if bounded else None
         tops.append(math.nan if edge is None else finite_width(edge, width)[0])
     limit = spectrum.moment(1), spectrum.moment(2), spectrum.largest()
-    arrays = map(np.array, (values, moments, expected, tops))
-    return Measured(width, *arrays, limit, spectrum.assumptions)
+    arrays = [np.array(found) for found in (values, moments, expected, tops)]
+    return Measured(width, arrays[0], arrays[1], arrays[2], arrays[3], limit, spectrum.assumptions)
 
 
 def _sizes(reading: Reading, width: int) -> dict[Any, int]:

@@ -22,7 +22,7 @@ from ..network.compose import require_network
 from ..network.network import Network, require_numbers
 from ..network.primitives import owner
 from .groups import Grouped, grouped
-from .slopes import GroupLaw, law_of
+from .slopes import GroupLaw, law_of, program_key
 
 Node = Hashable
 WEIGHTS = ("gaussian", "orthogonal")
@@ -74,8 +74,8 @@ def reading_of(
         if len(nodes) != 1:
             raise KcalcError(
                 f"the network has {len(nodes)} {what}s ({', '.join(map(repr, nodes))}), but the "
-                f"input-output Jacobian is that of one input and one output; cut the network to one "
-                f"{what}, or join them with a Concat"
+                f"input-output Jacobian is that of one input and one output; cut the network to "
+                f"one {what}, or join them with a Concat"
             )
     sized = with_widths(network, features)
     require_numbers(sized)
@@ -110,7 +110,12 @@ def reading_of(
         edge.node: float(kernel.whole(states[edge.node])[0]) for edge in found.weights
     }
     variance[start] = level if input_law else None
-    group_laws = tuple(law_of(group, variance) for group in found.groups)
+    known: dict[Any, GroupLaw] = {}
+    keys = [program_key(group, variance) for group in found.groups]
+    for key, group in zip(keys, found.groups, strict=True):
+        if key not in known:
+            known[key] = law_of(group, variance)
+    group_laws = tuple(known[key] for key in keys)
     notes = tuple(_notes(sized, laws, found, group_laws, kernel.notes.values()))
     return Reading(sized, level, laws, found, group_laws, variance, norms, notes)
 

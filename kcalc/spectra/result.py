@@ -16,15 +16,15 @@ from ..foundation.printing import Rows, Shown, marked, plain, shown
 from ..foundation.process_state import cached_property
 from ..maps.maps import Approximable, Assumption
 from ..network.network import Network
-from .chain import EqualLayers, atoms, equal_layers, links_of
+from .chain import EqualLayers, atoms, equal_layers, links_of, zero_mass
 from .measured import Measured, measure
 from .reading import Reading, reading_of
-from .spectrum import Edge, Law, finite_width
+from .spectrum import Law, finite_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Array = np.ndarray
+Array = Any
 MOST = 40  # moments
 DEEP = 0.005  # depth over width beyond which slopes fluctuate too much
 
@@ -110,11 +110,12 @@ class JacobianSpectrum(Shown, Approximable):
         laws = self._reading.laws
         vanishing = self._links is not None and any(law.vanishing for law in laws)
         if self._links is not None and self._bounded:
-            found = equal_layers(*self._links, vanishing)
+            found = equal_layers(self._links[0], self._links[1], vanishing)
             if found is not None:
                 return found
         slopes = [law.slopes for law in laws]
-        return Law(self._reading.grouped, slopes, self._bounded, vanishing)
+        lost = None if self._links is None else zero_mass(*self._links)
+        return Law(self._reading.grouped, slopes, self._bounded, vanishing, lost)
 
     # -- what it says ------------------------------------------------------------------------------
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from .dyson import Equation
 
-Array = np.ndarray
+Array = Any
 
 
 def moments(equation: Equation, count: int) -> Array:

@@ -20,9 +20,9 @@ from ..foundation.errors import KcalcError
 from ..gaussian.expectations.quadrature import gauss_legendre
 from ..network.primitives import owner
 from .dyson import Slopes
-from .groups import Group
+from .groups import Group, Step
 
-Array = np.ndarray
+Array = Any
 REACH = 9.0  # standard deviations
 PANELS = (-REACH, -6.0, -4.0, -2.5, -1.25, 0.0, 1.25, 2.5, 4.0, 6.0, REACH)
 NODES = 16
@@ -78,6 +78,13 @@ def law_of(group: Group, variance: Mapping[Any, float | None]) -> GroupLaw:
     vanishing = single and min(np.abs(values).min(), least[-1]) < 1e-6 * np.abs(values).max()
     sampled = len(basis) > EXACT or len(program.masks) > MASKS
     return GroupLaw(Slopes(values, merged, flat), bounded, bool(vanishing), sampled)
+
+
+def program_key(group: Group, variance: Mapping[Any, float | None]) -> Any:
+    """What the law of a group depends on; equal for groups of the same law."""
+    steps = tuple((step.kind, step.parameter, step.reads) for step in group.steps)
+    sizes = tuple(variance[node] for node in group.sources)
+    return steps, sizes, tuple(index for _, index in group.sinks)
 
 
 def _points(program: Program, directions: Array) -> tuple[Array, list[Any], Array]:
@@ -161,11 +168,11 @@ class Program:
         masks = iter(np.ones(len(self.masks)) if keeps is None else keeps)
         for step in self.group.steps:
             inputs = [values[read] for read in step.reads]
-            value, factors = _performed(step, inputs, masks)
-            values.append(value)
+            values.append(_value(step, inputs, factors := _constants(step, masks)))
             if slopes:
-                moved = (np.reshape(f, (-1, 1)) * moves[i] for f, i in zip(factors, step.reads, strict=True))
-                moves.append(sum(moved))
+                factors = _slopes(step, inputs) if factors is None else factors
+                pairs = zip(factors, step.reads, strict=True)
+                moves.append(sum(np.reshape(f, (-1, 1)) * moves[i] for f, i in pairs))
         return values, moves
 
     def jacobian(self, points: Array, keeps: Any = None) -> Array:
@@ -173,6 +180,10 @@ class Program:
         _, moves = self.run(points, keeps)
         shape = points.shape
         return np.stack([np.broadcast_to(moves[i], shape) for _, i in self.group.sinks], axis=1)
+
+    def _at(self, points: Array, index: int) -> Array:
+        """One value of the program."""
+        return self.run(points, slopes=False)[0][index]
 
     def kinks(self, along: Callable[[Array], Array]) -> list[float]:
         """The u in which an activation's argument crosses a kink on the line ``along(u)``."""
@@ -188,32 +199,44 @@ class Program:
                 if crossings.size:
                     low, high = grid[crossings], grid[crossings + 1]
                     rising = off[crossings] < 0
-                    for _ in range(60):
+                    guess = low - off[crossings] * (high - low) / (
+                        off[crossings + 1] - off[crossings]
+                    )
+                    left = np.abs(self._at(along(guess), read) - kink)
+                    if np.all(left <= 1e-14 * (1 + abs(kink))):  # it is linear
+                        found += guess.tolist()
+                        continue
+                    for _ in range(52):
                         middle = (low + high) / 2
-                        at = self.run(along(middle), slopes=False)[0][read] - kink
-                        below = (at < 0) == rising
+                        below = (self._at(along(middle), read) < kink) == rising
                         low, high = np.where(below, middle, low), np.where(below, high, middle)
                     found += ((low + high) / 2).tolist()
         return found
 
 
-def _performed(step: Any, inputs: list[Array], masks: Any) -> tuple[Array, list[Any]]:
-    """The value of a step, and the derivative by each of its inputs."""
-    if step.kind == "post":
-        phi = step.parameter
-        return phi.numeric(0)(inputs[0]), [phi.numeric(1)(inputs[0])]
+def _constants(step: Step, masks: Any) -> Any:
+    """The derivatives of a linear step by its inputs; None for other steps."""
     if step.kind == "mix":
-        return sum(w * x for w, x in zip(step.parameter, inputs, strict=True)), list(step.parameter)
+        return step.parameter
     if step.kind == "norm":
-        mean, size = step.parameter
-        return (inputs[0] - mean) / size, [1 / size]
-    if step.kind == "mask":
-        factor = next(masks)
-        return factor * inputs[0], [factor]
-    others = [
-        np.prod([x for j, x in enumerate(inputs) if j != i], axis=0) for i in range(len(inputs))
-    ]
-    return np.prod(inputs, axis=0), others
+        return (1 / step.parameter[1],)
+    return (next(masks),) if step.kind == "mask" else None
+
+
+def _value(step: Step, inputs: list[Array], factors: Any) -> Array:
+    if step.kind == "post":
+        return step.parameter.numeric(0)(inputs[0])
+    if step.kind == "prod":
+        return np.prod(inputs, axis=0)
+    shift = step.parameter[0] if step.kind == "norm" else 0.0
+    return sum(f * (x - shift) for f, x in zip(factors, inputs, strict=True))
+
+
+def _slopes(step: Step, inputs: list[Array]) -> list[Array]:
+    if step.kind == "post":
+        return [step.parameter.numeric(1)(inputs[0])]
+    parts = range(len(inputs))
+    return [np.prod([inputs[j] for j in parts if j != i], axis=0) for i in parts]
 
 
 def _basis(forms: Array) -> Array:
@@ -310,7 +333,7 @@ def _quasi_random(normals: int, uniforms: int, count: int) -> tuple[Array, Array
     from scipy.special import ndtri
     from scipy.stats import qmc
 
-    points = qmc.Sobol(normals + uniforms, scramble=True, seed=SEED).random(count // 2)
+    points = qmc.Sobol(normals + uniforms, scramble=True, rng=SEED).random(count // 2)
     u = ndtri(np.clip(points[:, :normals], 1e-12, 1 - 1e-12))
     return np.concatenate([u, -u]), np.tile(points[:, normals:], (2, 1))
 

@@ -1,4 +1,4 @@
-"""What the Dyson equation says: moments, edges, atoms and the density of s^2 over input channels."""
+"""Moments, edges, atoms and the density of s^2 over input channels, from the Dyson equation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .dyson import STEPS, Equation, Slopes, Solution
 from .groups import Grouped
 from .series import moments
 
-Array = np.ndarray
+Array = Any
 SMALL = 1e-3  # psi at which the real branch starts
 FACTOR = 1.4
 LARGEST_PSI = 1e7
@@ -24,6 +24,7 @@ LADDER = (0.5, 0.15, 0.04, 0.01, 2e-3, 3e-4)
 NO_DENSITY = 1e-7  # Im psi below it is rounding
 FLOOR = 1e-6
 STRIDE = 10.0
+POWER = 0.9  # ratio of logarithmic slopes above which a decay is that of a power
 LOWEST = 280.0  # of the logarithm of -t, over its start
 
 
@@ -38,6 +39,11 @@ class Edge:
     z: float
     curvature: float
     mass: float
+
+
+def _bordered(jacobian: Array, moved: Array, by_y: Array, by_t: Any) -> Array:
+    rows = [np.column_stack([jacobian, moved]), np.append(by_y, by_t)[None]]
+    return np.real(np.concatenate(rows))
 
 
 TRACY_WIDOM = -1.2065335745820, 1.607781034581  # mean and variance, of real matrices
@@ -61,7 +67,7 @@ class Law:
     """The law of s^2 of a network with given laws of slopes.
 
     ``bounded``: whether the slopes are; ``vanishing``: whether slopes come close to 0 in a group
-    that all of the Jacobian passes.
+    that all of the Jacobian passes; ``lost``: the share of singular values that are 0, if known.
     """
 
     def __init__(
@@ -70,9 +76,10 @@ class Law:
         slopes: Sequence[Slopes],
         bounded: bool = True,
         vanishing: bool = False,
+        lost: float | None = None,
     ) -> None:
         self.network, self.slopes = network, slopes
-        self.bounded, self.vanishing = bounded, vanishing
+        self.bounded, self.vanishing, self.lost = bounded, vanishing, lost
         self.equation = Equation(network, slopes)
         self.mean = self.equation.mean
 
@@ -88,14 +95,15 @@ class Law:
         last = math.inf
         for _ in range(40):
             error, jacobian, moved, (value, by_y, by_t) = equation.residual(y, t)
-            whole = np.block([[jacobian, moved[:, None]], [by_y[None], np.array([[by_t]])]]).real
+            whole = _bordered(jacobian, moved, by_y, by_t)
             try:
-                step = np.linalg.solve(whole, np.append(error, value - psi).real)
+                step = np.linalg.solve(whole, np.real(np.append(error, value - psi)))
             except np.linalg.LinAlgError:
                 raise KcalcError("the edge of the spectrum is not resolved") from None
             y, t = y - step[:-1], t - step[-1]
-            size = max(np.abs(step[:-1]).max(initial=0) / (1 + np.abs(y).max(initial=0)),
-                       abs(step[-1] / t))
+            size = max(
+                np.abs(step[:-1]).max(initial=0) / (1 + np.abs(y).max(initial=0)), abs(step[-1] / t)
+            )
             if size < 1e-13 or (size < 1e-9 and size >= last):
                 break
             last = size
@@ -104,7 +112,7 @@ class Law:
         unit = np.zeros(len(y) + 1)
         unit[-1] = 1
         _, jacobian, moved, (_, by_y, by_t) = equation.residual(y, t)
-        whole = np.block([[jacobian, moved[:, None]], [by_y[None], np.array([[by_t]])]]).real
+        whole = _bordered(jacobian, moved, by_y, by_t)
         slope = np.linalg.solve(whole, unit)
         return y, float(t), slope[:-1], float(slope[-1])
 
@@ -133,7 +141,7 @@ class Law:
         def at(psi: float) -> tuple[Array, float, Array, float]:
             return self._at_psi(psi, y + (psi - psi0) * dy, t + (psi - psi0) * dt)
 
-        psi: Any = brentq(lambda p: at(p)[3] * self.mean, psi0, end, xtol=1e-13, rtol=1e-13)
+        psi: Any = brentq(lambda p: at(p)[3] * self.mean, psi0, end, xtol=1e-13)
         h = 1e-3 * abs(psi)
         _, t, *_ = at(psi)
         second = (at(psi + h)[3] - at(psi - h)[3]) / (2 * h)
@@ -198,15 +206,24 @@ class Law:
 
     @cached_property
     def zero_mass(self) -> float:
-        """The share of singular values that are 0: the limit of 1 + psi, by Aitken's formula."""
-        points, _ = self._below
-        u, value = points.T
+        """The share of singular values that are 0: the limit of 1 + psi."""
+        if self.lost is not None:
+            return self.lost
+        u, value = self._below[0].T
         if value[-1] < 1e-9:
             return 0.0
-        even = np.flatnonzero(np.isclose(np.diff(u), STRIDE))
-        limit = value[-1]
-        if even.size > 1 and even[-1] == even[-2] + 1:
-            a, b, c = value[even[-1] - 1 : even[-1] + 2]
+        kept = [len(u) - 1]
+        for k in range(len(u) - 2, -1, -1):
+            if u[kept[-1]] - u[k] >= 2 and len(kept) < 3:
+                kept.append(k)
+        k2, k1, k0 = kept
+        after = math.log(value[k2] / value[k1]) / (u[k2] - u[k1])
+        before = math.log(value[k1] / value[k0]) / (u[k1] - u[k0])
+        if after / before > POWER and after < -1e-6:  # a power of tau
+            return 0.0
+        limit = value[k2]
+        if abs(u[k2] - 2 * u[k1] + u[k0]) < 1e-6:  # Aitken's formula
+            c, b, a = value[k2], value[k1], value[k0]
             bend = (c - b) - (b - a)
             limit = c if abs(bend) < 1e-13 else c - (c - b) ** 2 / bend
         return 0.0 if limit < 1e-6 else float(min(1.0, limit))
