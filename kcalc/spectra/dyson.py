@@ -102,7 +102,10 @@ def _resolved(slopes: Array, a: Array, b: Array, t: Any) -> tuple[Array, Array, 
     across = np.swapaxes(slopes, 2, 3)
     middle = across @ (a[:, None, :, None] * slopes)
     size = middle.shape[-1]
-    inverse = np.linalg.inv(np.eye(size) - t * middle * b[:, None, None, :])
+    try:
+        inverse = np.linalg.inv(np.eye(size) - t * middle * b[:, None, None, :])
+    except np.linalg.LinAlgError:
+        inverse = np.full(middle.shape, np.nan)
     cross = inverse @ across
     return inverse @ middle, cross, slopes @ (b[:, None, :, None] * cross)
 

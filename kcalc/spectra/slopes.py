@@ -25,11 +25,13 @@ from .groups import Group, Step
 Array = Any
 REACH = 9.0  # standard deviations
 PANELS = (-REACH, -6.0, -4.0, -2.5, -1.25, 0.0, 1.25, 2.5, 4.0, 6.0, REACH)
-NODES = 16
-RESOLVED = 1e-10
+WIDE = (-REACH, -5.0, -2.0, 0.0, 2.0, 5.0, REACH)  # of nested rules
+NODES, INNER = 16, 12
+RESOLVED, COARSE = 1e-10, 1e-5
 HALVINGS = 12
 GRID = 801
 REPEATED = 8  # nodes with one Jacobian, of a piece of positive probability
+LIGHT = 1e-11  # probabilities of nested rules
 LEAST = 1e-18  # probabilities
 SEED = 20
 FEWEST, MOST = 10, 14  # logarithms of the number of quasi-random points
@@ -267,25 +269,32 @@ def _nested(program: Program, directions: Array) -> tuple[Array, Array]:
     def first(u: Array) -> Array:  # the second coordinate is 0
         return u[:, None] * directions[0]
 
-    outer, p = _line(program, first, nodes=12)
+    outer, p = _line(program, first, INNER, COARSE)
     points, shares = [], []
     for one, share in zip(outer, p, strict=True):
         base = one * directions[0]
-        inner, q = _line(program, lambda u, base=base: base + u[:, None] * inner_only, nodes=12)
+        inner, q = _line(
+            program, lambda u, base=base: base + u[:, None] * inner_only, INNER, COARSE
+        )
         points.append(np.column_stack([np.full(inner.size, one), inner]))
         shares.append(share * q)
-    return np.concatenate(points), np.concatenate(shares)
+    weights = np.concatenate(shares)
+    kept = weights > LIGHT
+    return np.concatenate(points)[kept], weights[kept] / weights[kept].sum()
 
 
 def _line(
-    program: Program, along: Callable[[Array], Array], nodes: int = NODES
+    program: Program,
+    along: Callable[[Array], Array],
+    nodes: int = NODES,
+    resolved: float = RESOLVED,
 ) -> tuple[Array, Array]:
     """Nodes and probabilities of a standard normal u, between the kinks on a line.
 
     Panels are halved until the local Jacobian is a polynomial on each.
     """
     kinks = [u for u in program.kinks(along) if -REACH < u < REACH]
-    edges = np.unique([*PANELS, *kinks])
+    edges = np.unique([*(PANELS if nodes == NODES else WIDE), *kinks])
     x, w = gauss_legendre(nodes)
     tail = _last_rows(nodes)
     left, right = edges[:-1], edges[1:]
@@ -299,7 +308,7 @@ def _line(
             weighted = values * np.exp(-(u[:, :, None] ** 2) / 8)
         scale = max(scale, float(np.nanmax(np.abs(weighted), initial=0.0)))
         off = np.abs(np.einsum("kn,pnj->pkj", tail, weighted)).max(axis=(1, 2))
-        bad = off > RESOLVED * scale if halving < HALVINGS else np.zeros(len(left), bool)
+        bad = off > resolved * scale if halving < HALVINGS else np.zeros(len(left), bool)
         good = ~bad
         density = np.exp(-(u[good] ** 2) / 2) / math.sqrt(2 * math.pi)
         done.append((u[good].ravel(), (half[good, None] * w * density).ravel()))

@@ -100,6 +100,8 @@ class Law:
                 step = np.linalg.solve(whole, np.real(np.append(error, value - psi)))
             except np.linalg.LinAlgError:
                 raise KcalcError("the edge of the spectrum is not resolved") from None
+            if not np.all(np.isfinite(step)):
+                raise KcalcError("the edge of the spectrum is not resolved")
             y, t = y - step[:-1], t - step[-1]
             size = max(
                 np.abs(step[:-1]).max(initial=0) / (1 + np.abs(y).max(initial=0)), abs(step[-1] / t)
@@ -113,24 +115,37 @@ class Law:
         unit[-1] = 1
         _, jacobian, moved, (_, by_y, by_t) = equation.residual(y, t)
         whole = _bordered(jacobian, moved, by_y, by_t)
-        slope = np.linalg.solve(whole, unit)
+        try:
+            slope = np.linalg.solve(whole, unit)
+        except np.linalg.LinAlgError:
+            raise KcalcError("the edge of the spectrum is not resolved") from None
         return y, float(t), slope[:-1], float(slope[-1])
 
     @cached_property
     def top(self) -> Edge:
         """The largest s^2: the fold of t(psi), or the limit psi -> infinity at an atom."""
-        psi, t = SMALL, SMALL / self.mean
         y = self.equation.origin.x.real
-        y, t, dy, dt = self._at_psi(psi, y, t)
-        while dt > 0 and psi < LARGEST_PSI:
-            before = psi, y, t, dy, dt
-            psi *= FACTOR
-            step = psi - before[0]
-            y, t, dy, dt = self._at_psi(psi, y + step * dy, t + step * dt)
-        if dt > 0:
-            limit = t + dt * psi
-            return Edge(1 / limit, 0.0, min(1.0, dt * psi**2 / limit))
-        return self._fold(before, psi)
+        return self._end(SMALL, 0.0, self._at_psi(SMALL, y, SMALL / self.mean))
+
+    def _end(self, psi: float, base: float, found: tuple[Array, float, Array, float]) -> Edge:
+        """The end of the real branch from psi, away from ``base``: a fold, or an atom."""
+        ratio = FACTOR
+        while found[3] > 0 and abs(psi) < LARGEST_PSI:
+            y, t, dy, dt = found
+            step = (ratio - 1) * (psi - base)
+            try:
+                after = self._at_psi(psi + step, y + step * dy, t + step * dt)
+            except KcalcError:
+                ratio = math.sqrt(ratio)
+                if ratio < 1.001:
+                    raise
+                continue
+            if after[3] <= 0:
+                return self._fold((psi, *found), psi + step)
+            psi, found = psi + step, after
+        _, t, _, dt = found
+        limit = t + dt * psi
+        return Edge(1 / limit, 0.0, min(1.0, dt * psi**2 / limit))
 
     def _fold(self, start: tuple[Any, ...], end: float) -> Edge:
         """The edge at which dt / dpsi changes its sign between two psi."""
@@ -260,16 +275,7 @@ class Law:
     def _continued(self, gap: Solution) -> Edge:
         """The end of a gap, from a solution inside it, by the fold of the real branch."""
         y, t, psi = gap.x.real, float(np.real(gap.t)), float(gap.psi.real)
-        y, t, dy, dt = self._at_psi(psi, y, t)
-        while dt > 0 and psi > -LARGEST_PSI:
-            before = psi, y, t, dy, dt
-            psi = FACTOR * (psi + 1) - 1
-            step = psi - before[0]
-            y, t, dy, dt = self._at_psi(psi, y + step * dy, t + step * dt)
-        if dt > 0:
-            limit = t + dt * psi
-            return Edge(1 / limit, 0.0, min(1.0, dt * psi**2 / limit))
-        return self._fold(before, psi)
+        return self._end(psi, -1.0, self._at_psi(psi, y, t))
 
     # -- the density -------------------------------------------------------------------------------
 
