@@ -169,7 +169,7 @@ class EqualLayers:
             mass = 1 - self.count * float(self.shares[self.squares < (1 - 1e-12) / end].sum())
             size = self.log_scale - self.count * math.log(end)
             return Edge(math.exp(size), 0.0, max(mass, 0.0))
-        y: Any = brentq(lambda y: self.log_z(y)[1] * y, end * 1e-9, high, xtol=1e-300, rtol=1e-14)
+        y: Any = brentq(lambda y: self.log_z(y)[1] * y, end * 1e-9, high, xtol=1e-16 * end)
         z, h = math.exp(self.log_z(y)[0]), 1e-4 * min(y, end - y)
         bend = (self.log_z(y + h)[1] - self.log_z(y - h)[1]) / (2 * h)
         return Edge(z, z * bend / self.psi(y)[1] ** 2, 0.0)
@@ -241,7 +241,7 @@ class EqualLayers:
             slope = self.log_z(y)[1]
             guess = y + (share - done) * (end - start) / slope
             found = self._newton(guess, start + share * (end - start))
-            if found is None or found.imag > 0 or abs(found - y) > 0.3 * abs(y):
+            if found is None or abs(found - y) > 0.3 * abs(y):
                 step /= 2
                 if step < 1e-7:
                     return y
@@ -254,7 +254,7 @@ class EqualLayers:
             value, slope = self.log_z(y)
             move = (value - target) / slope
             y = y - move
-            if not np.isfinite(y) or y.imag > 0:
+            if not np.isfinite(y) or y.imag > 1e-9 * abs(y):
                 return None
             if abs(move) < 1e-14 * abs(y):
                 return y

@@ -22,7 +22,7 @@ from ..network.compose import require_network
 from ..network.network import Network, require_numbers
 from ..network.primitives import owner
 from .groups import Grouped, grouped
-from .slopes import GroupLaw, law_of, program_key
+from .slopes import GroupLaw, Program, law_of, program_key
 
 Node = Hashable
 WEIGHTS = ("gaussian", "orthogonal")
@@ -80,8 +80,11 @@ def reading_of(
     sized = with_widths(network, features)
     require_numbers(sized)
     laws = _weights(sized, weights)
-    grouped(sized, dict.fromkeys(laws, False), lambda *_: (0.0, 1.0))  # its errors come first
     start = sized.inputs[0]
+    rough = grouped(sized, dict.fromkeys(laws, False), lambda *_: (0.0, 1.0))
+    if input_law is None:  # these errors come before those of kernel maps
+        for group in rough.groups:
+            Program(group).refuse_unknown([j for j, n in enumerate(group.sources) if n == start])
     reading = MapReading(sized, False)
     kernel = reading.plain_kernel(NUMPY, True, False)
     one = np.asarray(level)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from ..fields.arguments import finished, real_array
+from ..fields.arguments import Number, Numbers, finished, real_array
 from ..foundation.errors import KcalcError
 from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import whole
@@ -24,7 +24,7 @@ from .spectrum import Law, finite_width
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Array = Any
+Array = np.ndarray
 MOST = 40  # moments
 DEEP = 0.005  # depth over width beyond which slopes fluctuate too much
 
@@ -161,7 +161,11 @@ class JacobianSpectrum(Shown, Approximable):
         first, second = self._moments(2)[:2]
         return float(second / first**2 - 1)
 
-    def density(self, x: Any) -> Any:
+    @overload
+    def density(self, x: Number) -> float: ...
+    @overload
+    def density(self, x: Numbers) -> Array: ...
+    def density(self, x: Any) -> float | Array:
         """The density of s^2 at x, without atoms.
 
         Its integral is 1 minus the masses of the :attr:`atoms`. The density of s is ``2 s
@@ -208,7 +212,11 @@ class JacobianSpectrum(Shown, Approximable):
                 found.append(Atom(end.z, end.mass))
         return tuple(found)
 
-    def largest(self, width: int | None = None) -> Any:
+    @overload
+    def largest(self, width: None = None) -> float: ...
+    @overload
+    def largest(self, width: int) -> Extreme: ...
+    def largest(self, width: int | None = None) -> float | Extreme:
         """The largest singular value s (not its square).
 
         At a finite width it is that of the edge of a random matrix: with the density ``c sqrt(x_max

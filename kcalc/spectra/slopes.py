@@ -57,11 +57,10 @@ class GroupLaw:
 def law_of(group: Group, variance: Mapping[Any, float | None]) -> GroupLaw:
     """The law of the local Jacobian.
 
-    ``variance``: {source: its variance}, None for an input of unknown law. Raises: KcalcError if
-    an activation reads such an input, or if the slopes have no finite mean square.
+    ``variance``: {source: its variance}, None for an input of unknown law, which no nonlinear
+    operation reads. Raises: KcalcError if the slopes have no finite mean square.
     """
     program = Program(group)
-    program.refuse_unknown([j for j, node in enumerate(group.sources) if variance[node] is None])
     size = np.sqrt([variance[node] or 0.0 for node in group.sources])
     basis = _basis(program.forms * size)
     directions = basis * size  # of the sources, for independent standard normals
