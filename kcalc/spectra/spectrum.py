@@ -249,12 +249,12 @@ class Law:
         if self.zero_mass > 0 or self.vanishing:
             return Edge(0.0, 0.0, self.zero_mass)
         u, value = self._below[0].T
-        inside = np.flatnonzero((value < 1e-3) & (value > 1e-9))
+        inside = np.flatnonzero(value > 1e-11)
         if inside.size < 2:
             return Edge(0.0, 0.0, 0.0)
         i, j = inside[-2:]
         power = math.log(value[j] / value[i]) / (u[j] - u[i])
-        if power > -0.99:  # a gap has 1 + psi = E s^-2 / tau
+        if value[j] > 0.01 or power > -0.98:  # a gap has 1 + psi = E s^-2 / tau
             return Edge(0.0, 0.0, 0.0)
         return self._lower_edge(1 / (value[j] * math.exp(u[j])))
 
