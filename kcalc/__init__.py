@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     from .shaping.depth_laws import DepthLaws, depth_laws
     from .shaping.profiles import DepthProfile, depth_profile
     from .shaping.token_phases import token_gain, token_phases
+    from .spectra import JacobianSpectrum, jacobian_spectrum
     from .streams import sinkhorn
     from .verification import empirical_ntk, hessian_blocks, verify_kernels
 
@@ -155,6 +156,7 @@ _ROOMS = {
     "shaping.depth_laws": "DepthLaws depth_laws",
     "shaping.profiles": "DepthProfile depth_profile",
     "shaping.token_phases": "token_gain token_phases",
+    "spectra": "JacobianSpectrum jacobian_spectrum",
     "streams": "sinkhorn",
     "verification": "empirical_ntk hessian_blocks verify_kernels",
 }
@@ -182,6 +184,7 @@ __all__ = [
     "FreshnessError",
     "Gradients",
     "GraphError",
+    "JacobianSpectrum",
     "KcalcError",
     "MapComparison",
     "MoEStatistics",
@@ -230,6 +233,7 @@ __all__ = [
     "gaussian_process",
     "gradients",
     "hessian_blocks",
+    "jacobian_spectrum",
     "kept_kernel",
     "kernel_regression",
     "large_batch",

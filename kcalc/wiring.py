@@ -72,6 +72,7 @@ PLOTTING = {  # a class, or a class and another method than plot
     "Gradients": "plotting.kernels:gradient_trace",
     "HessianBlocks": "plotting.scaling:block_map",
     "HessianBlocks.histogram": "plotting.scaling:ratio_histogram",
+    "JacobianSpectrum": "plotting.jacobian_spectrum:density_of_s",
     "Jacobians": "plotting.smoothness:singular_value_histograms",
     "KernelFunction": "plotting.kernels:kernel_curves",
     "MapComparison": "plotting:c_maps",

@@ -39,6 +39,7 @@ MADE = {
     "Fluctuations",
     "TiedReadout",
     "Gradients",
+    "JacobianSpectrum",
     "MapComparison",
     "Model",
     "Moments",

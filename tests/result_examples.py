@@ -136,6 +136,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "hessian_blocks": lambda: kc.hessian_blocks(
         A.vanilla(2, features=8), features=8, draws=2, batch=4
     ),
+    "jacobian_spectrum": lambda: kc.jacobian_spectrum(vanilla()),
     "kernel_regression": lambda: kc.kernel_regression(ntk(), *data(), ridge=0.1),
     "learnable_kernel": lambda: kc.learnable_kernel(A.vanilla(2)),
     "lsuv": lambda: kc.lsuv(*model()),

@@ -143,6 +143,7 @@ CLASSES = {
     "TiedReadout": "tied_readout",
     "Equilibrium": "equilibrium",
     "Gradients": "gradients",
+    "JacobianSpectrum": "jacobian_spectrum",
     "MapComparison": "compare",
     "Model": "to_jax",
     "MoEStatistics": "moe_statistics",

@@ -1,0 +1,330 @@
+"""The operator-valued Dyson equation of the input-output Jacobian, and its solution.
+
+With w^2 = t = 1 / z, the pencil [[w P_out, B^T], [B, w P_in]] of the tangent program B has a
+determinant proportional to det(1 - t J^T J). A group of coordinates has a random local Jacobian T
+(sinks by sources) and, from the weights around it, numbers a at its sinks and b at its sources:
+
+    gamma = E diag [(1 - t K b)^-1 K],  K = T^T a T,      eta = E diag [T b (1 - t K b)^-1 T^T].
+
+Weights of variance s = sigma_w^2 and ratio c = n_out / n_in set b of their outputs and add to a of
+their inputs:
+
+    b (1 + kappa t eta a / c) = s eta,        a (1 + kappa t gamma b) = c s gamma,
+
+with kappa = 0 for Gaussian and min(1, c) for orthogonal weights (f = b / (s eta) = a / (c s gamma)
+solves kappa s t gamma eta f^2 + f = 1). The input has b = 1, the output a = 1, and
+psi(t) = t gamma_input = E t s^2 / (1 - t s^2) over input channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..foundation.errors import KcalcError
+from .groups import Grouped
+
+Array = Any
+STEPS = 12  # of Newton's method
+CLOSE = 1e-12
+SHORTEST = 1e-9  # step of a path, as a share of it
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """The law of the local Jacobian of a group: ``values`` (n, sinks, sources), probabilities.
+
+    ``flat``: which values are taken with positive probability; others are quadrature nodes.
+    """
+
+    values: Array
+    shares: Array
+    flat: Array
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A solution ``x`` at ``t``; ``tangent``: dx / dt."""
+
+    t: complex
+    x: Array
+    tangent: Array
+    psi: complex
+
+
+class _Bucket:
+    """Groups with equal numbers of sinks and sources, stacked.
+
+    ``values``: their local Jacobians, padded with probabilities 0.
+    """
+
+    def __init__(self, slopes: Sequence[Slopes]) -> None:
+        most = max(law.shares.size for law in slopes)
+        _, self.sinks, self.sources = slopes[0].values.shape
+        self.values = np.zeros((len(slopes), most, self.sinks, self.sources))
+        self.shares = np.zeros((len(slopes), most))
+        for k, law in enumerate(slopes):
+            self.values[k, : law.shares.size] = law.values
+            self.shares[k, : law.shares.size] = law.shares
+        self.transposed = np.swapaxes(self.values, 2, 3)
+
+    def evaluated(self, a: Array, b: Array, t: Any) -> tuple[Array, Array, Array, Array, Array]:
+        """Means of gamma, eta, and of the squares of the blocks of the resolvent."""
+        gamma, cross, eta = self._blocks(a, b, t)
+        p = self.shares
+        first = np.einsum("gn,gnii->gi", p, gamma)
+        second = np.einsum("gn,gnii->gi", p, eta)
+        squares = [np.einsum("gn,gnij->gij", p, part * part) for part in (gamma, cross, eta)]
+        return first, second, *squares
+
+    def _blocks(self, a: Array, b: Array, t: Any) -> tuple[Array, Array, Array]:
+        """(Gamma, X, Eta) for every slope: (K^-1 - t b)^-1, (1 - t K b)^-1 T^T, T B T^T."""
+        if self.sources == self.sinks == 1:
+            d = self.values[:, :, 0, 0]
+            square = d * d
+            one = 1 / (1 - t * square * (a[:, :1] * b[:, :1]))
+            shape = (*d.shape, 1, 1)
+            return (
+                (square * a[:, :1] * one).reshape(shape),
+                (d * one).reshape(shape),
+                (square * b[:, :1] * one).reshape(shape),
+            )
+        if self.sinks < self.sources:
+            eta, cross, gamma = _resolved(self.transposed, b, a, t)
+            return gamma, np.swapaxes(cross, 2, 3), eta
+        return _resolved(self.values, a, b, t)
+
+
+def _resolved(slopes: Array, a: Array, b: Array, t: Any) -> tuple[Array, Array, Array]:
+    across = np.swapaxes(slopes, 2, 3)
+    middle = across @ (a[:, None, :, None] * slopes)
+    size = middle.shape[-1]
+    try:
+        inverse = np.linalg.inv(np.eye(size) - t * middle * b[:, None, None, :])
+    except np.linalg.LinAlgError:
+        inverse = np.full(middle.shape, np.nan)
+    cross = inverse @ across
+    return inverse @ middle, cross, slopes @ (b[:, None, :, None] * cross)
+
+
+class Equation:
+    """The equation of a network: unknown b of every weight, then its addition to a."""
+
+    def __init__(self, network: Grouped, laws: Sequence[Slopes]) -> None:
+        weights = network.weights
+        self.count = count = len(weights)
+        self.size = 2 * count
+        number = {edge.node: k for k, edge in enumerate(weights)}
+        readers: dict[Any, list[int]] = {}
+        for k, edge in enumerate(weights):
+            readers.setdefault(edge.reads, []).append(k)
+        self.variance = np.array([edge.variance for edge in weights])
+        self.ratio = np.array([edge.ratio for edge in weights])
+        self.kappa = np.array([min(1.0, edge.ratio) * edge.orthogonal for edge in weights])
+        shapes: dict[tuple[int, ...], list[int]] = {}
+        for k, law in enumerate(laws):
+            shapes.setdefault(law.values.shape[1:], []).append(k)
+        self.buckets: list[tuple[_Bucket, Any]] = []
+        rows = self.size + 1  # gamma and eta of every weight, gamma of the input
+        for members in shapes.values():
+            bucket = _Bucket([laws[k] for k in members])
+            sites = bucket.sources + bucket.sinks
+            fixed = np.zeros((len(members), sites))
+            put = np.zeros((len(members), sites, self.size))
+            take = np.zeros((len(members), rows, sites))
+            for place, k in enumerate(members):
+                group = network.groups[k]
+                for j, node in enumerate(group.sources):
+                    share = float(group.width / network.width[node])
+                    if node in number:
+                        put[place, j, number[node]] = 1
+                        take[place, number[node], j] += share
+                    else:
+                        fixed[place, j] = 1
+                        take[place, -1, j] += share
+                for i, (node, _) in enumerate(group.sinks):
+                    share = float(group.width / network.width[node])
+                    site = bucket.sources + i
+                    fixed[place, site] = node == network.end
+                    for edge in readers.get(node, ()):
+                        put[place, site, count + edge] = 1
+                        take[place, count + edge, site] += share
+            self.buckets.append((bucket, (fixed, put, take)))
+        self.scale = np.ones(self.size)
+        start = self._start()
+        self.scale = np.where(start > 0, start, 1.0)
+        self._first = start / self.scale
+        self.mean = float(self.green(self._first, 0.0)[0][-1].real)
+        if not (np.all(np.isfinite(start)) and np.isfinite(self.mean) and self.mean > 0):
+            what = "0" if self.mean == 0 else "beyond double precision"
+            raise KcalcError(
+                f"the mean square of the Jacobian is {what} at this q; rescale sigma_w or the depth"
+            )
+
+    def _start(self) -> Array:
+        """The solution at t = 0, where the equation is triangular."""
+        x = np.zeros(self.size)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _ in range(self.size + 2):
+                g = self.coefficient([x], 0)
+                new = np.concatenate(
+                    [
+                        self.variance * g[self.count : -1],
+                        self.ratio * self.variance * g[: self.count],
+                    ]
+                )
+                if np.array_equal(new, x):
+                    break
+                x = new
+        return x
+
+    def coefficient(self, x: list[Array], order: int) -> Array:
+        """The coefficient of t^order of :meth:`green`, given those of x without the scale."""
+        out = np.zeros(self.size + 1)
+        for bucket, (fixed, put, take) in self.buckets:
+            sites = [put @ row + (fixed if k == 0 else 0.0) for k, row in enumerate(x[: order + 1])]
+            b = [row[:, None, : bucket.sources, None] for row in sites]
+            a = [row[:, None, bucket.sources :, None] for row in sites]
+            values, across = bucket.values, bucket.transposed
+            middle = [across @ (row * values) for row in a]  # K
+            inverse: list[Array] = []  # (1 - t K b)^-1
+            eye = np.broadcast_to(np.eye(bucket.sources), middle[0].shape)
+            for k in range(order + 1):
+                term = eye * (k == 0)
+                for i in range(k):
+                    for j in range(k - i):
+                        term = term + middle[i] @ (b[j] * inverse[k - 1 - i - j])
+                inverse.append(term)
+            gamma = sum(inverse[k] @ middle[order - k] for k in range(order + 1))
+            inner = sum(b[k] * inverse[order - k] for k in range(order + 1))
+            first = np.einsum("gn,gnii->gi", bucket.shares, gamma)
+            second = np.einsum("gn,gnij,gnij->gi", bucket.shares, values @ inner, values)
+            out += np.einsum("gri,gi->r", take, np.concatenate([first, second], axis=1))
+        return out
+
+    def green(self, y: Array, t: Any) -> tuple[Array, Array, Array]:
+        """(gamma of weights, eta of weights, gamma of the input), d / dy and d / dt."""
+        x = y * self.scale
+        found = np.zeros(self.size + 1, dtype=complex)
+        jacobian = np.zeros((self.size + 1, self.size), dtype=complex)
+        change = np.zeros(self.size + 1, dtype=complex)
+        for bucket, (fixed, put, take) in self.buckets:
+            sites = fixed + put @ x
+            b, a = sites[:, : bucket.sources], sites[:, bucket.sources :]
+            first, second, gamma2, cross2, eta2 = bucket.evaluated(a, b, t)
+            values = np.concatenate([first, second], axis=1)
+            # rows gamma, eta; columns b, a
+            local = np.concatenate(
+                [
+                    np.concatenate([t * gamma2, cross2], axis=2),
+                    np.concatenate([np.swapaxes(cross2, 1, 2), t * eta2], axis=2),
+                ],
+                axis=1,
+            )
+            slope = np.concatenate(
+                [np.einsum("gij,gj->gi", gamma2, b), np.einsum("gij,gj->gi", eta2, a)], axis=1
+            )
+            found += np.einsum("gri,gi->r", take, values)
+            change += np.einsum("gri,gi->r", take, slope)
+            jacobian += np.tensordot(take, local @ put, axes=([0, 2], [0, 1]))
+        return found, jacobian * self.scale, change
+
+    def residual(self, y: Array, t: Any) -> tuple[Array, Array, Array, Any]:
+        """The equation's error (relative to the scale), d / dy, d / dt, and those of psi."""
+        g, slope, change = self.green(y, t)
+        n, s, c, kappa = self.count, self.variance, self.ratio, self.kappa
+        x = y * self.scale
+        b, a, gamma, eta = x[:n], x[n:], g[:n], g[n:-1]
+        ours = kappa / c
+        error = np.concatenate(
+            [
+                b * (1 + ours * t * eta * a) - s * eta,
+                a * (1 + kappa * t * gamma * b) - c * s * gamma,
+            ]
+        )
+        by_eta, by_gamma = ours * t * a * b - s, kappa * t * a * b - c * s
+        jacobian = np.concatenate([by_eta[:, None] * slope[n:-1], by_gamma[:, None] * slope[:n]])
+        own = np.arange(n)
+        jacobian[own, own] += (1 + ours * t * eta * a) * self.scale[:n]
+        jacobian[own, own + n] += ours * t * eta * b * self.scale[n:]
+        jacobian[own + n, own + n] += (1 + kappa * t * gamma * b) * self.scale[n:]
+        jacobian[own + n, own] += kappa * t * gamma * a * self.scale[:n]
+        moved = np.concatenate(
+            [
+                by_eta * change[n:-1] + ours * eta * a * b,
+                by_gamma * change[:n] + kappa * gamma * a * b,
+            ]
+        )
+        psi = (t * g[-1], t * slope[-1], g[-1] + t * change[-1])
+        scale = self.scale
+        return error / scale, jacobian / scale[:, None], moved / scale, psi
+
+    # -- solutions ---------------------------------------------------------------------------------
+
+    @property
+    def origin(self) -> Solution:
+        """The solution at t = 0."""
+        return self._finished(self._first + 0j, 0.0)
+
+    def _finished(self, y: Array, t: Any) -> Solution:
+        _, jacobian, moved, (psi, _, _) = self.residual(y, t)
+        try:
+            tangent = -np.linalg.solve(jacobian, moved)
+        except np.linalg.LinAlgError:  # an edge
+            tangent = np.zeros_like(y)
+        return Solution(t, y, tangent, psi)
+
+    def solved(self, y: Array, t: Any, steps: int = STEPS) -> Solution | None:
+        """Newton's method from ``y``; None if it does not converge."""
+        with np.errstate(all="ignore"):
+            for _ in range(steps):
+                error, jacobian, _, _ = self.residual(y, t)
+                try:
+                    move = np.linalg.solve(jacobian, error)
+                except np.linalg.LinAlgError:
+                    return None
+                y = y - move
+                if not np.all(np.isfinite(y)):
+                    return None
+                if np.abs(move).max(initial=0) <= CLOSE * (1 + np.abs(y).max(initial=0)):
+                    return self._finished(y, t)
+        return None
+
+    def path(self, start: Solution, t: Any) -> Solution:
+        """Continue a solution along the straight line to ``t``.
+
+        The step adapts. Raises: KcalcError if it becomes too short.
+        """
+        here, origin, done, step = start, start.t, 0.0, 1.0
+        while done < 1:
+            share = min(1.0, done + step)
+            there = origin + share * (t - origin)
+            guess = here.x + here.tangent * (there - here.t)
+            found = self.solved(guess, there, 6)
+            if found is None or not self.physical(found) or _far(found.x, guess, here.x):
+                step /= 2
+                if step < SHORTEST:
+                    raise KcalcError(
+                        f"the spectrum is not resolved near s^2 = {abs(1 / there):.6g}; ask at a "
+                        "point farther from the edge"
+                    )
+                continue
+            here, done, step = found, share, step * 2
+        return here
+
+    def physical(self, found: Solution) -> bool:
+        """Whether b and a lie in the half-plane of t, as Stieltjes transforms of measures do."""
+        side = np.sign(np.imag(found.t))
+        if side == 0:
+            return True
+        least = np.min(side * found.x.imag, initial=0.0)
+        return bool(least >= -1e-9 * (1 + np.abs(found.x).max(initial=0)))
+
+
+def _far(found: Array, guess: Array, before: Array) -> bool:
+    """Whether Newton's method left the prediction by more than the step itself."""
+    off = np.abs(found - guess).max(initial=0)
+    return bool(off > 0.3 * (np.abs(before).max(initial=0) + 0.01))

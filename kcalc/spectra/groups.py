@@ -1,0 +1,336 @@
+"""The coordinate groups of a network, which its weights couple.
+
+Activations, sums, products and norms act coordinate by coordinate; only weights mix coordinates. So
+a network is a set of groups: coordinates that elementwise operations tie together, with one program
+for each coordinate. The sources of a program are products with weights, or the input; its sinks are
+what weights, or the output, read. A concatenation lies in several groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from ..foundation.errors import KcalcError, NoRule
+from ..network import primitives as P
+from ..network.network import Network
+from ..network.primitives import owner
+
+Node = Hashable
+MOST_PIECES = 4000
+HELP = {
+    P.Window: "kc.verify_kernels measures its singular values; without the pooling the law is "
+    "exact",
+    P.Attend: "it mixes positions; the law is exact for the blocks between attention layers",
+    P.Positions: "the law is for networks of one position, without tokens",
+    P.Prefix: "the law is for networks of one position, without tokens",
+    P.Moving: "it moves positions, and the law is for networks of one position",
+    P.Surrogate: "its backward pass is not the derivative; with layers.Nonlinear the law is exact",
+    P.Stop: "its backward pass is not the derivative; with layers.Identity the law is exact",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of a program: ``kind`` with ``parameter`` applied to earlier values.
+
+    "post": an activation; "mix": weights; "prod": None; "norm": (mean, root mean square); "mask":
+    the dropped fraction. ``start``: the first of its coordinates at the node.
+    """
+
+    kind: str
+    parameter: Any
+    reads: tuple[int, ...]
+    node: Node
+    start: Fraction
+
+
+@dataclass
+class Group:
+    """Coordinates with one program; the values of the program are sources, then steps.
+
+    ``sources``: nodes with weights, or the input, and ``starts``, the first coordinates there;
+    ``sinks``: [(node that weights or the output
+    read, index of the value)]; ``width``: the number of coordinates, up to a common factor.
+    """
+
+    width: Fraction
+    sources: list[Node] = field(default_factory=list)
+    starts: list[Fraction] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    sinks: list[tuple[Node, int]] = field(default_factory=list)
+
+    @property
+    def random(self) -> bool:
+        """Whether slopes may differ between coordinates."""
+        return any(step.kind in ("post", "prod", "mask") for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights ``node`` that read ``reads``: variance sigma_w^2 / fan-in, outputs over inputs."""
+
+    node: Node
+    reads: Node
+    variance: float
+    ratio: float
+    orthogonal: bool
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A network as groups and weights; ``width``: {node: width, up to a common factor}."""
+
+    groups: tuple[Group, ...]
+    weights: tuple[Weights, ...]
+    width: Mapping[Node, Fraction]
+    start: Node
+    end: Node
+    depth: int
+
+
+def grouped(network: Network, laws: Mapping[Node, bool], divisors: Any) -> Grouped:
+    """The groups of a network with one input and one output.
+
+    ``laws``: {node with weights: whether they are orthogonal}; ``divisors(node, read, start)``: the
+    (mean, root mean square) with which a norm changes the coordinates from ``start``, a share of
+    the channels. Raises: KcalcError naming the node that the law does not cover.
+    """
+    operations, same = _plain(network)
+    width = _widths(network, operations)
+    aligned = [link for operation in operations for link in _links(operation, width)]
+    cuts = _refined(width, aligned)
+    place = _places(cuts, aligned)
+    groups: dict[Any, Group] = {}
+    at: dict[tuple[Node, Fraction], tuple[Group, int]] = {}
+    for node, op, reads in operations:
+        if isinstance(op, P.Join):
+            offset = Fraction(0)
+            for read in reads:
+                for start, _ in pairwise(cuts[read]):
+                    at[node, offset + start] = at[read, start]
+                offset += width[read]
+            continue
+        for start, stop in pairwise(cuts[node]):
+            group = groups.setdefault(place[node, start], Group(stop - start))
+            if isinstance(op, P.Source | P.Fresh):
+                at[node, start] = group, -1 - len(group.sources)
+                group.sources.append(node)
+                group.starts.append(start)
+            else:
+                inputs = tuple(at[read, start][1] for read in reads)
+                kind, parameter = _step(op, reads, start / width[node], divisors, node)
+                at[node, start] = group, len(group.steps)
+                group.steps.append(Step(kind, parameter, inputs, node, start))
+    edges = []
+    for node, op, reads in operations:
+        if isinstance(op, P.Fresh):
+            ratio = float(width[node] / width[reads[0]])
+            edges.append(Weights(node, reads[0], float(op.sigma_w) ** 2, ratio, laws[node]))
+    end = same[network.outputs[0]]
+    for node in dict.fromkeys([*(edge.reads for edge in edges), end]):
+        for start, _ in pairwise(cuts[node]):
+            group, index = at[node, start]
+            group.sinks.append((node, index))
+    for group in groups.values():
+        _numbered(group)
+    found = tuple(group for group in groups.values() if group.sinks)
+    depth = _depth(operations)[end]
+    return Grouped(found, tuple(edges), width, network.inputs[0], end, depth)
+
+
+def _numbered(group: Group) -> None:
+    """Number sources 0, 1, ..., and steps after them."""
+    count = len(group.sources)
+
+    def number(index: int) -> int:
+        return -1 - index if index < 0 else count + index
+
+    group.steps = [replace(step, reads=tuple(map(number, step.reads))) for step in group.steps]
+    group.sinks = [(node, number(index)) for node, index in group.sinks]
+
+
+Operation = tuple[Node, P.Primitive, tuple[Node, ...]]
+
+
+def _plain(network: Network) -> tuple[list[Operation], dict[Node, Node]]:
+    """The operations without those that pass their input on, and {node: the node it equals}."""
+    same: dict[Node, Node] = {}
+    found: list[Operation] = []
+    for node, op, reads in network.operations:
+        inputs = tuple(same[read] for read in reads)
+        if op is None or isinstance(op, P.Reshape) or (isinstance(op, P.Mask) and not drops(op)):
+            same[node] = inputs[0]
+            continue
+        _check(network, node, op)
+        same[node] = node
+        found.append((node, op, inputs))
+    return found, same
+
+
+def drops(op: P.Mask) -> bool:
+    """Whether dropout is active."""
+    return bool(getattr(op, "drops", False))
+
+
+def _check(network: Network, node: Node, op: P.Primitive) -> None:
+    """Reject what couples coordinates or positions in another way than independent weights do."""
+    where = f"node {owner(node)!r} ({op.kind})"
+    if isinstance(op, P.Source):
+        if network.layer(node).image_shape is not None:
+            raise NoRule(
+                f"{where} is an image: Jacobian spectra are for networks of one position; give "
+                "vectors, layers.Input(), and dense layers"
+            )
+    elif isinstance(op, P.Fresh):
+        problem = _dense_problem(op)
+        if problem:
+            raise NoRule(f"{where}: {problem}")
+    elif isinstance(op, P.Norm):
+        if op.over == "batch":
+            raise NoRule(
+                f"{where} couples the examples of a batch, which Jacobian spectra do not cover; "
+                "use LayerNorm or RMSNorm, or drop it with net.without_normalization()"
+            )
+    elif not isinstance(op, P.Post | P.Mix | P.Prod | P.Join | P.Mask):
+        advice = next(
+            (text for kind, text in HELP.items() if isinstance(op, kind)),
+            "replace it with layers that kcalc supports",
+        )
+        raise NoRule(f"{where}: Jacobian spectra have no rule for it; {advice}")
+
+
+def _dense_problem(op: P.Fresh) -> str:
+    if op.one_hot:
+        return (
+            "an embedding reads one-hot vectors, whose Jacobian has one column per token id; start "
+            "the network after it, with layers.Input()"
+        )
+    if not op.dense:
+        return (
+            "a window reads several positions, and Jacobian spectra are for one position; kernel=1 "
+            "and stride=1 are exact"
+        )
+    if op.groups != 1:
+        return (
+            f"{op.groups} groups of channels have separate weights; groups=1 is exact, or separate "
+            "branches, one for each group, and a Concat"
+        )
+    return ""
+
+
+def _step(op: P.Primitive, reads: Any, start: Fraction, divisors: Any, node: Node) -> Any:
+    if isinstance(op, P.Post):
+        return "post", op.activation
+    if isinstance(op, P.Mix):
+        return "mix", tuple(float(w) for w in op.weights)
+    if isinstance(op, P.Mask):
+        return "mask", float(op.rate)
+    if isinstance(op, P.Norm):
+        return "norm", divisors(node, op, reads[0], start)
+    return "prod", None
+
+
+# -- widths and cuts -----------------------------------------------------------------------------
+
+
+def _widths(network: Network, operations: list[Operation]) -> dict[Node, Fraction]:
+    """{node: its width}: the numbers of channels if all are known, 1 for each if none is."""
+    sized = [(node, op) for node, op, _ in operations if isinstance(op, P.Source | P.Fresh)]
+    known = {node: network.features[owner(node)] for node, _ in sized}
+    missing = [node for node, count in known.items() if count is None]
+    if missing and len(missing) < len(known):
+        raise KcalcError(
+            f"node {owner(missing[0])!r} has no width, but others have: the spectrum depends on "
+            "the ratios of widths. Give features= of all nodes, or of none if all are equal"
+        )
+    width: dict[Node, Fraction] = {}
+    for node, op, reads in operations:
+        if isinstance(op, P.Source | P.Fresh):
+            width[node] = Fraction(1) if missing else Fraction(int(known[node] or 0))
+        elif isinstance(op, P.Join):
+            width[node] = sum((width[read] for read in reads), Fraction(0))
+            _check_ratio(node, op, [width[read] for read in reads])
+        else:
+            width[node] = width[reads[0]]
+            if any(width[read] != width[node] for read in reads):
+                raise KcalcError(
+                    f"node {owner(node)!r} ({op.kind}) reads feature maps of different widths: "
+                    f"{', '.join(str(width[read]) for read in reads)}; give features="
+                )
+    return width
+
+
+def _check_ratio(node: Node, op: P.Join, widths: list[Fraction]) -> None:
+    given = [Fraction(int(count)) for count in op.channels]
+    if any(a * widths[0] != given[0] * b for a, b in zip(given, widths, strict=True)):
+        raise KcalcError(
+            f"node {owner(node)!r} (Concat) has inputs with channels in the ratio "
+            f"{':'.join(map(str, given))}, but without features= all widths count as equal; give "
+            "features= of all nodes"
+        )
+
+
+Link = tuple[Node, Fraction, Node, Fraction, Fraction]  # coordinates of two nodes, and how many
+
+
+def _links(operation: Operation, width: Mapping[Node, Fraction]) -> list[Link]:
+    node, op, reads = operation
+    if isinstance(op, P.Source | P.Fresh):
+        return []
+    if not isinstance(op, P.Join):
+        return [(read, Fraction(0), node, Fraction(0), width[node]) for read in reads]
+    offset, found = Fraction(0), []
+    for read in reads:
+        found.append((read, Fraction(0), node, offset, width[read]))
+        offset += width[read]
+    return found
+
+
+def _refined(width: Mapping[Node, Fraction], links: list[Link]) -> dict[Node, list[Fraction]]:
+    """{node: where its coordinates change their program}, from 0 to its width."""
+    cuts: dict[Node, set[Fraction]] = {node: {Fraction(0), w} for node, w in width.items()}
+    changed = True
+    while changed:
+        changed = False
+        for one, first, other, second, length in links:
+            a = {cut - first for cut in cuts[one] if first <= cut <= first + length}
+            b = {cut - second for cut in cuts[other] if second <= cut <= second + length}
+            if a != b:
+                changed = True
+                cuts[one] |= {cut + first for cut in b}
+                cuts[other] |= {cut + second for cut in a}
+        if sum(map(len, cuts.values())) > MOST_PIECES + 2 * len(cuts):
+            raise KcalcError(
+                "the concatenations of the network do not line up: they have too many common "
+                "parts. Choose features that are multiples of a common number"
+            )
+    return {node: sorted(found) for node, found in cuts.items()}
+
+
+def _places(cuts: Mapping[Node, list[Fraction]], links: list[Link]) -> dict[Any, Any]:
+    """{(node, start of a part): the representative of its group}."""
+    root = {(node, start): (node, start) for node, found in cuts.items() for start in found[:-1]}
+
+    def find(piece: Any) -> Any:
+        while root[piece] != piece:
+            root[piece] = root[root[piece]]
+            piece = root[piece]
+        return piece
+
+    for one, first, other, second, length in links:
+        for start in cuts[one][:-1]:
+            if first <= start < first + length:
+                root[find((other, start - first + second))] = find((one, start))
+    return {piece: find(piece) for piece in root}
+
+
+def _depth(operations: list[Operation]) -> dict[Node, int]:
+    """{node: the largest number of weights on a path from the input}."""
+    depth: dict[Node, int] = {}
+    for node, op, reads in operations:
+        depth[node] = max((depth[read] for read in reads), default=0) + isinstance(op, P.Fresh)
+    return depth

@@ -1,0 +1,169 @@
+"""A network as coordinate groups with the laws of their slopes at given q."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..calculi.channels import Channels
+from ..calculi.global_maps import MapReading
+from ..calculi.second_moments import Moments
+from ..calculi.widths import with_widths
+from ..fields import NUMPY
+from ..fields.arguments import one_q
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import choice
+from ..maps.maps import Assumption
+from ..network import primitives as P
+from ..network.compose import require_network
+from ..network.network import Network, require_numbers
+from ..network.primitives import owner
+from .groups import Grouped, grouped
+from .slopes import GroupLaw, Program, law_of, program_key
+
+Node = Hashable
+WEIGHTS = ("gaussian", "orthogonal")
+INPUT_LAWS = ("gaussian",)
+
+FREE = (
+    "infinite width at fixed depth; one position; weights independent between layers, {weights}; "
+    "slopes asymptotically free of the weights around them; pre-activations of one coordinate "
+    "jointly Gaussian, with the q values of the kernel maps"
+)
+NORMS = (
+    "a channel norm is a scale and a term of finite rank: the law is that of the bulk, and a few "
+    "singular values may lie outside"
+)
+STANDARDISED = (
+    "standardised weights are Gaussian weights up to a term of rank one: the law is that of the "
+    "bulk, and a few singular values may lie outside"
+)
+SAMPLED = "the joint law of the slopes of {count} sources is a quasi-Monte Carlo rule, about 1% off"
+EVALUATED = "dropout is the identity (evaluation)"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A network with its groups, the laws of their slopes, and notes."""
+
+    network: Network
+    q: float
+    weights: Mapping[Node, str]
+    grouped: Grouped
+    laws: tuple[GroupLaw, ...]
+    variance: Mapping[Node, float | None]
+    norms: Mapping[Any, tuple[float, float]]
+    assumptions: tuple[Assumption, ...]
+
+
+def reading_of(
+    network: Network, q: Any, weights: Any, features: Any, input_law: str | None
+) -> Reading:
+    """The reading of a network.
+
+    Raises: KcalcError for bad arguments and for what the law does not cover, naming the node.
+    """
+    require_network(network)
+    level = one_q(q)
+    if input_law is not None:
+        choice(input_law, "input_law", INPUT_LAWS)
+    for what, nodes in (("input", network.inputs), ("output", network.outputs)):
+        if len(nodes) != 1:
+            raise KcalcError(
+                f"the network has {len(nodes)} {what}s ({', '.join(map(repr, nodes))}), but the "
+                f"input-output Jacobian is that of one input and one output; cut the network to "
+                f"one {what}, or join them with a Concat"
+            )
+    sized = with_widths(network, features)
+    require_numbers(sized)
+    laws = _weights(sized, weights)
+    start = sized.inputs[0]
+    rough = grouped(sized, dict.fromkeys(laws, False), lambda *_: (0.0, 1.0))
+    if input_law is None:  # these errors come before those of kernel maps
+        for group in rough.groups:
+            Program(group).refuse_unknown([j for j, n in enumerate(group.sources) if n == start])
+    reading = MapReading(sized, False)
+    kernel = reading.plain_kernel(NUMPY, True, False)
+    one = np.asarray(level)
+    if input_law is None:
+        states = {start: kernel.start(start, one, one, 0)}
+    else:
+        kernel.start(start, one, one, 0)
+        moments = Moments(one, one, np.asarray(0.0))
+        states = {start: Channels.one(kernel.ledger.fresh(start, moments))}
+    states = reading.interpreted(kernel, states)
+    norms: dict[Any, tuple[float, float]] = {}
+
+    def divisors(node: Node, op: P.Norm, read: Node, place: Any) -> tuple[float, float]:
+        state = states[read]
+        below = state.divisors(op.groups)[_part(state, place)]
+        mean = float(kernel.statistics.means(below, node)[0]) if op.centred else 0.0
+        size = float(kernel.whole(below)[0]) - mean**2
+        if not size > 0:
+            raise KcalcError(f"node {owner(node)!r} normalises a constant at this q")
+        norms[node, place] = mean, size**0.5
+        return norms[node, place]
+
+    orthogonal = {node: law == "orthogonal" for node, law in laws.items()}
+    found = grouped(sized, orthogonal, divisors)
+    variance: dict[Node, float | None] = {
+        edge.node: float(kernel.whole(states[edge.node])[0]) for edge in found.weights
+    }
+    variance[start] = level if input_law else None
+    known: dict[Any, GroupLaw] = {}
+    keys = [program_key(group, variance) for group in found.groups]
+    for key, group in zip(keys, found.groups, strict=True):
+        if key not in known:
+            known[key] = law_of(group, variance)
+    group_laws = tuple(known[key] for key in keys)
+    notes = tuple(_notes(sized, laws, found, group_laws, kernel.notes.values()))
+    return Reading(sized, level, laws, found, group_laws, variance, norms, notes)
+
+
+def _part(state: Channels, place: Any) -> int:
+    """The number of the group of channels at a share of the channels."""
+    return max(k for k, edge in enumerate(state.edges[:-1]) if edge <= place)
+
+
+def _weights(network: Network, given: Any) -> dict[Node, str]:
+    """{node with weights: "gaussian" or "orthogonal"}."""
+    nodes = [node for node, op, _ in network.operations if isinstance(op, P.Fresh)]
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(nodes, choice(given, "weights", WEIGHTS))
+    owners = {owner(node) for node in nodes}
+    for node, law in given.items():
+        if node not in owners:
+            raise KcalcError(f"weights: {glimpse(node)} is no node with weights of the network")
+        choice(law, f"weights of {node!r}", WEIGHTS)
+    return {node: given.get(owner(node), "gaussian") for node in nodes}
+
+
+def _notes(
+    network: Network,
+    laws: Mapping[Node, str],
+    found: Grouped,
+    group_laws: tuple[GroupLaw, ...],
+    notes: Any,
+) -> Any:
+    kinds = set(laws.values())
+    what = f"all {kinds.pop()}" if len(kinds) == 1 else "Gaussian or uniform orthogonal"
+    yield Assumption("network", FREE.format(weights=what))
+    yield from network.assumptions
+    for node, op, _ in network.operations:
+        if isinstance(op, P.Norm):
+            yield Assumption(owner(node), NORMS)
+        elif isinstance(op, P.Fresh) and op.standardised:
+            if laws[node] == "orthogonal":
+                raise KcalcError(
+                    f"node {owner(node)!r} standardises its weights, so they are not orthogonal; "
+                    'use weights="gaussian" there'
+                )
+            yield Assumption(owner(node), STANDARDISED)
+    for group, law in zip(found.groups, group_laws, strict=True):
+        if law.sampled:
+            text = SAMPLED.format(count=len(group.sources))
+            yield Assumption(owner(group.sources[0]), text, "heuristic")
+    yield from notes

@@ -1,0 +1,422 @@
+"""``kc.jacobian_spectrum``: the limiting law of the squared singular values of the Jacobian."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import numpy as np
+
+from ..fields.arguments import Number, Numbers, finished, real_array
+from ..foundation.errors import KcalcError
+from ..foundation.guests import DRAWINGS
+from ..foundation.plain_arguments import whole
+from ..foundation.printing import Rows, Shown, marked, plain, shown
+from ..foundation.process_state import cached_property
+from ..maps.maps import Approximable, Assumption
+from ..network.network import Network
+from .chain import EqualLayers, atoms, equal_layers, links_of, zero_mass
+from .measured import Measured, measure
+from .reading import Reading, reading_of
+from .spectrum import Law, finite_width
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Array = np.ndarray
+MOST = 40  # moments
+DEEP = 0.005  # depth over width beyond which slopes fluctuate too much
+
+
+class Extreme(NamedTuple):
+    """A singular value at finite width.
+
+    Attributes
+    ----------
+    mean
+        Its mean over draws of the network.
+    std
+        Its standard deviation.
+    heuristic
+        Whether depth / width exceeds 0.005, where fluctuations of the slopes are larger than those
+        of the edge.
+
+    """
+
+    mean: float
+    std: float
+    heuristic: bool
+
+
+class Atom(NamedTuple):
+    """A value that a positive share of the squared singular values takes.
+
+    Attributes
+    ----------
+    position
+        The squared singular value s^2.
+    mass
+        Its share, over input channels.
+
+    """
+
+    position: float
+    mass: float
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class JacobianSpectrum(Shown, Approximable):
+    """The law of the squared singular values s^2 of a Jacobian; see :func:`jacobian_spectrum`.
+
+    It is over the n_in input channels: if there are fewer outputs, zeros fill up.
+    """
+
+    _reading: Reading
+
+    @property
+    def network(self) -> Network:
+        """The network, with the widths that were given."""
+        return self._reading.network
+
+    @property
+    def q(self) -> float:
+        """The mean square of the input."""
+        return self._reading.q
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The hypotheses of the law, node by node."""
+        return self._reading.assumptions
+
+    @cached_property
+    def _links(self) -> Any:
+        """The chain, with the slopes of its input; None for another network."""
+        found = self._reading.grouped
+        slopes = [law.slopes for law in self._reading.laws]
+        links = links_of(found, slopes)
+        if links is None:
+            return None
+        first = next(k for k, g in enumerate(found.groups) if g.sources[0] == found.start)
+        return links, slopes[first]
+
+    @property
+    def _bounded(self) -> bool:
+        return all(law.bounded for law in self._reading.laws)
+
+    @cached_property
+    def _law(self) -> EqualLayers | Law:
+        """The law of equal layers by the S-transform, that of the Dyson equation otherwise."""
+        laws = self._reading.laws
+        vanishing = self._links is not None and any(law.vanishing for law in laws)
+        if self._links is not None and self._bounded:
+            found = equal_layers(self._links[0], self._links[1], vanishing)
+            if found is not None:
+                return found
+        slopes = [law.slopes for law in laws]
+        lost = None if self._links is None else zero_mass(*self._links)
+        return Law(self._reading.grouped, slopes, self._bounded, vanishing, lost)
+
+    # -- what it says ------------------------------------------------------------------------------
+
+    def moment(self, n: int = 1) -> float:
+        """E s^(2n) over input channels; for n = 1 the mean squared Jacobian, |J|^2 / n_in.
+
+        Parameters
+        ----------
+        n
+            The order, from 1 to 40.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        KcalcError
+            If n is out of range, or the moment is beyond double precision.
+
+        """
+        order = whole(n, "n", 1, MOST)
+        value = float(self._moments(order)[order - 1])
+        if not math.isfinite(value):
+            raise KcalcError(f"E s^{2 * order} is beyond double precision")
+        return value
+
+    def _moments(self, order: int) -> Array:
+        known = self.__dict__.get("_known", np.zeros(0))
+        if len(known) < order:
+            with np.errstate(all="ignore"):
+                known = self._law.moments(max(order, 4))
+            object.__setattr__(self, "_known", known)
+        return known
+
+    @property
+    def isometry(self) -> float:
+        """Var s^2 / (E s^2)^2, which is 0 if all singular values are equal.
+
+        ``E s^4 / (E s^2)^2 - 1`` over input channels. For chains of square layers it is the sum of
+        ``mu_2 / mu_1^2 - 1`` of the slopes, and of 1 for each layer of Gaussian weights.
+        """
+        first, second = self._moments(2)[:2]
+        return float(second / first**2 - 1)
+
+    @overload
+    def density(self, x: Number) -> float: ...
+    @overload
+    def density(self, x: Numbers) -> Array: ...
+    def density(self, x: Any) -> float | Array:
+        """The density of s^2 at x, without atoms.
+
+        Its integral is 1 minus the masses of the :attr:`atoms`. The density of s is ``2 s
+        density(s^2)``.
+
+        Parameters
+        ----------
+        x
+            Values of s^2 > 0, a number or an array.
+
+        Returns
+        -------
+        float | Array
+            0 outside the support.
+
+        Raises
+        ------
+        KcalcError
+            Unless all x are numbers > 0.
+
+        """
+        points = real_array(x, "x")
+        if np.any(points <= 0):
+            raise KcalcError(f"x is a squared singular value > 0, got {points[points <= 0][0]}")
+        flat = np.atleast_1d(points).ravel()
+        found = self._law.density(flat)
+        return finished(found.reshape(points.shape), points.shape, False)
+
+    @cached_property
+    def atoms(self) -> tuple[Atom, ...]:
+        """Values of s^2 that a positive share of singular values takes, in ascending order.
+
+        For chains, all of them. For other networks, those at 0 and at the ends of the support.
+        """
+        law = self._law
+        zero = law.zero_mass
+        found = [Atom(0.0, zero)] if zero > 0 else []
+        if self._links is not None:
+            return (*found, *(Atom(x, mass) for x, mass in atoms(*self._links).items()))
+        ends = [law.bottom] if zero == 0 else []
+        ends += [law.top] if self._bounded else []
+        for end in ends:
+            if end.mass > 1e-5 and all(abs(end.z / a.position - 1) > 1e-6 for a in found if a[0]):
+                found.append(Atom(end.z, end.mass))
+        return tuple(found)
+
+    @overload
+    def largest(self, width: None = None) -> float: ...
+    @overload
+    def largest(self, width: int) -> Extreme: ...
+    def largest(self, width: int | None = None) -> float | Extreme:
+        """The largest singular value s (not its square).
+
+        At a finite width it is that of the edge of a random matrix: with the density ``c sqrt(x_max
+        - x)`` of s^2, the mean of the largest s^2 is ``x_max - 1.2065 (pi c n)^(-2/3)`` and its
+        standard deviation ``1.268 (pi c n)^(-2/3)`` [Tracy and Widom 1996]. This is for given
+        slopes. In networks of depth L, slopes fluctuate too, which matters for L / width > 0.005.
+
+        Parameters
+        ----------
+        width
+            The number n of input channels, other widths in proportion; None for infinite width.
+
+        Returns
+        -------
+        float | Extreme
+            The end of the support for None, inf if slopes are unbounded. For a width an
+            ``Extreme``, its mean, standard deviation, and whether it is heuristic.
+
+        Raises
+        ------
+        KcalcError
+            If the width is not a positive integer, or slopes are unbounded and a width is given.
+
+        """
+        if not self._bounded:
+            if width is None:
+                return math.inf
+            raise KcalcError(
+                "slopes are unbounded, so the largest singular value grows with the width; its law "
+                "is not that of an edge. Use largest() and moment(n)"
+            )
+        edge = self._law.top
+        value = math.sqrt(edge.z)
+        if width is None:
+            return value
+        n = whole(width, "width", 1)
+        heuristic = self._reading.grouped.depth / n > DEEP
+        return Extreme(*finite_width(edge, n), heuristic)
+
+    def smallest(self) -> float:
+        """The smallest singular value s in the support, atoms included.
+
+        Returns
+        -------
+        float
+            0 if s^2 has an atom at 0 or a density down to 0, as for square Gaussian layers.
+
+        """
+        return math.sqrt(self._law.bottom.z)
+
+    # -- measured ----------------------------------------------------------------------------------
+
+    def measure(self, width: int = 500, draws: int = 3, seed: int = 0) -> Measured:
+        """Draw networks, and compare their singular values with the law.
+
+        The network runs on Gaussian inputs of mean square q. Each draw is also compared with the
+        law for the slopes that occur in it, since at finite width slopes fluctuate.
+
+        Parameters
+        ----------
+        width
+            The number of input channels; other widths are in the ratios of the network.
+        draws
+            The number of networks.
+        seed
+            The seed of the random numbers.
+
+        Returns
+        -------
+        Measured
+
+        Raises
+        ------
+        KcalcError
+            For bad arguments, and widths that are not integers for this number of input channels.
+
+        """
+        n, count = whole(width, "width", 2), whole(draws, "draws", 1)
+        return measure(self, n, count, whole(seed, "seed"))
+
+    def plot(self, ax: Axes | None = None, measured: Any = None, **line: Any) -> Axes:
+        """Draw the density of singular values s, with bars for atoms.
+
+        Parameters
+        ----------
+        ax
+            The matplotlib Axes to draw on; None makes new ones.
+        measured
+            Singular values to draw as a histogram: a :class:`Measured`, an array, or the
+            ``jacobians`` of :func:`kcalc.verify_kernels`.
+        **line
+            Further options of the line, passed to matplotlib.
+
+        Returns
+        -------
+        Axes
+
+        """
+        return DRAWINGS["JacobianSpectrum"](self, measured, ax=ax, **line)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The main numbers as plain data; infinite ones become None.
+
+        Returns
+        -------
+        dict[str, Any]
+            Plain values, ready for JSON.
+
+        """
+        return plain(self._frame()[0] | {"assumptions": self.assumptions})
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "q": self.q,
+                "mean": self.moment(1),
+                "second_moment": self.moment(2),
+                "isometry": self.isometry,
+                "smallest": self.smallest(),
+                "largest": self.largest(),
+                "atoms": [tuple(atom) for atom in self.atoms],
+            }
+        ]
+
+    def _rows(self) -> Rows:
+        (row,) = self._frame()
+        atoms = ", ".join(f"{a.mass:.4g} at {a.position:.4g}" for a in self.atoms) or "none"
+        texts = {name.replace("_", " "): shown(value) for name, value in row.items()}
+        return [("s^2 over input channels", "value"), *(texts | {"atoms": atoms}).items()]
+
+    def __repr__(self) -> str:
+        about = f"E s^2 = {self.moment(1):.6g}, isometry {self.isometry:.4g}"
+        return f"JacobianSpectrum({marked(f'{about}, s <= {self.largest():.6g}', self)})"
+
+
+def jacobian_spectrum(
+    network: Network,
+    q: Any = 1,
+    weights: Any = "gaussian",
+    *,
+    features: Any = None,
+    input_law: str | None = None,
+) -> JacobianSpectrum:
+    """The limiting law of the squared singular values of the input-output Jacobian.
+
+    J = d output / d input at initialisation, for all widths to infinity in fixed ratios. The law is
+    that of the eigenvalues of ``J^T J`` (n_in x n_in), exact for networks of one position with
+    independent dense weights, activations, sums, products (gates), concatenations, active dropout,
+    and channel norms (for the bulk).
+
+    Parameters
+    ----------
+    network
+        The :class:`kcalc.Network`, with one input and one output. All widths are known, or none is;
+        then they count as equal.
+    q
+        The mean square of the input, > 0.
+    weights
+        The law of the weights: "gaussian", "orthogonal" (uniform, with orthonormal rows or
+        columns), or {node: law}, Gaussian for other nodes. The entries have variance sigma_w^2 /
+        fan-in in both cases.
+    features
+        One width, or {node: width}, for layers without one.
+    input_law
+        "gaussian" if the input's coordinates are independent Gaussians, which is needed if an
+        activation or a product acts directly on them; None: their law does not matter.
+
+    Returns
+    -------
+    JacobianSpectrum
+        With ``.moment(n)``, ``.density(x)``, ``.atoms``, ``.largest(width)``, ``.smallest()``,
+        ``.isometry``, ``.measure(...)`` and ``.plot()``.
+
+    Raises
+    ------
+    KcalcError
+        For windows, positions, pooling, attention, BatchNorm, one-hot inputs, groups of channels,
+        surrogate and stopped gradients, widths of unknown ratio, activations on an input of unknown
+        law, several inputs or outputs, slopes without a finite mean square, symbols, and bad q.
+        The message names the node.
+
+    Notes
+    -----
+    Slopes are asymptotically free of the weights, and the pre-activations of one coordinate are
+    jointly Gaussian with the q values of the kernel maps. The law solves an operator-valued Dyson
+    equation with one unknown for each side of each weight. Chains of equal square layers use the
+    product of S-transforms.
+
+    References
+    ----------
+    [Pennington, Schoenholz and Ganguli 2017, 2018; Tracy and Widom 1996]
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> L = kc.layers
+    >>> net = kc.chain(L.Input(), *4 * [L.Affine()])
+    >>> law = kc.jacobian_spectrum(net)
+    >>> [round(law.moment(n)) for n in (1, 2, 3)], f"{law.largest() ** 2:.4f}"
+    ([1, 5, 35], '12.2070')
+
+    """
+    return JacobianSpectrum(reading_of(network, q, weights, features, input_law))

@@ -1,0 +1,339 @@
+"""Moments, edges, atoms and the density of s^2 over input channels, from the Dyson equation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..foundation.errors import KcalcError
+from ..foundation.process_state import cached_property
+from .dyson import STEPS, Equation, Slopes, Solution
+from .groups import Grouped
+from .series import moments
+
+Array = Any
+SMALL = 1e-3  # psi at which the real branch starts
+FACTOR = 1.4
+LARGEST_PSI = 1e7
+SHELF = 0.5  # imaginary over real part of z, from which the real axis is approached
+LADDER = (0.5, 0.15, 0.04, 0.01, 2e-3, 3e-4)
+NO_DENSITY = 1e-7  # Im psi below it is rounding
+FLOOR = 1e-6
+STRIDE = 10.0
+POWER = 0.9  # ratio of logarithmic slopes above which a decay is that of a power
+LOWEST = 280.0  # of the logarithm of -t, over its start
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The end z of a spectrum, in s^2.
+
+    ``curvature``: z'' by psi, with which the density is a square root; 0 at an atom.
+    ``mass``: that of the atom at the edge.
+    """
+
+    z: float
+    curvature: float
+    mass: float
+
+
+def _bordered(jacobian: Array, moved: Array, by_y: Array, by_t: Any) -> Array:
+    rows = [np.column_stack([jacobian, moved]), np.append(by_y, by_t)[None]]
+    return np.real(np.concatenate(rows))
+
+
+TRACY_WIDOM = -1.2065335745820, 1.607781034581  # mean and variance, of real matrices
+
+
+def finite_width(edge: Edge, n: int) -> tuple[float, float]:
+    """Mean and standard deviation of the largest s for n input channels."""
+    root = math.sqrt(edge.z)
+    if edge.curvature <= 0:  # an atom
+        return root, 0.0
+    c = math.sqrt(2 / edge.curvature) / (math.pi * edge.z)
+    unit = (math.pi * c * n) ** (-2 / 3)
+    mean, std = edge.z + TRACY_WIDOM[0] * unit, math.sqrt(TRACY_WIDOM[1]) * unit
+    if mean <= std:
+        raise KcalcError(f"width = {n} is too small for the law of the edge of the spectrum")
+    root = math.sqrt(mean)
+    return root - std**2 / (8 * root**3), std / (2 * root)
+
+
+class Law:
+    """The law of s^2 of a network with given laws of slopes.
+
+    ``bounded``: whether the slopes are; ``vanishing``: whether slopes come close to 0 in a group
+    that all of the Jacobian passes; ``lost``: the share of singular values that are 0, if known.
+    """
+
+    def __init__(
+        self,
+        network: Grouped,
+        slopes: Sequence[Slopes],
+        bounded: bool = True,
+        vanishing: bool = False,
+        lost: float | None = None,
+    ) -> None:
+        self.network, self.slopes = network, slopes
+        self.bounded, self.vanishing, self.lost = bounded, vanishing, lost
+        self.equation = Equation(network, slopes)
+        self.mean = self.equation.mean
+
+    def moments(self, count: int) -> Array:
+        """E s^2, ..., E s^(2 count)."""
+        return moments(self.equation, count)
+
+    # -- the real branch ---------------------------------------------------------------------------
+
+    def _at_psi(self, psi: float, y: Array, t: float) -> tuple[Array, float, Array, float]:
+        """(y, t, dy / dpsi, dt / dpsi) at a real psi, by Newton's method."""
+        equation = self.equation
+        last = math.inf
+        for _ in range(40):
+            error, jacobian, moved, (value, by_y, by_t) = equation.residual(y, t)
+            whole = _bordered(jacobian, moved, by_y, by_t)
+            try:
+                step = np.linalg.solve(whole, np.real(np.append(error, value - psi)))
+            except np.linalg.LinAlgError:
+                raise KcalcError("the edge of the spectrum is not resolved") from None
+            if not np.all(np.isfinite(step)):
+                raise KcalcError("the edge of the spectrum is not resolved")
+            y, t = y - step[:-1], t - step[-1]
+            size = max(
+                np.abs(step[:-1]).max(initial=0) / (1 + np.abs(y).max(initial=0)), abs(step[-1] / t)
+            )
+            if size < 1e-13 or (size < 1e-9 and size >= last):
+                break
+            last = size
+        else:
+            raise KcalcError("the edge of the spectrum is not resolved")
+        unit = np.zeros(len(y) + 1)
+        unit[-1] = 1
+        _, jacobian, moved, (_, by_y, by_t) = equation.residual(y, t)
+        whole = _bordered(jacobian, moved, by_y, by_t)
+        try:
+            slope = np.linalg.solve(whole, unit)
+        except np.linalg.LinAlgError:
+            raise KcalcError("the edge of the spectrum is not resolved") from None
+        return y, float(t), slope[:-1], float(slope[-1])
+
+    @cached_property
+    def top(self) -> Edge:
+        """The largest s^2: the fold of t(psi), or the limit psi -> infinity at an atom."""
+        y = self.equation.origin.x.real
+        return self._end(SMALL, 0.0, self._at_psi(SMALL, y, SMALL / self.mean))
+
+    def _end(self, psi: float, base: float, found: tuple[Array, float, Array, float]) -> Edge:
+        """The end of the real branch from psi, away from ``base``: a fold, or an atom."""
+        ratio = FACTOR
+        while found[3] > 0 and abs(psi) < LARGEST_PSI:
+            y, t, dy, dt = found
+            step = (ratio - 1) * (psi - base)
+            try:
+                after = self._at_psi(psi + step, y + step * dy, t + step * dt)
+            except KcalcError:
+                ratio = math.sqrt(ratio)
+                if ratio < 1.001:
+                    raise
+                continue
+            if after[3] <= 0:
+                return self._fold((psi, *found), psi + step)
+            psi, found = psi + step, after
+        _, t, _, dt = found
+        limit = t + dt * psi
+        return Edge(1 / limit, 0.0, min(1.0, dt * psi**2 / limit))
+
+    def _fold(self, start: tuple[Any, ...], end: float) -> Edge:
+        """The edge at which dt / dpsi changes its sign between two psi."""
+        from scipy.optimize import brentq
+
+        psi0, y, t, dy, dt = start
+
+        def at(psi: float) -> tuple[Array, float, Array, float]:
+            return self._at_psi(psi, y + (psi - psi0) * dy, t + (psi - psi0) * dt)
+
+        psi: Any = brentq(lambda p: at(p)[3] * self.mean, psi0, end, xtol=1e-13)
+        h = 1e-3 * abs(psi)
+        _, t, *_ = at(psi)
+        second = (at(psi + h)[3] - at(psi - h)[3]) / (2 * h)
+        return Edge(1 / t, -second / t**2, 0.0)
+
+    # -- the bottom --------------------------------------------------------------------------------
+
+    @cached_property
+    def _below(self) -> tuple[Array, list[Array]]:
+        """(log tau, 1 + psi) and solutions at t = -tau: 1 + psi = E 1 / (1 + tau s^2)."""
+        equation = self.equation
+        first = equation.origin.x.real
+        alive = first > 0
+        u, step = math.log(1e-3 / self.mean), 0.5
+        end = u + LOWEST
+        here = self._negative(np.log(np.where(alive, first, 1.0)), u, alive)
+        if here is None:
+            raise KcalcError("the lower end of the spectrum is not resolved")
+        points, found = [(u, self._survival(here, u, alive))], [here]
+        slope = np.zeros_like(here)
+        while u < end:
+            stop = min(u + step, end)
+            there = self._negative(here + slope * (stop - u), stop, alive)
+            if there is None or np.abs(there - here - slope * (stop - u)).max(initial=0) > 1:
+                step /= 2
+                if step < 1e-3:  # rounding errors
+                    break
+                continue
+            slope, here, u, step = (there - here) / (stop - u), there, stop, min(1.6 * step, STRIDE)
+            points.append((u, self._survival(here, u, alive)))
+            found.append(here)
+            if points[-1][1] < 1e-10 or (step == STRIDE and points[-2][1] - points[-1][1] < 1e-12):
+                break
+        return np.array(points), found
+
+    def _negative(self, v: Array, u: float, alive: Array) -> Array | None:
+        """The logarithm of the solution at t = -exp(u), by Newton's method; None if it fails."""
+        t, last = -math.exp(u), math.inf
+        with np.errstate(all="ignore"):
+            for _ in range(2 * STEPS):
+                y = np.where(alive, np.exp(v), 0.0)
+                error, jacobian, _, _ = self.equation.residual(y, t)
+                scale = np.where(alive, y, 1.0)
+                whole = jacobian.real * scale / scale[:, None]
+                try:
+                    move = np.linalg.solve(whole, error.real / scale)
+                except np.linalg.LinAlgError:
+                    return None
+                if not np.all(np.isfinite(move)):
+                    return None
+                v = v - np.clip(move, -3, 3)
+                size = np.abs(move).max(initial=0)
+                if size < 1e-11 or (size < 1e-6 and size > last / 2):  # rounding errors
+                    return v
+                last = size
+        return None
+
+    def _survival(self, v: Array, u: float, alive: Array) -> float:
+        y = np.where(alive, np.exp(v), 0.0)
+        t = -math.exp(u)
+        return 1 + t * float(self.equation.green(y, t)[0][-1].real)
+
+    @cached_property
+    def zero_mass(self) -> float:
+        """The share of singular values that are 0: the limit of 1 + psi."""
+        if self.lost is not None:
+            return self.lost
+        u, value = self._below[0].T
+        if value[-1] < 1e-9:
+            return 0.0
+        kept = [len(u) - 1]
+        for k in range(len(u) - 2, -1, -1):
+            if u[kept[-1]] - u[k] >= 2 and len(kept) < 3:
+                kept.append(k)
+        k2, k1, k0 = kept
+        after = math.log(value[k2] / value[k1]) / (u[k2] - u[k1])
+        before = math.log(value[k1] / value[k0]) / (u[k1] - u[k0])
+        if after / before > POWER and after < -1e-6:  # a power of tau
+            return 0.0
+        limit = value[k2]
+        if abs(u[k2] - 2 * u[k1] + u[k0]) < 1e-6:  # Aitken's formula
+            c, b, a = value[k2], value[k1], value[k0]
+            bend = (c - b) - (b - a)
+            limit = c if abs(bend) < 1e-13 else c - (c - b) ** 2 / bend
+        return 0.0 if limit < 1e-6 else float(min(1.0, limit))
+
+    @cached_property
+    def bottom(self) -> Edge:
+        """The smallest s^2 of the support."""
+        if self.zero_mass > 0 or self.vanishing:
+            return Edge(0.0, 0.0, self.zero_mass)
+        u, value = self._below[0].T
+        inside = np.flatnonzero(value > 1e-11)
+        if inside.size < 2:
+            return Edge(0.0, 0.0, 0.0)
+        i, j = inside[-2:]
+        power = math.log(value[j] / value[i]) / (u[j] - u[i])
+        if value[j] > 0.01 or power > -0.98:  # a gap has 1 + psi = E s^-2 / tau
+            return Edge(0.0, 0.0, 0.0)
+        return self._lower_edge(1 / (value[j] * math.exp(u[j])))
+
+    def _lower_edge(self, x: float) -> Edge:
+        """The end of the gap at 0, at or below x, an inverse mean of s^-2."""
+        shelf = None
+        for _ in range(60):
+            try:
+                shelf = self._from_above(x, shelf)
+                found = self._on_axis(x, shelf)
+                if -found.psi.imag < NO_DENSITY * abs(1 + found.psi) and found.psi.real < -1:
+                    return self._continued(found)
+            except KcalcError:  # at an edge
+                pass
+            x /= 2
+        return Edge(0.0, 0.0, 0.0)
+
+    def _continued(self, gap: Solution) -> Edge:
+        """The end of a gap, from a solution inside it, by the fold of the real branch."""
+        y, t, psi = gap.x.real, float(np.real(gap.t)), float(gap.psi.real)
+        return self._end(psi, -1.0, self._at_psi(psi, y, t))
+
+    # -- the density -------------------------------------------------------------------------------
+
+    def _from_above(self, x: float, shelf: Solution | None = None) -> Solution:
+        """The solution at x (1 + i SHELF), from that at another point or from z = infinity."""
+        return self.equation.path(shelf or self.equation.origin, 1 / (x * (1 + 1j * SHELF)))
+
+    def _on_axis(self, x: float, shelf: Solution) -> Solution:
+        """The solution next to the real axis, and on it where that is regular."""
+        found = shelf
+        for eta in LADDER[1:]:
+            found = self.equation.path(found, 1 / (x * (1 + 1j * eta)))
+        return self._landed(x, found)
+
+    def _landed(self, x: float, near: Solution) -> Solution:
+        """The solution on the real axis, if Newton's method reaches it in the right half-plane."""
+        eta = LADDER[-1]
+        found = near
+        while eta > 1e-10:
+            on = self._accepted(x, found)
+            if on is not None:
+                return on
+            eta /= 10
+            try:
+                found = self.equation.path(found, 1 / (x * (1 + 1j * eta)))
+            except KcalcError:
+                return found
+        return found
+
+    def _accepted(self, x: float, near: Solution) -> Solution | None:
+        t = 1 / x
+        found = self.equation.solved(near.x + near.tangent * (t - near.t), t)
+        if found is None:
+            return None
+        size = 1 + np.abs(found.x).max(initial=0)
+        if np.abs(found.x - near.x).max(initial=0) > 0.5 * size:
+            return None
+        wrong = np.max(found.x.imag, initial=0.0) > 1e-9 * size
+        return None if wrong or found.psi.imag > 1e-9 * (1 + abs(found.psi)) else found
+
+    def density(self, points: Array) -> Array:
+        """The density of s^2 without atoms, at points > 0."""
+        order = np.argsort(points)[::-1]
+        out = np.zeros(points.size)
+        shelf: Solution | None = None
+        last: Solution | None = None
+        for k in order:
+            x = float(points[k])
+            if self.bounded and x >= self.top.z:
+                continue
+            found = None
+            if last is not None and abs(1 - x * last.t.real) < 0.1 and last.psi.imag < -FLOOR:
+                found = self._accepted(x, last)
+                if found is not None and found.psi.imag > -FLOOR:
+                    found = None
+            if found is None:
+                shelf = self._from_above(x, shelf)
+                found = self._on_axis(x, shelf)
+            last = found
+            out[k] = max(0.0, -found.psi.imag) / (math.pi * x)
+        return out

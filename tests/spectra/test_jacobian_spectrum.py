@@ -1,0 +1,322 @@
+"""Spectra of Jacobians: closed forms, frozen values, two methods, and drawn networks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from wiring import wired
+
+import kcalc as kc
+from kcalc import KcalcError, Network
+
+L = kc.layers
+HE = math.sqrt(2)
+
+
+def layers(depth: int, phi: Any, sigma: float, widths: Any = None, sigma_b: float = 0) -> Network:
+    """Affine layers, each followed by an activation."""
+    sizes = widths or [None] * (depth + 1)
+    nodes: list[Any] = [L.Input(sizes[0])]
+    for size in sizes[1:]:
+        nodes.append(L.Affine(size, sigma_w=sigma, sigma_b=sigma_b))
+        nodes += [] if phi is None else [L.Nonlinear(phi)]
+    return kc.chain(*nodes)
+
+
+def critical(name: str, q: float, depth: int) -> tuple[Network, float]:
+    """Layers with E phi'^2 sigma_w^2 = 1 and pre-activations of mean square q, and the input's."""
+    phi = kc.activation(name)
+    after = float(phi.second_moment(q))
+    weight = q / (float(phi.c_map.derivative(1)(1.0, q)) * after)
+    return layers(depth, name, math.sqrt(weight), None, math.sqrt(q - weight * after)), after
+
+
+def stream(depth: int, shortcut: float = 0.8, branch: float = 0.6) -> Network:
+    """x -> shortcut x + branch W2 relu(W1 x)."""
+    steps: list[Any] = [("x", L.Input())]
+    last = "x"
+    for k in range(depth):
+        steps += [
+            (f"a{k}", L.Affine(sigma_w=HE), last),
+            (f"p{k}", L.Nonlinear("relu"), f"a{k}"),
+            (f"b{k}", L.Affine(), f"p{k}"),
+            (f"s{k}", L.Sum((shortcut, branch)), f"{last} b{k}"),
+        ]
+        last = f"s{k}"
+    return wired(*steps)
+
+
+def joint(depth: int) -> Network:
+    """x -> x + W relu(x): the slopes of all layers are of one coordinate."""
+    steps: list[Any] = [("x", L.Input())]
+    last = "x"
+    for k in range(depth):
+        steps += [
+            (f"p{k}", L.Nonlinear("relu"), last),
+            (f"w{k}", L.Affine(sigma_w=HE), f"p{k}"),
+            (f"s{k}", L.Sum(), f"{last} w{k}"),
+        ]
+        last = f"s{k}"
+    return wired(*steps)
+
+
+# network, q, weights, largest s^2, moments, (s^2, density there); of another program, whose
+# densities are those of points next to the real axis
+FROZEN = {
+    "linear": (layers(4, None, 1), 1, "gaussian", 5**5 / 4**4, (1, 5, 35, 285), None),
+    "relu": (layers(8, "relu", HE), 1, "gaussian", 43.548979, (1, 17, 417), (1, 0.0354146)),
+    "relu orthogonal": (
+        layers(8, "relu", HE), 1, "orthogonal", 20.371998, (1, 9, 109), (1, 0.0519237)
+    ),
+    "unequal": (
+        layers(3, "relu", HE, [400, 800, 600, 200]), 1, "gaussian", 8.207190,
+        (0.5, 1.8333333, 8.847222), (1, 0.0746877),
+    ),
+    "unequal orthogonal": (
+        layers(3, "relu", HE, [400, 800, 600, 200]), 1, "orthogonal", 5.354365,
+        (0.5, 1.4166667, 4.84375), (1, 0.0875992),
+    ),
+    "hard_tanh": (
+        *critical("hard_tanh", 0.5, 4), "gaussian", 3.744848**2, (1, 5.746643, 46.21953),
+        (1, 0.0970438),
+    ),
+    "hard_tanh orthogonal": (
+        *critical("hard_tanh", 0.5, 16), "orthogonal", 2.804155**2, (1, 3.986573, 20.07383),
+        (0.5, 0.181995),
+    ),
+    "tanh": (
+        *critical("tanh", 0.25, 4), "gaussian", 3.70073**2, (1, 5.54791, 43.3924), (1, 0.1024)
+    ),
+    "stream": (stream(8), 1, "gaussian", 4.63957**2, (1, 7.7968, 92.101), (1, 0.0879)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FROZEN)
+def test_frozen_values(case: str) -> None:
+    network, q, weights, top, moments, point = FROZEN[case]
+    law = kc.jacobian_spectrum(network, q, weights)
+    assert law.largest() ** 2 == pytest.approx(top, rel=5e-6)
+    assert [law.moment(n + 1) for n in range(len(moments))] == pytest.approx(moments, rel=2e-6)
+    assert law.isometry == pytest.approx(moments[1] / moments[0] ** 2 - 1, rel=1e-5)
+    if point is not None:
+        assert law.density(point[0]) == pytest.approx(point[1], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("network", "q", "weights"),
+    [
+        (layers(8, "relu", HE), 1, "gaussian"),
+        (*critical("hard_tanh", 0.5, 4), "orthogonal"),
+        (layers(3, "leaky_relu", 1.0), 1, "orthogonal"),
+        (layers(5, None, 1.1), 1, "gaussian"),
+    ],
+)
+def test_the_s_transform_and_the_dyson_equation_agree(
+    network: Network, q: float, weights: str
+) -> None:
+    from kcalc.spectra.chain import EqualLayers
+    from kcalc.spectra.spectrum import Law
+
+    found = kc.jacobian_spectrum(network, q, weights)
+    fast, reading = found._law, found._reading
+    assert isinstance(fast, EqualLayers)
+    slow = Law(reading.grouped, [law.slopes for law in reading.laws])
+    assert fast.top.z == pytest.approx(slow.top.z, rel=1e-9)
+    assert fast.moments(6) == pytest.approx(slow.moments(6), rel=1e-9)
+    points = np.array([0.1, 0.5, 0.9]) * fast.top.z
+    assert fast.density(points) == pytest.approx(slow.density(points), rel=1e-7, abs=1e-9)
+    assert fast.zero_mass == pytest.approx(slow.zero_mass, abs=1e-6)
+    assert fast.bottom.z == pytest.approx(slow.bottom.z, rel=1e-6, abs=1e-9)
+
+
+def test_closed_forms() -> None:
+    one = kc.jacobian_spectrum(kc.chain(L.Input(400), L.Affine(800)))  # Marchenko and Pastur
+    low, high = (1 - HE) ** 2, (1 + HE) ** 2
+    assert (one.smallest() ** 2, one.largest() ** 2) == pytest.approx((low, high), rel=1e-8)
+    x = np.array([0.3, 1.0, 4.0])
+    assert one.density(x) == pytest.approx(np.sqrt((x - low) * (high - x)) / (2 * np.pi * x))
+    turned = kc.jacobian_spectrum(layers(3, None, 1.5), weights="orthogonal")
+    assert turned.isometry == pytest.approx(0, abs=1e-12)
+    assert turned.smallest() == turned.largest() == pytest.approx(1.5**3)
+    assert turned.atoms == (pytest.approx((1.5**6, 1.0)),)
+    sums = kc.jacobian_spectrum(kc.residual(L.Affine(sigma_w=0.5), shortcut_weight=0.8))
+    known = kc.residual_spectrum(0.5, 0.8, 0.6)
+    assert (sums.smallest(), sums.largest()) == pytest.approx(known.support, rel=1e-8)
+    s = np.array([0.7, 1.0])
+    assert 2 * s * sums.density(s**2) == pytest.approx(known.density(s), rel=1e-7)
+
+
+def test_slopes_of_one_coordinate_depend_on_each_other() -> None:
+    law = kc.jacobian_spectrum(joint(2), input_law="gaussian")
+    # E over the signs of x and x + y, with E (x + y)^2 = 2: the joint law of two slopes by hand
+    assert law.moment(1) == pytest.approx(4)
+    assert law.moment(2) / 16 == pytest.approx(3.125, rel=1e-9)
+    deep = kc.jacobian_spectrum(joint(6), input_law="gaussian")
+    assert deep.moment(2) / deep.moment(1) ** 2 == pytest.approx(7.844, abs=0.02)
+    assert deep.heuristic
+
+
+def test_atoms() -> None:
+    assert kc.jacobian_spectrum(layers(8, "relu", HE)).atoms == (pytest.approx((0, 0.5)),)
+    network, q = critical("hard_tanh", 0.5, 4)
+    law = kc.jacobian_spectrum(network, q, "orthogonal")
+    outside, top = law.atoms
+    inside = math.erf(1 / math.sqrt(2 * 0.5))
+    weight = 1 / inside
+    assert outside == pytest.approx((0, 1 - inside))
+    assert top == pytest.approx((weight**4, 1 - 4 * (1 - inside)))
+    assert law.largest() ** 2 == pytest.approx(weight**4)
+    assert law.largest(1000).std == 0
+
+
+def test_unbounded_slopes_have_moments() -> None:
+    gate = wired(
+        ("x", L.Input()),
+        ("v", L.Affine(), "x"),
+        ("g", L.Affine(), "x"),
+        ("o", L.Product(), "v g"),
+    )
+    law = kc.jacobian_spectrum(gate)
+    assert law.largest() == math.inf
+    # J = D_g V + D_v G: J^T J = sum of two free Wishart-like parts, E s^2 = 2 q
+    assert law.moment(1) == pytest.approx(2)
+    with pytest.raises(KcalcError, match="unbounded"):
+        law.largest(100)
+
+
+MIXED = {
+    "unequal stream": wired(
+        ("x", L.Input(2)),
+        ("a", L.Affine(4, sigma_w=1.4), "x"),
+        ("p", L.Nonlinear("relu"), "a"),
+        ("b", L.Affine(2, sigma_w=0.8, sigma_b=0.4), "p"),
+        ("s", L.Sum((1, 0.7)), "x b"),
+        ("c", L.Affine(1, sigma_w=1.2), "s"),
+        ("t", L.Nonlinear("tanh"), "c"),
+        ("d", L.Affine(2, sigma_w=1.5), "t"),
+        ("o", L.Sum((1, 0.5)), "s d"),
+    ),
+    "concatenations": wired(
+        ("x", L.Input(4)),
+        ("a", L.Affine(4), "x"),
+        ("p", L.Nonlinear("relu"), "a"),
+        ("b", L.Affine(2, sigma_w=1.3), "p"),
+        ("t", L.Nonlinear("tanh"), "b"),
+        ("c", L.Concat(), "x t"),
+        ("d", L.Affine(6, sigma_w=1.2), "c"),
+        ("e", L.Nonlinear("erf"), "d"),
+        ("f", L.Affine(6), "e"),
+        ("s", L.Sum(), "c f"),
+        ("n", L.LayerNorm(), "s"),
+        ("o", L.Affine(4), "n"),
+    ),
+    "nested": wired(
+        ("x", L.Input()),
+        ("a", L.Affine(), "x"),
+        ("p", L.Nonlinear("erf"), "a"),
+        ("b", L.Affine(sigma_w=1.2, sigma_b=0.3), "p"),
+        ("h", L.Nonlinear("hard_tanh"), "b"),
+        ("c", L.Affine(), "h"),
+        ("s", L.Sum((0.6, 0.8)), "a c"),
+        ("d", L.Affine(sigma_w=1.5), "s"),
+        ("r", L.Nonlinear("relu"), "d"),
+        ("o", L.Sum((0.7, 0.7)), "x r"),
+    ),
+    "pre-norm": wired(
+        ("x", L.Input()),
+        ("i", L.Affine(), "x"),
+        ("n", L.RMSNorm(), "i"),
+        ("p", L.Nonlinear("relu"), "n"),
+        ("b", L.Affine(sigma_w=1.2), "p"),
+        ("o", L.Sum(), "i b"),
+    ),
+    "gate": wired(
+        ("x", L.Input()),
+        ("a", L.Affine(sigma_w=1.5), "x"),
+        ("b", L.Affine(), "x"),
+        ("t", L.Nonlinear("tanh"), "a"),
+        ("r", L.Nonlinear("sigmoid"), "b"),
+        ("g", L.Product(), "t r"),
+        ("w", L.Affine(sigma_w=2), "g"),
+        ("o", L.Sum(), "x w"),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["gaussian", "orthogonal"])
+@pytest.mark.parametrize("case", MIXED)
+def test_drawn_networks(case: str, weights: str) -> None:
+    law = kc.jacobian_spectrum(MIXED[case], 0.8, weights)
+    drawn = law.measure(400, 3, seed=1)
+    assert np.mean(drawn.moments / drawn.expected_moments, axis=0) == pytest.approx(1, abs=0.03)
+    assert np.mean(drawn.largest / drawn.expected_largest) == pytest.approx(1, abs=0.03)
+    assert law.smallest() <= np.min(drawn.singular_values) + 0.02
+    squares = drawn.singular_values**2
+    grid = np.linspace(1e-3, law.largest() ** 2, 2001)
+    density = law.density(grid[10::20])
+    assert np.all(density >= 0)
+    share = (
+        np.mean((squares > grid[400]) & (squares < grid[1200]))
+        * drawn.singular_values.shape[1]
+        / 400
+    )
+    assert np.trapezoid(law.density(grid[400:1201:10]), grid[400:1201:10]) == pytest.approx(
+        share, abs=0.02
+    )
+
+
+A, N = L.Affine, L.Nonlinear
+REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "window": (kc.chain(L.Input(), A(kernel=3)), {}, "'affine.*one position"),
+    "image": (kc.chain(L.Input(3, (4, 4)), A(4)), {}, "'input.*image"),
+    "pooling": (kc.chain(L.Input(), A(), L.Pool("mean", 2)), {}, "'pool.*pooling"),
+    "batch norm": (kc.chain(L.Input(), A(), L.BatchNorm()), {}, "'batchnorm.*examples of a batch"),
+    "groups": (kc.chain(L.Input(4), A(4, groups=2)), {}, "'affine.*groups=1"),
+    "ratios": (kc.chain(L.Input(4), A()), {}, "'affine.*features="),
+    "activation of the input": (kc.chain(L.Input(), N("relu"), A()), {}, "'nonlinear.*input_law"),
+    "stopped": (kc.chain(L.Input(), A(), L.StopGradient()), {}, "'stopgradient.*backward pass"),
+    "embedding": (kc.chain(L.Input(), L.Embedding(5, 4)), {}, "'embedding.*one-hot"),
+    "q": (kc.chain(L.Input(), A()), {"q": 0}, "q"),
+    "nan": (kc.chain(L.Input(), A()), {"q": math.nan}, "q"),
+    "no network": (3, {}, "Network"),
+    "weights": (kc.chain(L.Input(), A()), {"weights": "uniform"}, "weights"),
+    "weights of no node": (kc.chain(L.Input(), A()), {"weights": {"b": "gaussian"}}, "'b'"),
+    "two inputs": (
+        wired(("x", L.Input()), ("y", L.Input()), ("s", L.Sum(), "x y"), ("a", A(), "s")),
+        {},
+        "2 inputs",
+    ),
+    "two outputs": (wired(("x", L.Input()), ("a", A(), "x"), ("b", A(), "x")), {}, "2 outputs"),
+    "widths that do not line up": (
+        kc.chain(L.Input(), A(3)), {"features": {"input": 2.5}}, "features"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_errors_name_the_node(case: str) -> None:
+    network, arguments, match = REFUSED[case]
+    with pytest.raises(KcalcError, match=match):
+        kc.jacobian_spectrum(network, **arguments)
+
+
+def test_bad_questions() -> None:
+    law = kc.jacobian_spectrum(layers(2, "relu", HE))
+    for ask in (
+        lambda: law.moment(0),
+        lambda: law.moment(41),
+        lambda: law.density(0),
+        lambda: law.density([1, math.nan]),
+        lambda: law.largest(0),
+        lambda: law.largest(1),
+        lambda: law.measure(1),
+        lambda: law.measure(100, 0),
+    ):
+        with pytest.raises(KcalcError):
+            ask()
+    with pytest.raises(KcalcError, match="multiple of 4"):
+        kc.jacobian_spectrum(layers(1, None, 1, [4, 3])).measure(10)
