@@ -260,6 +260,7 @@ EXAMPLES = (
     "c_map.expr",
     "c_map.spatial",
     "compare",
+    "critical_point",
     "coordinate_check",
     "equivalent_parameters",
     "fluctuations",
