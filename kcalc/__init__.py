@@ -103,6 +103,7 @@ if TYPE_CHECKING:
         Constants,
         RegionalShaping,
         Shaping,
+        critical_point,
         depth_limit,
         equivalent_parameters,
         phase_diagram,
@@ -151,8 +152,8 @@ _ROOMS = {
     "network.combinators": "chain repeat residual",
     "network.network": "Network",
     "network.skips": "averaging_shortcuts skip_network",
-    "shaping": "Constants RegionalShaping Shaping depth_limit equivalent_parameters phase_diagram "
-    "residual_blocks shape vanilla_maps with_residual_weights",
+    "shaping": "Constants RegionalShaping Shaping critical_point depth_limit equivalent_parameters "
+    "phase_diagram residual_blocks shape vanilla_maps with_residual_weights",
     "shaping.depth_laws": "DepthLaws depth_laws",
     "shaping.profiles": "DepthProfile depth_profile",
     "shaping.token_phases": "token_gain token_phases",
@@ -220,6 +221,7 @@ __all__ = [
     "compare",
     "coordinate_check",
     "crelu_budget",
+    "critical_point",
     "depth_laws",
     "depth_limit",
     "depth_profile",

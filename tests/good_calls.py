@@ -181,6 +181,8 @@ SPECIAL: dict[str, Callable[[], Good]] = {
     # weights and edits of one model
     "load_edited": lambda: Good((torch_shaped(), saved_weights(), saved_edits()), {}),
     "equilibrium": lambda: Good((0.01, 0.1), {}),
+    # many activations have no half-stable point
+    "critical_point": lambda: Good(("gelu",), {}),
     # the losses of so short a sweep cross no level at both widths
     "transfer_check.crossing_shift": lambda: Good((0.5,), {}),
 }
@@ -261,6 +263,7 @@ EXAMPLES = (
     "c_map.expr",
     "c_map.spatial",
     "compare",
+    "critical_point",
     "coordinate_check",
     "equivalent_parameters",
     "fluctuations",

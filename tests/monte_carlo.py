@@ -194,6 +194,9 @@ def apply(
             return layer_norm(below[0])
         case layers.RMSNorm():
             return below[0] / np.sqrt(np.mean(below[0] ** 2, axis=1, keepdims=True))
+        case layers.Dropout(active=True):
+            kept = rng.random(below[0].shape) >= float(layer.rate)
+            return (below[0] * kept / (1 - float(layer.rate))).astype(np.float32)
         case layers.Dropout() | layers.Identity() | layers.Flatten() | layers.Pool():
             return below[0]
         case _:

@@ -121,6 +121,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
         A.vanilla(2), data()[0], 3, widths=(16, 32), draws=2
     ),
     "crelu_budget": lambda: kc.crelu_budget(64, 10),
+    "critical_point": lambda: kc.critical_point("gelu"),
     "depth_laws": lambda: kc.depth_laws(kc.architectures.transformer_stack(2, 8, 2), 4),
     "depth_limit": lambda: kc.depth_limit(block()),
     "depth_profile": lambda: kc.depth_profile(vanilla()),

@@ -97,15 +97,16 @@ class Arrays:
 
     ``nodes``: {node: :class:`Lowered`}; ``params`` and ``state``: {node: {name: array}}, for
     repeated pieces stacked under the node of the first piece.  ``train``: use batch statistics and
-    dropout, which need a random ``key``.  ``remat``: recompute repeated pieces in the backward
-    pass.  ``keep``: collect every feature map.  ``numbers`` and ``indices`` replace those of
-    ``nodes`` inside a scan.  A run fills ``new_state`` and ``kept``.
+    dropout, which need a random ``key``; ``active``: use active dropout only.  ``remat``: recompute
+    repeated pieces in the backward pass.  ``keep``: collect every feature map.  ``numbers`` and
+    ``indices`` replace those of ``nodes`` inside a scan.  A run fills ``new_state`` and ``kept``.
     """
 
     nodes: Mapping[Node, Lowered]
     params: Tree
     state: Tree = field(default_factory=dict)
     train: bool = False
+    active: bool = False
     key: Array | None = None
     remat: bool = False
     keep: bool = False
@@ -357,7 +358,8 @@ class Arrays:
         import jax.numpy as jnp
 
         rate = self.number(node)[0]
-        if not self.train or (isinstance(rate, float) and rate == 0):
+        drops = self.train or (self.active and layer.active)
+        if not drops or (isinstance(rate, float) and rate == 0):
             return inputs[0]
         if self.key is None:
             raise KcalcError(

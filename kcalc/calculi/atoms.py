@@ -44,6 +44,7 @@ class Atom:
     live: Atom | None = None
     surrogate: bool = False
     mixed: bool = False  # a mean or another linear combination of locations of one feature map
+    noise: bool = False  # of dropout: it has no covariance with any other feature map
     age: int = field(default_factory=_ages.__next__, init=False)  # more than those of its parts
     inputs: tuple[Atom, ...] = field(default=(), init=False, repr=False)  # below it
 
@@ -68,6 +69,8 @@ class Atom:
             if self.factors
             else "mix of locations"
             if self.mixed
+            else "dropout"
+            if self.noise
             else "surrogate gradient"
             if self.surrogate
             else "depthwise layer"

@@ -175,6 +175,13 @@ class Backward:
         return [[0.0 * m for m in message]]
 
     @rule.register
+    def _(self, op: P.Mask, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        """Active dropout: E m^2 = 1 / r at one example, E m m' = 1 at two."""
+        if not op.drops or self.apart:
+            return [message]
+        return [[m / (1 - float(op.rate)) for m in message]]
+
+    @rule.register
     def _(
         self,
         op: P.Window | P.Passing,

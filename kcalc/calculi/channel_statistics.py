@@ -230,6 +230,24 @@ class Statistics:
         )
         return Pair(Moments(q1, q2, gap, mean1, mean2), terms, shift1, shift2, pair.window)
 
+    def dropped(self, pair: Pair, keep: Number, node: Node, same: bool) -> Pair:
+        """A feature map after dropout, with ``keep`` the fraction of entries that are kept.
+
+        The output is ``f + f (m / keep - 1)`` with a mask m of each example: f and a noise of mean
+        0, which has no covariance with f or any other feature map. ``same``: both examples have the
+        same mask.
+        """
+        m, share = pair.moments, (1 - keep) / keep
+        q1 = share * m.q1
+        q2 = q1 if self.uniform else share * m.q2
+        gap = m.gap if same or not self.follow_c else _apart(m.gap)
+        support = pair.support | self.ledger.bit()
+        noise = Pair.of(Atom(node, Moments(q1, q2, gap), support, False, noise=True))
+        parts = [self.moments.own(m), self.moments.own(noise.moments)]
+        q1, q2, gap = self.mixed(parts, node)
+        moments = Moments(q1, q2, gap, m.mean1, m.mean2)
+        return Pair(moments, (*pair.terms, *noise.terms), pair.shift1, pair.shift2, pair.window)
+
     def divided(
         self, below: Channels, q1: Number, q2: Number, mean1: Number, mean2: Number, node: Node
     ) -> Channels:
@@ -291,6 +309,12 @@ class Statistics:
                 "batch of smaller c, kc.large_batch(net, c=...)"
             )
         return found
+
+
+@recordable
+def _apart(gap: Jet) -> Jet:
+    """The gap of two uncorrelated feature maps, 1 whatever the inputs."""
+    return Jet((0 * gap.value + 1, *(0 * gap.value for _ in gap.coefficients[1:])))
 
 
 def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) -> None:

@@ -19,7 +19,7 @@ from ..foundation.errors import KcalcError
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network import primitives as P
-from ..network.compose import interpret, no_rule, require_network
+from ..network.compose import interpret, no_rule, refuse_dropping, require_network
 from ..network.network import Network
 from ..network.primitives import emitted, owner
 
@@ -134,6 +134,7 @@ class ConvexCalculus(ABC, Generic[State]):
         inputs: list[State],
     ) -> State:
         """The identity; a TokenMix must be a permutation of positions times one factor."""
+        refuse_dropping(self.name, op, node)
         fixed = isinstance(op, P.Blend) and op.matrix is not None and op.permutes is None
         if isinstance(op, P.Blend) and fixed and not op.random:
             raise no_rule(self.name, op, node)

@@ -316,6 +316,7 @@ def _forward(
     nodes = [*network.inputs, *made]
     directions = dict(zip(nodes, np.eye(len(nodes)), strict=True))
     kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in made})
+    kernel.kernel.same_masks = True
     start: dict[Node, Any] = {
         n: kernel.start(n, q[n], q[n], Jet((np.asarray(0.0), -directions[n])))
         for n in network.inputs

@@ -75,6 +75,11 @@ GAUSSIAN = (
     "weights over tokens are treated as new Gaussian ones, and all tokens as having the same q "
     "value (exact for many uncorrelated tokens)"
 )
+MASKS = (
+    "dropout is active, as in training, and every example has its own mask: C(1) < 1, and two "
+    "equal inputs count as two examples"
+)
+SAME_MASKS = "dropout is active, as in training: gradients of one example, with one mask"
 INTERPOLATION = (
     "linear interpolation is treated as the identity, like mean pooling (exact if the positions "
     "that it mixes have the same feature vector)"
@@ -83,11 +88,15 @@ INTERPOLATION = (
 
 @dataclass
 class Kernel:
-    """The calculus of kernel maps: one rule per primitive; :func:`kernel_over` constructs it."""
+    """The calculus of kernel maps: one rule per primitive; :func:`kernel_over` constructs it.
+
+    ``same_masks``: both inputs are one example, and active dropout has one mask for both.
+    """
 
     statistics: Statistics
     algebra: Algebra
     activations: Activations
+    same_masks: bool = False
 
     def __post_init__(self) -> None:
         moments, self.ledger = self.statistics.moments, self.statistics.ledger
@@ -317,14 +326,24 @@ class Kernel:
         return Channels.one(self.ledger.fresh(node, moments, gaussian=False, raw=True))
 
     @rule.register
+    def _(self, op: P.Mask, node: Node, inputs: Sequence[Channels]) -> Channels:
+        """``q -> q / r`` with r the fraction kept, covariances unchanged; or the identity."""
+        if not op.drops:
+            self.note(node, "dropout is the identity (evaluation)", "convention")
+            return inputs[0]
+        self.note(node, SAME_MASKS if self.same_masks else MASKS, "convention")
+        keep = 1 - self.field.number(op.rate)
+        return inputs[0].map(
+            lambda pair: self.statistics.dropped(pair, keep, node, self.same_masks)
+        )
+
+    @rule.register
     def _(
         self,
         op: P.Passing,
         node: Node,
         inputs: Sequence[Channels],
     ) -> Channels:
-        if isinstance(op, P.Mask):
-            self.note(node, "dropout is the identity (evaluation)", "convention")
         if isinstance(op, P.Moving) and op.mixes:
             self.note(node, INTERPOLATION)
         return inputs[0]

@@ -24,7 +24,7 @@ from ..matrices.gram.rows import RowSet
 from ..matrices.gram.tables import AngleTable, tabulate
 from ..matrices.gram.zeros import planned
 from ..matrices.spectrum import condition_number
-from ..network.primitives import Fresh
+from ..network.primitives import Fresh, Mask, owner
 from .homogeneity import degrees, is_odd
 from .local_tables import LocalTable, RecordedMaps, TabledMaps
 from .powers import DeepKernel, rows_of
@@ -231,6 +231,13 @@ class MatrixKernel:
                 raise KcalcError(
                     f"a kernel matrix needs one input and one output; the network has "
                     f"{len(nodes)} {what}: {names}"
+                )
+        for node, op, _ in network.operations:
+            if isinstance(op, Mask) and op.drops:
+                raise KcalcError(
+                    f"node {owner(node)!r}: with active dropout a row has another kernel with "
+                    "itself than with an equal row, whose mask differs, so there is no kernel "
+                    "matrix; use Dropout(rate), active=False, or K(c) for pairs of examples"
                 )
 
 

@@ -10,6 +10,7 @@ from ..activations import Activation, activation
 from ..activations.traced import FusedActivation, TracedMaps, cross, cross_alike, cross_drop, traced
 from ..fields.jax_field import is_jax, jax_field
 from ..fields.jets import Jet
+from ..network.compose import refuse_dropping
 from ..network.primitives import Fresh, Primitive
 from .atoms import Atom, Pair, gaussians, opened
 from .channel_statistics import AssumptionLog, Statistics
@@ -52,6 +53,7 @@ class LearnableTangent:
                 sigma_w=known.sigma_w.get(node, op.sigma_w),
                 sigma_b=known.sigma_b.get(node, op.sigma_b),
             )
+        refuse_dropping("learnable kernels", op, node)
         return self.tangent.rule(op, node, inputs)
 
 

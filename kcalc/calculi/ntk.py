@@ -17,6 +17,7 @@ from ..fields.arguments import (
     gap_balls,
     gaps_at,
     gaps_at_angle,
+    one_q,
     q_balls,
     q_of_inputs,
     q_pair,
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ..fields.balls import Enclosure
+    from ..fields.gaps import Gap
+    from ..maps.sphere import SphereEigenvalues
     from ..matrices.gram.tables import AngleTable
     from .attention.kernels import TokenKernels
     from .attention.sampling import Sampling
@@ -649,6 +652,52 @@ class KernelFunction(OfReading, Formula):
                 "kind='ntk' and kind='nngp'"
             )
         return self._on_rows.condition_number(self.matrix(X, **options))
+
+    def sphere_eigenvalues(
+        self, dimension: int, max_degree: int, q: float = 1.0
+    ) -> SphereEigenvalues:
+        """The eigenvalues of the kernel on the unit sphere S^(d-1), with the uniform probability.
+
+        ``K(c) = sum_k lambda_k N(d, k) P_k(c)`` with Gegenbauer polynomials, ``P_k(1) = 1``, and
+        N(d, k) spherical harmonics of degree k, so ``sum_k N(d, k) lambda_k = K(1)``.
+
+        Parameters
+        ----------
+        dimension
+            d >= 2, the number of features of the inputs; 2 is the circle.
+        max_degree
+            The highest degree k.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        SphereEigenvalues
+            A :class:`kcalc.maps.sphere.SphereEigenvalues`.
+
+        Raises
+        ------
+        KcalcError
+            For several inputs or outputs, a bad dimension or degree.
+
+        Examples
+        --------
+        >>> import kcalc as kc
+        >>> found = kc.ntk(kc.architectures.vanilla(1, "relu")).sphere_eigenvalues(3, 2)
+        >>> print(f"{found.eigenvalues[0]:.6f} {found.multiplicities}")
+        0.458333 (1, 3, 5)
+
+        """
+        from ..maps.sphere import sole_input, sphere_eigenvalues
+
+        node, output = sole_input(self.network.inputs, self.network.outputs)
+        level = {node: np.asarray(one_q(q))}
+
+        def kernel(gap: Gap) -> Array:
+            values = self.reading.values({node: gap}, level, None, self._seeds)[output]
+            return values[self._part] + 0 * np.asarray(gap)
+
+        return sphere_eigenvalues(kernel, self.name, dimension, max_degree, self.assumptions)
 
     def symbolic(
         self, q1: Any = None, q2: Any = None, *, q: Any = None

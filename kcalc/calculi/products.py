@@ -115,6 +115,8 @@ class Products:
             return back, ahead
         if a.terms:
             return self._opened(a, b, node)
+        if a.noise or b.noise:
+            return Part(0, 0, 0), Part(0, 0, 0)
         return self._crossed(a, b, node)
 
     def _opened(self, a: Atom, b: Atom, node: Node) -> Both:

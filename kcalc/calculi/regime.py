@@ -300,7 +300,7 @@ def path_layers(network: Network) -> tuple[list[tuple[Node, Fresh]], list[Post]]
     for node, op, reads in network.operations:
         if len(reads) > 1:
             return None
-        if op is None or isinstance(op, PASSING):
+        if op is None or (isinstance(op, PASSING) and not getattr(op, "drops", False)):
             continue
         if isinstance(op, Fresh) and len(affine) == len(nonlinear):
             affine.append((node, op))

@@ -24,7 +24,7 @@ from ..foundation.plain_arguments import is_key
 from ..foundation.printing import Shown, marked
 from ..maps.maps import Approximable, Assumption
 from ..network import primitives as P
-from ..network.compose import interpret, require_network
+from ..network.compose import interpret, refuse_dropping, require_network
 from ..network.layers import Embedding
 from ..network.network import Network
 from ..network.tokens import has_distinct_tokens, read_tokens
@@ -204,6 +204,7 @@ class _Carried:
 
     @rule.register
     def _(self, op: P.Mask | P.Stop, node: Node, inputs: Sequence[Array]) -> Array:
+        refuse_dropping("kernels of tied readouts", op, node)
         return inputs[0]
 
     @rule.register

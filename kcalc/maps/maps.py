@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from ..fields.balls import Enclosure
     from ..fields.tables import QTable, Table
+    from .sphere import SphereEigenvalues
 
 
 @dataclass(frozen=True)
@@ -478,6 +479,60 @@ class CMap(KernelMap):
         ]
         points = sorted({round(c, 14): c for c in [*roots, *ends]}.values())
         return tuple(FixedPoint(c, float(slope(c, q))) for c in points)
+
+    def sphere_eigenvalues(
+        self, dimension: int, max_degree: int, q: float = 1.0
+    ) -> SphereEigenvalues:
+        """The eigenvalues of the map as a kernel on the unit sphere S^(d-1).
+
+        Points of the sphere have the uniform probability.
+
+        ``K(c) = sum_k lambda_k N(d, k) P_k(c)`` with Gegenbauer polynomials, ``P_k(1) = 1``, and
+        N(d, k) spherical harmonics of degree k, so ``sum_k N(d, k) lambda_k = K(1)``.
+
+        Parameters
+        ----------
+        dimension
+            d >= 2, the number of features of the inputs; 2 is the circle.
+        max_degree
+            The highest degree k.
+        q
+            The mean square of the inputs, > 0.
+
+        Returns
+        -------
+        SphereEigenvalues
+            A :class:`kcalc.maps.sphere.SphereEigenvalues`.
+
+        Raises
+        ------
+        KcalcError
+            For several inputs or outputs, a bad dimension or degree, and maps of tokens, which are
+            defined on a part of [-1, 1].
+
+        Examples
+        --------
+        >>> import kcalc as kc
+        >>> found = kc.activation("relu").c_map.sphere_eigenvalues(2, 3)
+        >>> print(f"{found.eigenvalues[0]:.6f} {found.multiplicities}")
+        0.405285 (1, 2, 2, 2)
+
+        """
+        from .sphere import sole_input, sphere_eigenvalues
+
+        node, output = sole_input(self.inputs, self.outputs)
+        if self.least != -1:
+            raise KcalcError(
+                "a map of cosines of tokens is not defined at every angle of a sphere; use the C "
+                "map of two inputs, or kc.ntk(net, tokens=...)"
+            )
+        level = {node: np.asarray(one_q(q))}
+
+        def kernel(gap: Array) -> Array:
+            jet = self.gaps({node: gap}, level, None, 0)[output]
+            return 1 - np.asarray(jet.value) + 0 * np.asarray(gap)
+
+        return sphere_eigenvalues(kernel, "C", dimension, max_degree, self.assumptions)
 
     def plot(
         self,

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from ..foundation.errors import FreshnessError, KcalcError, NoRule
 from .layers import Affine
 from .network import Network, require_network
-from .primitives import Post, Primitive, owner
+from .primitives import Mask, Post, Primitive, owner
 
 State = TypeVar("State")
 
@@ -181,6 +181,15 @@ def no_rule(
         rewrite += ", use LayerNorm, or approximate a large batch with kc.large_batch(net)"
     reason = f" ({layer.name}: {layer.reason})" if kind == "Opaque" else ""
     return NoRule(f"node {node!r}: {calculus} have no rule for {kind}{reason}; {rewrite}")
+
+
+def refuse_dropping(calculus: str, operation: Any, node: Hashable) -> None:
+    """Reject active dropout in a calculus that describes evaluation. Raises: NoRule."""
+    if isinstance(operation, Mask) and operation.drops:
+        raise NoRule(
+            f"node {owner(node)!r}: {calculus} have no rule for Dropout with active=True; for "
+            "evaluation use Dropout(rate), active=False"
+        )
 
 
 def unknown_gradient(what: str, node: Hashable) -> KcalcError:

@@ -1307,23 +1307,43 @@ class PixelShuffle(Layer):
 class Dropout(Layer):
     """Dropout with rescaling; the identity in evaluation.
 
+    With ``active=True``, kernel maps, gradients and tangent kernels describe the network in
+    training. Every example has its own mask. With ``r = 1 - rate``, mean squares are divided by r
+    and covariances of two examples are kept: q' = q / r and c' = r c. So ``C(1) < 1``, and there is
+    no edge of chaos. A squared gradient of one example is divided by r; the tangent kernel of two
+    examples is kept. [Schoenholz et al. 2017, sec. 5]
+
     Parameters
     ----------
     rate
         The dropped fraction, in [0, 1).
+    active
+        Whether kernel maps describe the network in training.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> L = kc.layers
+    >>> net = kc.chain(L.Input(), L.Affine(sigma_w=2**0.5), L.Nonlinear("relu"),
+    ...                L.Dropout(0.1, active=True), L.Affine())
+    >>> print(f"{kc.c_map(net)(1.0):.6g}")
+    0.9
 
     """
 
     rate: Number
+    active: bool = False
     passes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rate", as_number(self.rate, "Dropout.rate"))
         if not _symbolic(self.rate) and not 0 <= self.rate < 1:
             raise _fail(self, f"rate must lie in [0, 1), got {self.rate}")
+        if not isinstance(self.active, bool):
+            raise _fail(self, f"active must be True or False, got {self.active!r}")
 
     def lowered(self, reads: Reads) -> Primitive:
-        return P.Mask(rate=self.rate, origin=self)
+        return P.Mask(rate=self.rate, active=self.active, origin=self)
 
 
 @dataclass(frozen=True)
@@ -1446,7 +1466,7 @@ def layer_of(op: Primitive) -> Layer | None:
         case P.Window():
             return Pool(op.pooling, op.window, op.stride, op.padding)
         case P.Mask():
-            return Dropout(op.rate)
+            return Dropout(op.rate, op.active)
         case P.Reshape():
             return Flatten()
     return None

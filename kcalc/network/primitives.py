@@ -244,10 +244,16 @@ class Max(Window):
 class Mask(Passing):
     """Dropout of a fraction ``rate``; other entries are divided by ``1 - rate``.
 
-    It is the identity in evaluation.
+    It is the identity in evaluation; ``active``: kernel maps describe training.
     """
 
     rate: Any
+    active: bool = False
+
+    @property
+    def drops(self) -> bool:
+        """Whether kernel maps see it: it is active, and its rate is not 0."""
+        return self.active and self.rate != 0
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
     if kind == "Scale":
         return f"× {number_text(layer.factor, plain) or 'factor'}"
     if kind == "Dropout":
-        return f"dropout {number_text(layer.rate, plain)}".strip()
+        on = "active " if layer.active else ""
+        return f"{on}dropout {number_text(layer.rate, plain)}".strip()
     if kind == "Opaque":
         return shortened(f"? {layer.name}", plain)
     return {

@@ -12,6 +12,7 @@ from ..network.network import Network, require_network
 from .base import Shaping, replace_activations
 from .comparison import Comparison
 from .constants import Constants, ConstantsTable
+from .critical_points import CriticalPoint, critical_point
 from .dks import constants_for, dks
 from .eoc import Edge, EdgeShaping, edge, edge_curve, eoc
 from .equivalent import EquivalentParameters, equivalent_arrays, equivalent_parameters
@@ -55,6 +56,7 @@ __all__ = [
     "Consequences",
     "Constants",
     "ConstantsTable",
+    "CriticalPoint",
     "DepthLimit",
     "Edge",
     "EdgeShaping",
@@ -72,6 +74,7 @@ __all__ = [
     "Solutions",
     "VanillaMaps",
     "constants_for",
+    "critical_point",
     "depth_limit",
     "dks",
     "edge",

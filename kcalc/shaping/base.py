@@ -401,6 +401,11 @@ def prepared(
                 f"node {node!r} is a BatchNorm, which no kernel method can shape; drop it with "
                 f"net.without_normalization()"
             )
+        if isinstance(layer, L.Dropout) and layer.active:
+            raise KcalcError(
+                f"node {node!r} is dropout in training, with which C(1) < 1: shaping sets slopes "
+                "at C(1) = 1; shape the network with Dropout(rate), active=False"
+            )
         if isinstance(layer, L.Product) and not products:
             refusal = KcalcError(f"node {node!r} is a Product, for which this method has no rule")
             raise refusal.advising(FOR_PRODUCTS, "cut the network there").at(node)

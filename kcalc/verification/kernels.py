@@ -20,7 +20,8 @@ from ..foundation.errors import KcalcError, glimpse
 from ..foundation.guests import READINGS
 from ..foundation.plain_arguments import items, whole
 from ..maps.maps import Assumption
-from ..network.layers import Affine, Pool
+from ..network.layers import Affine, Dropout, Pool
+from ..network.network import Network
 from ..network.tokens import read_tokens
 from .empirical_ntk import Jacobian, contracted
 from .inputs import InputPairs, plan_shapes
@@ -152,6 +153,8 @@ def verify_kernels(
             "sampling= sets how attention over tokens is sampled in kernel maps; give the number "
             "of tokens, tokens="
         )
+    if tangent or gradients:
+        _refuse_masks(model.network)
     work = [_Work(one, cases, pairs, heuristic, tangent, gradients) for one in models]
     bits = random_bits(key)
     found = [one.run(bits, draws, memory) for one in work]
@@ -178,6 +181,16 @@ def verify_kernels(
         spectra,
         given,
     )
+
+
+def _refuse_masks(network: Network) -> None:
+    """Reject checks of gradients through active dropout, which are measured in evaluation."""
+    for node in network.nodes_of(Dropout):
+        if network.layer(node).active:
+            raise KcalcError(
+                f"node {node!r} is active dropout, through which only q and c are measured; pass "
+                "tangent=False and gradients=False"
+            )
 
 
 def _at_widths(model: Model, widths: Sequence[int]) -> list[Model]:
@@ -391,7 +404,8 @@ class _Work:
             Probes(self.model, self.plan),
             partial(cases.statistics, uniform=cases.uniform),
         )
-        found = {"pairs": probes.measured(params, inputs, statistics, self.nodes)}
+        masks = jax.random.fold_in(key, 2)
+        found = {"pairs": probes.measured(params, inputs, statistics, self.nodes, masks)}
         if self.theory is not None:
             found["tangent"] = self._tangent(params, {n: x[:, 0] for n, x in inputs.items()})
         if self.slopes is not None:

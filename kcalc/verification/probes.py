@@ -156,9 +156,12 @@ class Probes:
         inputs: Mapping[Node, Array],
         statistics: Callable[[Array], Array],
         nodes: Sequence[Node],
+        key: Array,
     ) -> Array:
-        """The statistics of nodes, on axis 0."""
-        calculus = Probed(self.plan.nodes, self.plan.by_node(params), statistics=statistics)
+        """The statistics of nodes, on axis 0; ``key``: that of active dropout."""
+        calculus = Probed(
+            self.plan.nodes, self.plan.by_node(params), active=True, key=key, statistics=statistics
+        )
         fold(self.plan.folded, calculus, inputs)
         values = [
             statistics(inputs[node]) if node in inputs else calculus.new_state[node][STATISTIC]

@@ -100,6 +100,7 @@ NO_HYPOTHESES = {
 OF_NO_NETWORK = {
     "activation",
     "crelu_budget",
+    "critical_point",
     "equilibrium",
     "moe_statistics",
     "phase_diagram",

@@ -28,6 +28,7 @@ from ...fields import NUMPY
 from ...fields.jets import Jet
 from ...foundation.errors import FreshnessError, KcalcError
 from ...network import primitives as P
+from ...network.compose import refuse_dropping
 from ...network.masks import words
 from ..atoms import Atom, Pair, disjoint
 from ..channels import Channels
@@ -131,6 +132,7 @@ def by_relation(
 
     Raises: KcalcError for unequal numbers of tokens, and for strides after other layers.
     """
+    refuse_dropping("kernel maps over tokens", op, node)
     counts = {state.count for state in inputs if state.count != ANY} or {ANY}
     if len(counts) > 1:
         listed = ", ".join(

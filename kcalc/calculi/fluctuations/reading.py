@@ -10,7 +10,7 @@ from typing import Any
 from ...activations import Activation
 from ...foundation.errors import FreshnessError, KcalcError, NoRule
 from ...network import primitives as P
-from ...network.compose import interpret, no_rule
+from ...network.compose import interpret, no_rule, refuse_dropping
 from ...network.network import Network
 from ..widths import open_nodes
 
@@ -142,6 +142,7 @@ class FunctionRules:
 
     @rule.register
     def _(self, op: P.Mask | P.Reshape | P.Stop, node: Node, inputs: list[Groups]) -> Groups:
+        refuse_dropping("fluctuations", op, node)
         return inputs[0]
 
     def _activated(self, phi: Activation, node: Node, one: Function) -> Function:

@@ -14,7 +14,7 @@ from ...activations import Activation
 from ...activations.pieces import X
 from ...foundation.errors import KcalcError, NoRule
 from ...network import primitives as P
-from ...network.compose import interpret, no_rule
+from ...network.compose import interpret, no_rule, refuse_dropping
 from ...network.network import Network
 from ...network.primitives import reader_counts
 from ..widths import open_nodes
@@ -171,6 +171,7 @@ class VectorRules:
     def _(
         self, op: P.Mask | P.Reshape | P.Stop, node: Node, inputs: list[ScaledVector]
     ) -> ScaledVector:
+        refuse_dropping("moments", op, node)
         return replace(inputs[0], private=inputs[0].private and self._private(node))
 
 

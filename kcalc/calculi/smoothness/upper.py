@@ -32,7 +32,7 @@ from ...foundation.errors import KcalcError
 from ...foundation.guests import KERNELS
 from ...maps.maps import Assumption
 from ...network import primitives as P
-from ...network.compose import no_rule
+from ...network.compose import no_rule, refuse_dropping
 from .logs import NONE, ONE, Gain, Log, largest_eigenvalue, log, number, plus, root_sum_square
 from .normalisers import BatchNormalisation
 from .parameters import Choices, ParameterSet, parameter_set
@@ -231,6 +231,7 @@ class Upper:
     def _(self, op: P.Mask | P.Reshape, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
         if isinstance(op, P.Mask):
+            refuse_dropping("smoothness bounds", op, node)
             self.notes.append(
                 Assumption(node, "dropout is the identity, as in evaluation", "convention")
             )

@@ -24,6 +24,7 @@ from ...fields import NUMPY
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...network import primitives as P
+from ...network.compose import refuse_dropping
 from ..atoms import Atom, Pair
 from ..channel_statistics import AssumptionLog, Statistics, check_groups
 from ..channels import Channels
@@ -102,6 +103,7 @@ class LocationKernel:
 
         Raises: NoRule, FreshnessError, KcalcError naming the node.
         """
+        refuse_dropping("kernel maps over locations", op, node)
         return self.kernel.rule(op, node, inputs)
 
     @rule.register

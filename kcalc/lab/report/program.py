@@ -168,6 +168,8 @@ def _step(
             return Step(node, "cat", reads, tuple(float(k) / total for k in op.channels))
         case P.Norm(over="channels", groups=1):
             return Step(node, "ln" if op.centred else "rms", reads)
+        case P.Mask() if op.drops:
+            raise KcalcError(f"node {node!r} is active dropout, for which the page has no rule")
         case None | P.Passing() | P.Max() | P.Blend(matrix=None):
             return Step(node, "id", reads)
     raise KcalcError(f"node {node!r} is a {op.kind}, for which the page has no rule")

@@ -1,0 +1,81 @@
+"""Half-stable and critical points, against the literature and iterated layers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+
+L = kc.layers
+
+
+@pytest.mark.parametrize(
+    ("phi", "weight", "bias"),
+    [
+        ("gelu", 1.98305826, 0.17292239),  # Roberts, Yaida and Hanin 2022, table of chapter 5
+        ("swish", 1.98800468, 0.55514317),
+    ],
+)
+def test_half_stable_points_of_the_literature(phi: str, weight: float, bias: float) -> None:
+    found = kc.critical_point(phi)
+    assert (found.sigma_w**2, found.sigma_b**2) == pytest.approx((weight, bias), abs=5e-9)
+    q = np.array([found.q])
+    square = kc.activation(phi).second_moment(q)[0]
+    assert found.sigma_w**2 * square + found.sigma_b**2 == pytest.approx(found.q, rel=1e-13)
+    layer = kc.chain(L.Input(), L.Affine(), L.Nonlinear(phi), L.Affine(**sigmas(found)))
+    slopes = kc.q_map(layer).derivative(1)(found.q), kc.c_map(layer).derivative(1)(1.0, found.q)
+    assert slopes == pytest.approx((1, 1), rel=1e-12)
+
+
+def sigmas(point: Any) -> dict[str, float]:
+    return {"sigma_w": point.sigma_w, "sigma_b": point.sigma_b}
+
+
+def test_q_approaches_a_half_stable_point_from_one_side() -> None:
+    """|q - q*| ~ 1 / (a l); hard swish attracts from below."""
+    found = kc.critical_point("hard_swish")
+    assert found.stability == "attracting from below"
+    layers = L.Affine(), L.Nonlinear("hard_swish"), L.Affine(**sigmas(found))
+    squares = kc.q_map(kc.chain(L.Input(), *layers))
+    q, inverse = found.q - 0.5, []
+    for _ in range(3000):
+        q = squares(q)
+        inverse.append(1 / (found.q - q))
+    assert (inverse[-1] - inverse[1499]) / 1500 == pytest.approx(found.curvature / 2, rel=0.1)
+    above = found.q + 1.0
+    for _ in range(3000):
+        above = squares(above)
+    assert above > found.q + 1
+
+
+def test_points_of_the_edge() -> None:
+    one = kc.critical_point("tanh", "edge", q=1.0)
+    other = kc.critical_point("tanh", "edge", sigma_b=one.sigma_b)
+    assert other.q == pytest.approx(1.0) and one.stability == "attracting"
+    assert one.chi_parallel < 1 < one.sigma_w
+    kinked = kc.critical_point("hard_tanh", "edge", q=0.5)
+    assert kinked.sigma_w**2 * math.erf(1) == pytest.approx(1, rel=1e-12)  # P(|z| < 2^.5)
+    assert kc.critical_point("relu", "edge", q=3.0).stability == "neutral"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("tanh",), "below 1 at every q"),
+        (("relu",), "homogeneous"),
+        (("step",), "jumps"),
+        (("gelu", "half-stable", 1.0), "isolated"),
+        (("tanh", "edge"), "by q or sigma_b"),
+        (("tanh", "edge", 1.0, 0.1), "by q or sigma_b"),
+        (("tanh", "edge", None, 0.0), "q\\* -> 0"),
+        (("tanh", "edges"), "kind"),
+        (("tanh", "edge", -1.0), "q must"),
+    ],
+)
+def test_refusals(arguments: Any, text: str) -> None:
+    with pytest.raises(kc.KcalcError, match=text):
+        kc.critical_point(*arguments)
