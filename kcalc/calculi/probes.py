@@ -1,0 +1,138 @@
+"""Mean squared gradients at every feature map, also where branches share weights.
+
+A *probe* is a parameter of variance 0 that is added to every channel of a feature map: values stay
+the same, and its tangent kernel is ``E|d out_k / d node|^2``. So one pass of the tangent calculus,
+with one direction of derivatives per node, gives all mean squared gradients. Sums whose addends
+share weights then count the covariances of gradients, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import numpy as np
+
+from ..fields import NUMPY
+from ..fields.jets import Jet
+from ..foundation.errors import FreshnessError
+from ..network import primitives as P
+from ..network.layers import Scale
+from ..network.network import Network
+from .atoms import Atom, Pair, Term, disjoint
+from .channels import Channels
+from .ntk import TangentReading
+from .second_moments import Moments, Part, is_zero
+from .tangent import Tangent
+
+Node = Hashable
+NUMBERS_HELD = 1 << 22  # directions times nodes of one pass
+
+
+@dataclass
+class Probed(Tangent):
+    """The tangent calculus with probes, and without parameters.
+
+    ``directions``: {node of the lowered network: the derivatives with respect to its probe}.
+    """
+
+    directions: Mapping[Node, np.ndarray] = field(default_factory=dict)
+
+    def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
+        """The state that a primitive emits, with its probe."""
+        return self.probed(node, super().rule(op, node, inputs), isinstance(op, P.Fresh))
+
+    def probed(self, node: Node, state: Channels, new: bool) -> Channels:
+        """A state with the probe of its node; ``new``: it is one atom that nothing has read."""
+        direction = self.directions.get(node)
+        if direction is None:
+            return state
+        return state.map(lambda pair: self._with(direction, pair, node, new))
+
+    def _with(self, direction: np.ndarray, pair: Pair, node: Node, new: bool) -> Pair:
+        moved, m = Jet((np.asarray(0.0), -direction)), pair.moments
+        moments = replace(m, gap=m.gap + moved * (1 / m.q1))
+        if new:
+            (term,) = pair.terms
+            term = replace(term, atom=replace(term.atom, moments=moments))
+            return replace(pair, moments=moments, terms=(term,))
+        nothing = Moments(0.0, 0.0, moved * 0, part=Part(0.0, 0.0, 0.0, moved))
+        probe = Atom(node, nothing, self.kernel.ledger.bit(), gaussian=True)
+        terms = (*pair.terms, Term(1, 1, probe))
+        if not (is_zero(pair.shift1) and is_zero(pair.shift2)):
+            return replace(pair, moments=moments, terms=terms)
+        support = pair.support | probe.support
+        return Pair.of(Atom(node, moments, support, pair.gaussian, pair.raw, terms)).at(pair.window)
+
+
+def probed_gradients(
+    reading: TangentReading, q: Mapping[Node, Any], output: Node, states: Mapping[Node, Channels]
+) -> dict[Node, float]:
+    """{node: E|d out_k / d node|^2}, without the nodes whose gradients have no rule.
+
+    ``states``: those of the kernel calculus. Gradients of functions that an activation is fused
+    with have no rule, because the activation reads one function of a Gaussian.
+    """
+    hidden = _inside_fusions(reading.network, states)
+    nodes = [node for node in reading.network if node not in hidden]
+    try:
+        return _passes(reading, q, output, nodes)
+    except FreshnessError:  # a probe is in the way of a rule for shared weights
+        new = {node for node, op, _ in reading.network.operations if isinstance(op, P.Fresh)}
+        kept = [node for node in nodes if node in new or node in reading.network.inputs]
+        return _passes(reading, q, output, kept)
+
+
+def _passes(
+    reading: TangentReading, q: Mapping[Node, Any], output: Node, nodes: Sequence[Node]
+) -> dict[Node, float]:
+    """{node: E|d out_k / d node|^2} of some nodes, many in one pass."""
+    network = reading.network
+    aliases = {node for node, op, reads in network.operations if op is None and reads}
+    seen = network.map_layers(lambda node, layer: Scale(1) if node in aliases else layer)
+    reading = TangentReading(seen, None, reading.assume)
+    room = max(64, NUMBERS_HELD // len(network))
+    found: dict[Node, float] = {}
+    for start in range(0, len(nodes), room):
+        few = nodes[start : start + room]
+        calculus = Probed(
+            reading.plain_kernel(NUMPY, True),
+            seeds={},
+            unseen=reading.unseen,
+            directions=dict(zip(few, np.eye(len(few)), strict=True)),
+        )
+        still = Jet((np.asarray(0.0), np.zeros(len(few))))
+        inputs = {
+            node: calculus.probed(node, calculus.start(node, q[node], q[node], still), True)
+            for node in network.inputs
+        }
+        state = reading.interpreted(calculus, inputs)[output]
+        total = sum(part.deficit for part in calculus.kernel.statistics.parts(state))
+        values = np.broadcast_to(-total.coefficients[1], (len(few),)) + 0.0  # no -0
+        found |= dict(zip(few, map(float, values), strict=True))
+    return {node: found[node] for node in network if node in found}
+
+
+def _inside_fusions(network: Network, states: Mapping[Node, Channels]) -> set[Node]:
+    """The nodes between weights and an activation, or a product, that is fused with them."""
+    inside: set[Node] = set()
+    for node, op, reads in reversed(network.operations):
+        if op is None or isinstance(op, P.Fresh):
+            reached = node in inside and op is None
+        else:
+            reached = node in inside or _fuses(op, [states[read] for read in reads])
+        if reached:
+            inside.update(reads)
+    kept = {node for node, op, reads in network.operations if isinstance(op, P.Fresh) or not reads}
+    return inside - kept
+
+
+def _fuses(op: P.Primitive, inputs: Sequence[Channels]) -> bool:
+    """Whether a primitive reads functions of the same Gaussian as one function of it."""
+    if isinstance(op, P.Post | P.Surrogate):
+        return not all(pair.gaussian for pair in inputs[0].pairs)
+    supports = [reduce(or_, (pair.support for pair in state.pairs)) for state in inputs]
+    return isinstance(op, P.Prod) and not disjoint(supports)
