@@ -12,6 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,16 @@ NUMBERS_HELD = 1 << 22  # directions times nodes of one pass
 class Probed(Tangent):
     """The tangent calculus with probes, and without parameters.
 
-    ``directions``: {node of the lowered network: the derivatives with respect to its probe}.
+    ``directions``: {node of the lowered network: the derivatives with respect to its probe};
+    ``shared``: {node: a key}, nodes of equal keys have one probe.
     """
 
     directions: Mapping[Node, np.ndarray] = field(default_factory=dict)
+    shared: Mapping[Node, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._probes: dict[Any, Atom] = {}
 
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
         """The state that a primitive emits, with its probe."""
@@ -55,17 +62,26 @@ class Probed(Tangent):
     def _with(self, direction: np.ndarray, pair: Pair, node: Node, new: bool) -> Pair:
         moved, m = Jet((np.asarray(0.0), -direction)), pair.moments
         moments = replace(m, gap=m.gap + moved * (1 / m.q1))
-        if new:
+        if new and node not in self.shared:
             (term,) = pair.terms
             term = replace(term, atom=replace(term.atom, moments=moments))
             return replace(pair, moments=moments, terms=(term,))
-        nothing = Moments(0.0, 0.0, moved * 0, part=Part(0.0, 0.0, 0.0, moved))
-        probe = Atom(node, nothing, self.kernel.ledger.bit(), gaussian=True)
+        probe = self._probe(node, moved)
         terms = (*pair.terms, Term(1, 1, probe))
         if not (is_zero(pair.shift1) and is_zero(pair.shift2)):
             return replace(pair, moments=moments, terms=terms)
         support = pair.support | probe.support
         return Pair.of(Atom(node, moments, support, pair.gaussian, pair.raw, terms)).at(pair.window)
+
+    def _probe(self, node: Node, moved: Jet) -> Atom:
+        key = self.shared.get(node)
+        if key is None or key not in self._probes:
+            nothing = Moments(0.0, 0.0, moved * 0, part=Part(0.0, 0.0, 0.0, moved))
+            made = Atom(node, nothing, self.kernel.ledger.bit(), gaussian=True)
+            if key is None:
+                return made
+            self._probes[key] = made
+        return self._probes[key]
 
 
 def probed_gradients(
@@ -79,30 +95,50 @@ def probed_gradients(
     hidden = _inside_fusions(reading.network, states)
     nodes = [node for node in reading.network if node not in hidden]
     try:
-        return _passes(reading, q, output, nodes)
+        found = _passes(reading, q, output, [(node,) for node in nodes])
     except FreshnessError:  # a probe is in the way of a rule for shared weights
         new = {node for node, op, _ in reading.network.operations if isinstance(op, P.Fresh)}
-        kept = [node for node in nodes if node in new or node in reading.network.inputs]
-        return _passes(reading, q, output, kept)
+        nodes = [node for node in nodes if node in new or node in reading.network.inputs]
+        found = _passes(reading, q, output, [(node,) for node in nodes])
+    return dict(zip(nodes, found, strict=True))
+
+
+def joint_gradients(
+    network: Network, q: float, output: Node, groups: Sequence[Sequence[Node]]
+) -> list[float]:
+    """The mean square of the summed gradients at the nodes of each group.
+
+    No node of a group is made from another one.
+    """
+    reading = TangentReading(network, None, False)
+    shared = {node: place for place, group in enumerate(groups) for node in group}
+    found = _passes(reading, dict.fromkeys(network.inputs, np.asarray(q)), output, groups, shared)
+    return list(found)
 
 
 def _passes(
-    reading: TangentReading, q: Mapping[Node, Any], output: Node, nodes: Sequence[Node]
-) -> dict[Node, float]:
-    """{node: E|d out_k / d node|^2} of some nodes, many in one pass."""
+    reading: TangentReading,
+    q: Mapping[Node, Any],
+    output: Node,
+    groups: Sequence[Sequence[Node]],
+    shared: Mapping[Node, Any] = MappingProxyType({}),
+) -> list[float]:
+    """The mean squared gradients at the one node of each group, or at several together."""
     network = reading.network
     aliases = {node for node, op, reads in network.operations if op is None and reads}
     seen = network.map_layers(lambda node, layer: Scale(1) if node in aliases else layer)
     reading = TangentReading(seen, None, reading.assume)
     room = max(64, NUMBERS_HELD // len(network))
-    found: dict[Node, float] = {}
-    for start in range(0, len(nodes), room):
-        few = nodes[start : start + room]
+    found: list[float] = []
+    for start in range(0, len(groups), room):
+        few = groups[start : start + room]
+        rows = zip(few, np.eye(len(few)), strict=True)
         calculus = Probed(
             reading.plain_kernel(NUMPY, True),
             seeds={},
             unseen=reading.unseen,
-            directions=dict(zip(few, np.eye(len(few)), strict=True)),
+            directions={node: row for group, row in rows for node in group},
+            shared=shared,
         )
         still = Jet((np.asarray(0.0), np.zeros(len(few))))
         inputs = {
@@ -110,10 +146,10 @@ def _passes(
             for node in network.inputs
         }
         state = reading.interpreted(calculus, inputs)[output]
-        total = sum(part.deficit for part in calculus.kernel.statistics.parts(state))
-        values = np.broadcast_to(-total.coefficients[1], (len(few),)) + 0.0  # no -0
-        found |= dict(zip(few, map(float, values), strict=True))
-    return {node: found[node] for node in network if node in found}
+        parts = calculus.kernel.statistics.parts(state)
+        values = -sum(part.deficit.coefficients[1] for part in parts)
+        found.extend(map(float, np.broadcast_to(values, (len(few),)) + 0.0))  # no -0
+    return found
 
 
 def _inside_fusions(network: Network, states: Mapping[Node, Channels]) -> set[Node]:

@@ -130,7 +130,9 @@ class Tangent:
         """
         if op.unknown and not _still(pair):
             raise unknown_gradient(op.unknown, node)
-        return replace(pair, moments=pair.moments.fixed, terms=tuple(map(self._fixed_term, pair.terms)))
+        return replace(
+            pair, moments=pair.moments.fixed, terms=tuple(map(self._fixed_term, pair.terms))
+        )
 
     def _fixed_term(self, term: Term) -> Term:
         return replace(term, atom=self._fixed(term.atom))
