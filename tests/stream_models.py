@@ -40,7 +40,7 @@ class Attention(nn.Module):
 
 
 class HyperConnection(nn.Module):
-    """As in the appendix of Zhu et al.: one matrix reads and mixes, its dynamic part starts at 0."""
+    """As in the appendix of Zhu et al.: one matrix reads and mixes; dynamic parts start at 0."""
 
     def __init__(self, width: int, streams: int, layer: int, dynamic: bool) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Manifold(nn.Module):
         self.b_post = nn.Parameter(torch.zeros(n))
 
     def forward(self, x: Any, branch: nn.Module) -> Any:
-        b, t, n, d = x.shape
+        b, t, n, _ = x.shape
         pre, post, res = self.phi(self.norm(x.flatten(2))).split([n, n, n * n], dim=-1)
         read = torch.sigmoid(self.alpha_pre * pre + self.b_pre)
         write = 2 * torch.sigmoid(self.alpha_post * post + self.b_post)
@@ -162,7 +162,7 @@ class Several(nn.Module):
 
 
 class Static(nn.Module):
-    """Gates that are only parameters; streams on axis 1, or (``folded``) in the axis of examples."""
+    """Gates that are only parameters; streams on axis 1, or (``folded``) with the examples."""
 
     def __init__(
         self,

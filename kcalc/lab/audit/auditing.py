@@ -15,7 +15,6 @@ from . import (  # noqa: F401  (they enter criteria)
     initialisation,
     optimising,
     sizes,
-    streams,
     training,
 )
 from .building import built
@@ -28,6 +27,7 @@ from .reaching import reached
 from .recipes import checked
 from .recorder import SEED, drawn
 from .result import Audit
+from .streams import stream_remarks
 from .subject import Subject
 from .tables import block_rows, parameter_rows, totals
 
@@ -185,9 +185,8 @@ def _remarks(subject: Subject) -> tuple[str, ...]:
         ],
         "receive no example (a choice among experts, or attention to one key)": measured.unreached,
     }
-    still = [n for n in (*measured.dead, *measured.rounded) if n in subject.gates]
-    texts["weigh streams that are equal, so that their gradient is 0 or only rounding"] = still
     remarks = [f"{len(n)} parameters {text}: {named(tuple(n))}" for text, n in texts.items() if n]
+    remarks += stream_remarks(subject)
     if measured.objective.kind == "linear":
         remarks.append("LOSS-START is not applied: the result is not interpreted as logits")
     return tuple(remarks)

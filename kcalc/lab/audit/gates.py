@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,12 +14,15 @@ from .measuring import evaluating
 from .operations import CONTRACTIONS
 from .program import Program, Value, run_recorded
 from .stream_states import bits, splits, start_of, states, taken
-from .subject import Subject
+
+if TYPE_CHECKING:
+    from .subject import Subject
 
 Array = np.ndarray
 TRIED = 40  # values that may be what a branch or the readout reads
 LOCATIONS = 4  # where gates are compared
 CLOSE = 1e-4  # relative error of a fit
+SUMS_OFF = 1e-3  # a sum of weights that differs more from 1 gets a remark
 
 
 @dataclass
@@ -41,6 +44,16 @@ class Gates:
         nodes = np.concatenate([*self.read, *self.write, self.readout]).T  # type: ignore[list-item]
         pairs = np.concatenate(self.mixing).transpose(1, 2, 0)
         return orbits(nodes, pairs)
+
+    @property
+    def sums_off(self) -> float:
+        """How far the sums of rows or columns are from 1 where the others are 1; 0 if neither."""
+        worst = 0.0
+        for mixing in self.mixing:
+            off = [float(np.abs(mixing.sum(axis) - 1).max()) for axis in (1, 2)]
+            if mixing.min() > -CLOSE and min(off) < SUMS_OFF:
+                worst = max(worst, max(off))
+        return worst
 
 
 def orbits(nodes: Array, pairs: Array) -> list[tuple[int, ...]]:

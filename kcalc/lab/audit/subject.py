@@ -10,6 +10,7 @@ from typing import Any
 from ...foundation.families import family
 from ...foundation.process_state import cached_property
 from .contractions import Contraction
+from .gates import Gates, gates_of
 from .laws import Law, alike
 from .measuring import Measured
 from .stream_states import bits, start_of
@@ -69,6 +70,11 @@ class Subject:
         """Return the residual streams with at least two merges."""
         streams = self.measured.structure.streams()
         return [Stack(self, merges) for merges in streams if len(merges) > 1]
+
+    @cached_property
+    def stream_weights(self) -> Gates | None:
+        """Return the weights of several streams; None for models of one."""
+        return gates_of(self)
 
     @cached_property
     def gates(self) -> tuple[str, ...]:

@@ -75,6 +75,19 @@ def test_streams_that_differ(case: str) -> None:
     assert [block.number for block in found.blocks] == [0] * DEPTH
 
 
+def test_remarks_on_gates() -> None:
+    """Iterations that are too few, equal streams, and logits of variance sigma^2 n d (6.55)."""
+    torch.manual_seed(0)
+    wide = audited(Several(alpha=1.0, std=0.2), (8, 16, 32))
+    (remark,) = [r for r in wide.remarks if "logits of gates" in r]
+    assert float(remark.split("variance ")[1].split(" ")[0]) == pytest.approx(5.12, rel=0.25)
+    assert not wide.findings
+    torch.manual_seed(0)
+    static = audited(Static(3.0, noise=1.0), (6, 32))
+    assert any("sums of the weights" in r for r in static.remarks) and not static.findings
+    assert any("h_res.0" in r for r in static.remarks)
+
+
 def test_orbits() -> None:
     draw = np.random.default_rng(0)
     nodes, pairs = np.ones((4, 1)), draw.normal(size=(4, 4, 1))
