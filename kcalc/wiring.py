@@ -57,6 +57,7 @@ SHAPING_METHODS = {
     "glorot": "shaping.scales:glorot",
     "fan_out": "shaping.scales:fan_out",
 }
+OF_STREAMS = {"profile of streams": "streams.profile:stream_profile"}
 OF_TOKENS = {
     "tokens": "shaping.tokens:given_tokens",
     "depth trace": "shaping.traces:depth_trace",
@@ -174,7 +175,7 @@ for _registry, *_guests in (
     (SHAPED, READ_MODELS),
     (MODELS, BRIDGES),
     (METHODS, SHAPING_METHODS),
-    (SHAPING, OF_TOKENS),
+    (SHAPING, OF_TOKENS, OF_STREAMS),
 ):
     for _given in _guests:
         for _key, _place in _given.items():

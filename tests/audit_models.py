@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from stream_models import Static
 from torch import nn
 from torch.nn import functional as F
 
@@ -658,6 +659,9 @@ WRITERS = ("proj.weight", "mlp.2.weight")
 GATED_WRITERS = ("proj.weight", "w2.weight")
 GATED_READERS = ("qkv.weight", "w1.weight", "w3.weight")
 PAIRS: dict[str, Pair] = {
+    "streams without a home": Pair(
+        "STREAM-ALIKE", "error", "h_pre.0", Static, lambda: Static(4.0), (6, 32),
+    ),
     "a factor for depth that matches no name": Pair(
         "INIT-RECIPE", "error", "blocks.0.attention.proj.weight",
         Decoder, lambda: Decoder(sigma=scaled(*WRITERS)), IDS, {"recipe": "gpt2"},

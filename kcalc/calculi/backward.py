@@ -234,12 +234,13 @@ def added(one: Groups, two: Groups) -> Groups:
     return [a + b for a, b in zip(one, two, strict=True)]
 
 
-def mean_slopes(network: Network, backward: Backward) -> dict[Node, float]:
-    """{node: E phi'(z)^2} of all activations."""
+def mean_slopes(network: Network, backward: Backward, every: bool = True) -> dict[Node, float]:
+    """{node: E phi'(z)^2} of activations: of ``every`` one, or of those of Gaussians."""
     return {
         owner(node): backward.mean_slope(op, node, reads[0])
         for node, op, reads in network.operations
         if isinstance(op, P.Post | P.Surrogate)
+        and (every or all(pair.gaussian for pair in backward.states[reads[0]].pairs))
     }
 
 

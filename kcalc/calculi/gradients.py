@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..fields import NUMPY
 from ..fields.arguments import one_q, per_input
-from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
 from ..foundation.guests import DRAWINGS, READINGS
 from ..foundation.printing import Shown, marked, plain
@@ -31,11 +30,11 @@ from .backward import (
     left_out,
     mean_slopes,
     own_parameters,
-    parameters,
     refuse_shared_in_batches,
 )
 from .batch_gradients import normalised_batches, weight_gradients
 from .ntk import TangentReading
+from .probes import probed_gradients
 from .tangent import ACROSS, Tangent, trained_part
 
 if TYPE_CHECKING:
@@ -45,6 +44,10 @@ if TYPE_CHECKING:
 
 Node = Hashable
 MODES = ("mean", "difference")
+NO_RULE = (
+    "its gradient is left out, because functions after it are fused with it into one function of a "
+    "Gaussian"
+)
 COPIES = "resizing is the identity: gradients of the copies of a position are not summed"
 
 
@@ -178,8 +181,8 @@ def gradients(
 
     Gradients through BatchNorm need a large batch, ``kc.large_batch(net)``. At nodes they are the
     gradients of one example's output with respect to its own features, at weights those through all
-    examples of the batch. If branches share weights or activations are fused, only Affine layers
-    and inputs are reported.
+    examples of the batch. If an activation is fused with functions before it into one function of a
+    Gaussian, gradients at these functions are left out, with a note.
 
     Attention is sampled for an array of tokens, for attention that distinguishes tokens (causal
     masks, rotary embeddings, ALiBi, sinusoidal positions), and if ``sampling`` is given.
@@ -245,7 +248,7 @@ def gradients(
     totals = (
         _backward(network, backward, chosen)
         if simple
-        else _forward(network, reading, given, chosen)
+        else probed_gradients(reading, given, chosen, states)
     )
     if batches:
         weights = weight_gradients(network, backward, _start(backward, chosen), given)
@@ -260,15 +263,8 @@ def gradients(
     known = (note for note in reading.assumed({}) if note.text != ACROSS)  # weights count them here
     copies = (Assumption(n, COPIES, "heuristic") for n in resized)
     notes = (*known, *copies, *left_out(network))
-    if not simple:
-        text = (
-            "branches share weights or activations are fused: gradients are reported only at "
-            "Affine layers and inputs"
-        )
-        notes = (*notes, Assumption("network", text, "convention"))
-    return Gradients(
-        chosen, totals, weights, mean_slopes(network, backward) if simple else {}, notes
-    )
+    notes = (*notes, *(Assumption(n, NO_RULE, "convention") for n in network if n not in totals))
+    return Gradients(chosen, totals, weights, mean_slopes(network, backward, simple), notes)
 
 
 def asked_at(network: Network, q: Any, output: Node) -> tuple[Node, dict[Node, Any]]:
@@ -301,39 +297,3 @@ def _start(backward: Backward, output: Node) -> dict[Node, Groups]:
     states = backward.states
     start: dict[Node, Groups] = {node: [0.0] * len(state.groups) for node, state in states.items()}
     return start | {output: [float(share) for share, _ in states[output].groups]}
-
-
-def _forward(
-    network: Network, reading: TangentReading, q: dict[Node, Any], output: Node
-) -> dict[Node, float]:
-    """{node with parameters or input: E|d out_k / d node|^2} by one pass of the tangent calculus.
-
-    This is for networks whose addends have cross terms. Gradients at feature maps follow from those
-    of all parameters that produce them, trained or not.
-    """
-    reading = TangentReading(_all_trained(network), None, reading.assume)
-    made = {node: one for node, (one, _) in parameters(network).items()}
-    nodes = [*network.inputs, *made]
-    directions = dict(zip(nodes, np.eye(len(nodes)), strict=True))
-    kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in made})
-    kernel.kernel.same_masks = True
-    start: dict[Node, Any] = {
-        n: kernel.start(n, q[n], q[n], Jet((np.asarray(0.0), -directions[n])))
-        for n in network.inputs
-    }
-    states = reading.interpreted(kernel, start)
-    parts = np.broadcast_to(kernel.kernels(states[output])[1], (len(nodes),))
-    found = {
-        node: float(part) / float(kernel.whole(states[made.get(node, node)])[0]) + 0.0  # no -0
-        for node, part in zip(nodes, parts, strict=True)
-    }
-    return {node: found[node] for node in network if node in found}
-
-
-def _all_trained(network: Network) -> Network:
-    """The network with no weights frozen."""
-
-    def changed(_: Node, layer: Any) -> Any:
-        return layer if getattr(layer, "trained", True) is True else replace(layer, trained=True)
-
-    return network.map_layers(changed)

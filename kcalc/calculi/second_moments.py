@@ -7,7 +7,7 @@ is a sum of small terms, so it keeps its digits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -24,7 +24,8 @@ Number = Any
 class Moments:
     """Second moments of one channel for two inputs.
 
-    ``q_j``, ``gap = 1 - c``, and the channel means.
+    ``q_j``, ``gap = 1 - c``, and the channel means. ``part``: the contribution to second moments of
+    a feature map that is 0 but has derivatives, which has no cosine; otherwise None.
     """
 
     q1: Number
@@ -32,6 +33,13 @@ class Moments:
     gap: Number
     mean1: Number = 0
     mean2: Number = 0
+    part: Part | None = None
+
+    @property
+    def fixed(self) -> Moments:
+        """The moments with the same values, without derivatives of jets in the gap."""
+        part = None if self.part is None else self.part.fixed
+        return replace(self, gap=fixed(self.gap), part=part)
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,8 @@ class SecondMoments:
 
     def own(self, m: Moments) -> Part:
         """The second moments of one feature map as a :class:`Part`."""
+        if m.part is not None:
+            return m.part
         joint = self.geometric(m.q1, m.q2)
         known = (
             not self.uniform

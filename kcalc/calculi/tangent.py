@@ -28,7 +28,7 @@ from ..network.primitives import Blend, Fresh, Norm, Post, Primitive, Stop, Surr
 from .atoms import Atom, Pair, Term, with_all_below
 from .channels import Channels
 from .kernel import Kernel
-from .second_moments import Moments, fixed, is_zero
+from .second_moments import Moments, is_zero
 
 WHOLE = 1 - 1e-9  # E |z|^-p is infinite for p >= 1
 
@@ -130,8 +130,9 @@ class Tangent:
         """
         if op.unknown and not _still(pair):
             raise unknown_gradient(op.unknown, node)
-        moments = replace(pair.moments, gap=fixed(pair.moments.gap))
-        return replace(pair, moments=moments, terms=tuple(map(self._fixed_term, pair.terms)))
+        return replace(
+            pair, moments=pair.moments.fixed, terms=tuple(map(self._fixed_term, pair.terms))
+        )
 
     def _fixed_term(self, term: Term) -> Term:
         return replace(term, atom=self._fixed(term.atom))
@@ -147,13 +148,13 @@ class Tangent:
             known = self._stopped
             self._stopped[one] = replace(
                 one,
-                moments=replace(one.moments, gap=fixed(one.moments.gap)),
+                moments=one.moments.fixed,
                 terms=tuple(replace(t, atom=known[t.atom]) for t in one.terms),
                 source=None if one.source is None else known[one.source],
                 factors=tuple(
                     replace(
                         pair,
-                        moments=replace(pair.moments, gap=fixed(pair.moments.gap)),
+                        moments=pair.moments.fixed,
                         terms=tuple(replace(t, atom=known[t.atom]) for t in pair.terms),
                     )
                     for pair in one.factors

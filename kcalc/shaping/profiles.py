@@ -14,7 +14,7 @@ from ..calculi.attention.softmax_rows import chi_squared, factor
 from ..calculi.attention.values import SampledValues, with_error
 from ..fields.arguments import cosine_array, one_q
 from ..foundation.errors import KcalcError
-from ..foundation.guests import DRAWINGS
+from ..foundation.guests import DRAWINGS, SHAPING, MissingGuest
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Tabled, html_table, marked, plain, shown, text_table
 from ..gaussian.softmax import row_entropy
@@ -43,6 +43,8 @@ COLUMNS = (
     *SCORES,
     "gradient_mean",
     "gradient_difference",
+    "stream_q",
+    "stream_gradient",
 )
 
 
@@ -51,7 +53,9 @@ class DepthProfile(Tabled, Approximable):
     """Quantities of a network after each of its blocks, arrays of shape (blocks + 1,).
 
     Row 0 is the stream before the first block; quantities of a block are nan there. Quantities that
-    do not exist for the network are None.
+    do not exist for the network are None. With several residual streams
+    (:func:`kcalc.architectures.hyper_connected`) a row is a sub-layer, and the stream is the mean
+    of all streams; ``gradient_mean`` is the squared sum of their gradients.
 
     Attributes
     ----------
@@ -79,6 +83,14 @@ class DepthProfile(Tabled, Approximable):
         {name: standard errors} if attention is sampled; attributes such as ``q_error`` return them.
     assumptions
         The assumptions of the values.
+    stream_q, stream_gradient
+        The mean square of each stream and ``E|d out / d stream|^2``, (sub-layers + 1, streams).
+    forgetting_rate
+        The factor lambda_2 per sub-layer by which differences of streams shrink: the second largest
+        modulus of the eigenvalues of H; if H varies, of the product of all H, to the power of one
+        over their number.
+    half_life
+        The number of sub-layers that halves such differences, ``ln 2 / -ln lambda_2``.
 
     """
 
@@ -93,6 +105,10 @@ class DepthProfile(Tabled, Approximable):
     gradient_difference: Array | None
     errors: Mapping[str, Array]
     assumptions: tuple[Assumption, ...]
+    stream_q: Array | None = None
+    stream_gradient: Array | None = None
+    forgetting_rate: float | None = None
+    half_life: float | None = None
 
     def __getattr__(self, name: str) -> Any:
         """Attributes such as ``q_error``: standard errors; None if the values are exact."""
@@ -132,8 +148,14 @@ class DepthProfile(Tabled, Approximable):
 
         """
         errors = {f"{name}_error": array for name, array in self.errors.items()}
+        mixing = {
+            name: number
+            for name in ("forgetting_rate", "half_life")
+            if (number := getattr(self, name)) is not None
+        }
         return plain(
-            {"nodes": self.nodes, **self.columns, **errors, "assumptions": self.assumptions}
+            {"nodes": self.nodes, **self.columns, **errors, **mixing}
+            | {"assumptions": self.assumptions}
         )
 
     def _frame(self) -> dict[str, Any]:
@@ -165,7 +187,12 @@ class DepthProfile(Tabled, Approximable):
         return f"DepthProfile({marked(f'{len(self.nodes) - 1} blocks', self)})"
 
     def __str__(self) -> str:
-        return text_table(self._rows())
+        if self.forgetting_rate is None:
+            return text_table(self._rows())
+        return (
+            f"{text_table(self._rows())}\nforgetting rate lambda_2 = {self.forgetting_rate:.6g} "
+            f"per sub-layer, half-life {self.half_life:.4g} sub-layers"
+        )
 
     def _repr_html_(self) -> str:
         return html_table(self._rows(), repr(self))
@@ -222,6 +249,9 @@ def depth_profile(
         )
     sampling = None if sampling is None else read_sampling(sampling)
     options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
+    several = _of_streams(network, cosines, float(one_q(q)), options, output, backward)
+    if several is not None:
+        return several
     trace = depth_trace(network, np.atleast_1d(cosines).ravel(), float(one_q(q)), **options)
     rows = trace.blocks
     count = None if tokens is None or has_distinct_tokens(tokens) else int(tokens)
@@ -253,6 +283,15 @@ def depth_profile(
     sizes = _sizes(found.columns)
     levelled = {name: _levelled(sizes[name], array) for name, array in found.errors.items()}
     return replace(found, errors=levelled)
+
+
+def _of_streams(network: Network, *arguments: Any) -> DepthProfile | None:
+    """The profile of a network with several streams; None for others."""
+    try:
+        guest = SHAPING["profile of streams"]
+    except MissingGuest:
+        return None
+    return guest(network, *arguments)
 
 
 def _sizes(columns: Mapping[str, Array]) -> dict[str, Array]:

@@ -14,6 +14,7 @@ from ..network import layers as L
 from ..network.architectures.titles import titled
 from ..network.combinators import DEEPEST, Builder, Piece, chain
 from ..network.network import Network, Step
+from .levels import label
 
 Node = Hashable
 Stream = dict[Node, Any]  # {node: its weight}; empty for a stream that is 0
@@ -63,6 +64,8 @@ def hyper_connected(
     -------
     Network
         The network with its residual streams.
+        Its node ``stream_i_l`` is stream i after l sub-layers; ``stream_i_0`` is its copy of the
+        input.
 
     Raises
     ------
@@ -90,7 +93,10 @@ def hyper_connected(
     builder = Builder()
     entry = builder.add(L.Input(), ())
     start = [1] * n if expand is None else _vector(expand, n, "expand")
-    state = [_scaled({entry: 1}, weight) for weight in start]
+    state = [
+        {_summed(builder, {entry: weight}, label(i, 0)): 1} if weight != 0 else {}
+        for i, weight in enumerate(start, 1)
+    ]
     for layer in range(count):
         final = layer == count - 1 and readout is None
         state = _sub_layer(
@@ -100,7 +106,7 @@ def hyper_connected(
             _matrix(_at(h_res, layer), n, layer),
             _vector(_at(h_pre, layer), n, f"h_pre of sub-layer {layer}"),
             _vector(_at(h_post, layer), n, f"h_post of sub-layer {layer}"),
-            [f"stream_{i + 1}" if final else None for i in range(n)],
+            [f"stream_{i}" if final else label(i, layer + 1) for i in range(1, n + 1)],
         )
     outputs = [next(iter(stream), None) for stream in state]
     if readout is not None:
@@ -130,7 +136,7 @@ def _sub_layer(
     mixing: list[list[Any]],
     read: list[Any],
     write: list[Any],
-    names: Sequence[str | None],
+    names: Sequence[str],
 ) -> list[Stream]:
     """The streams after one sub-layer, each a node of its own."""
     inside = builder.append(branch, _node(builder, _combined(state, read), "a branch"))

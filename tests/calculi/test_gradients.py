@@ -11,8 +11,9 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.calculi.gradients import _forward
 from kcalc.calculi.ntk import TangentReading
+from kcalc.calculi.probes import probed_gradients
+from kcalc.fields import NUMPY
 
 A, L = kc.architectures, kc.layers
 WIDTH, DRAWS = 600, 12
@@ -108,26 +109,35 @@ def test_both_directions_agree_and_add_up_to_the_tangent_kernel(net: kc.Network)
     for q in (1.0, 2.5):
         found = kc.gradients(net, q)
         reading = TangentReading(net, None, False)
-        forward = _forward(net, reading, {n: np.asarray(q) for n in net.inputs}, net.outputs[0])
-        for node, value in forward.items():
-            assert value == pytest.approx(found.nodes[node], rel=1e-12)
+        given = {n: np.asarray(q) for n in net.inputs}
+        _, states = reading.run(NUMPY, dict.fromkeys(net.inputs, np.asarray(0.0)), given, None, {})
+        forward = probed_gradients(reading, given, net.outputs[0], states)
+        assert forward == pytest.approx(found.nodes, rel=1e-12)
         assert sum(found.weights.values()) == pytest.approx(float(kc.ntk(net)(1.0, q)), rel=1e-12)
 
 
-def test_shared_branches_report_affine_layers_and_inputs_only() -> None:
+def test_shared_branches_report_every_node_that_is_not_fused() -> None:
     steps = [
         ("x", L.Input()),
         ("a", L.Affine(), "x"),
         ("f", L.Nonlinear("relu"), "a"),
         ("s", L.Sum((0.6, 0.8)), "a f"),
-        ("out", L.Affine(), "s"),
+        ("i", L.Identity(), "s"),
+        ("b", L.Affine(sigma_w=2), "i"),
+        ("t", L.Sum((0.5, 2)), "s b"),
+        ("out", L.Affine(), "t"),
     ]
-    net = wired(*steps, outputs=["out"])
-    found = kc.gradients(net)
-    assert set(found.nodes) == {"x", "a", "out"} and found.nodes["x"] == found.nodes["a"]
+    found = kc.gradients(wired(*steps, outputs=["out"]))
     # d/dz (.6 z + .8 relu z) is .6 or 1.4: mean square (.36 + 1.96)/2
-    assert found.nodes["a"] == pytest.approx((0.36 + 1.96) / 2, rel=1e-13)
-    assert any("Affine layers" in a.text for a in found.assumptions)
+    s, b = 0.25 + 16, 4
+    a = (0.36 + 1.96) / 2 * s
+    expected = {"x": a, "a": a, "f": 0.64 * s, "s": s, "i": 16, "b": b, "t": 1}
+    assert found.nodes == pytest.approx(expected | {"out": 1}, rel=1e-13)
+    assert found.chi == {"f": pytest.approx(0.5)}
+    fused = [*steps[:4], ("g", L.Nonlinear("tanh"), "s"), ("out", L.Affine(), "g")]
+    found = kc.gradients(wired(*fused, outputs=["out"]))
+    assert set(found.nodes) == {"x", "a", "g", "out"}
+    assert {a.node for a in found.assumptions if "left out" in a.text} == {"f", "s"}
 
 
 def test_bad_input_is_named() -> None:

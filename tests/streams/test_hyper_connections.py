@@ -11,11 +11,13 @@ from scipy.special import expit
 
 import kcalc as kc
 from kcalc import KcalcError
+from kcalc.streams.profile import forgetting_rate, half_life
 
 L = kc.layers
 BRANCH = kc.chain(L.RMSNorm(), L.Affine(), L.Nonlinear("relu"), L.Affine(sigma_w=2**0.5))
 H = kc.sinkhorn(6 * np.eye(4) - 3, 3000)
 WRITE = [1.2, 1.0, 0.9, 0.7]
+GAMMA = (4.5340354763, 1.7368857306, 1.0994801368, 0.9778746167)  # at the start, for the mean
 Q = (17.905614482821, 12.937242217350, 10.776698122258, 7.102894007363)
 
 
@@ -58,19 +60,50 @@ def test_readouts(weights: Any) -> None:
     assert kc.c_map(net)(-0.3) == pytest.approx(r @ cross @ r / (r @ same @ r), rel=1e-12)
 
 
-def test_gradients_of_branches() -> None:
+def test_gradients_of_streams_and_branches() -> None:
     """Gamma = H^T Gamma' H + h h^T (p^T Gamma' p) chi; a branch's output gets p^T Gamma' p."""
     depth, net = 6, streams(6, readout="mean")
-    gamma, expected = np.full((4, 4), 1 / 16), []
+    gamma, found = np.full((4, 4), 1 / 16), kc.gradients(net).nodes
     for layer in reversed(range(depth)):
         h, same = read(layer), grams(layer, 0.0)[0]
-        expected.append(WRITE @ gamma @ WRITE)
+        end = WRITE @ gamma @ WRITE
+        assert found[f"affine_{2 * layer + 2}"] == pytest.approx(end, rel=1e-12)
         chi = 1 / (h @ same @ h)  # of an RMSNorm; the ReLU and the weights have slope 1
-        gamma = H.T @ gamma @ H + np.outer(h, h) * expected[-1] * chi
-    found = kc.gradients(net).nodes
-    ends = [found[f"affine_{2 * layer + 2}"] for layer in reversed(range(depth))]
-    assert ends == pytest.approx(expected, rel=1e-9)
-    assert found["input"] == pytest.approx(gamma.sum(), rel=1e-9)
+        gamma = H.T @ gamma @ H + np.outer(h, h) * end * chi
+        own = [found[f"stream_{i}_{layer}"] for i in range(1, 5)]
+        assert own == pytest.approx(np.diag(gamma), rel=1e-12)
+    assert found["input"] == pytest.approx(gamma.sum(), rel=1e-12)
+
+
+def test_gradients_at_the_start() -> None:
+    """An RMSNorm and a homogeneous branch: 1^T Gamma 1 is q at the end (of both, the mean)."""
+    for readout in ("mean", None):
+        found = kc.depth_profile(streams(12, readout=readout), 0.5)
+        assert found.stream_q is not None and found.stream_gradient is not None
+        assert found.gradient_mean is not None
+        assert found.stream_gradient[0] == pytest.approx(GAMMA, abs=1e-10)
+        assert found.gradient_mean[0] == pytest.approx(found.q[-1], rel=1e-12)
+        assert found.stream_q[-1] == pytest.approx(Q, abs=1e-10)
+        assert found.c[-1] == pytest.approx(0.672910222591, abs=1e-12)
+        assert found.branch[1:] == pytest.approx(np.full(12, 0.95**2), rel=1e-12)
+        assert found.forgetting_rate == pytest.approx(0.990158177609, abs=1e-12)
+        assert found.half_life == pytest.approx(70.08, abs=0.005)
+    assert "lambda_2 = 0.990158" in str(found) and "stream_q_4" in found.to_dataframe()
+    assert found.to_dict()["forgetting_rate"] == found.forgetting_rate and found.plot()
+
+
+def test_forgetting() -> None:
+    draw = np.random.default_rng(1)
+    matrices = [kc.sinkhorn(draw.normal(size=(3, 3))) for _ in range(5)]
+    product = np.linalg.multi_dot(matrices[::-1])
+    second = sorted(abs(np.linalg.eigvals(product)))[1]
+    assert forgetting_rate(matrices) == pytest.approx(second**0.2, rel=1e-9)
+    assert forgetting_rate([np.full((3, 3), 1 / 3)] * 9) == 0 == half_life(0.0)
+    assert half_life(forgetting_rate([np.eye(2)])) == np.inf
+    assert forgetting_rate([np.ones((1, 1))]) is None
+    tiny = [np.full((2, 2), 0.5) + 1e-5 * k * np.array([[1, -1], [-1, 1]]) for k in range(1, 41)]
+    expected = np.exp(np.mean(np.log([2e-5 * k for k in range(1, 41)])))
+    assert forgetting_rate(tiny) == pytest.approx(expected, rel=1e-9)
 
 
 def test_equal_streams_are_one_residual_stream() -> None:

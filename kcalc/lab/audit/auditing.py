@@ -27,6 +27,7 @@ from .reaching import reached
 from .recipes import checked
 from .recorder import SEED, drawn
 from .result import Audit
+from .streams import stream_remarks
 from .subject import Subject
 from .tables import block_rows, parameter_rows, totals
 
@@ -185,6 +186,7 @@ def _remarks(subject: Subject) -> tuple[str, ...]:
         "receive no example (a choice among experts, or attention to one key)": measured.unreached,
     }
     remarks = [f"{len(n)} parameters {text}: {named(tuple(n))}" for text, n in texts.items() if n]
+    remarks += stream_remarks(subject)
     if measured.objective.kind == "linear":
         remarks.append("LOSS-START is not applied: the result is not interpreted as logits")
     return tuple(remarks)

@@ -250,13 +250,14 @@ def _wrong_fan(
 
 
 def _multiplied(name: str, contraction: Contraction) -> bool:
-    """Whether a weight is a product of two parameters, like learnt queries."""
-    stack = [contraction_weight(contraction.value)]
+    """Whether a weight is a product of a parameter and another one, like learnt queries."""
+    stack, seen = [contraction_weight(contraction.value)], set()
     while stack:
         value = stack.pop()
-        if value is not None and name in value.weights:
+        if value is not None and name in value.weights and value.index not in seen:
             if value.op in CONTRACTIONS:
                 return True
+            seen.add(value.index)
             stack += value.inputs
     return False
 

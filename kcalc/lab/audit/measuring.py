@@ -59,7 +59,7 @@ def measure(
     call = arguments(model, example_inputs)
     kept = [] if original is None else [(b, b.detach().clone()) for b in original.buffers()]
     parameters = dict(model.named_parameters())
-    with _in_training_of_norms(model), torch.enable_grad():
+    with evaluating(model), torch.enable_grad():
         program = _run(model, call, example_inputs is None)
         _check_apart(program, original, kept)
         structure = structure_of(program, parameters)
@@ -192,7 +192,7 @@ def _evaluating(model: Any) -> list[Any]:
 
 
 @contextmanager
-def _in_training_of_norms(model: Any) -> Iterator[None]:
+def evaluating(model: Any) -> Iterator[None]:
     """Set all modules except batch norms to evaluation mode, and preserve running statistics."""
     import torch
 

@@ -26,7 +26,8 @@ class Value:
     arguments; ``numbers``: its other arguments; ``flavour``: "data" if it depends on the model's
     numeric inputs, "weight" if only on parameters, else "other"; ``weights``: the parameters in a
     "weight"; ``module``: the module that created it; ``ids``: whether it depends on the inputs at
-    all; ``place``: the line of the model's source that caused it.
+    all; ``place``: the line of the model's source that caused it; ``call``: the number of the
+    operation in the run.
     """
 
     index: int
@@ -40,6 +41,7 @@ class Value:
     ids: bool = False
     ancestors: int = 0
     place: str = ""
+    call: int = -1
 
     @property
     def data(self) -> tuple[Value, ...]:
@@ -77,10 +79,16 @@ class Program:
         return found
 
 
-def run_recorded(model: Any, call: Callable[[], Any], inputs: Any) -> Program:
+def run_recorded(
+    model: Any,
+    call: Callable[[], Any],
+    inputs: Any,
+    changed: Callable[[int, str, Any], Any] | None = None,
+) -> Program:
     """Run ``call`` on a model, and list the operations.
 
-    ``inputs``: a nest with the tensors that are the model's inputs.
+    ``inputs``: a nest with the tensors that are the model's inputs. ``changed``: the result with
+    which the run continues, from the number, the name and the result of an operation.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -103,6 +111,8 @@ def run_recorded(model: Any, call: Callable[[], Any], inputs: Any) -> Program:
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             out = func(*args, **(kwargs or {}))
+            if changed is not None:
+                out = changed(run.calls, func._schema.name, out)
             run.note(func, args, kwargs or {}, out)
             return out
 
@@ -150,6 +160,7 @@ class _Run:
         self.places: dict[tuple[Any, ...], Value] = {}
         self.stored: dict[int, set[tuple[Any, ...]]] = {}
         self.stack: list[str] = [""]
+        self.calls = 0
         self.numbers: list[tuple[Value, str]] = []
 
     def _add(self, value: Value) -> Value:
@@ -200,8 +211,10 @@ class _Run:
         made = [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.Tensor)]
         for tensor in made:
             value = self._made(name, inputs, numbers, tensor)
+            value.call = self.calls
             if name.endswith("_") and func._schema.is_mutable:
                 self._written(tensor, value)
+        self.calls += 1
 
     def numbered(self, tensor: Any) -> None:
         """Record a tensor that becomes Python numbers."""

@@ -10,6 +10,7 @@ from .contractions import Contraction, contractions
 from .operations import BIASED, CONTRACTIONS, ELEMENTWISE, NORMS, SOFTMAX, SUMS, TABLES, VIEWS
 from .program import Program, Value
 from .roots import Roots, is_product
+from .stream_states import State, bits, states
 
 DEEPEST = 40  # operations between a product of queries and keys and its softmax
 
@@ -49,7 +50,10 @@ class Attention:
 
 @dataclass
 class Structure:
-    """The structure of a run."""
+    """The structure of a run.
+
+    ``several``: the sums that make several streams in one tensor.
+    """
 
     program: Program
     roots: Roots
@@ -57,6 +61,7 @@ class Structure:
     merges: list[Merge] = field(default_factory=list)
     attention: list[Attention] = field(default_factory=list)
     roles: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    several: list[State] = field(default_factory=list)
 
     def stream_roots(self, value: Value) -> set[int]:
         """Return the roots of a value, or of the argument of an elementwise function of it."""
@@ -100,12 +105,17 @@ def _merge_all(found: Structure) -> None:
         if value.op in CONTRACTIONS and value.flavour == "data":
             mask |= 1 << value.index
     merges: dict[int, Merge] = {}
+    found.several = states(found.program, found.contractions)
+    several = {state.value.index: state for state in found.several}
     for value in found.program.values:
         if value.op != "add" or len(value.data) != 2 or value.flavour != "data":
             continue
         if value.data[0] is value.data[1]:
             continue
-        merge = _merge(found, value, by_value, mask, merges)
+        if value.index in several:
+            merge = _of_several(several[value.index], by_value, mask, merges)
+        else:
+            merge = _merge(found, value, by_value, mask, merges)
         if merge is not None:
             merges[value.index] = merge
             found.merges.append(merge)
@@ -133,6 +143,18 @@ def _merge(
     return None
 
 
+def _of_several(
+    state: State, by_value: dict[int, Contraction], mask: int, merges: dict[int, Merge]
+) -> Merge:
+    """The sum of a mixture of several streams, which count as one, and a branch."""
+    before = (m.stream for m in reversed(merges.values()) if state.skip.depends_on(m.value))
+    stream = next(before, 1 + max((m.stream for m in merges.values()), default=-1))
+    own = (state.branch.ancestors | 1 << state.branch.index) & mask
+    own &= ~(state.skip.ancestors | 1 << state.skip.index)
+    inside = tuple(by_value[i] for i in bits(own) if i in by_value and by_value[i].fan_in > 1)
+    return Merge(state.value, stream, state.skip, state.branch, (state.writer,), False, inside)
+
+
 def _sources(found: Structure, skip: Value, merges: dict[int, Merge]) -> set[int]:
     """Return the roots of a stream, and those of the stream before its last merge."""
     roots = set(found.roots(skip))
@@ -151,14 +173,7 @@ def _through_contraction(
     wanted = 0
     for source in sources:
         wanted |= 1 << source
-    return any(found.program.values[i].ancestors & wanted for i in _bits(between))
-
-
-def _bits(mask: int) -> Iterable[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
+    return any(found.program.values[i].ancestors & wanted for i in bits(between))
 
 
 def _projected(
@@ -223,7 +238,7 @@ def _made(
     for merge in merges.values():
         if merge.stream != stream and made_of >> merge.value.index & 1:
             seen |= merge.value.ancestors  # the encoder, from which a decoder makes keys
-    inside = tuple(by_value[i] for i in _bits(made_of & mask & ~seen) if i in by_value)
+    inside = tuple(by_value[i] for i in bits(made_of & mask & ~seen) if i in by_value)
     return Merge(value, stream, skip, branch, writers, any(ends.values()), inside)
 
 

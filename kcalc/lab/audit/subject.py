@@ -10,8 +10,10 @@ from typing import Any
 from ...foundation.families import family
 from ...foundation.process_state import cached_property
 from .contractions import Contraction
+from .gates import Gates, gates_of
 from .laws import Law, alike
 from .measuring import Measured
+from .stream_states import bits, start_of
 from .structure import Merge
 
 
@@ -68,6 +70,29 @@ class Subject:
         """Return the residual streams with at least two merges."""
         streams = self.measured.structure.streams()
         return [Stack(self, merges) for merges in streams if len(merges) > 1]
+
+    @cached_property
+    def stream_weights(self) -> Gates | None:
+        """Return the weights of several streams; None for models of one."""
+        return gates_of(self)
+
+    @cached_property
+    def gates(self) -> tuple[str, ...]:
+        """Return the small parameters in sub-layers of several streams: the weights of streams."""
+        structure, names, seen = self.measured.structure, dict[str, None](), 0
+        for state in structure.several:
+            if not seen:
+                origin = start_of(structure.program, state)
+                seen = 0 if origin is None else origin.ancestors
+            for value in (structure.program.values[i] for i in bits(state.value.ancestors & ~seen)):
+                size, count = value.tensor.numel(), state.count
+                small = size % count == 0 and size <= count * (count + 2)
+                if value.op == "parameter" and (
+                    small or (size == 1 and state.skip.depends_on(value))
+                ):
+                    names.update(dict.fromkeys(value.weights))
+            seen |= state.value.ancestors
+        return tuple(names)
 
     def place(self, names: tuple[str, ...] | list[str]) -> str:
         """Return where the first of some parameters was last written."""

@@ -46,8 +46,8 @@ VANISHED, EXPLODED = 1e-9, 1e5
 )
 def dead(subject: Subject) -> Iterator[Finding]:
     """Yield parameters that training cannot change."""
-    measured = subject.measured
-    for severity, names, text, fix in (
+    measured, gates = subject.measured, subject.gates
+    for severity, members, text, fix in (
         (
             "error",
             measured.dead,
@@ -63,6 +63,7 @@ def dead(subject: Subject) -> Iterator[Finding]:
             "keys",
         ),
     ):
+        names = tuple(n for n in members if n not in gates)  # a remark names gates
         if names:
             message = f"the gradient of {named(names)} {text}"
             yield Finding("GRAD-DEAD", severity, names, message, fix, subject.place(names))

@@ -1,0 +1,241 @@
+"""The gates of several residual streams: the weights with which streams are mixed and read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .contractions import contractions
+from .measuring import evaluating
+from .operations import CONTRACTIONS
+from .program import Program, Value, run_recorded
+from .stream_states import bits, splits, start_of, states, taken
+
+if TYPE_CHECKING:
+    from .subject import Subject
+
+Array = np.ndarray
+TRIED = 40  # values that may be what a branch or the readout reads
+LOCATIONS = 4  # where gates are compared
+CLOSE = 1e-4  # relative error of a fit
+SUMS_OFF = 1e-3  # a sum of weights that differs more from 1 gets a remark
+
+
+@dataclass
+class Gates:
+    """The gates at some locations: the weights of streams in mixtures, branches and the readout.
+
+    ``mixing``: [(locations, n, n)] of every sub-layer, ``read`` and ``write``: [(locations, n)];
+    ``readout``: (locations, n).
+    """
+
+    count: int
+    mixing: list[Array] = field(default_factory=list)
+    read: list[Array] = field(default_factory=list)
+    write: list[Array] = field(default_factory=list)
+    readout: Array | None = None
+
+    def alike(self) -> list[tuple[int, ...]]:
+        """The sets of streams that permutations exchange without a change of the gates."""
+        nodes = np.concatenate([*self.read, *self.write, self.readout]).T  # type: ignore[list-item]
+        pairs = np.concatenate(self.mixing).transpose(1, 2, 0)
+        return orbits(nodes, pairs)
+
+    @property
+    def sums_off(self) -> float:
+        """How far the sums of rows or columns are from 1 where the others are 1; 0 if neither."""
+        worst = 0.0
+        for mixing in self.mixing:
+            off = [float(np.abs(mixing.sum(axis) - 1).max()) for axis in (1, 2)]
+            if mixing.min() > -CLOSE and min(off) < SUMS_OFF:
+                worst = max(worst, max(off))
+        return worst
+
+
+def orbits(nodes: Array, pairs: Array) -> list[tuple[int, ...]]:
+    """The orbits, of two or more, of permutations s with equal nodes and pairs.
+
+    ``nodes``: (n, numbers), unchanged if i becomes s(i); ``pairs``: (n, n, numbers).
+    """
+    count, off = len(nodes), 10 * CLOSE
+    tolerance = off * np.maximum(np.abs(nodes).max(), 1e-30), off * max(np.abs(pairs).max(), 1e-30)
+    same = (np.abs(nodes[:, None] - nodes[None]) <= tolerance[0]).all(-1)
+
+    def fits(images: list[int], new: int) -> bool:
+        here = len(images)
+        if not same[here, new] or new in images:
+            return False
+        chosen = [*images, new]
+        forth = np.abs(pairs[here, : here + 1] - pairs[new, chosen]) <= tolerance[1]
+        back = np.abs(pairs[: here + 1, here] - pairs[chosen, new]) <= tolerance[1]
+        return bool(forth.all() and back.all())
+
+    def completed(images: list[int], fixed: dict[int, int]) -> bool:
+        here = len(images)
+        if here == count:
+            return True
+        targets = [fixed[here]] if here in fixed else range(count)
+        return any(fits(images, t) and completed([*images, t], fixed) for t in targets)
+
+    joined = list(range(count))
+    for i, j in combinations(range(count), 2):
+        if joined[i] != joined[j] and completed([], {i: j}):
+            joined = [joined[i] if label == joined[j] else label for label in joined]
+    groups = (tuple(i for i in range(count) if joined[i] == label) for label in set(joined))
+    return sorted(group for group in groups if len(group) > 1)
+
+
+def _fitted(target: Array, basis: Sequence[Array]) -> Array | None:
+    """The weights (locations, basis) with which a basis gives the target; None if it does not.
+
+    They differ between locations, or are the same at all.
+    """
+    width = target.shape[-1]
+    rows = [b.reshape(-1, width)[:LOCATIONS] for b in basis]
+    goal = target.reshape(-1, width)[:LOCATIONS]
+    if width >= 2 * len(basis):
+        one = [_solved(g, np.array(b)) for g, *b in zip(goal, *rows, strict=True)]
+        if all(w is not None for w in one):
+            return np.array(one)
+    flat = np.array([b.reshape(-1)[: 1 << 14] for b in basis])
+    weights = _solved(target.reshape(-1)[: 1 << 14], flat)
+    return None if weights is None else weights[None]
+
+
+def _solved(goal: Array, rows: Array) -> Array | None:
+    weights = np.linalg.lstsq(rows.T, goal, rcond=None)[0]
+    size = np.linalg.norm(goal)
+    return weights if size > 0 and np.linalg.norm(rows.T @ weights - goal) <= CLOSE * size else None
+
+
+def gates_of(subject: Subject) -> Gates | None:
+    """The gates of a model whose streams start as copies; None if it has no such streams.
+
+    In another run, noise is added to the streams after every sub-layer, so that the weights of
+    streams that were equal can be told apart.
+    """
+    if not subject.measured.structure.several:
+        return None
+    program, kept = _perturbed(subject)
+    return None if program is None else _measured(program, kept)
+
+
+def _perturbed(subject: Subject) -> tuple[Program | None, dict[int, tuple[Any, Any]]]:
+    """A run with noise in the streams: {call: (the streams before, with the noise)}."""
+    import torch
+
+    model, (args, kwargs) = subject.model, subject.measured.call
+    kept: dict[int, tuple[Any, Any]] = {}
+    parameters = dict(model.named_parameters())
+
+    def run(changed: Callable[[int, str, Any], Any] | None) -> Program:
+        call = (args, kwargs)
+        return run_recorded(model, lambda: model(*args, **kwargs), call, changed)
+
+    def started(program: Program) -> Value | None:
+        found = states(program, contractions(program, parameters))
+        return start_of(program, found[0]) if found else None
+
+    with evaluating(model), torch.no_grad():
+        origin = started(run(None))
+        if origin is None:
+            return None, {}
+        start = origin.call
+        # noise needs memory of its own, which may change the operations after an expansion
+        plain = run(lambda call, _, out: out + 0 if call == start else out)
+        found = states(plain, contractions(plain, parameters))
+        places = {start, *(state.value.call for state in found)}
+        generator = torch.Generator().manual_seed(0)
+
+        def changed(call: int, name: str, out: Any) -> Any:
+            if call not in places:
+                return out
+            noise = torch.randn(out.shape, generator=generator).to(out)
+            noise = noise * out.square().mean().sqrt()
+            before = out.detach().clone()
+            made = out.add_(noise) if name.endswith("_") else out + noise
+            kept[call] = (before, made.detach().clone())
+            return made
+
+        return run(changed), kept
+
+
+def _measured(program: Program, kept: dict[int, tuple[Any, Any]]) -> Gates | None:
+    """The gates from the numbers of a run with noise; None if the sums have another form."""
+    by_call = {value.call: value for value in program.values if value.call in kept}
+    calls = sorted(kept)
+    origin = by_call[calls[0]]
+    below = max(v.tensor.numel() for v in origin.data)
+    count = origin.tensor.numel() // below
+    gates = Gates(count)
+    for split in splits(origin.tensor.shape, count):
+        gates, streams = Gates(count), taken(kept[calls[0]][1], count, split)
+        for before, after in pairwise(calls):
+            step = _step(program, by_call[before], by_call[after], kept[after], streams)
+            if step is None:
+                break
+            mixing, write, read, streams = step
+            gates.mixing.append(mixing)
+            gates.write.append(write)
+            gates.read.append(read)
+        else:
+            last = by_call[calls[-1]]
+            gates.readout = _read(program, last, None, streams)
+            if gates.readout is not None and gates.mixing:
+                return gates
+    return None
+
+
+def _step(
+    program: Program, before: Value, after: Value, kept: tuple[Any, Any], streams: Array
+) -> tuple[Array, Array, Array, Array] | None:
+    """(H, p, h, the streams after) of one sub-layer."""
+    count, size = len(streams), streams[0].size
+    skip, branch = after.data
+    if branch.depends_on(before) and skip.tensor.numel() != after.tensor.numel():
+        skip, branch = branch, skip
+    for one, other in ((skip, branch), (branch, skip)):
+        own = (other.ancestors | 1 << other.index) & ~(one.ancestors | 1 << one.index)
+        outs = [program.values[i] for i in bits(own) if program.values[i].tensor.numel() == size]
+        outs = [v for v in outs if v.flavour == "data" and v.index > before.index]
+        if not outs or not any(v.op in CONTRACTIONS for v in outs):
+            continue
+        end = outs[-1]
+        made = end.tensor.detach().double().cpu().numpy().reshape(streams[0].shape)
+        read = _read(program, before, end, streams)
+        if read is None:
+            continue
+        for split in splits(after.tensor.shape, count):
+            goals = taken(kept[0], count, split)
+            if goals[0].shape[-1] != streams.shape[-1]:
+                continue
+            rows = [_fitted(goal, [*streams, made]) for goal in goals]
+            if all(row is not None and len(row) == len(rows[0]) for row in rows):  # type: ignore[arg-type]
+                weights = np.array(rows)  # (to, locations, from)
+                mixing = weights[:, :, :count].transpose(1, 0, 2)
+                return mixing, weights[:, :, count].T, read, taken(kept[1], count, split)
+    return None
+
+
+def _read(program: Program, before: Value, end: Value | None, streams: Array) -> Array | None:
+    """The weights with which the first value of one stream's size adds up the streams."""
+    size, tried = streams[0].size, 0
+    for value in program.values[before.index + 1 :]:
+        if value.flavour != "data" or value.tensor.numel() != size or not value.depends_on(before):
+            continue
+        if end is not None and not end.depends_on(value):
+            continue
+        tried += 1
+        if tried > TRIED:
+            return None
+        goal = value.tensor.detach().double().cpu().numpy()
+        if goal.shape[-1] != streams.shape[-1]:
+            continue
+        found = _fitted(goal.reshape(streams[0].shape), list(streams))
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,118 @@
+"""Sums that make several residual streams in one tensor, as hyper-connections do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .contractions import Contraction
+from .operations import VIEWS
+from .program import Program, Value
+
+Array = np.ndarray
+Split = tuple[int, bool]
+MOST = 16  # streams
+EXACT = 1e-6  # relative difference of slices that count as copies
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The streams after a sub-layer: a sum of a mixture of streams and a branch.
+
+    ``count``: the number of streams; ``skip``, ``branch``: the addends; ``writer``: the contraction
+    that ends the branch.
+    """
+
+    value: Value
+    count: int
+    skip: Value
+    branch: Value
+    writer: Contraction
+
+
+def state_of(value: Value, by_value: dict[int, Contraction], mask: int) -> State | None:
+    """The streams that a sum makes; None for sums of one stream.
+
+    ``mask``: the contractions that read data.
+    """
+    if value.op != "add" or len(value.data) != 2 or value.data[0] is value.data[1]:
+        return None
+    size = value.tensor.numel()
+    for skip, branch in (value.data, value.data[::-1]):
+        if skip.tensor.numel() != size:
+            continue
+        own = (branch.ancestors | 1 << branch.index) & ~(skip.ancestors | 1 << skip.index) & mask
+        while own:
+            last = own.bit_length() - 1
+            own ^= 1 << last
+            found = by_value.get(last)
+            if found is None or found.fan_in < 2:  # a product with the weights of the streams
+                continue
+            count, rest = divmod(size, max(found.value.tensor.numel(), 1))
+            if rest == 0 and 2 <= count <= MOST:
+                return State(value, count, skip, branch, found)
+            break
+    return None
+
+
+def states(program: Program, contractions: Sequence[Contraction]) -> list[State]:
+    """All sums that make several streams, in order, if the streams start as copies."""
+    by_value = {c.value.index: c for c in contractions}
+    mask = sum(1 << index for index in by_value)
+    found = [s for v in program.values if (s := state_of(v, by_value, mask)) is not None]
+    origin = start_of(program, found[0]) if found else None
+    if origin is None or not copies(origin.tensor, found[0].count):
+        return []
+    first = found[0]
+    return [s for s in found if s.count == first.count and s.skip.depends_on(origin)]
+
+
+def start_of(program: Program, first: State) -> Value | None:
+    """The value in which the streams begin: an expansion of a smaller one."""
+    size = first.value.tensor.numel()
+    for value in reversed(program.values[: first.skip.index + 1]):
+        if not first.skip.depends_on(value) or value.flavour != "data":
+            continue
+        below = [v.tensor.numel() for v in value.data]
+        if value.tensor.numel() == size and below and max(below) < size:
+            return value if value.op in VIEWS | {"add", "mul"} else None
+    return None
+
+
+def splits(shape: Sequence[int], count: int) -> Iterator[Split]:
+    """(axis, whether streams vary fastest on it) where streams may be."""
+    for axis, size in enumerate(shape):
+        if size % count == 0:
+            yield axis, False
+            if size != count:
+                yield axis, True
+
+
+def taken(tensor: Any, count: int, split: Split) -> Array:
+    """A tensor as (streams, ..., channels)."""
+    axis, fastest = split
+    shape = list(tensor.shape)
+    parts = [shape[axis] // count, count] if fastest else [count, shape[axis] // count]
+    array = tensor.detach().double().cpu().numpy().reshape(shape[:axis] + parts + shape[axis + 1 :])
+    return np.moveaxis(array, axis + fastest, 0)
+
+
+def copies(tensor: Any, count: int) -> list[Split]:
+    """Where the slices of a tensor are copies of one another."""
+    found = []
+    for split in splits(tensor.shape, count):
+        slices = taken(tensor, count, split)
+        if np.abs(slices - slices[:1]).max() <= EXACT * np.abs(slices).max() > 0:
+            found.append(split)
+    return found
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The places of the ones of a mask, in order."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

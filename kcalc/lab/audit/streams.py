@@ -1,0 +1,79 @@
+"""The criterion on several residual streams, and remarks on their gates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .findings import Finding, criterion, named
+from .gates import SUMS_OFF
+from .operations import SOFTMAX
+from .stream_states import bits
+from .subject import Subject
+
+GATES = SOFTMAX | {"sigmoid", "exp", "tanh"}
+
+
+@criterion(
+    "STREAM-ALIKE",
+    "error",
+    "residual streams start as copies, and a permutation of them leaves the weights of all "
+    "mixtures, reads and writes, and those of the readout, unchanged",
+)
+def streams_alike(subject: Subject) -> Iterator[Finding]:
+    """Yield residual streams that train as one."""
+    gates = subject.stream_weights
+    groups = [] if gates is None else gates.alike()
+    if gates is None or not groups:
+        return
+    names = subject.gates
+    which = "; ".join(", ".join(str(i + 1) for i in group) for group in groups)
+    yield Finding(
+        "STREAM-ALIKE",
+        "error",
+        names,
+        f"the {gates.count} residual streams start equal, and nothing distinguishes streams "
+        f"{which}: their values and gradients stay equal, so they train as one",
+        "give each branch a home stream that it reads most (biases such as 3 there and -3 "
+        "elsewhere), or write to the streams with different weights",
+        subject.place(names),
+    )
+
+
+def stream_remarks(subject: Subject) -> list[str]:
+    """Remarks on the gates of several streams, which are no faults."""
+    gates, texts = subject.stream_weights, []
+    still = [n for n in (*subject.measured.dead, *subject.measured.rounded) if n in subject.gates]
+    if still:
+        texts.append(
+            f"{len(still)} parameters weigh streams that are equal at the start, so that their "
+            f"gradient is 0, rounding, or the error of Sinkhorn's iterations: {named(still)}"
+        )
+    if gates is not None and gates.sums_off > SUMS_OFF:
+        texts.append(
+            f"sums of the weights with which streams are mixed differ from 1 by up to "
+            f"{gates.sums_off:.2g}: the iterations of Sinkhorn are too few for doubly stochastic "
+            f"matrices"
+        )
+    variance = _logits(subject)
+    if variance > 1:
+        texts.append(
+            f"the logits of gates of streams have variance {variance:.3g} over examples: the gates "
+            f"start far from their biases"
+        )
+    return texts
+
+
+def _logits(subject: Subject) -> float:
+    """The variance over examples of the arguments of gates, averaged over all gates."""
+    program, found, seen = subject.measured.structure.program, list[float](), 0
+    for state in subject.measured.structure.several:
+        places = state.writer.value.tensor.numel() // state.writer.value.tensor.shape[-1]
+        for value in (program.values[i] for i in bits(state.value.ancestors & ~seen)):
+            count, rest = divmod(value.tensor.numel(), max(places, 1))
+            if value.op not in GATES or not value.data or rest or count % state.count:
+                continue
+            if count <= state.count * (state.count + 2) and places > 1:
+                logits = value.data[0].tensor.detach().double().reshape(places, -1)
+                found.extend(logits.var(0).tolist())
+        seen |= state.value.ancestors
+    return sum(found) / max(len(found), 1)

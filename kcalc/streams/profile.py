@@ -1,0 +1,165 @@
+"""Profiles over depth of networks with several residual streams."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import mpmath
+import numpy as np
+
+from ..calculi.attention.gradients import gradients_at
+from ..calculi.global_maps import node_values
+from ..calculi.probes import joint_gradients
+from ..foundation.errors import KcalcError
+from ..maps.maps import Assumption
+from ..network.layers import Sum
+from ..network.network import Network, chosen_output
+from ..shaping.profiles import DepthProfile
+from .levels import Level, after_levels, levels_of
+
+Node = Hashable
+Array = np.ndarray
+GUARD = 30  # decimal digits beyond those that a product of matrices can lose
+
+
+def stream_profile(
+    network: Network,
+    cosines: Array,
+    q: float,
+    options: Mapping[str, Any],
+    output: Node | None,
+    backward: bool,
+) -> DepthProfile | None:
+    """The profile of a network with several streams, a row per sub-layer; None for others.
+
+    ``cosines``: shape () or (cosines,). ``options``: arguments about tokens.
+    """
+    levels = levels_of(network)
+    if levels is None:
+        return None
+    several, means = with_means(network, levels)
+    values: Any = node_values(several, np.atleast_1d(cosines), q=q, **options)
+
+    def sizes(nodes: Sequence[Node]) -> Array:
+        return np.array([_first(values[node], "q1", "q") for node in nodes])
+
+    end = means[-1] if output is None and network.outputs == levels[-1] else output
+    notes: tuple[Assumption, ...] = ()
+    gradient = own = None
+    if backward:
+        asked = several if end in means else network
+        try:
+            gradient, own, notes = _gradients(asked, levels, q, end, options)
+        except KcalcError as error:
+            if end is not None and end not in asked.outputs:
+                raise
+            notes = (Assumption("network", f"no gradients: {error}", "convention"),)
+    c = np.array([np.ravel(np.broadcast_to(values[m].c, max(np.size(cosines), 1))) for m in means])
+    tokens = [_first(values[m], "token_cosine1", "token_cosine") for m in means]
+    rate = forgetting_rate(mixing(network, levels))
+    return DepthProfile(
+        means,
+        sizes(means),
+        _branches(network, levels, values),
+        None if np.isnan(tokens).all() else np.array(tokens),
+        c if np.ndim(cosines) else c[:, 0],
+        None,
+        None,
+        gradient,
+        None,
+        {},
+        (*values.assumptions, *notes),
+        stream_q=np.array([sizes(level) for level in levels]),
+        stream_gradient=own,
+        forgetting_rate=rate,
+        half_life=half_life(rate),
+    )
+
+
+def with_means(network: Network, levels: Sequence[Level]) -> tuple[Network, Level]:
+    """The network with the means of the streams after all sub-layers as outputs, and these."""
+    taken, steps, means = set(network), list(network.steps()), []
+    for number, level in enumerate(levels):
+        name = f"mean_{number}"
+        while name in taken:
+            name += "_"
+        steps.append((name, Sum((1 / len(level),) * len(level)), level))
+        means.append(name)
+    made = Network.from_steps(steps, (*network.outputs, *means))
+    return made.with_notes(network.notes), tuple(means)
+
+
+def _gradients(
+    network: Network,
+    levels: Sequence[Level],
+    q: float,
+    output: Node | None,
+    options: Mapping[str, Any],
+) -> tuple[Array, Array, tuple[Assumption, ...]]:
+    """(squared gradients at all streams together, at each, notes)."""
+    chosen = chosen_output(network, output)
+    found = gradients_at(network, [n for level in levels for n in level], q, chosen, options)
+    own = np.array([[found.nodes[node] for node in level] for level in levels])
+    joint = joint_gradients(network, q, chosen, levels)
+    return np.array(joint), own, found.assumptions
+
+
+def _first(value: Any, *names: str) -> float:
+    """The first attribute that a value has, as one number; nan without any."""
+    found = next((getattr(value, n) for n in names if getattr(value, n, None) is not None), np.nan)
+    return float(np.ravel(found)[0])
+
+
+def _branches(network: Network, levels: Sequence[Level], values: Any) -> Array:
+    """The mean square that the branches of a sub-layer add to the mean of the streams."""
+    made, found = after_levels(network, levels), [np.nan]
+    for before, level in pairwise(levels):
+        added: dict[Node, float] = {}
+        for stream in level:
+            for node, weight in made[stream].items():
+                if node not in before:
+                    added[node] = added.get(node, 0) + float(weight) / len(level)
+        found.append(sum(w**2 * _first(values[n], "q1", "q") for n, w in added.items()))
+    return np.array(found)
+
+
+def mixing(network: Network, levels: Sequence[Level]) -> list[Array]:
+    """The matrix H of each sub-layer: [i, j] to stream i from stream j before it."""
+    made = after_levels(network, levels)
+    return [
+        np.array([[float(made[node].get(old, 0)) for old in before] for node in level])
+        for before, level in pairwise(levels)
+    ]
+
+
+def forgetting_rate(matrices: Sequence[Array]) -> float | None:
+    """The rate lambda_2 per sub-layer at which streams forget their differences.
+
+    It is the second largest modulus of the eigenvalues of the product of all matrices H, to the
+    power of one over their number: of H itself if all are equal. The digits of the computation
+    exceed those that the product can lose.
+    """
+    if not matrices or len(matrices[0]) < 2:
+        return None
+    alike = all(np.array_equal(matrix, matrices[0]) for matrix in matrices)
+    used = matrices[:1] if alike else matrices
+    with mpmath.workdps(GUARD + 17 * len(used)):
+        product = mpmath.matrix(used[0].tolist())
+        for matrix in used[1:]:
+            product = mpmath.matrix(matrix.tolist()) * product
+        values = sorted(map(abs, mpmath.eig(product, left=False, right=False)), reverse=True)
+        if values[0] == 0 or values[1] < values[0] * mpmath.mpf(10) ** (-16 * len(used)):
+            return 0.0
+        return float(values[1] ** (mpmath.mpf(1) / len(used)))
+
+
+def half_life(rate: float | None) -> float | None:
+    """The number of sub-layers after which differences of streams are halved."""
+    if rate is None:
+        return None
+    if rate >= 1:
+        return math.inf
+    return math.log(2) / -math.log(rate) if rate > 0 else 0.0

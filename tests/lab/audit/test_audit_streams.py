@@ -1,0 +1,98 @@
+"""Several residual streams: those that train as one are found, the papers' are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stream_models import DEPTH, Several, Static  # noqa: E402
+from torch import nn  # noqa: E402
+
+import kcalc as kc  # noqa: E402
+from kcalc.lab.audit.gates import orbits  # noqa: E402
+
+VECTORS, TOKENS = (2, 5, 32), torch.arange(10).reshape(2, 5)
+
+
+def audited(model: nn.Module, inputs: Any = VECTORS) -> kc.Audit:
+    return kc.audit(model, inputs, predict=False)
+
+
+class Circulant(Static):
+    """Mixtures that a cyclic shift leaves unchanged, but no exchange of two streams."""
+
+    def __init__(self) -> None:
+        super().__init__(noise=0.0)
+        shifted = sum(k * torch.roll(torch.eye(4), k, 1) for k in range(1, 4))
+        with torch.no_grad():
+            for res in self.h_res:
+                res.copy_(shifted)
+
+
+ALIKE: dict[str, Any] = {
+    "mHC, zero biases": (lambda: Several(alpha=0.0, home=0.0), VECTORS, "1, 2, 3, 4"),
+    "mHC of tokens": (lambda: Several(alpha=0.0, home=0.0, vocabulary=50), TOKENS, "1, 2, 3, 4"),
+    "static zeros": (lambda: Static(), (6, 32), "1, 2, 3, 4"),
+    "softmaxes, streams in examples": (
+        lambda: Static(folded=True, softmax=True), (6, 32), "1, 2, 3, 4",
+    ),
+    "a cyclic shift": (Circulant, (6, 32), "1, 2, 3, 4"),
+    "homes of two streams": (lambda: Several("HC", depth=2), VECTORS, "3, 4"),
+}  # fmt: skip
+APART: dict[str, Any] = {
+    "HC of its paper": (lambda: Several("HC"), VECTORS),
+    "HC, static": (lambda: Several("HC", dynamic=False), VECTORS),
+    "mHC of its paper": (lambda: Several(), VECTORS),
+    "mHC of its paper, tokens": (lambda: Several(vocabulary=50), TOKENS),
+    "mHC, alpha 0": (lambda: Several(alpha=0.0), VECTORS),
+    "dynamic gates that differ": (lambda: Several(home=0.0), VECTORS),
+    "homes": (lambda: Static(4.0), (6, 32)),
+    "homes, softmaxes, folded": (lambda: Static(4.0, folded=True, softmax=True), (6, 32)),
+    "equal at the start, no permutation": (lambda: Static(noise=0.5), (6, 32)),
+}
+
+
+@pytest.mark.parametrize("case", ALIKE)
+def test_streams_that_train_as_one(case: str) -> None:
+    torch.manual_seed(0)
+    make, inputs, which = ALIKE[case]
+    found = audited(make(), inputs)
+    (finding,) = [f for f in found.findings if f.code == "STREAM-ALIKE"]
+    assert f"streams {which}:" in finding.message and finding.severity == "error"
+    assert all("." in name and "branches" not in name for name in finding.parameters)
+
+
+@pytest.mark.parametrize("case", APART)
+def test_streams_that_differ(case: str) -> None:
+    torch.manual_seed(0)
+    make, inputs = APART[case]
+    found = audited(make(), inputs)
+    assert not found.findings
+    assert [block.number for block in found.blocks] == [0] * DEPTH
+
+
+def test_remarks_on_gates() -> None:
+    """Iterations that are too few, equal streams, and logits of variance sigma^2 n d (6.55)."""
+    torch.manual_seed(0)
+    wide = audited(Several(alpha=1.0, std=0.2), (8, 16, 32))
+    (remark,) = [r for r in wide.remarks if "logits of gates" in r]
+    assert float(remark.split("variance ")[1].split(" ")[0]) == pytest.approx(5.12, rel=0.25)
+    assert not wide.findings
+    torch.manual_seed(0)
+    static = audited(Static(3.0, noise=1.0), (6, 32))
+    assert any("sums of the weights" in r for r in static.remarks) and not static.findings
+    assert any("h_res.0" in r for r in static.remarks)
+
+
+def test_orbits() -> None:
+    draw = np.random.default_rng(0)
+    nodes, pairs = np.ones((4, 1)), draw.normal(size=(4, 4, 1))
+    assert orbits(nodes, pairs) == []
+    swapped = [1, 0, 3, 2]
+    both = pairs + pairs[swapped][:, swapped]  # two exchanges at once
+    assert orbits(nodes, both) == [(0, 1), (2, 3)]
+    assert orbits(np.array([[1.0], [1.0], [2.0], [3.0]]), both) == []
