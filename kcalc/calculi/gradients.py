@@ -36,7 +36,7 @@ from .backward import (
 )
 from .batch_gradients import normalised_batches, weight_gradients
 from .ntk import TangentReading
-from .tangent import ACROSS, Tangent, trained_part
+from .tangent import ACROSS, Tangent, trained_part, with_separate_parameters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -227,6 +227,7 @@ def gradients(
 
     """
     require_network(network)
+    network = with_separate_parameters(network)
     options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
     guest = READINGS.answering("gradients", **options)
     if guest is not None:
