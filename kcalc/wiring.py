@@ -11,6 +11,7 @@ from .foundation.guests import (
     DRAWINGS,
     FORMER,
     KERNELS,
+    LAYERS,
     METHODS,
     MODELS,
     READINGS,
@@ -37,6 +38,14 @@ READINGS.register(
     ],
 )
 RULES.register(("arrays", "Attend"), "calculi.attention.arrays:attend")
+for calculus, rule in (
+    ("kernel maps", "mixed"),
+    ("tangent kernels", "with_tangent"),
+    ("gradients", "sent_back"),
+):
+    RULES.register((calculus, "Route"), f"experts.rules:{rule}")
+for name in ("MoE", "Route"):
+    LAYERS.register(name, f"experts.layers:{name}")
 for name in ("bert", "gpt2", "llama", "t5", "transformer_stack", "vit"):
     ARCHITECTURES.register(name, f"network.architectures.transformers:{name}")
 ARCHITECTURES.register("hyper_connected", "streams.architecture:hyper_connected")

@@ -22,7 +22,7 @@ from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
 from ..maps.maps import Assumption
 from ..network import primitives as P
-from ..network.compose import no_rule, unknown_gradient
+from ..network.compose import no_rule, rule_of_guest, unknown_gradient
 from ..network.network import Network
 from ..network.primitives import owner
 from .channels import Channels
@@ -59,6 +59,8 @@ class Backward:
         self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]
     ) -> list[Groups]:
         """One message per node read, in slot order."""
+        if (guest := rule_of_guest("gradients", op)) is not None:
+            return guest(self, op, node, message, reads)
         raise no_rule("gradients", op, node)
 
     @rule.register

@@ -35,7 +35,7 @@ from .backward import (
 from .batch_gradients import normalised_batches, weight_gradients
 from .ntk import TangentReading
 from .probes import probed_gradients
-from .tangent import ACROSS, Tangent, trained_part
+from .tangent import ACROSS, Tangent, trained_part, with_separate_parameters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -231,6 +231,7 @@ def gradients(
 
     """
     require_network(network)
+    network = with_separate_parameters(network)
     options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
     guest = READINGS.answering("gradients", **options)
     if guest is not None:

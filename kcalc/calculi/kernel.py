@@ -20,7 +20,7 @@ from ..foundation.guests import KERNELS
 from ..foundation.plain_arguments import truth
 from ..maps.maps import Assumption
 from ..network import primitives as P
-from ..network.compose import interpret, no_rule
+from ..network.compose import interpret, no_rule, rule_of_guest
 from ..network.network import Network
 from .atoms import Atom, Pair, disjoint
 from .channel_statistics import (
@@ -37,6 +37,7 @@ from .field_maps import FieldMaps, field_maps_of
 from .freshness import Algebra
 from .kernel_activations import Activations
 from .second_moments import Moments, Part, SecondMoments, is_zero
+from .varying import varying_values
 
 Number = Any
 State = TypeVar("State")
@@ -122,6 +123,8 @@ class Kernel:
 
         Raises: NoRule, FreshnessError, KcalcError naming the node.
         """
+        if (guest := rule_of_guest("kernel maps", op)) is not None:
+            return guest(self, op, node, inputs)
         raise (
             NoRule(f"node {node!r} {TOKENS_NEEDED}")
             if isinstance(op, P.Attend)
@@ -423,4 +426,5 @@ class KernelReading:
     def noting(self, first: Assumption, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
         """The notes of one reading, after the assumptions common to every reading."""
         said = () if self.said is None else self.said.assumptions(self.network)
-        return (first, *said, *self.network.assumptions, *notes)
+        varying = varying_values(self.network)
+        return (first, *said, *self.network.assumptions, *varying, *notes)

@@ -42,7 +42,14 @@ from .homogeneity import is_odd
 from .kernel import KernelReading
 from .readings import OfReading
 from .regime import Regime, regime
-from .tangent import PARAMETERIZATIONS, Tangent, parameter_nodes, refuse_tied, unseen_nodes
+from .tangent import (
+    PARAMETERIZATIONS,
+    Tangent,
+    parameter_nodes,
+    refuse_tied,
+    unseen_nodes,
+    with_separate_parameters,
+)
 from .tangent_symbolic import symbolic_kernels
 from .widths import filled
 
@@ -187,6 +194,7 @@ def ntk(
 
     """
     require_network(network)
+    network = with_separate_parameters(network)
     choice(parameterization, "parameterization", PARAMETERIZATIONS)
     if not parameter_nodes(network):
         raise KcalcError(

@@ -21,7 +21,7 @@ import numpy as np
 from ..activations import Activation
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
-from ..network.compose import no_rule, unknown_gradient
+from ..network.compose import no_rule, rule_of_guest, unknown_gradient
 from ..network.layers import Affine, ClassToken, Embedding, Positions
 from ..network.network import Network
 from ..network.primitives import Blend, Fresh, Norm, Post, Primitive, Stop, Surrogate, owner
@@ -79,6 +79,8 @@ class Tangent:
             self.kernel.note(node, ACROSS)
         if isinstance(op, Blend) and op.random and op.permutes is None:
             raise no_rule("tangent kernels", op, node)
+        if (guest := rule_of_guest("tangent kernels", op)) is not None:
+            return guest(self, op, node, inputs)
         state = self.kernel.rule(op, node, inputs)
         if isinstance(op, Stop):
             return state.map(lambda pair: self.stopped(op, pair, node))
@@ -210,6 +212,12 @@ def unseen_nodes(network: Network) -> frozenset[Node]:
         if node in seen and not (isinstance(op, Stop) and not op.unknown):
             seen.update(reads)
     return frozenset(node for node, _, _ in network.operations if node not in seen)
+
+
+def with_separate_parameters(network: Network) -> Network:
+    """The network written out if one of its layers has several layers of weights."""
+    made = [owner(node) for node, op, _ in network.operations if isinstance(op, Fresh)]
+    return network.written_out() if len(set(made)) < len(made) else network
 
 
 def parameter_nodes(network: Network) -> tuple[Node, ...]:

@@ -27,9 +27,15 @@ def thresholds(experts: int, selected: int, width: float) -> tuple[Array, Array]
 
     Its quantiles follow from those of a Beta(E - k, k + 1) variable, Phi(t).
     """
-    low = ndtri(betaincinv(experts - selected, selected + 1, RARE))
-    high = -ndtri(betaincinv(selected + 1, experts - selected, RARE))
+    low, high = quantiles(experts, selected, RARE)
     return panels(low, high, width * (high - low))
+
+
+def quantiles(experts: int, selected: int, rare: float) -> tuple[float, float]:
+    """Quantiles of the (k + 1)-th largest of E standard Gaussians: ``rare`` and 1 - ``rare``."""
+    low = ndtri(betaincinv(experts - selected, selected + 1, rare))
+    high = -ndtri(betaincinv(selected + 1, experts - selected, rare))
+    return float(low), float(high)
 
 
 def log_density(experts: int, selected: int, t: Array) -> Array:
@@ -46,3 +52,25 @@ def laplace(low: float, high: float, step: float, tail: float = TAIL) -> tuple[A
     """
     logs = np.arange(-tail - np.log(high), np.log(tail + 4) - np.log(low) + step, step)
     return np.exp(logs), step * np.exp(logs)
+
+
+def laplace_sum(low: float, high: float, step: float) -> tuple[Array, Array]:
+    """Nodes and weights with ``sum w exp(-x Z) = 1 / Z`` for Z between ``low`` and ``high``.
+
+    This is the trapezoidal rule in u, for ``x = exp(u - exp(-u)) / high``, whose terms decay fast
+    on both sides. The error is ``exp(-pi^2 / step)`` relative to 1 / Z, and oscillates.
+    """
+    u = np.arange(-3.1, np.log(22 * high / low) + step, step)
+    x = np.exp(u - np.exp(-u)) / high
+    return x, step * x * (1 + np.exp(-u))
+
+
+def trapezoid(low: float, high: float, step: float) -> tuple[Array, float]:
+    """Equidistant nodes from ``low`` to ``high``, and their distance, at most ``step``."""
+    count = int(np.ceil((high - low) / step))
+    return np.linspace(low, high, count + 1), (high - low) / count
+
+
+def density(z: Array, variance: float) -> Array:
+    """Density of a Gaussian."""
+    return np.exp(-(z**2) / (2 * variance) - LOG_ROOT) / np.sqrt(variance)

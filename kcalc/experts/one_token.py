@@ -37,6 +37,23 @@ def squares_and_slopes(
     return float(second), float(router)
 
 
+def swaps(experts: int, selected: int, sigma: float, score: Score) -> float:
+    """-d W / d theta at theta = 0, for two tokens whose logits have the cosine cos(theta).
+
+    The k-th and the (k + 1)-th largest logits change places with probability ``f theta / sqrt(pi)``
+    for the density f of ties. Then a weight w moves to another expert: ``(S_2 - W)`` is half of
+    ``E sum_i (w_i - w_i')^2``, that is, ``w^2``. All other changes are of second order.
+    """
+    if selected == experts:
+        return 0.0
+    at, weights = thresholds(experts, selected, 1 / THRESHOLDS)
+    # the density of ties over that of thresholds: one of k selected logits is at t, too
+    above = selected * np.exp(-(at**2) / 2 - log_ndtr(-at)) / np.sqrt(2 * np.pi)
+    weights = weights * np.exp(log_density(experts, selected, at)) * above
+    squares = [_OneThreshold(experts, selected, sigma, score, t).square_at_tie() for t in at]
+    return float(weights @ squares) / np.sqrt(np.pi)
+
+
 class _OneThreshold:
     """Expectations given the largest logit that is not selected, ``sigma * t``."""
 
@@ -81,6 +98,15 @@ class _OneThreshold:
             + self._integral(4, one * steep[2] + two * steep[0] * moments[2])
         )
         return second, router
+
+    def square_at_tie(self) -> float:
+        """E w^2 of a selected expert whose logit is at the threshold, too."""
+        edge = self._edge()
+        if self.score.total is None:
+            return edge**2
+        s, _, p = self.above
+        others = (np.exp(-np.outer(self.x, s)) @ p) ** (self.k - 1)
+        return edge**2 * self._integral(2, np.exp(-self.x * edge) * others * self._rest())
 
     def _slopes_over_all(self, moments: dict[int, Array], decay: Array, rest: Array) -> float:
         """R_2 of a softmax over all experts: E sum_(i selected) p_i^2 (1 - 2 p_i + sum_j p_j^2)."""

@@ -6,32 +6,65 @@ are Laplace integrals, as for one token. The expert at t is also the one at t', 
 
 With g = sqrt(rho) c + sqrt(1 - rho) e and g' = sqrt(rho) c + sqrt(1 - rho) e', the two logits of an
 expert are independent given c, so an expectation over a quadrant is a product of two matrices. For
-rho < 0, g' has -c.
+rho < 0, g' has -c. Integrals over c and the thresholds are trapezoidal sums: everything there is as
+smooth as a Gaussian.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import gammaln, ndtr
 
-from .nodes import LOG_ROOT, REACH, laplace, panels, thresholds
+from .nodes import LOG_ROOT, density, laplace_sum, panels, quantiles, trapezoid
 from .scores import Score
 
 Array = np.ndarray
-THRESHOLDS = 3  # panels at rho = 0
-STEP = 0.5  # of the logarithm of the Laplace variable
-SHARP = 0.9  # panels of logits, in standard deviations of a logit given c
+THRESHOLD = 0.88  # step, in standard deviations of the threshold
+COMMON = 0.9  # step of c, in standard deviations of what depends on it
+STEP = 0.44  # of the logarithm of the Laplace variable
+SHARP = 1.2  # panels of logits, in standard deviations of a logit given c
 TINY = 1e-300
-ENTRIES = 1 << 20  # of a block
-LARGEST = 7.0  # logits beyond it do not count
-TAIL = 21.0  # exp(-TAIL) is below the error of the integrals
+ENTRIES = 1 << 19  # of a block
+LARGEST = 6.0  # logits beyond it do not count
+FARTHEST = 7.5  # a standard Gaussian lies beyond it with probability 3e-14
+BAND = 7.0  # standard deviations of the difference of two thresholds that count
+RARE = 1e-13  # probability of thresholds that are left out, on each side
+Sides = tuple[bool, bool]
+SIDES: tuple[Sides, ...] = ((True, True), (True, False), (False, True), (False, False))
 
 
 def shared(experts: int, selected: int, sigma: float, rho: float, score: Score | None) -> float:
     """W = E sum_(selected for both) w_i w_i'; without a score, the expected number of them."""
-    return _Pair(experts, selected, sigma, rho, score).total()
+    return _Pair(experts, selected, sigma, rho, score).total([Term("s", "s")])
+
+
+def slopes(experts: int, selected: int, sigma: float, rho: float, score: Score) -> float:
+    """R = E sum_ij (d w_i / d l_j) (d w_i' / d l_j') of experts i selected for both tokens."""
+    terms = [Term("d", "d")]
+    if score.total is not None:
+        terms += [Term("d", "sd", 1, 2, -1.0), Term("sd", "d", 2, 1, -1.0), Term("sd", "sd", 2, 2)]
+        terms += [Term("s", "s", 2, 2, others="s" if score.total == "all" else "d")]
+    return _Pair(experts, selected, sigma, rho, score).total(terms)
+
+
+class Term(NamedTuple):
+    """``sign`` E sum_i f(g_i) f'(g_i') / (Z^m Z'^m') over the experts i selected for both.
+
+    ``first``, ``second``: the names of f and f', products of the score s and its slope d;
+    ``power``, ``power2``: m and m'. ``others``: the name of a function h; each term i is then
+    multiplied by the sum of h(g_j) h(g_j') over the other experts j selected for both, or over all
+    others if the sum of scores has all.
+    """
+
+    first: str
+    second: str
+    power: int = 1
+    power2: int = 1
+    sign: float = 1.0
+    others: str | None = None
 
 
 class _Pair:
@@ -41,140 +74,218 @@ class _Pair:
         self, experts: int, selected: int, sigma: float, rho: float, score: Score | None
     ) -> None:
         self.experts, self.k, self.sigma, self.score = experts, selected, sigma, score
-        self.rho, self.flip = abs(rho), -1 if rho < 0 else 1
+        self.correlation, self.rho, self.flip = rho, abs(rho), -1 if rho < 0 else 1
         self.spread = np.sqrt(1 - self.rho)
-        width = self.spread / np.sqrt(max(self.rho, 1e-12))
-        self.c, dc = panels(-REACH, REACH, min(1.5, 1.5 * width))
-        self.pc = dc * np.exp(-(self.c**2) / 2 - LOG_ROOT)
+        ratio = (1 - self.rho) / max(self.rho, 1e-12)
+        self.c, step = trapezoid(-FARTHEST, FARTHEST, COMMON * np.sqrt(ratio / (ratio + 2)))
+        self.pc = step * np.exp(-(self.c**2) / 2 - LOG_ROOT)
         self.all = score is not None and score.total == "all"
-        count = THRESHOLDS * np.sqrt((1 + self.rho) / (1 - self.rho))
         if selected == experts:  # no threshold
-            self.t, weights = np.array([-REACH]), np.ones(1)
+            self.t, step = np.array([-FARTHEST]), 1.0
         else:
-            self.t, weights = thresholds(experts, selected, 1 / count)
-        tables = [_Threshold(self, t, rho) for t in self.t]
-        self.owner = np.repeat(np.arange(len(tables)), [len(table.x) for table in tables])
-        self.weights = np.concatenate(
-            [weight * table.weights for weight, table in zip(weights, tables, strict=True)]
-        )
-        self.by_common = {
-            name: np.concatenate([table.by_common[name] for table in tables]) for name in "sab"
+            low, high = quantiles(experts, selected, RARE)
+            left, right = quantiles(experts, selected, 0.1587)  # one standard deviation
+            finest = min(1.0, 1.4 * self.spread)
+            self.t, step = trapezoid(low, high, THRESHOLD * finest * (right - left) / 2)
+        nodes = [self._laplace(t) for t in self.t]
+        counts = [len(x) for x, _ in nodes]
+        self.owner = np.repeat(np.arange(len(counts)), counts)
+        self.starts = np.concatenate([[0], np.cumsum(counts)])
+        self.x = np.concatenate([x for x, _ in nodes])
+        self.weights = np.concatenate([step * weights for _, weights in nodes])
+        if self.all:  # the scores at both thresholds are part of the sums
+            self.weights = self.weights * np.exp(-self.x * self.scores(self.t)[self.owner])
+
+    def scores(self, z: Array) -> Array:
+        """Scores of standard logits z."""
+        return np.ones_like(z) if self.score is None else self.score.value(self.sigma * z)
+
+    def _laplace(self, t: float) -> tuple[Array, Array]:
+        """Laplace nodes and weights of a token with threshold t."""
+        if self.score is None or self.score.total is None:
+            return np.zeros(1), np.ones(1)
+        edge, top = self.scores(np.array([t, max(t, LARGEST)]))
+        return laplace_sum(self.k * edge, (self.experts if self.all else self.k) * top, STEP)
+
+    def total(self, terms: Sequence[Term]) -> float:
+        """The sum of terms, over all rows and columns, in blocks that fit into memory."""
+        names = {name for term in terms for name in (term.first, term.second, term.others)}
+        tables = _Tables(self, {"one", *names} - {None})
+        found = 0.0
+        for mine, theirs in self._blocks():
+            block = _Block(self, tables, mine, theirs)
+            found += sum(term.sign * block.total(term) for term in terms)
+        return found * (1.0 if self.k == self.experts else self.experts / (2 * np.pi))
+
+    def _blocks(self) -> Iterator[tuple[slice, slice]]:
+        """Thresholds of rows, and of columns: the same and larger ones that are near enough."""
+        count, first = len(self.t), 0
+        band = BAND * np.sqrt(2) * self.spread if self.flip > 0 else np.inf
+        ends = np.searchsorted(self.t, self.t + band)
+        while first < count:
+            last = first + 1
+            while last < count and self._entries(first, last + 1, ends[last]) <= ENTRIES:
+                last += 1
+            yield slice(first, last), slice(first, int(ends[last - 1]))
+            first = last
+
+    def _entries(self, first: int, last: int, end: int) -> int:
+        starts = self.starts
+        return int((starts[last] - starts[first]) * (starts[end] - starts[first]))
+
+    def rows(self, thresholds: slice) -> slice:
+        """The rows of thresholds."""
+        return slice(int(self.starts[thresholds.start]), int(self.starts[thresholds.stop]))
+
+
+class _Tables:
+    """Expectations of functions of one logit, given c or the logit at the other threshold.
+
+    ``given``: {(name, above): (rows, c)}, of a logit on one side of the row's threshold, times the
+    function of that name and exp(-x score) if its score is part of the sum. ``sides``: {(name,
+    above): (rows, thresholds)}, the same given that the other logit is at the other threshold.
+    """
+
+    def __init__(self, pair: _Pair, names: Collection[str]) -> None:
+        self.pair = pair
+        self.given: dict[tuple[str, bool], Array] = {}
+        self.sides: dict[tuple[str, bool], Array] = {}
+        found: dict[Any, list[Array]] = {}
+        for place in range(len(pair.t)):
+            for above in (True, False):
+                for key, values in self._at(place, above, names).items():
+                    found.setdefault(key, []).append(values)
+        for (name, above, table), parts in found.items():
+            getattr(self, table)[name, above] = np.concatenate(parts)
+
+    def _at(self, place: int, above: bool, names: Collection[str]) -> dict[Any, Array]:
+        """The rows of one threshold."""
+        pair, t = self.pair, self.pair.t[place]
+        x = pair.x[pair.rows(slice(place, place + 1))]
+        means = {"given": np.sqrt(pair.rho) * pair.c, "sides": pair.correlation * pair.t}
+        variances = {"given": 1 - pair.rho, "sides": (1 - pair.rho) * (1 + pair.rho)}
+        if not above and not pair.all:  # neither the sum nor the terms have its score
+            return {
+                ("one", above, table): np.tile(ndtr((t - mean) / np.sqrt(variances[table])), (len(x), 1))
+                for table, mean in means.items()
+            }
+        ends = (t, max(FARTHEST, t + 2)) if above else (-FARTHEST, t)
+        z, dz = panels(*ends, SHARP * pair.spread)
+        scores = pair.scores(z)
+        laws = {
+            table: density(z[:, None] - mean, variances[table]) for table, mean in means.items()
         }
-        self.sides = {
-            above: np.concatenate([table.sides[above] for table in tables])
-            for above in (False, True)
+        faded = np.exp(-np.outer(x, scores)) * dz
+        functions = {"one": np.ones_like(z), "s": scores}
+        if pair.score is not None:
+            slope = pair.score.slope(pair.sigma * z)
+            functions |= {"d": slope, "sd": scores * slope}
+        return {
+            (name, above, table): (faded * functions[name]) @ law
+            for table, law in laws.items()
+            for name in names & functions.keys()
         }
-        gap = (1 - self.rho) * (1 + self.rho)
-        t, u = self.t[:, None], self.t
-        self.joint = np.exp(-(t**2 - 2 * rho * t * u + u**2) / (2 * gap)) / np.sqrt(gap)
-        self.apart = np.exp(-(t**2 + u**2) / 2)
 
-    def total(self) -> float:
-        """The sum over all rows and columns, in blocks that fit into memory."""
-        size = len(self.owner)
-        step = max(ENTRIES // size, 1)
-        blocks = (self._block(slice(i, min(i + step, size))) for i in range(0, size, step))
-        return self.experts / (2 * np.pi) * float(sum(blocks))
 
-    def _block(self, rows: slice) -> float:
-        """The densities of both thresholds times the moments given both, summed.
+class _Block:
+    """A block of the matrices, with all columns after it.
 
-        The matrix is symmetric: columns after the block count twice.
-        """
-        columns = slice(rows.start, None)
+    Sums over rows and columns are symmetric under an exchange of the tokens, so columns after the
+    block count twice.
+    """
 
-        def product(name: str, name2: str) -> Array:
-            left = self.by_common[name][rows] * self.pc
-            return left @ self.by_common[name2][columns, :: self.flip].T
+    def __init__(self, pair: _Pair, tables: _Tables, mine: slice, theirs: slice) -> None:
+        self.pair, self.tables = pair, tables
+        self.rows, self.columns = pair.rows(mine), pair.rows(theirs)
+        self.first, self.second = pair.owner[self.rows], pair.owner[self.columns]
+        self.twice = np.full(len(self.second), 2.0)
+        self.twice[: len(self.first)] = 1
+        self.quadrants = {sides: self._product("one", "one", *sides) for sides in SIDES}
+        self.logs = {
+            sides: np.log(np.maximum(part, TINY)) for sides, part in self.quadrants.items()
+        }
 
-        weights = np.full(len(self.owner[columns]), 2.0)
-        weights[: rows.stop - rows.start] = 1
-        weights *= self.weights[columns]
-        if self.k == self.experts:
-            every = product("s", "s") * product("a", "a") ** (self.experts - 1)
-            return 2 * np.pi * float(self.weights[rows] @ every @ weights)
-        quadrants = [product(*pair) for pair in ("ss", "aa", "ab", "ba", "bb")]
-        first, second = self.owner[rows], self.owner[columns]
-        found = self.joint[np.ix_(first, second)] * self._counted(
-            quadrants, self.experts - 1, self.k, self.k
-        )
-        apart = (self.experts - 1) * self.apart[np.ix_(first, second)]
+    def _product(self, name: str, name2: str, above: bool, above2: bool) -> Array:
+        """E f(g) f'(g') over a quadrant."""
+        left = self.tables.given[name, above][self.rows] * self.pair.pc
+        right = self.tables.given[name2, above2][self.columns, :: self.pair.flip]
+        return left @ right.T
+
+    def total(self, term: Term) -> float:
+        """The term, times the densities of both thresholds, summed over rows and columns."""
+        pair = self.pair
+        both = self._product(term.first, term.second, True, True)
+        others = {}
+        if term.others is not None:
+            sides = SIDES if pair.all else SIDES[:1]
+            others = {side: self._product(term.others, term.others, *side) for side in sides}
+        power = (term.power - 1, term.power2 - 1)
+        rows = pair.weights[self.rows] * pair.x[self.rows] ** power[0]
+        columns = pair.weights[self.columns] * pair.x[self.columns] ** power[1] * self.twice
+        if pair.k == pair.experts:
+            found = self._counted(both, others, pair.experts, pair.k, pair.k)
+        else:
+            found = self._with_thresholds(both, others, term.others)
+        return float(rows @ found @ columns)
+
+    def _with_thresholds(
+        self, both: Array, others: Mapping[Sides, Array], name: str | None
+    ) -> Array:
+        pair, tables = self.pair, self.tables
+        counted, k = self._counted, pair.k
+        t, u = pair.t[self.first][:, None], pair.t[self.second]
+        gap = (1 - pair.rho) * (1 + pair.rho)
+        near = np.exp(-(t**2 - 2 * pair.correlation * t * u + u**2) / (2 * gap)) / np.sqrt(gap)
+        whole = counted(both, others, pair.experts - 1, k, k)
+        if others and pair.all:  # the expert at both thresholds is among the others
+            edge, edge2 = pair.scores(t), pair.scores(u)
+            whole = whole + edge * edge2 * counted(both, {}, pair.experts - 1, k, k)
+        found = near * whole
         # Two experts: the one at the second threshold has a logit of the first token, and the one
         # at the first threshold a logit of the second token, on either side.
+        apart = (pair.experts - 1) * np.exp(-(t**2 + u**2) / 2)
         for above in (False, True):
-            row = apart * self.sides[above][rows][:, second]
+            row = tables.sides["one", above][self.rows][:, self.second]
             for above2 in (False, True):
-                rest = self._counted(quadrants, self.experts - 2, self.k - above, self.k - above2)
-                found = found + row * self.sides[above2][columns][:, first].T * rest
-        return float(self.weights[rows] @ found @ weights)
+                column = tables.sides["one", above2][self.columns][:, self.first].T
+                given = (pair.experts - 2, k - above, k - above2)
+                part = row * column * counted(both, others, *given)
+                if others and pair.all and name is not None:
+                    at_second = tables.sides[name, above][self.rows][:, self.second] * edge2
+                    at_first = tables.sides[name, above2][self.columns][:, self.first].T * edge
+                    mixed = at_second * column + row * at_first
+                    part = part + mixed * counted(both, {}, *given)
+                found = found + apart * part
+        return found
 
-    def _counted(self, quadrants: list[Array], others: int, k: int, k2: int) -> Array | float:
-        """The sum over n experts that are selected for both tokens, of k and k2 selected ones."""
-        both, aa, ab, ba, bb = quadrants
-        n = max(1, k + k2 - others)
+    def _counted(
+        self, both: Array, others: Mapping[Sides, Array], count: int, k: int, k2: int
+    ) -> Array | float:
+        """The sum over n of ``count`` experts selected for both tokens, of k and k2 selected ones.
+
+        Each of the n is counted with ``both`` instead of its probability. ``others``: the mean of
+        the function of the others, in their quadrants.
+        """
+        n = max(1, k + k2 - count)
         if n > min(k, k2):
             return 0.0
-        counts = (n - 1, k - n, k2 - n, others - k - k2 + n)
-        log = gammaln(others + 1) - gammaln(n) - sum(gammaln(m + 1) for m in counts[1:])
-        for part, m in zip((aa, ab, ba, bb), counts, strict=True):
-            log = log + m * np.log(np.maximum(part, TINY))
-        term = both * np.exp(log)
-        total, ratio = term, aa * bb / np.maximum(ab * ba, TINY)
-        while n < min(k, k2):
-            term = term * ratio * ((k - n) * (k2 - n) / (n * (others - k - k2 + n + 1)))
-            total, n = total + term, n + 1
-        return total
-
-
-class _Threshold:
-    """What depends on the threshold ``t`` of one token only; rows belong to Laplace nodes x."""
-
-    def __init__(self, pair: _Pair, t: float, rho: float) -> None:
-        self.pair = pair
-        edge, top = self._score(np.array([t, max(t, LARGEST)]))
-        if pair.score is None or pair.score.total is None:
-            self.x, self.weights = np.zeros(1), np.ones(1)
-        else:
-            count = pair.experts if pair.all else pair.k
-            self.x, self.weights = laplace(pair.k * edge, count * top, STEP, TAIL)
-        if pair.all:
-            self.weights = self.weights * np.exp(-self.x * edge)
-        parts = {True: self._nodes(t, REACH, True), False: self._nodes(-REACH, t, pair.all)}
-        self.by_common = self._given_common(parts)
-        mean, variance = rho * pair.t, (1 - rho) * (1 + rho)
-        self.sides = {
-            above: faded @ (dz[:, None] * _density(z[:, None] - mean, variance))
-            for above, (z, dz, _, faded) in parts.items()
-        }
-
-    def _score(self, z: Array) -> Array:
-        """Scores of standard logits z."""
-        score = self.pair.score
-        return np.ones_like(z) if score is None else score.value(self.pair.sigma * z)
-
-    def _nodes(self, low: float, high: float, counted: bool) -> tuple[Array, Array, Array, Array]:
-        """Logits z, their weights, their scores, and exp(-x score) where the sum has them."""
-        z, dz = panels(low, high, SHARP * self.pair.spread)
-        scores = self._score(z)
-        return z, dz, scores, np.exp(-np.outer(self.x, scores if counted else 0 * scores))
-
-    def _given_common(self, parts: Mapping[bool, tuple[Array, ...]]) -> dict[str, Array]:
-        """Expectations given c.
-
-        ``a``: above the threshold; ``b``: below it; ``s``: above it, times the score.
-        """
-        common = np.sqrt(self.pair.rho) * self.pair.c
-        laws = {
-            above: dz[:, None] * _density(z[:, None] - common, self.pair.spread**2)
-            for above, (z, dz, _, _) in parts.items()
-        }
-        _, _, scores, faded = parts[True]
-        return {
-            "a": faded @ laws[True],
-            "s": (faded * scores) @ laws[True],
-            "b": parts[False][3] @ laws[False],
-        }
-
-
-def _density(z: Array, variance: float) -> Array:
-    return np.exp(-(z**2) / (2 * variance) - LOG_ROOT) / np.sqrt(variance)
+        aa, ab, ba, bb = SIDES
+        sizes = (n - 1, k - n, k2 - n, count - k - k2 + n)
+        log = gammaln(count + 1) - gammaln(n) - sum(gammaln(m + 1) for m in sizes[1:])
+        for side, m in zip(SIDES, sizes, strict=True):
+            log = log + m * self.logs[side] if m else log
+        means = {s: f / np.maximum(self.quadrants[s], TINY) for s, f in others.items()}
+        term, total = both * np.exp(log), 0.0
+        quadrants = self.quadrants
+        ratio = quadrants[aa] * quadrants[bb] / np.maximum(quadrants[ab] * quadrants[ba], TINY)
+        while True:
+            sizes = (n - 1, k - n, k2 - n, count - k - k2 + n)
+            if others:
+                parts = zip(SIDES, sizes, strict=True)
+                total = total + term * sum(m * means[s] for s, m in parts if s in means)
+            else:
+                total = total + term
+            if n == min(k, k2):
+                return total
+            term = term * ratio * ((k - n) * (k2 - n) / (n * (count - k - k2 + n + 1)))
+            n += 1

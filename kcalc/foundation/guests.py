@@ -207,6 +207,8 @@ MODELS = Registry("models of other frameworks")
 RULES = Registry("rules of primitives")
 """{(calculus, primitive): the rule of a calculus for a primitive}."""
 
+LAYERS = Registry("layers")
+"""{name of a class: the layer}, of ``kcalc.layers``."""
 ARCHITECTURES = Registry("architectures")
 """{name of a builder: the function that builds the network}, of ``kcalc.architectures``."""
 METHODS = Registry("shaping methods")
@@ -239,6 +241,7 @@ REGISTRIES: tuple[Registry | Readings, ...] = (
     DRAWINGS,
     KERNELS,
     RULES,
+    LAYERS,
     ARCHITECTURES,
     METHODS,
     SHAPING,

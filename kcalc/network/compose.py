@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from ..foundation.errors import FreshnessError, KcalcError, NoRule
+from ..foundation.guests import RULES
 from .layers import Affine
 from .network import Network, require_network
 from .primitives import Mask, Post, Primitive, owner
@@ -157,6 +158,12 @@ def interpret_back(
         for parent, message in zip(reads, sent, strict=True):
             found[parent] = add(found[parent], message) if parent in found else message
     return found
+
+
+def rule_of_guest(calculus: str, operation: Primitive) -> Callable[..., Any] | None:
+    """The rule of a calculus for a primitive that a guest brings, None if there is none."""
+    key = (calculus, type(operation).__name__)
+    return RULES[key] if key in RULES else None
 
 
 def no_rule(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,10 +19,15 @@ import sympy as sp
 from ..activations import Activation, activation
 from ..fields.arguments import as_number, one_number
 from ..foundation.errors import GraphError, KcalcError, glimpse
+from ..foundation.guests import LAYERS
 from ..foundation.plain_arguments import LARGEST, choice, extents, items, truth, utf8, whole
 from . import masks as M
 from . import primitives as P
 from .primitives import Count, Primitive, Program, Reads
+
+if TYPE_CHECKING:
+    from ..experts.layers import MoE as MoE
+    from ..experts.layers import Route as Route
 
 __all__ = [
     "KINDS",
@@ -1469,14 +1474,14 @@ def layer_of(op: Primitive) -> Layer | None:
             return Dropout(op.rate, op.active)
         case P.Reshape():
             return Flatten()
-    return None
+    return op.as_layer()
 
 
 def _symbolic(value: Any) -> bool:
     return isinstance(value, sp.Basic) and bool(value.free_symbols)
 
 
-KINDS: dict[str, type[Layer]] = {
+_OWN: dict[str, type[Layer]] = {
     kind.__name__: kind
     for kind in (
         Input,
@@ -1508,6 +1513,29 @@ KINDS: dict[str, type[Layer]] = {
         Attend,
     )
 }
+
+
+class _Kinds(Mapping[str, type[Layer]]):
+    """The layers by name: those of this file, and those of guests, imported when asked for."""
+
+    def __getitem__(self, name: str) -> type[Layer]:
+        return _OWN[name] if name in _OWN else LAYERS[name] if name in LAYERS else _OWN[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*_OWN, *map(str, LAYERS.places)])
+
+    def __len__(self) -> int:
+        return len(_OWN) + len(LAYERS.places)
+
+
+KINDS = _Kinds()
+__all__ += map(str, LAYERS.places)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in LAYERS:
+        return LAYERS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

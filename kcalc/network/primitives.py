@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import sympy as sp
 
     from ..activations import Activation
+    from .layers import Layer
     from .masks import Masks
 
 Count: TypeAlias = "int | sp.Expr"  # channels, a number or a symbol
@@ -34,6 +35,11 @@ class Primitive:
     """Base of all primitives; ``origin`` is the layer that a primitive comes from."""
 
     origin: Any = field(compare=False, repr=False)
+    varies: ClassVar[bool] = False  # its q value differs between draws of weights at any width
+
+    def as_layer(self) -> Layer | None:
+        """The layer that consists of it, for primitives that guests bring; None if there is none."""
+        return None
 
     @property
     def kind(self) -> str:

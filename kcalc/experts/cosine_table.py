@@ -1,0 +1,195 @@
+"""W and R of a router as functions of the angle between two tokens, from a few values each.
+
+With theta = arccos(rho), both are smooth at theta = 0: the chance that a selection changes is
+proportional to theta there. So 12 values of ``(S_2 - W - a theta) / theta^2``, with the known slope
+a, give W with an error of some 1e-9 up to pi/2, also below the smallest angle with a value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+from scipy.interpolate import BarycentricInterpolator
+
+from ..fields import NUMPY
+from ..fields.jets import Jet, JetField
+from ..foundation.errors import KcalcError
+from .one_token import squares_and_slopes, swaps
+from .scores import SCORES
+from .two_tokens import shared, slopes
+
+Array = np.ndarray
+NODES = (12, 16, 22)
+ACUTE = (0.2, 1.62)  # angles with values; their cost grows like the inverse of the angle
+OBTUSE = (1.52, 2.95)
+CHECKED = (0.06, 0.52, 0.97)  # where values are compared, as a share of the interval of angles
+TOLERANCE = 5e-9  # of the values there
+FEW = 4  # values that are computed one by one, before a table
+DIGITS = 12  # of the variance, so that rounding makes no second table
+
+
+def router_moments(
+    experts: int, selected: int, variance: float, score: str, normalise: bool
+) -> RouterMoments:
+    """The moments of a router's weights for any two tokens, computed once."""
+    return _router(experts, selected, float(f"{variance:.{DIGITS}g}"), (score, normalise))
+
+
+@lru_cache(maxsize=64)
+def _router(
+    experts: int, selected: int, variance: float, score: tuple[str, bool]
+) -> RouterMoments:
+    return RouterMoments(experts, selected, math.sqrt(variance), score)
+
+
+class RouterMoments:
+    """The moments of the weights of one token and of two.
+
+    ``second``: S_2; ``slopes``: R_2.
+    """
+
+    def __init__(self, experts: int, selected: int, sigma: float, score: tuple[str, bool]) -> None:
+        given, law = (experts, selected, sigma), SCORES[score]
+        self.second, self.slopes = squares_and_slopes(*given, law)
+        self.selects = selected < experts
+        # tokens of opposite logits share no expert if at most half of them are selected
+        opposite = 0.0 if 2 * selected <= experts else None
+
+        def table(value: Callable[..., float], end: float, slope: float | None) -> AngleTable:
+            return AngleTable(lambda t: value(*given, math.cos(t), law), end, slope, opposite)
+
+        self._cross = table(shared, self.second, swaps(*given, law))
+        self._slopes = table(slopes, self.slopes, None)
+
+    def lost(self, gap: Jet) -> Jet:
+        """``1 - W / S_2`` for tokens of cosine ``1 - gap``, a jet of the order of ``gap``.
+
+        Its slope is infinite at gap 0 if experts are selected.
+        """
+        order = gap.order
+        angle = NUMPY.angle(gap.value)
+        by_angle = [self._cross.lost(angle, m) / self.second for m in range(order + 1)]
+        if not order:
+            return Jet((by_angle[0],))
+        with np.errstate(all="ignore"):
+            found = JetField(NUMPY).angle(gap).compose(by_angle).coefficients
+        equal, rate = np.asarray(gap.value) == 0, gap.coefficients[1]
+        with np.errstate(all="ignore"):
+            first = np.where(rate == 0, 0.0, np.inf * rate)
+        if not self.selects:  # 1 - W / S_2 is even in the angle, and gap = angle^2 / 2
+            first = 2 * self._cross.lost(0 * angle, 2) / self.second * rate
+        ends = [found[0], first, *[np.nan] * (order - 1)]
+        return Jet(tuple(np.where(equal, e, f)[()] for e, f in zip(ends, found, strict=True)))
+
+    def slopes_at(self, gap: Any) -> Any:
+        """R for tokens of cosine ``1 - gap``."""
+        return self.slopes - self._slopes.lost(NUMPY.angle(gap))
+
+
+class AngleTable:
+    """``f(0) - f(theta)`` of a function f that takes long, as polynomials through a few values.
+
+    ``end``: f(0); ``slope``: -f'(0), if known; ``opposite``: f(pi), if known.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[float], float],
+        end: float,
+        slope: float | None,
+        opposite: float | None,
+    ) -> None:
+        self.function = lru_cache(maxsize=None)(function)
+        self.end, self.slope, self.opposite = end, slope, opposite
+        self._parts: dict[bool, _Polynomial] = {}
+        self._known: set[float] = set()
+
+    def lost(self, angles: Any, derivative: int = 0) -> Any:
+        """``f(0) - f`` at angles in [0, pi], or its Taylor coefficient of this order.
+
+        Raises: KcalcError if a polynomial misses a value.
+        """
+        angles = np.asarray(angles, dtype=float)
+        if derivative == 0 and self._few(angles):
+            return self._one_by_one(angles)
+        flat, obtuse = angles.ravel(), angles.ravel() > np.pi / 2
+        out = np.zeros_like(flat)
+        for side in (False, True):
+            if np.any(obtuse == side):
+                out[obtuse == side] = self._part(side)(flat[obtuse == side], derivative)
+        return out.reshape(angles.shape)[()]
+
+    def _few(self, angles: Array) -> bool:
+        """Whether single values are to be computed, and none near the ends."""
+        new = {float(a) for a in np.unique(angles) if a > 0}
+        inside = all(ACUTE[0] <= a <= OBTUSE[1] for a in new)
+        if not inside or len(new | self._known) > FEW:
+            return all(a in self._known for a in new)
+        self._known |= new
+        return True
+
+    def _one_by_one(self, angles: Array) -> Any:
+        values = [self.end - self.function(float(a)) if a else 0.0 for a in angles.ravel()]
+        return np.array(values).reshape(angles.shape)[()]
+
+    def _part(self, obtuse: bool) -> _Polynomial:
+        if obtuse not in self._parts:
+            self._parts[obtuse] = self._built(obtuse)
+        return self._parts[obtuse]
+
+    def _built(self, obtuse: bool) -> _Polynomial:
+        """A polynomial that agrees with the function at a few other angles."""
+        low, high = OBTUSE if obtuse else ACUTE
+        checked = [low + share * (high - low) for share in CHECKED]
+        worst = math.inf
+        for count in NODES:
+            made = _Polynomial(self, obtuse, count)
+            errors = [made(np.array([t]))[0] - (self.end - self.function(t)) for t in checked]
+            worst = max(map(abs, errors))
+            if worst <= TOLERANCE:
+                return made
+        raise KcalcError(
+            f"the table of a router's weights in the cosine of two tokens has an error of "
+            f"{worst:.1g}; lower the variance of the logits"
+        )
+
+
+class _Polynomial:
+    """``f(0) - f(theta)`` on one side of pi/2."""
+
+    def __init__(self, table: AngleTable, obtuse: bool, count: int) -> None:
+        low, high = OBTUSE if obtuse else ACUTE
+        nodes = np.cos(np.pi * (np.arange(count) + 0.5) / count)
+        at = (low + high) / 2 + (high - low) / 2 * nodes
+        lost = table.end - np.array([table.function(float(t)) for t in at])
+        self.slope, self.power = table.slope, 0
+        if obtuse:
+            if table.opposite is not None:
+                at, lost = np.append(at, np.pi), np.append(lost, table.end - table.opposite)
+            self.slope = None
+        elif table.slope is None:
+            lost, self.power = lost / at, 1
+        else:
+            lost, self.power = (lost - table.slope * at) / at**2, 2
+        self.curve = BarycentricInterpolator(at, lost)
+
+    def __call__(self, angles: Array, derivative: int = 0) -> Array:
+        """The Taylor coefficient of order ``derivative``, the value by default."""
+        orders = range(derivative + 1)
+        inner = [
+            self.curve(angles) if m == 0 else self.curve.derivative(angles, m) / math.factorial(m)
+            for m in orders
+        ]
+        total = np.zeros_like(angles)
+        for m in orders:  # of theta^power
+            if derivative - m <= self.power:
+                power = self.power - derivative + m
+                weight = math.comb(self.power, derivative - m)
+                total = total + weight * angles**power * inner[m]
+        if self.slope is not None and derivative < 2:
+            total = total + self.slope * (angles if derivative == 0 else 1)
+        return total

@@ -1,0 +1,29 @@
+"""The operation of a router, for calculi."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..foundation.guests import LAYERS
+from ..network.layers import Layer
+from ..network.primitives import Primitive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route(Primitive):
+    """``scale sum_i w_i e_i`` over the k of ``experts`` experts with the largest logits.
+
+    Its inputs are the logits and one of the experts, which are equal in law. Other fields are as in
+    :class:`kcalc.experts.layers.Route`.
+    """
+
+    k: int
+    experts: int
+    score: str
+    normalise: bool
+    scale: Any
+    varies: ClassVar[bool] = True
+
+    def as_layer(self) -> Layer:
+        return LAYERS["Route"](self.k, self.score, self.normalise, self.scale)

@@ -1,0 +1,148 @@
+"""The rules of the spine's calculi for mixtures of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..calculi.atoms import Pair, disjoint
+from ..calculi.channels import Channels
+from ..calculi.second_moments import Moments, is_zero
+from ..calculi.tape import recordable
+from ..fields import NUMPY
+from ..fields.jets import Jet
+from ..foundation.errors import FreshnessError, KcalcError, NoRule
+from .cosine_table import RouterMoments, router_moments
+from .primitives import Route
+
+if TYPE_CHECKING:
+    from ..calculi.backward import Backward, Groups
+    from ..calculi.kernel import Kernel
+    from ..calculi.tangent import Tangent
+
+Node = Hashable
+TEXT = (
+    "random router and experts: independent weights of mean 0, no capacity limits, no biases that "
+    "balance the load; the {} experts are equal in law"
+)
+
+
+def mixed(
+    kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]
+) -> Channels:
+    """``q = scale^2 S_2 q_e``, kernel ``scale^2 W kappa_e``: a new atom, not Gaussian."""
+    moments = _checked(kernel, op, node, inputs)
+    logits, expert = (state.pairs[0].moments for state in inputs)
+    square = _square(kernel, op)
+    factor = square * moments.second
+    q1 = factor * expert.q1
+    q2 = q1 if kernel.uniform else factor * expert.q2
+    kernel.statistics.check(kernel.field, q1, node)
+    gap = 0
+    if kernel.statistics.follow_c:
+        gap = _joined_gap(logits.gap, expert.gap, moments)
+    kernel.note(node, TEXT.format(op.experts), "convention")
+    return Channels.one(kernel.ledger.fresh(node, Moments(q1, q2, gap), gaussian=False))
+
+
+@recordable
+def _joined_gap(logits: Any, expert: Any, moments: RouterMoments) -> Any:
+    """1 - c of the mixture, ``c = W / S_2 c_e``."""
+    lost = moments.lost(logits)
+    return lost + expert * (1 - lost)
+
+
+def with_tangent(
+    tangent: Tangent, op: Route, node: Node, inputs: Sequence[Channels]
+) -> Channels:
+    """``Theta = scale^2 (W Theta_e + R kappa_e Theta_l)``, and the values of kernel maps."""
+    kernel = tangent.kernel
+    moments = _checked(kernel, op, node, inputs)
+    still = [
+        state.map(lambda pair: _with_gap(pair, Jet((pair.moments.gap.value,)))) for state in inputs
+    ]
+    made = mixed(kernel, op, node, still).pairs[0]
+    logits, expert = (state.pairs[0].moments for state in inputs)
+    geometric = kernel.algebra.moments.geometric
+    norm_e, norm_l = geometric(expert.q1, expert.q2), geometric(logits.q1, logits.q2)
+    cross = moments.second * (1 - moments.lost(Jet((logits.gap.value,))).value)
+    through_expert = cross * norm_e * expert.gap.coefficients[1]
+    rate = logits.gap.coefficients[1]
+    total = through_expert
+    if not is_zero(rate):
+        slopes = moments.slopes_at(logits.gap.value)
+        total = total + slopes * norm_e * (1 - expert.gap.value) * norm_l * rate
+    m = made.moments
+    moved = total * _square(kernel, op) / geometric(m.q1, m.q2)
+    return Channels.one(_with_gap(made, Jet((m.gap.value, moved))))
+
+
+def sent_back(
+    backward: Backward, op: Route, node: Node, message: Groups, reads: Sequence[Node]
+) -> list[Groups]:
+    """W to the expert, ``kappa_e R`` to the logits, times ``scale^2``."""
+    states = [backward.states[read] for read in reads]
+    kernel = backward.kernel
+    moments = _checked(kernel, op, node, states)
+    logits, expert = (state.pairs[0].moments for state in states)
+    sent = float(_square(kernel, op)) * sum(message)
+    gap, apart = np.asarray(logits.gap.value), np.asarray(expert.gap.value)
+    if not backward.apart:
+        gap, apart = 0 * gap, 0 * apart
+    cross = moments.second * (1 - moments.lost(Jet((gap,))).value)
+    covariance = kernel.algebra.moments.geometric(expert.q1, expert.q2) * (1 - apart)
+    return [[sent * covariance * moments.slopes_at(gap)], [sent * cross]]
+
+
+def _with_gap(pair: Pair, gap: Jet) -> Pair:
+    """A feature map that is one atom, with another gap."""
+    moments = replace(pair.moments, gap=gap)
+    terms = tuple(replace(term, atom=replace(term.atom, moments=moments)) for term in pair.terms)
+    return replace(pair, moments=moments, terms=terms)
+
+
+def _square(kernel: Kernel, op: Route) -> Any:
+    scale = kernel.field.number(op.scale)
+    return scale * scale
+
+
+def _checked(
+    kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]
+) -> RouterMoments:
+    """The moments of the router's weights, after a check of the hypotheses."""
+    if kernel.field is not NUMPY:
+        raise NoRule(
+            f"node {node!r}: mixtures of experts have only numbers in double precision, no "
+            "formulas, enclosures or functions of JAX"
+        )
+    for what, state in zip(("logits", "expert"), inputs, strict=True):
+        if len(state.groups) > 1 or not state.pairs[0].gaussian:
+            raise FreshnessError(
+                f"node {node!r}: its {what} must be a fresh Gaussian feature map; end them in an "
+                "Affine"
+            )
+    if not disjoint(state.pairs[0].support for state in inputs):
+        raise FreshnessError(
+            f"node {node!r}: logits and expert share weights; give each a separate Affine"
+        )
+    variances = {
+        float(q)
+        for m in [inputs[0].pairs[0].moments]
+        for q in (*np.unique(m.q1), *np.unique(m.q2))
+    }
+    low, high = min(variances), max(variances)
+    if not low > 0:
+        raise KcalcError(
+            f"node {node!r}: its logits have variance 0, so all are equal and the selection of "
+            "experts is a tie; give the router random weights"
+        )
+    if high - low > 1e-10 * high:
+        raise NoRule(
+            f"node {node!r}: the logits of the two inputs have different variances ({low:.6g} and "
+            f"{high:.6g}), which has no rule; put an RMSNorm before the router"
+        )
+    return router_moments(op.experts, op.k, high, op.score, op.normalise)
