@@ -79,7 +79,7 @@ class TokenState:
 
 
 def unlike(op: P.Primitive | None, tokens: int) -> str:
-    """A description of what distinguishes this many tokens in a primitive.
+    """A description of how a primitive distinguishes this many tokens.
 
     Empty if nothing does.
     """

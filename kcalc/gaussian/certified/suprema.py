@@ -72,7 +72,7 @@ class _Search:
         return rank >= self.sign * self.attained - gap * self.attained - _NOTHING
 
     def _push(self, cell: _Cell) -> None:
-        """Bound a cell, of which ``rank`` is known from the one that it is part of."""
+        """Bound a cell whose ``rank`` is known from the cell that contains it."""
         low, high = self._values(self.pieces[cell.piece], cell.a, cell.b)
         rank = -max(abs(low), abs(high)) if self.sign < 0 else max(0.0, low, -high)
         cell.rank = max(cell.rank, rank)
