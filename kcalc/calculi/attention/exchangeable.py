@@ -47,7 +47,7 @@ HEADS = (
     "expectation"
 )
 LARGE = (
-    "many heads, with key_width = {} taken for large: scores are Gaussian, and the mean over heads "
+    "many heads, with key_width = {} assumed large: scores are Gaussian, and the mean over heads "
     "is an expectation"
 )
 NARROW = "many heads of key_width = {}: the mean over heads is an expectation"

@@ -27,7 +27,10 @@ _NARROWEST = 1e-40  # cell on which a function without a bound is assumed to be 
 
 @dataclass(order=True)
 class _Cell:
-    """A part [a, b] of a piece; ``rank``: the bound, of which the smallest is split next."""
+    """A part [a, b] of a piece.
+
+    ``rank``: its bound; the cell with the smallest bound is split next.
+    """
 
     rank: float
     a: float
