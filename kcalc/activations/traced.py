@@ -1,8 +1,8 @@
 """Activations with constants that JAX may trace, and the composition of several of them.
 
 A transformed activation is ``f(x) = d (phi(a x + b) + e)``. Expectations:
-:mod:`kcalc.activations.traced_rules`; piecewise linear functions, of which relu is one, have
-shorter ones: :mod:`kcalc.activations.traced_linear`.
+:mod:`kcalc.activations.traced_rules`; piecewise linear functions, such as relu, have shorter ones:
+:mod:`kcalc.activations.traced_linear`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Piecewise linear activations, of which relu is one, with constants that JAX may trace.
+"""Piecewise linear activations, such as relu, with constants that JAX may trace.
 
 Closed forms, and integrals over one angle.
 

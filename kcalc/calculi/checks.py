@@ -118,7 +118,7 @@ def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
         remedy = "take larger inputs or weights, or ask the map's ball(...) for certified digits"
         why = f"less than {CANCELLED:g} of its q, of which double precision leaves too few digits"
         if np.any(np.asarray(value <= EQUAL * scale)):
-            why = f"0, or less than {EQUAL:g} of its q, which double precision cannot tell from 0"
+            why = f"0, or less than {EQUAL:g} of its q, which double precision rounds to 0"
             remedy = f"remove the normalisation if all channels are equal; else {remedy}"
         raise KcalcError(f"{what} variance over channels is {why}; {remedy}")
 

@@ -55,8 +55,8 @@ DELTA_CONVOLUTIONS = (
     "convolutions are Delta-initialised: only the centre tap is non-zero [DKS sec. 5.3]"
 )
 WIDE_PADDING = (
-    "the padding is wider than half of the window: whichever tap is the one of the Delta "
-    "initialisation, it reads only padding at some locations, which hold only the bias; all "
+    "the padding is wider than half of the window: whichever tap Delta initialisation "
+    "uses, it reads only padding at some locations, which then contain only the bias; all "
     "locations are assumed to read the image"
 )
 TOKENS_NEEDED = (

@@ -134,7 +134,7 @@ class TracedFieldMaps(FieldMaps):
 
 @dataclass
 class TracedActivations(Activations):
-    """Activations of which some are ``chosen`` by the caller.
+    """Activations, some of them ``chosen`` by the caller.
 
     ``fixed`` as in :func:`learnable_tangent`.
     """

@@ -276,7 +276,7 @@ def _error(table: LocalTable, pairs: _PairExpectations) -> float:
 
 
 class TabledMaps(FieldMaps):
-    """Local maps by one table per call, in the order in which a network calls for them.
+    """Local maps by one table per call, in the order in which a network requests them.
 
     Activations without a table use the exact maps of :class:`FieldMaps`.
     """

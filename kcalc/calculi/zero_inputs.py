@@ -159,7 +159,7 @@ class ZeroTangent(Tangent):
     """The tangent calculus where q may be 0."""
 
     def _parameters(self, op: Fresh, node: Node, pair: Pair, below: Channels) -> Number:
-        """The kernel of the layer's own parameters over sqrt(q1 q2), of which neither may be 0.
+        """The kernel of the layer's own parameters over sqrt(q1 q2); neither q may be 0.
 
         Biases that start at 0 are parameters in the standard parameterisation. Jets of cosines
         cannot carry their kernel through a feature map that is 0.

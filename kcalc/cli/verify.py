@@ -96,7 +96,7 @@ def run(
             if journal
             else "nothing is kept"
             if own
-            else "nothing is kept; with --journal FILE the same command goes on where it was"
+            else "nothing is kept; with --journal FILE the same command continues where it stopped"
         )
         print(f"kcalc: interrupted; {kept}", file=sys.stderr)
         return INTERRUPTED

@@ -219,7 +219,7 @@ SHAPING = Registry("parts of shaping")
 
 
 class FormerNames(Registry):
-    """{(room, a name that it had): the place of what has another path now}, for one minor release.
+    """{(room, a name that it had): its new path}, for one minor release.
 
     A place without a module, ``":name"``, is a public name of kcalc itself.
     """

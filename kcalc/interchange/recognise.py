@@ -99,7 +99,7 @@ UNLIKE = (
     "each other at different locations"
 )
 CROSSED = (
-    "it combines feature maps of which one has channels where another has locations; transpose "
+    "it combines feature maps whose channels and locations are on different axes; transpose "
     "one of them"
 )
 SPLIT = "each of them only a part of the channels (a head, a group); nn.GroupNorm would be read"
@@ -112,8 +112,8 @@ ONE = "a single number for every example (a time, a class) is not a feature map 
 MEAN = "its weights do not have mean 0; read as independent weights of mean 0 and the same size"
 ZERO = "its weights are all 0, so its output is 0 or its biases; read as if drawn with sigma_w = 1"
 PAIRED = (
-    "it permutes channels and adds or multiplies them with others one by one, and kernel maps do "
-    "not distinguish channels"
+    "it permutes channels and adds or multiplies them with others elementwise, and kernel maps "
+    "do not distinguish channels"
 )
 LASTING = "it stays active in evaluation mode, which changes q and c; kernel maps leave dropout out"
 POOLED = {
@@ -150,7 +150,7 @@ BIASES = (
 
 TIED = "its weights are those of the embedding {!r} (tied); read as separate weights"
 BAG = (
-    "it adds the vectors of {} ids, which are taken to be different; the cosine of two inputs is "
+    "it adds the vectors of {} ids, which are assumed different; the cosine of two inputs is "
     "the fraction of ids that their bags have in common"
 )
 SMALLEST = 1e-100  # sigma of class tokens that are 0

@@ -82,7 +82,7 @@ def _mesh(
 
 
 def _legend(ax: Axes, handles: list[Any]) -> None:
-    """A legend below the picture, on grey, on which white lines are seen."""
+    """A legend below the picture, on grey, so white lines are visible."""
     if handles:
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "borderaxespad": 0.0}
         ax.legend(handles=handles, fontsize=8, facecolor="#8C8C8C", labelcolor="white", **place)

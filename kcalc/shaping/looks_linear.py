@@ -352,7 +352,7 @@ def _notes(solved: Sequence[Constants]) -> Iterator[Assumption]:
 
 
 def _check_readers(network: Network) -> None:
-    """Reject networks in which anything but weights reads an activation.
+    """Reject networks in which something other than weights reads an activation.
 
     Only weights can take the difference of a pair.
     """

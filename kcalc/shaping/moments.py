@@ -102,7 +102,7 @@ def panels(kinks: tuple[float, ...], fineness: int, reach: float = REACH) -> Rul
 
 
 def _reach(phi: Activation, alpha: float, beta: float) -> float:
-    """|x| up to which f counts.
+    """The largest |x| at which f counts.
 
     A homogeneous activation (relu) may be nonzero only beyond a far kink, however small the density
     is there.

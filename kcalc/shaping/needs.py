@@ -37,7 +37,7 @@ def fresh(call: MethodCall) -> None:
 
 
 def no_products(call: MethodCall) -> None:
-    """No Product, for which most methods have no rule."""
+    """No Product, because most methods have no rule for it."""
     prepared(unmixed(call.network), call.activation)
 
 

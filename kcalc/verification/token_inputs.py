@@ -196,7 +196,7 @@ def sequences(
 def over_tokens(model: Model, count: int, pairs: int) -> Model:
     """The model for inputs of ``count`` tokens, with small vocabularies.
 
-    These are cut to what ``pairs`` pairs can tell apart. Raises: KcalcError for inputs whose
+    These are cut to those that ``pairs`` pairs can distinguish. Raises: KcalcError for inputs whose
     locations are not as many.
     """
 

@@ -53,7 +53,7 @@ def test_maps_of_points_are_those_of_node_values() -> None:
     assert C.derivative()(0.5) == pytest.approx((C(0.5001) - C(0.4999)) / 2e-4, rel=1e-6)
     assert C(1) == pytest.approx(1, abs=1e-12) and C(0.5, 2, 1) < C(0.5)
     np.testing.assert_allclose(C(np.array([0.2, 0.9])), [C(0.2), C(0.9)], rtol=1e-13)
-    assert "taken for large" in str(C.assumptions)
+    assert "assumed large" in str(C.assumptions)
     R = kc.token_map(without_readout(), 16)
     expected: Any = kc.node_values(without_readout(), **given)["norm"].token_cosine
     assert R(0.3) == pytest.approx(expected, rel=1e-13)

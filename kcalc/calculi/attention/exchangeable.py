@@ -48,7 +48,7 @@ HEADS = (
     "expectation"
 )
 LARGE = (
-    "many heads, with key_width = {} taken for large: scores are Gaussian, and the mean over heads "
+    "many heads, with key_width = {} assumed large: scores are Gaussian, and the mean over heads "
     "is an expectation"
 )
 NARROW = "many heads of key_width = {}: the mean over heads is an expectation"
@@ -80,7 +80,7 @@ class TokenState:
 
 
 def unlike(op: P.Primitive | None, tokens: int) -> str:
-    """A description of what distinguishes this many tokens in a primitive.
+    """A description of how a primitive distinguishes this many tokens.
 
     Empty if nothing does.
     """

@@ -33,7 +33,7 @@ NOTHING = 1e-12  # of the largest squared gradient: smaller ones are rounding
 
 @dataclass(frozen=True, repr=False)
 class SampledGradients(Gradients):
-    """:class:`Gradients` over tokens of which no two are equal, with sampled attention.
+    """:class:`Gradients` over pairwise different tokens, with sampled attention.
 
     Sums over tokens are means over the N given sequences. Attention mixes the modes here: a
     gradient of the outputs that sums to 0 over tokens has parts of both modes at earlier nodes.
@@ -106,7 +106,7 @@ def gradients_at(
     options: Mapping[str, Any],
     assume_independent: bool = False,
 ) -> Gradients:
-    """:func:`gradients` of which those at some nodes are needed, where attention is sampled.
+    """:func:`gradients` with sampled attention, at the requested nodes.
 
     ``needed``: the nodes of a profile; None: all, and the parameters. ``options``: arguments about
     tokens.

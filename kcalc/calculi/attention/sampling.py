@@ -38,7 +38,7 @@ SAMPLED = (
 )
 UNTIL = ", until errors are at most {error:g}"
 MISSED = (
-    "standard errors reach {worst:.2g}, above the {error:g} asked for, after {why}; give more as "
+    "standard errors reach {worst:.2g}, above the requested {error:g}, after {why}; give more as "
     "kc.Sampling(draws=, chains=)"
 )
 

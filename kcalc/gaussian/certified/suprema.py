@@ -27,7 +27,10 @@ _NARROWEST = 1e-40  # cell on which a function without a bound is assumed to be 
 
 @dataclass(order=True)
 class _Cell:
-    """A part [a, b] of a piece; ``rank``: the bound, of which the smallest is split next."""
+    """A part [a, b] of a piece.
+
+    ``rank``: its bound; the cell with the smallest bound is split next.
+    """
 
     rank: float
     a: float
@@ -72,7 +75,7 @@ class _Search:
         return rank >= self.sign * self.attained - gap * self.attained - _NOTHING
 
     def _push(self, cell: _Cell) -> None:
-        """Bound a cell, of which ``rank`` is known from the one that it is part of."""
+        """Bound a cell whose ``rank`` is known from the cell that contains it."""
         low, high = self._values(self.pieces[cell.piece], cell.a, cell.b)
         rank = -max(abs(low), abs(high)) if self.sign < 0 else max(0.0, low, -high)
         cell.rank = max(cell.rank, rank)

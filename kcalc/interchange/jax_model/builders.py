@@ -55,7 +55,7 @@ def check_returned(function: Any, returned: Any) -> Any:
 
 
 def _framework(value: Any) -> str | None:
-    """Return the framework of which a value is a module."""
+    """Return the framework of a module."""
     for base in type(value).__mro__:
         root = base.__module__.split(".")[0]
         if root in FRAMEWORKS and base.__name__ in ("Module", "Layer"):

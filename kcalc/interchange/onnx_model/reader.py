@@ -218,7 +218,7 @@ class OnnxReader(Context):
             why = (
                 "which comes later or depends on it (a cycle)"
                 if made and name in made
-                else "which nothing in the file makes"
+                else "which nothing in the file produces"
             )
             raise KcalcError(f"onnx: {reader} reads {name[:80]!r}, {why}")
         if name not in holder.known:

@@ -312,7 +312,7 @@ def _by_visit(found: Mapping[int, tuple[CallEdit, Change]], path: str) -> tuple[
 
 
 def _function_plan(changes: Mapping[Any, tuple[Any, ...]], path: str) -> FunctionPlan:
-    """Return the plan of the function with which all ways begin."""
+    """Return the plan of the function that all paths start from."""
     firsts = {steps[0][:3] for steps in changes}
     if len(firsts) != 1:
         raise KcalcError(f"the calls of {path!r} begin in several functions")

@@ -265,7 +265,7 @@ def _plain(subject: Subject) -> Iterator[Finding]:
 
     The gradient at a layer that is used repeatedly is the largest of its uses. Of several last
     layers the largest gradient counts: the loss may not depend on the others, as softmaxes do not
-    depend on what is added to all logits.
+    depend on a number added to all logits.
     """
     structure = subject.measured.structure
     data = [v for v in structure.program.values if v.flavour == "data"]

@@ -78,7 +78,8 @@ def transfer(
         depend on this.
     rank
         For "muonh", "soap" and grafted Shampoo: "full" if the rank of updates grows with the width,
-        "fixed" if it does not. None means "full" for MuonH and "fixed" for grafted Shampoo.
+        "fixed" if it does not. None means "full" for MuonH and "fixed" for grafted Shampoo;
+        SOAP requires it.
 
     Returns
     -------

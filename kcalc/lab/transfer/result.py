@@ -34,20 +34,27 @@ class ParameterRule(Shown):
 
     Attributes
     ----------
-    name, role
-        The parameter, and its role, such as "hidden" or "readout".
+    name
+        The name of the parameter.
+    role
+        Its role, such as "hidden" or "readout".
     optimizer
         The optimiser that trains it. Muon leaves all but hidden matrices to AdamW.
-    init_std, learning_rate, weight_decay
-        The factors of these settings.
+    init_std
+        The factor of the standard deviation of initial values.
+    learning_rate
+        The factor of the learning rate.
+    weight_decay
+        The factor of the weight decay.
     epsilon
         The factor of epsilon; for Adafactor that of the second one, the lower bound for the size of
         a parameter.
     exponents
         {factor: the product of powers}.
-    base_std, base_entries
-        The standard deviation of the parameter in the base and its number of entries there. The
-        first is None if the base is not a model.
+    base_std
+        The standard deviation of the parameter in the base; None if the base is not a model.
+    base_entries
+        Its number of entries in the base.
     shape
         Its shape in the larger PyTorch model, else empty.
     guessed
@@ -129,8 +136,10 @@ class Transfer(Keyed[ParameterRule], Shown):
 
     Attributes
     ----------
-    optimizer, gauge
-        As given to :func:`kcalc.transfer`.
+    optimizer
+        The optimiser given to :func:`kcalc.transfer`.
+    gauge
+        The gauge of the weights.
     parameters
         {name: :class:`ParameterRule`}.
     multipliers

@@ -26,8 +26,10 @@ class Gain:
     ----------
     mean
         The mean over seeds, in nats.
-    low, high
-        The ends of its 95 % interval (Student's t over paired seeds).
+    low
+        The lower end of its 95 % interval (Student's t over paired seeds).
+    high
+        The upper end.
 
     """
 
@@ -55,8 +57,10 @@ class TransferCheck(Shown):
     ----------
     along
         The name of the quantity that changes between sizes.
-    sizes, rates
-        The sizes, and the learning rates of the first size.
+    sizes
+        The sizes.
+    rates
+        The learning rates of the first size.
     losses
         The losses, of shape (sizes, rates, seeds); infinite for runs that diverge.
     plain

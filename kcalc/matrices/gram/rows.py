@@ -150,7 +150,7 @@ def _product(a: Array, b: Array) -> tuple[Array, Array]:
 def cluster_distances(
     left: RowSet, right: RowSet, rows: slice, columns: slice, near: Array, upper: Array
 ) -> tuple[Array, Array]:
-    """(w, found): distances in a whole block in which many pairs are near.
+    """(w, found): distances in a whole block, if many pairs in it are near.
 
     They are computed from the Gram matrix of the rows, relative to one of the rows as centre.
 

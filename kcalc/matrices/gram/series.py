@@ -22,7 +22,7 @@ _PAIRS = 8192  # at once
 
 
 def series(values: Array, axis: int) -> Array:
-    """Chebyshev coefficients of functions of which the values at the nodes are given."""
+    """Chebyshev coefficients of functions given by their values at the nodes."""
     found = dct(values, type=2, axis=axis) / values.shape[axis]
     np.moveaxis(found, axis, 0)[0] /= 2
     return found
