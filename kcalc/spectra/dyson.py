@@ -234,6 +234,10 @@ class Equation:
 
     def residual(self, y: Array, t: Any) -> tuple[Array, Array, Array, Any]:
         """The equation's error (relative to the scale), d / dy, d / dt, and those of psi."""
+        with np.errstate(all="ignore"):
+            return self._residual(y, t)
+
+    def _residual(self, y: Array, t: Any) -> tuple[Array, Array, Array, Any]:
         g, slope, change = self.green(y, t)
         n, s, c, kappa = self.count, self.variance, self.ratio, self.kappa
         x = y * self.scale

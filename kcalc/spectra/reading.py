@@ -31,7 +31,8 @@ INPUT_LAWS = ("gaussian",)
 FREE = (
     "infinite width at fixed depth; one position; weights independent between layers, {weights}; "
     "slopes asymptotically free of the weights around them; pre-activations of one coordinate "
-    "jointly Gaussian, with the q values of the kernel maps"
+    "jointly Gaussian, with the q values of the kernel maps. It is the law of the bulk: a few "
+    "singular values, such as the one along the input, may lie outside"
 )
 NORMS = (
     "a channel norm is a scale and a term of finite rank: the law is that of the bulk, and a few "
