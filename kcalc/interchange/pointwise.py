@@ -95,7 +95,8 @@ class ElementwiseRules(Builder):
 
         The note about the difference is attached to that node.
         """
-        node = self._materialise(str(form.source), form.expr, form.home, op)
+        whole = form.expr == X and form.source == op.name  # a sum, which is a node already
+        node = op.name if whole else self._materialise(str(form.source), form.expr, form.home, op)
         self.note(node, "approximate", op.text)
         return Unary(node, X, node)
 

@@ -291,7 +291,8 @@ def _of_streams(network: Network, *arguments: Any) -> DepthProfile | None:
         guest = SHAPING["profile of streams"]
     except MissingGuest:
         return None
-    return guest(network, *arguments)
+    found = guest(network, *arguments)
+    return None if found is None else DepthProfile(**found)
 
 
 def _sizes(columns: Mapping[str, Array]) -> dict[str, Array]:

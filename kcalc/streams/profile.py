@@ -10,14 +10,13 @@ from typing import Any
 import mpmath
 import numpy as np
 
-from ..calculi.attention.gradients import gradients_at
 from ..calculi.global_maps import node_values
+from ..calculi.gradients import gradients
 from ..calculi.probes import joint_gradients
 from ..foundation.errors import KcalcError
 from ..maps.maps import Assumption
 from ..network.layers import Sum
 from ..network.network import Network, chosen_output
-from ..shaping.profiles import DepthProfile
 from .levels import Level, after_levels, levels_of
 
 Node = Hashable
@@ -32,8 +31,8 @@ def stream_profile(
     options: Mapping[str, Any],
     output: Node | None,
     backward: bool,
-) -> DepthProfile | None:
-    """The profile of a network with several streams, a row per sub-layer; None for others.
+) -> dict[str, Any] | None:
+    """The columns of a :class:`kcalc.DepthProfile`, a row per sub-layer; None for one stream.
 
     ``cosines``: shape () or (cosines,). ``options``: arguments about tokens.
     """
@@ -60,23 +59,23 @@ def stream_profile(
     c = np.array([np.ravel(np.broadcast_to(values[m].c, max(np.size(cosines), 1))) for m in means])
     tokens = [_first(values[m], "token_cosine1", "token_cosine") for m in means]
     rate = forgetting_rate(mixing(network, levels))
-    return DepthProfile(
-        means,
-        sizes(means),
-        _branches(network, levels, values),
-        None if np.isnan(tokens).all() else np.array(tokens),
-        c if np.ndim(cosines) else c[:, 0],
-        None,
-        None,
-        gradient,
-        None,
-        {},
-        (*values.assumptions, *notes),
-        stream_q=np.array([sizes(level) for level in levels]),
-        stream_gradient=own,
-        forgetting_rate=rate,
-        half_life=half_life(rate),
-    )
+    return {
+        "nodes": means,
+        "q": sizes(means),
+        "branch": _branches(network, levels, values),
+        "token_cosine": None if np.isnan(tokens).all() else np.array(tokens),
+        "c": c if np.ndim(cosines) else c[:, 0],
+        "score_variance": None,
+        "entropy": None,
+        "gradient_mean": gradient,
+        "gradient_difference": None,
+        "errors": {},
+        "assumptions": (*values.assumptions, *notes),
+        "stream_q": np.array([sizes(level) for level in levels]),
+        "stream_gradient": own,
+        "forgetting_rate": rate,
+        "half_life": half_life(rate),
+    }
 
 
 def with_means(network: Network, levels: Sequence[Level]) -> tuple[Network, Level]:
@@ -101,7 +100,7 @@ def _gradients(
 ) -> tuple[Array, Array, tuple[Assumption, ...]]:
     """(squared gradients at all streams together, at each, notes)."""
     chosen = chosen_output(network, output)
-    found = gradients_at(network, [n for level in levels for n in level], q, chosen, options)
+    found = gradients(network, q, chosen, **options)
     own = np.array([[found.nodes[node] for node in level] for level in levels])
     joint = joint_gradients(network, q, chosen, levels)
     return np.array(joint), own, found.assumptions

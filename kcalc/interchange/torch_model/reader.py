@@ -19,6 +19,7 @@ from .capture import capture, exported
 from .captured import Captured, TorchProgram, shared_memory
 from .examples import example_arguments
 from .graph_values import TensorRef
+from .streams import plan_of
 from .walker import Walker
 from .windows import with_window
 
@@ -78,6 +79,8 @@ def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool
     ``arguments`` None: it cannot be captured again; ``arrays``: whether they come from the user.
     """
     walker = Walker(captured)
+    if arguments is not None:
+        walker.plan = plan_of(captured, _tensors(arguments))
     outputs = walker.walk()
     if arguments is not None and arrays:
         _check_ids(walker, arguments)
@@ -125,9 +128,7 @@ def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool
 
 def _check_ids(walker: Walker, arguments: Call) -> None:
     """Raises: KcalcError if an example contains an id that the table of an embedding lacks."""
-    from torch.utils import _pytree as pytree
-
-    tensors = [leaf for leaf in pytree.tree_leaves(arguments) if hasattr(leaf, "is_floating_point")]
+    tensors = _tensors(arguments)
     entries = [op.name for op in walker.ops.values() if isinstance(op, Entry)]
     given = dict(zip(entries, tensors, strict=False))
     for op in walker.ops.values():
@@ -141,6 +142,13 @@ def _check_ids(walker: Walker, arguments: Call) -> None:
                 f"{most if most >= rows else least}, and the table of {op.name!r} has the ids 0 "
                 f"to {rows - 1}; give ids within that range"
             )
+
+
+def _tensors(arguments: Call) -> list[Any]:
+    """The tensors among the arguments of a model, in order."""
+    from torch.utils import _pytree as pytree
+
+    return [leaf for leaf in pytree.tree_leaves(arguments) if hasattr(leaf, "is_floating_point")]
 
 
 def _mark_dropout(model: Any, walker: Walker, arguments: Call | None) -> None:

@@ -31,6 +31,7 @@ from .captured import Captured, identity
 from .graph_values import Const, PaddedTensor, Ragged, Stale, TensorRef, is_traced, numbers_of
 from .own_gradients import number_of
 from .stops import NO_GRAD, own_gradient, stopped, trained
+from .streams import Plan, read_planned
 from .token_ids import COMPARISONS, REMARK, TokenIds
 from .unsupported_ops import REASONS
 
@@ -129,6 +130,8 @@ class Walker:
         self.dropping: dict[str, Call] = {}  # dropout that is active in this run
         self.whole: dict[str, str] = {}  # operation -> the module that is reported as one
         self.token_ids = TokenIds(captured)
+        self.plan: Plan | None = None  # of several residual streams
+        self.streams: dict[tuple[int, int], TensorRef] = {}  # {(stream, level): its feature map}
 
     # -- walking -----------------------------------------------------------------------------------
 
@@ -160,6 +163,8 @@ class Walker:
             if getattr(node.target, "__name__", "") == SWITCH:
                 self._stop(without or ())
                 without = None if node.args[0] else set()
+            elif self.plan is not None and read_planned(self, self.plan, node):
+                continue
             elif node not in self.values:
                 self.values[node] = self.made[node] = self._value(node)
                 if without is not None:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from .findings import Finding, criterion, named
 from .gates import SUMS_OFF
 from .operations import SOFTMAX
-from .stream_states import bits
+from .stream_states import bits, copies
 from .subject import Subject
 
+DIVISIONS = ("div", "true_divide", "logsumexp", "_log_softmax")
+REPEATED = 4  # divisions that count as Sinkhorn's iterations
 GATES = SOFTMAX | {"sigmoid", "exp", "tanh"}
 
 
@@ -46,7 +48,12 @@ def stream_remarks(subject: Subject) -> list[str]:
     if still:
         texts.append(
             f"{len(still)} parameters weigh streams that are equal at the start, so that their "
-            f"gradient is 0, rounding, or the error of Sinkhorn's iterations: {named(still)}"
+            f"gradient is 0 or rounding: {named(still)}"
+        )
+    if _only_truncation(subject):
+        texts.append(
+            "the streams are equal at the start, so the gradients of the matrices that mix them "
+            "are only the error that Sinkhorn's iterations leave"
         )
     if gates is not None and gates.sums_off > SUMS_OFF:
         texts.append(
@@ -61,6 +68,19 @@ def stream_remarks(subject: Subject) -> list[str]:
             f"start far from their biases"
         )
     return texts
+
+
+def _only_truncation(subject: Subject) -> bool:
+    """Whether Sinkhorn's iterations make all mixtures, and the streams start equal throughout."""
+    program, seen = subject.measured.structure.program, 0
+    for state in subject.measured.structure.several:
+        own = (program.values[i] for i in bits(state.skip.ancestors & ~seen))
+        if sum(value.op in DIVISIONS for value in own) < REPEATED:
+            return False
+        if not copies(state.value.tensor, state.count):
+            return False
+        seen |= state.value.ancestors
+    return bool(seen)
 
 
 def _logits(subject: Subject) -> float:
