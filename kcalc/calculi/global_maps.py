@@ -533,10 +533,39 @@ class MapReading(KernelReading):
         )
         cosines = values(0.0 if c is None else c, cosine_array, "c")
         gap = {n: Jet((1 - v,)) for n, v in cosines.items()}
-        kernel, states = self.run(NUMPY, first, second, gap)
-        out = NodeValues({node: self.value(kernel, states[node]) for node in self.network})
+        try:
+            kernel, states = self.run(NUMPY, first, second, gap)
+            out = NodeValues({node: self.value(kernel, states[node]) for node in self.network})
+        except Exploded as error:
+            kernel, out = self._renormalised_values(first, second, gap, error)
         out.assumptions = self.noting(INFINITE_WIDTH, kernel.notes.values())
         return out
+
+    def _renormalised_values(
+        self,
+        q1: dict[Node, Any],
+        q2: dict[Node, Any] | None,
+        gap: dict[Node, Any],
+        error: Exploded,
+    ) -> tuple[Any, NodeValues[Any]]:
+        """The kernel and :meth:`node_values` if q leaves double precision.
+
+        Cosines exist; q values are 0 or infinite there.
+        """
+        kernel, second = self.plain_kernel(NUMPY, q2 is None), q1 if q2 is None else q2
+        if type(self).value is not MapReading.value:
+            raise error
+        inputs = {n: Scaled(kernel.start(n, q1[n], second[n], gap[n]), 0) for n in gap}
+        states = self.interpreted(Renormalised(kernel), inputs)
+        out = NodeValues[Any]()
+        with np.errstate(over="ignore", under="ignore"):
+            for node in self.network:
+                found = self.value(kernel, states[node].state)
+                one, two = (np.ldexp(q, 2 * states[node].power)[()] for q in found[:2])
+                out[node] = NodeValue(one, two, found.c)
+        note = "q values beyond double precision are given as 0 or infinity"
+        kernel.note("network", note, "convention")
+        return kernel, out
 
     def value(self, kernel: Any, state: Any) -> Any:
         """The values of a node."""

@@ -21,6 +21,8 @@ If the map R of cosines has slope 1 at its limit 1, distances fall as a power of
 - u) = 1 - u + k u^(1+s)`` (s = 1 for smooth activations, 1/2 for kinked ones),
 
     1 - x ~ A l^(-1/s),   A = (s k)^(-1/s):   2 / R''(1) and 4 / k^2, 9 pi^2 / 2 for ReLU
+
+:mod:`.critical_laws` continues to the derivatives of cosines and to tangent kernels.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ from ..network.combinators import repeated_block
 from ..network.layers import Attend
 from ..network.network import Network
 from ..network.tokens import read_tokens
+from .critical_laws import CosineLaw, derivative_prefactor, half_stable
 from .drifting_streams import (
     CRITICAL,
     PART,
@@ -121,6 +124,13 @@ class DepthLaws(Shown, Approximable):
         nan if it depends on the start though the limit does not.
     cosine_exponent
         The exponent of that power of depth, nan if the rate is not 1.
+    derivative_prefactor
+        If cosines approach 1 at criticality, the derivative of the cosine of two inputs after L
+        blocks by that before them is ``derivative_prefactor * L^(cosine_exponent - 1)``; it depends
+        on the start. Otherwise nan.
+    tangent_ratio
+        There, the limit of ``Theta(c) / Theta(1)`` of the tangent kernel of L blocks; otherwise
+        nan.
 
     """
 
@@ -136,6 +146,8 @@ class DepthLaws(Shown, Approximable):
     slope: float
     gradient_stretch: float = 0.0
     cosine_prefactor: float = math.nan
+    derivative_prefactor: float = math.nan
+    tangent_ratio: float = math.nan
     assumptions: tuple[Assumption, ...] = field(default=(), repr=False, compare=False)
     listed = ("correlation_depth",)
 
@@ -145,6 +157,19 @@ class DepthLaws(Shown, Approximable):
         if math.isfinite(self.cosine_prefactor) and self.cosine_exponent < 0:
             text += f" {self._approach}"
         return f"DepthLaws({marked(text, self)})"
+
+    @property
+    def cosine_law(self) -> CosineLaw:
+        """The power law of cosines at criticality, and those of derivatives and tangent kernels.
+
+        Its numbers are nan if cosines approach their limit exponentially.
+        """
+        known = math.isfinite(self.tangent_ratio) or math.isfinite(self.derivative_prefactor)
+        power = self.cosine_exponent - 1 if known else math.nan
+        return CosineLaw(
+            self.cosine, self.cosine_exponent, self.cosine_prefactor, power,
+            self.derivative_prefactor, self.tangent_ratio, self.assumptions,
+        )  # fmt: skip
 
     @property
     def _growth(self) -> str:
@@ -345,7 +370,7 @@ def _additive(block: _Block, start: float) -> DepthLaws:
             "than any exponential; put a norm before them"
         )
     if power > 1 - WHOLE:
-        return _multiplied(block, LARGE, start)
+        return _multiplied(block, LARGE, start, (LARGE, start))
     power = 0.0 if abs(power) < WHOLE else power
     x = _attractor(lambda u: block.added(LARGE, 1 - u)[1] - u, start)
     k, drift = (block.added(q, x)[0] / q**power for q in (LARGE, LARGE * APART))
@@ -422,7 +447,7 @@ def _attractor(excess: Callable[[float], float], start: float) -> float:
 
 def _followed(block: _Block, q: float, x: float) -> DepthLaws:
     """The laws found by iterating blocks until q and x settle, or q vanishes or diverges."""
-    path = [(math.log(q), x)]
+    path, start = [(math.log(q), x)], (q, x)
     for _ in range(BLOCKS):
         size, cosine = block.step(q, x)
         if not 0 < size < math.inf:
@@ -433,9 +458,9 @@ def _followed(block: _Block, q: float, x: float) -> DepthLaws:
         if not 1 / FARTHEST < q < FARTHEST:
             return _endless(block, path)
         if still:
-            return _settled(block, q, block.attractor(q, x))
+            return _settled(block, q, block.attractor(q, x), start)
     found = _newton(block, q, x)
-    return _endless(block, path) if found is None else _settled(block, *found)
+    return _endless(block, path) if found is None else _settled(block, *found, start)
 
 
 def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
@@ -455,7 +480,7 @@ def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
     return None
 
 
-def _settled(block: _Block, q: float, x: float) -> DepthLaws:
+def _settled(block: _Block, q: float, x: float, start: tuple[float, float]) -> DepthLaws:
     by_q, by_x = _slopes(block, q, x)
     rates = np.linalg.eigvals(np.array([[by_q[0], by_x[0]], [by_q[1], by_x[1]]]))
     # without coupling, q has a separate rate
@@ -465,15 +490,36 @@ def _settled(block: _Block, q: float, x: float) -> DepthLaws:
     if coupled:
         text = "q and the cosine settle together: cosine_rate is the slower rate of both"
         notes.append(Assumption("network", text, "convention"))
-    rate = float(np.real(rate))
+    rate, tilt = float(np.real(rate)), 0.0
+    bent = None if coupled else half_stable(block, q, float(np.real(own)), start[0])
+    if bent is not None:
+        q, own, tilt, note = bent.q, 1.0, bent.tilt, bent.note
+        notes.append(note)
+        x = block.attractor(q, x)
+        rate = float(block.map(block.output).derivative(1)(x, q))
     law = _at_one(block, q) if x == 1 and not coupled and abs(rate - 1) < CRITICAL else None
     if law is not None:
         rate = 1.0
     mean, difference = block.gradient(block.output, q, x)
-    return DepthLaws(
-        "settles", q, float(np.real(own)), math.nan, x, rate, *_law_of(law)[:1], mean, difference,
-        block.slope(q), cosine_prefactor=_law_of(law)[1], assumptions=tuple(notes),
+    exponent, prefactor = _law_of(law, tilt)
+    found = DepthLaws(
+        "settles", q, float(np.real(own)), math.nan, x, rate, exponent, mean, difference,
+        block.slope(q), cosine_prefactor=prefactor, assumptions=tuple(notes),
     )  # fmt: skip
+    return found if law is None or tilt else _with_derivatives(found, block, start, law)
+
+
+def _with_derivatives(
+    found: DepthLaws, block: _Block, start: tuple[float, float], law: tuple[float, float]
+) -> DepthLaws:
+    """The laws with those of derivatives and of the tangent kernel, for inputs without tokens."""
+    if block.tokens is not None:
+        return found
+    return replace(
+        found,
+        derivative_prefactor=derivative_prefactor(block, start, law, math.isnan(found.q)),
+        tangent_ratio=1 / (2 - found.cosine_exponent),
+    )
 
 
 def _at_one(block: _Block, q: float) -> tuple[float, float] | None:
@@ -517,6 +563,7 @@ def _slopes(
 def _endless(block: _Block, path: list[tuple[float, float]]) -> DepthLaws:
     """``path``: (log q, x) after each block."""
     way = Way(block.step, 1 if path[-1][0] > path[-2][0] else -1)
+    start = math.exp(path[0][0]), path[0][1]
     try:
         way.check(*path[-1])
         if way.identity_at_end():
@@ -530,8 +577,8 @@ def _endless(block: _Block, path: list[tuple[float, float]]) -> DepthLaws:
                 f"the stream settles near q = {q:.6g}, but so slowly that rounding hides the "
                 "limit; change the block a little"
             ) from None
-        return _settled(block, *found)
-    return _led(block, way, *path[-1])
+        return _settled(block, *found, start)
+    return _led(block, way, *path[-1], start)
 
 
 def _slow_part(path: list[tuple[float, float]], way: int) -> tuple[float, float]:
@@ -571,16 +618,16 @@ def _drifting(block: _Block, way: Way, end: End, start: tuple[float, float]) -> 
     return _paced(block, way, pace, x, approach, tuple(notes))
 
 
-def _led(block: _Block, way: Way, log_q: float, x: float) -> DepthLaws:
+def _led(block: _Block, way: Way, log_q: float, x: float, start: tuple[float, float]) -> DepthLaws:
     """Streams whose map of cosines tends to a map other than the identity; they take its limit."""
     far = way.way * max(abs(log_q), math.log(FARTHEST))
     try:
         limit = block.attractor(math.exp(far), x)
         pace = pace_of(way, End(limit, 0.0, way.way * math.log(APART), PART))
     except KcalcError:
-        return _multiplied(block, math.exp(log_q), x)
+        return _multiplied(block, math.exp(log_q), x, start)
     if pace.kind == "exponential":
-        return _multiplied(block, math.exp(far), x)
+        return _multiplied(block, math.exp(far), x, start)
     slope, law = block.slope(math.exp(far)), None
     if limit == 1 and abs(slope - 1) < LOOSE:
         slope, law = 1.0, _at_one(block, math.exp(2 * far))
@@ -631,7 +678,8 @@ def _paced(
         difference = math.copysign(math.inf, float(modes[1][-1]))
     return DepthLaws(
         "power", math.nan, growth, exponent, x, 1.0, -approach.power * pace.exponent, mean,
-        difference, 1.0, stretch, approach.size * pace.amplitude**-approach.power, notes,
+        difference, 1.0, stretch, approach.size * pace.amplitude**-approach.power,
+        assumptions=notes,
     )  # fmt: skip
 
 
@@ -654,7 +702,7 @@ def _gradient_law(ratios: np.ndarray, pace: Pace) -> tuple[float, float]:
     return power * pace.exponent, per_block / (power * pace.exponent)
 
 
-def _multiplied(block: _Block, q: float, x: float) -> DepthLaws:
+def _multiplied(block: _Block, q: float, x: float, start: tuple[float, float]) -> DepthLaws:
     """The laws if q is multiplied by a factor; cosines use the map at the last q."""
     rho = block.map(block.output)
     cosine = block.attractor(q, x)
@@ -677,10 +725,13 @@ def _multiplied(block: _Block, q: float, x: float) -> DepthLaws:
     if factors[1] in (0.0, math.inf):
         mean, difference = factors[1], factors[1] + 0.0 * difference
     exponent, prefactor = _law_of(law)
-    return DepthLaws(
+    found = DepthLaws(
         "exponential", math.nan, factors[1], math.nan, cosine, slope if law is None else 1.0,
         exponent, mean, difference, top, cosine_prefactor=prefactor, assumptions=tuple(notes),
     )  # fmt: skip
+    if law is None or abs(mean / factors[1] - 1) > SAME:
+        return found
+    return _with_derivatives(found, block, start, law)
 
 
 def _far_off(read: Callable[[float], tuple[float, ...]], q: float) -> tuple[float, ...]:
