@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,9 +40,7 @@ def router_moments(
 
 
 @lru_cache(maxsize=64)
-def _router(
-    experts: int, selected: int, variance: float, score: tuple[str, bool]
-) -> RouterMoments:
+def _router(experts: int, selected: int, variance: float, score: tuple[str, bool]) -> RouterMoments:
     return RouterMoments(experts, selected, math.sqrt(variance), score)
 
 
