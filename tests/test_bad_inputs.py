@@ -80,6 +80,7 @@ TRUE_OR_FALSE = {
     "labels",
     "legend",
     "nonnegative",
+    "normalise",
     "pairs",
     "permissive",
     "progress",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,9 +40,7 @@ def router_moments(
 
 
 @lru_cache(maxsize=64)
-def _router(
-    experts: int, selected: int, variance: float, score: tuple[str, bool]
-) -> RouterMoments:
+def _router(experts: int, selected: int, variance: float, score: tuple[str, bool]) -> RouterMoments:
     return RouterMoments(experts, selected, math.sqrt(variance), score)
 
 
@@ -56,11 +54,13 @@ class RouterMoments:
         given, law = (experts, selected, sigma), SCORES[score]
         self.second, self.slopes = squares_and_slopes(*given, law)
         self.selects = selected < experts
+        self.even = (not self.selects, not self.selects or 2 * selected < experts)  # at 0, at pi
         # tokens of opposite logits share no expert if at most half of them are selected
         opposite = 0.0 if 2 * selected <= experts else None
 
         def table(value: Callable[..., float], end: float, slope: float | None) -> AngleTable:
-            return AngleTable(lambda t: value(*given, math.cos(t), law), end, slope, opposite)
+            ends = (slope, opposite, self.selects and opposite is None)
+            return AngleTable(lambda t: value(*given, math.cos(t), law), end, *ends)
 
         self._cross = table(shared, self.second, swaps(*given, law))
         self._slopes = table(slopes, self.slopes, None)
@@ -77,13 +77,17 @@ class RouterMoments:
             return Jet((by_angle[0],))
         with np.errstate(all="ignore"):
             found = JetField(NUMPY).angle(gap).compose(by_angle).coefficients
-        equal, rate = np.asarray(gap.value) == 0, gap.coefficients[1]
-        with np.errstate(all="ignore"):
-            first = np.where(rate == 0, 0.0, np.inf * rate)
-        if not self.selects:  # 1 - W / S_2 is even in the angle, and gap = angle^2 / 2
-            first = 2 * self._cross.lost(0 * angle, 2) / self.second * rate
-        ends = [found[0], first, *[np.nan] * (order - 1)]
-        return Jet(tuple(np.where(equal, e, f)[()] for e, f in zip(ends, found, strict=True)))
+        value, rate = np.asarray(gap.value), gap.coefficients[1]
+        for place, even in zip((value == 0, value == 2), self.even, strict=True):
+            if not place.any():
+                continue
+            with np.errstate(all="ignore"):
+                first = np.where(rate == 0, 0.0, np.inf * rate)
+            if even:  # in the angle from there, and gap = angle^2 / 2 or 2 - angle^2 / 2
+                first = 2 * self._cross.lost(angle, 2) / self.second * rate * (1 - value)
+            ends = (found[0], first, *[np.nan] * (order - 1))
+            found = tuple(np.where(place, e, f)[()] for e, f in zip(ends, found, strict=True))
+        return Jet(found)
 
     def slopes_at(self, gap: Any) -> Any:
         """R for tokens of cosine ``1 - gap``."""
@@ -93,7 +97,8 @@ class RouterMoments:
 class AngleTable:
     """``f(0) - f(theta)`` of a function f that takes long, as polynomials through a few values.
 
-    ``end``: f(0); ``slope``: -f'(0), if known; ``opposite``: f(pi), if known.
+    ``end``: f(0); ``slope``: -f'(0), if known; ``opposite``: f(pi), if known; ``bounded``: whether
+    angles near pi are refused.
     """
 
     def __init__(
@@ -102,7 +107,9 @@ class AngleTable:
         end: float,
         slope: float | None,
         opposite: float | None,
+        bounded: bool,
     ) -> None:
+        self.bounded = bounded
         self.function = lru_cache(maxsize=None)(function)
         self.end, self.slope, self.opposite = end, slope, opposite
         self._parts: dict[bool, _Polynomial] = {}
@@ -114,6 +121,11 @@ class AngleTable:
         Raises: KcalcError if a polynomial misses a value.
         """
         angles = np.asarray(angles, dtype=float)
+        if self.bounded and np.any(angles > OBTUSE[1]):
+            raise KcalcError(
+                f"the weights of two tokens of cosine below {math.cos(OBTUSE[1]):.3f} are not "
+                "computed if more than half of the experts are selected; use larger cosines"
+            )
         if derivative == 0 and self._few(angles):
             return self._one_by_one(angles)
         flat, obtuse = angles.ravel(), angles.ravel() > np.pi / 2

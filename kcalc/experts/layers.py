@@ -138,7 +138,7 @@ class MoE(Layer):
     >>> expert = kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine(sigma_w=2**0.5))
     >>> net = kc.chain(L.Input(), L.RMSNorm(), L.MoE(expert, num_experts=8, top_k=2))
     >>> print(round(kc.c_map(net)(0.5), 6))
-    0.293161
+    0.292811
 
     """
 
@@ -170,7 +170,9 @@ class MoE(Layer):
         experts = whole(self.num_experts, "num_experts", 1)
         selected = whole(self.top_k, "top_k", 1)
         if selected > experts:
-            raise KcalcError(f"MoE: top_k = {selected} exceeds num_experts = {experts}; lower top_k")
+            raise KcalcError(
+                f"MoE: top_k = {selected} exceeds num_experts = {experts}; lower top_k"
+            )
         _check_weights(self)
         sigma = as_number(self.sigma_w, "MoE.sigma_w")
         if not isinstance(sigma, sp.Basic) and not sigma > 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from ..calculi.second_moments import Moments, is_zero
 from ..calculi.tape import recordable
 from ..fields import NUMPY
 from ..fields.jets import Jet
-from ..foundation.errors import FreshnessError, KcalcError, NoRule
+from ..foundation.errors import FreshnessError, NoRule
 from .cosine_table import RouterMoments, router_moments
 from .primitives import Route
 
@@ -31,9 +30,7 @@ TEXT = (
 )
 
 
-def mixed(
-    kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]
-) -> Channels:
+def mixed(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) -> Channels:
     """``q = scale^2 S_2 q_e``, kernel ``scale^2 W kappa_e``: a new atom, not Gaussian."""
     moments = _checked(kernel, op, node, inputs)
     logits, expert = (state.pairs[0].moments for state in inputs)
@@ -53,12 +50,10 @@ def mixed(
 def _joined_gap(logits: Any, expert: Any, moments: RouterMoments) -> Any:
     """1 - c of the mixture, ``c = W / S_2 c_e``."""
     lost = moments.lost(logits)
-    return lost + expert * (1 - lost)
+    return expert + lost * (1 - expert)
 
 
-def with_tangent(
-    tangent: Tangent, op: Route, node: Node, inputs: Sequence[Channels]
-) -> Channels:
+def with_tangent(tangent: Tangent, op: Route, node: Node, inputs: Sequence[Channels]) -> Channels:
     """``Theta = scale^2 (W Theta_e + R kappa_e Theta_l)``, and the values of kernel maps."""
     kernel = tangent.kernel
     moments = _checked(kernel, op, node, inputs)
@@ -110,9 +105,7 @@ def _square(kernel: Kernel, op: Route) -> Any:
     return scale * scale
 
 
-def _checked(
-    kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]
-) -> RouterMoments:
+def _checked(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) -> RouterMoments:
     """The moments of the router's weights, after a check of the hypotheses."""
     if kernel.field is not NUMPY:
         raise NoRule(
@@ -130,16 +123,9 @@ def _checked(
             f"node {node!r}: logits and expert share weights; give each a separate Affine"
         )
     variances = {
-        float(q)
-        for m in [inputs[0].pairs[0].moments]
-        for q in (*np.unique(m.q1), *np.unique(m.q2))
+        float(q) for m in [inputs[0].pairs[0].moments] for q in (*np.unique(m.q1), *np.unique(m.q2))
     }
     low, high = min(variances), max(variances)
-    if not low > 0:
-        raise KcalcError(
-            f"node {node!r}: its logits have variance 0, so all are equal and the selection of "
-            "experts is a tie; give the router random weights"
-        )
     if high - low > 1e-10 * high:
         raise NoRule(
             f"node {node!r}: the logits of the two inputs have different variances ({low:.6g} and "

@@ -24,6 +24,7 @@ from .scores import Score
 Array = np.ndarray
 THRESHOLD = 0.88  # step, in standard deviations of the threshold
 COMMON = 0.9  # step of c, in standard deviations of what depends on it
+FINE = 0.8  # factor of both without a Laplace variable, where more digits cost little
 STEP = 0.44  # of the logarithm of the Laplace variable
 SHARP = 1.2  # panels of logits, in standard deviations of a logit given c
 TINY = 1e-300
@@ -77,7 +78,9 @@ class _Pair:
         self.correlation, self.rho, self.flip = rho, abs(rho), -1 if rho < 0 else 1
         self.spread = np.sqrt(1 - self.rho)
         ratio = (1 - self.rho) / max(self.rho, 1e-12)
-        self.c, step = trapezoid(-FARTHEST, FARTHEST, COMMON * np.sqrt(ratio / (ratio + 2)))
+        fine = 1.0 if score is not None and score.total is not None else FINE
+        step = fine * COMMON * np.sqrt(ratio / (ratio + 2))
+        self.c, step = trapezoid(-FARTHEST, FARTHEST, step)
         self.pc = step * np.exp(-(self.c**2) / 2 - LOG_ROOT)
         self.all = score is not None and score.total == "all"
         if selected == experts:  # no threshold
@@ -86,7 +89,8 @@ class _Pair:
             low, high = quantiles(experts, selected, RARE)
             left, right = quantiles(experts, selected, 0.1587)  # one standard deviation
             finest = min(1.0, 1.4 * self.spread)
-            self.t, step = trapezoid(low, high, THRESHOLD * finest * (right - left) / 2)
+            step = fine * THRESHOLD * finest * (right - left) / 2
+            self.t, step = trapezoid(low, high, step)
         nodes = [self._laplace(t) for t in self.t]
         counts = [len(x) for x, _ in nodes]
         self.owner = np.repeat(np.arange(len(counts)), counts)
@@ -166,7 +170,9 @@ class _Tables:
         variances = {"given": 1 - pair.rho, "sides": (1 - pair.rho) * (1 + pair.rho)}
         if not above and not pair.all:  # neither the sum nor the terms have its score
             return {
-                ("one", above, table): np.tile(ndtr((t - mean) / np.sqrt(variances[table])), (len(x), 1))
+                ("one", above, table): np.tile(
+                    ndtr((t - mean) / np.sqrt(variances[table])), (len(x), 1)
+                )
                 for table, mean in means.items()
             }
         ends = (t, max(FARTHEST, t + 2)) if above else (-FARTHEST, t)

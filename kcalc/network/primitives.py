@@ -38,7 +38,7 @@ class Primitive:
     varies: ClassVar[bool] = False  # its q value differs between draws of weights at any width
 
     def as_layer(self) -> Layer | None:
-        """The layer that consists of it, for primitives that guests bring; None if there is none."""
+        """The layer of one primitive that a guest brings; None if there is none."""
         return None
 
     @property
