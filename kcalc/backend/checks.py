@@ -46,7 +46,7 @@ def refuse_rounded(named: Iterable[tuple[str, Any]]) -> None:
 
 
 def refuse_traced(what: str, tree: Any) -> None:
-    """Raises: KcalcError for random numbers of double precision in a trace without it."""
+    """Raises: KcalcError if ``tree`` is traced, since JAX would draw in single precision."""
     import jax
     from jax.core import Tracer
 

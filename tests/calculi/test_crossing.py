@@ -88,13 +88,13 @@ REFUSED = [
     (1e-5, "variance over channels is less than 1e-08 of its q, of which double precision"),
     (
         1e-7,
-        "variance over channels is 0, or less than 1e-14 of its q, which double precision cannot "
-        "tell from 0",
+        "variance over channels is 0, or less than 1e-14 of its q, which double precision rounds "
+        "to 0",
     ),
     (
         1e-9,
-        "variance over channels is 0, or less than 1e-14 of its q, which double precision cannot "
-        "tell from 0",
+        "variance over channels is 0, or less than 1e-14 of its q, which double precision rounds "
+        "to 0",
     ),
 ]
 

@@ -19,9 +19,9 @@ MOST = 1024  # tokens of a sequence; the cost is quadratic
 
 
 def exact_mask(op: P.Attend) -> bool:
-    """Whether there is a mask with known overlaps of its rows.
+    """Whether there is a mask, and the overlaps of its rows are known.
 
-    They are known for softmax of wide heads if nothing else distinguishes tokens.
+    They are known for softmax of wide heads if only the mask distinguishes tokens.
     """
     plain = op.normaliser == "softmax" and op.scale != "linear" and op.identity == op.centre == 0
     plain = plain and bool(op.masks) and not op.sink

@@ -154,7 +154,11 @@ class ScalingForward:
 
     @rule.register
     def _(self, op: P.Post, node: Node, inputs: list[State]) -> State:
-        """E phi(z)^2 for normal z; for rectifiers f (a^2 + b^2) / 2 under any symmetric law."""
+        """E phi(z)^2 for normal z.
+
+        A rectifier with slopes a and b gives f (a^2 + b^2) / 2 under any symmetric law of second
+        moment f.
+        """
         (below,) = inputs
         phi = op.activation
         refuse_jumps(phi, node)

@@ -130,7 +130,7 @@ class WeightNormalisation(Normaliser):
     kind: ClassVar[str] = "weight"
 
     def value(self, w: Array) -> Array:
-        """wn(w), rows of norm below 1."""
+        """Return wn(w), whose rows have norms below 1."""
         xp, w = _rows(w, "w")
         return w / xp.sqrt(self.epsilon + (w * w).sum(-1, keepdims=True))
 

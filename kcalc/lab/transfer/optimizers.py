@@ -36,9 +36,10 @@ RANKS = ("full", "fixed")
 class Step:
     """The quantities on which the learning rate of a parameter depends.
 
-    ``change``: the required change of the parameter; ``gradient``, ``size``: of an entry;
-    ``spread``: sqrt(fan_in fan_out); ``rank``: the rank of an update, 1 if it does not grow;
-    ``fans``: (fan_in, fan_out); ``tall``: whether there are at least as many rows as columns.
+    ``change``: the required change of the parameter; ``gradient``: the size of an entry of the
+    gradient; ``size``: that of an entry of the parameter; ``spread``: sqrt(fan_in
+    fan_out); ``rank``: the rank of an update, 1 if it does not grow; ``fans``: (fan_in, fan_out);
+    ``tall``: whether there are at least as many rows as columns.
     """
 
     change: Power
