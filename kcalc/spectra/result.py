@@ -220,7 +220,7 @@ class JacobianSpectrum(Shown, Approximable):
     def _may_have_atoms(self) -> bool:
         """Whether some slopes are constant pieces, or weights orthogonal."""
         pieces = any(
-            0 < law.slopes.shares[law.slopes.flat].sum() and len(law.slopes.shares) > 1
+            law.slopes.shares[law.slopes.flat].sum() > 0 and len(law.slopes.shares) > 1
             for law in self._reading.laws
         )
         return pieces or "orthogonal" in self._reading.weights.values()
