@@ -29,7 +29,7 @@ from .groups import Grouped
 
 Array = Any
 STEPS = 12  # of Newton's method
-CLOSE = 1e-12
+CLOSE, ROUNDED = 1e-12, 1e-8  # relative steps that end it, the second if they do not shrink
 SHORTEST = 1e-9  # step of a path, as a share of it
 
 
@@ -283,6 +283,7 @@ class Equation:
 
     def solved(self, y: Array, t: Any, steps: int = STEPS) -> Solution | None:
         """Newton's method from ``y``; None if it does not converge."""
+        last = np.inf
         with np.errstate(all="ignore"):
             for _ in range(steps):
                 error, jacobian, _, _ = self.residual(y, t)
@@ -293,8 +294,10 @@ class Equation:
                 y = y - move
                 if not np.all(np.isfinite(y)):
                     return None
-                if np.abs(move).max(initial=0) <= CLOSE * (1 + np.abs(y).max(initial=0)):
+                size = np.abs(move).max(initial=0) / (1 + np.abs(y).max(initial=0))
+                if size <= CLOSE or last / 2 < size < ROUNDED:
                     return self._finished(y, t)
+                last = size
         return None
 
     def path(self, start: Solution, t: Any) -> Solution:

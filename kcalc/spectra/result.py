@@ -198,7 +198,8 @@ class JacobianSpectrum(Shown, Approximable):
     def atoms(self) -> tuple[Atom, ...]:
         """Values of s^2 that a positive share of singular values takes, in ascending order.
 
-        For chains, all of them. For other networks, those at 0 and at the ends of the support.
+        For chains, all of them, by dimensions. For other networks, those at 0 and at the ends of
+        the support, and others of mass 0.002 or more.
         """
         law = self._law
         zero = law.zero_mass
@@ -207,10 +208,22 @@ class JacobianSpectrum(Shown, Approximable):
             return (*found, *(Atom(x, mass) for x, mass in atoms(*self._links).items()))
         ends = [law.bottom] if zero == 0 else []
         ends += [law.top] if self._bounded else []
-        for end in ends:
-            if end.mass > 1e-5 and all(abs(end.z / a.position - 1) > 1e-6 for a in found if a[0]):
-                found.append(Atom(end.z, end.mass))
+        others = [(end.z, end.mass) for end in ends if end.mass > 1e-5]
+        if isinstance(law, Law) and self._may_have_atoms:
+            others += law.poles()
+        for position, mass in sorted(others):
+            if all(abs(position / a.position - 1) > 1e-6 for a in found if a.position):
+                found.append(Atom(float(position), float(mass)))
         return tuple(found)
+
+    @property
+    def _may_have_atoms(self) -> bool:
+        """Whether some slopes are constant pieces, or weights orthogonal."""
+        pieces = any(
+            law.slopes.shares[law.slopes.flat].sum() > 0 and len(law.slopes.shares) > 1
+            for law in self._reading.laws
+        )
+        return pieces or "orthogonal" in self._reading.weights.values()
 
     @overload
     def largest(self, width: None = None) -> float: ...

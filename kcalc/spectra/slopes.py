@@ -34,8 +34,9 @@ REPEATED = 8  # nodes with one Jacobian, of a piece of positive probability
 LIGHT = 1e-11  # probabilities of nested rules
 LEAST = 1e-18  # probabilities
 SEED = 20
-FEWEST, MOST = 10, 14  # logarithms of the number of quasi-random points
-WORK = 2e7
+FEWEST, MOST, MANY = 10, 12, 15  # logarithms of the number of quasi-random points
+WORK = 4e6
+FEW = 12  # sources
 EXACT, MASKS = 2, 6  # forms and dropout masks up to which the law is exact
 FAR = (8.0, 8e2, 8e4)
 
@@ -64,12 +65,10 @@ def law_of(group: Group, variance: Mapping[Any, float | None]) -> GroupLaw:
     size = np.sqrt([variance[node] or 0.0 for node in group.sources])
     basis = _basis(program.forms * size)
     directions = basis * size  # of the sources, for independent standard normals
-    points, cases, shares = _points(program, directions)
-    found = []
-    with np.errstate(over="ignore", invalid="ignore"):
-        for keeps in cases:
-            found.append(program.jacobian(points, keeps))
-    values, merged, flat = _merged(np.concatenate(found), shares)
+    sampled = len(basis) > EXACT or len(program.masks) > MASKS
+    values, merged, flat = _rule(program, directions, _count(program.size))
+    if sampled and 4 * len(values) < 2**FEWEST and program.size <= FEW:  # few sign patterns
+        values, merged, flat = _rule(program, directions, 2**MANY)
     _check_finite(group, values, merged)
     sizes = _far_sizes(program, directions) if len(basis) else np.ones((2, 3))
     largest, least = sizes
@@ -77,7 +76,6 @@ def law_of(group: Group, variance: Mapping[Any, float | None]) -> GroupLaw:
     bounded &= bool(np.isfinite(largest[-1]))
     single = values.shape[1:] == (1, 1)
     vanishing = single and min(np.abs(values).min(), least[-1]) < 1e-6 * np.abs(values).max()
-    sampled = len(basis) > EXACT or len(program.masks) > MASKS
     return GroupLaw(Slopes(values, merged, flat), bounded, bool(vanishing), sampled)
 
 
@@ -88,11 +86,19 @@ def program_key(group: Group, variance: Mapping[Any, float | None]) -> Any:
     return steps, sizes, tuple(index for _, index in group.sinks)
 
 
-def _points(program: Program, directions: Array) -> tuple[Array, list[Any], Array]:
+def _rule(program: Program, directions: Array, count: int) -> tuple[Array, Array, Array]:
+    """Local Jacobians, their probabilities, and which are taken with positive probability."""
+    points, cases, shares = _points(program, directions, count)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = [program.jacobian(points, keeps) for keeps in cases]
+    return _merged(np.concatenate(found), shares)
+
+
+def _points(program: Program, directions: Array, count: int) -> tuple[Array, list[Any], Array]:
     """Values of the sources, the factors of dropout for all of them, and all probabilities."""
     masks = program.masks
     if len(directions) > EXACT or len(masks) > MASKS:
-        u, uniform = _quasi_random(len(directions), len(masks), _count(program.size))
+        u, uniform = _quasi_random(len(directions), len(masks), count)
         rates = np.array([mask.parameter for mask in masks])
         keeps = (uniform >= rates) / (1 - rates)
         return u @ directions, [list(keeps.T)], np.full(len(u), 1 / len(u))

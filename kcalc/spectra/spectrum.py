@@ -23,6 +23,9 @@ SHELF = 0.5  # imaginary over real part of z, from which the real axis is approa
 LADDER = (0.5, 0.15, 0.04, 0.01, 2e-3, 3e-4)
 NO_DENSITY = 1e-7  # Im psi below it is rounding
 FLOOR = 1e-6
+SCANNED = 160  # points at which atoms are sought
+LIGHT = 2e-3  # mass of the lightest
+FAR = 50.0  # means up to which an unbounded law is searched
 STRIDE = 10.0
 POWER = 0.9  # ratio of logarithmic slopes above which a decay is that of a power
 LOWEST = 280.0  # of the logarithm of -t, over its start
@@ -39,6 +42,18 @@ class Edge:
     z: float
     curvature: float
     mass: float
+
+
+def _green_function(found: Solution) -> Any:
+    """G = E 1 / (z - s^2)."""
+    return (1 + found.psi) * found.t
+
+
+def _slope(equation: Equation, found: Solution) -> Any:
+    """dG / dz."""
+    _, _, _, (_, by_y, by_t) = equation.residual(found.x, found.t)
+    by_z = -(found.t**2) * (by_y @ found.tangent + by_t)
+    return by_z * found.t - (1 + found.psi) * found.t**2
 
 
 def _bordered(jacobian: Array, moved: Array, by_y: Array, by_t: Any) -> Array:
@@ -256,12 +271,14 @@ class Law:
         power = math.log(value[j] / value[i]) / (u[j] - u[i])
         if value[j] > 0.01 or power > -0.98:  # a gap has 1 + psi = E s^-2 / tau
             return Edge(0.0, 0.0, 0.0)
-        return self._lower_edge(1 / (value[j] * math.exp(u[j])))
+        inverse = value * np.exp(u)  # grows to E s^-2
+        settled = u[np.flatnonzero(inverse >= 0.9 * inverse[j])[0]]
+        return self._lower_edge(math.exp(-settled) / 10)
 
     def _lower_edge(self, x: float) -> Edge:
-        """The end of the gap at 0, at or below x, an inverse mean of s^-2."""
+        """The end of the gap at 0, from a point x that is likely to lie in it."""
         shelf = None
-        for _ in range(60):
+        for _ in range(12):
             try:
                 shelf = self._from_above(x, shelf)
                 found = self._on_axis(x, shelf)
@@ -269,7 +286,7 @@ class Law:
                     return self._continued(found)
             except KcalcError:  # at an edge
                 pass
-            x /= 2
+            x /= 4
         return Edge(0.0, 0.0, 0.0)
 
     def _continued(self, gap: Solution) -> Edge:
@@ -315,6 +332,49 @@ class Law:
             return None
         wrong = np.max(found.x.imag, initial=0.0) > 1e-9 * size
         return None if wrong or found.psi.imag > 1e-9 * (1 + abs(found.psi)) else found
+
+    def poles(self) -> list[tuple[float, float]]:
+        """[(s^2 > 0, mass)] of atoms between the ends of the support.
+
+        Close above the real axis -Im G eta is the mass at an atom, and falls with eta elsewhere.
+        """
+        top = self.top.z if self.bounded else FAR * self.mean
+        low = max(self.bottom.z, top * 1e-4)
+        points = np.geomspace(top, low, SCANNED)
+        width = 0.5 * math.log(top / low) / SCANNED
+        found: list[tuple[float, float]] = []
+        here: Solution | None = None
+        heights: list[tuple[float, Solution]] = []
+        for x in points:
+            here = self.equation.path(here or self.equation.origin, 1 / (x * (1 + 1j * width)))
+            heights.append((-(_green_function(here) * x * width).imag, here))
+        for k in range(1, SCANNED - 1):
+            height, near = heights[k]
+            if height > LIGHT and height >= max(heights[k - 1][0], heights[k + 1][0]):
+                atom = self._pole(float(points[k]), width, near)
+                if atom is not None:
+                    found.append(atom)
+        return found
+
+    def _pole(self, x: float, width: float, near: Solution) -> tuple[float, float] | None:
+        """The atom next to x, by Newton's method for the zero of 1 / G on the way to the axis."""
+        masses: list[float] = []
+        for _ in range(12):
+            z, slope = 1 / near.t, _slope(self.equation, near)
+            x = float((z + _green_function(near) / slope).real)
+            width /= 4
+            if not x > 0:
+                return None
+            try:
+                near = self.equation.path(near, 1 / (x * (1 + 1j * width)))
+            except KcalcError:
+                break
+            masses.append(-(_green_function(near) * x * width).imag)
+            if masses[-1] < LIGHT / 4:
+                return None
+        if len(masses) < 4 or abs(masses[-1] / masses[-2] - 1) > 0.02:
+            return None
+        return x, masses[-1]
 
     def density(self, points: Array) -> Array:
         """The density of s^2 without atoms, at points > 0."""
