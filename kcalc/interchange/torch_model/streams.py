@@ -173,7 +173,7 @@ def plan_of(captured: Captured, inputs: Sequence[Any]) -> Plan | None:
             ]
             return _of_streams(graph, inputs, origin, own)
         return _of_depth(graph, inputs, mixers)
-    except ZeroDivisionError:  # a graph that does not run by itself is read node by node
+    except Exception:  # a graph that does not run by itself is read node by node
         return None
 
 
@@ -245,11 +245,13 @@ def _splits(shape: Sequence[int], count: int) -> Iterator[tuple[int, bool]]:
 
 
 def _taken(array: Array, count: int, split: tuple[int, bool]) -> Array:
-    """An array as (streams, ...)."""
+    """An array as (streams, ...), without axes of size 1."""
     axis, fastest = split
     shape = array.shape
     parts = (shape[axis] // count, count) if fastest else (count, shape[axis] // count)
-    return np.moveaxis(array.reshape(*shape[:axis], *parts, *shape[axis + 1 :]), axis + fastest, 0)
+    made = array.reshape(*shape[:axis], *parts, *shape[axis + 1 :])
+    made = np.moveaxis(made, axis + fastest, 0)
+    return made.reshape(count, *(size for size in made.shape[1:] if size > 1))
 
 
 def _solved(goal: Array, rows: Array) -> Array | None:
