@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 
 Node = Hashable
 MODES = ("mean", "difference")
+BATCHES = (
+    "batch and width are infinite, and gradients of the loss at different examples are "
+    "uncorrelated: a BatchNorm removes a component that is common to all examples"
+)
 COPIES = "resizing is the identity: gradients of the copies of a position are not summed"
 
 
@@ -177,7 +181,9 @@ def gradients(
 
     Gradients through BatchNorm need a large batch, ``kc.large_batch(net)``. At nodes they are the
     gradients of one example's output with respect to its own features, at weights those through all
-    examples of the batch. If branches share weights or activations are fused, only Affine layers
+    examples of the batch. Every layer multiplies the former by ``gamma^2 E phi'(gamma z + beta)^2 /
+    Var phi(gamma z + beta)``, at least 1, if gradients of the loss at different examples are
+    uncorrelated. If branches share weights or activations are fused, only Affine layers
     and inputs are reported.
 
     Attention is sampled for an array of tokens, for attention that distinguishes tokens (causal
@@ -258,7 +264,8 @@ def gradients(
     resized = network.nodes_of(Resize)
     known = (note for note in reading.assumed({}) if note.text != ACROSS)  # weights count them here
     copies = (Assumption(n, COPIES, "heuristic") for n in resized)
-    notes = (*known, *copies, *left_out(network))
+    common = (Assumption("network", BATCHES, "convention"),) if batches else ()
+    notes = (*known, *copies, *common, *left_out(network))
     if not simple:
         text = (
             "branches share weights or activations are fused: gradients are reported only at "
