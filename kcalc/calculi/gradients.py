@@ -48,6 +48,10 @@ NO_RULE = (
     "its gradient is left out, because functions after it are fused with it into one function of a "
     "Gaussian"
 )
+BATCHES = (
+    "batch and width are infinite, and gradients of the loss at different examples are "
+    "uncorrelated: a BatchNorm removes a component that is common to all examples"
+)
 COPIES = "resizing is the identity: gradients of the copies of a position are not summed"
 
 
@@ -181,7 +185,9 @@ def gradients(
 
     Gradients through BatchNorm need a large batch, ``kc.large_batch(net)``. At nodes they are the
     gradients of one example's output with respect to its own features, at weights those through all
-    examples of the batch. If an activation is fused with functions before it into one function of a
+    examples of the batch. Every layer multiplies the former by ``gamma^2 E phi'(gamma z + beta)^2 /
+    Var phi(gamma z + beta)``, at least 1, if gradients of the loss at different examples are
+    uncorrelated. If an activation is fused with functions before it into one function of a
     Gaussian, gradients at these functions are left out, with a note.
 
     Attention is sampled for an array of tokens, for attention that distinguishes tokens (causal
@@ -263,8 +269,9 @@ def gradients(
     resized = network.nodes_of(Resize)
     known = (note for note in reading.assumed({}) if note.text != ACROSS)  # weights count them here
     copies = (Assumption(n, COPIES, "heuristic") for n in resized)
-    notes = (*known, *copies, *left_out(network))
-    notes = (*notes, *(Assumption(n, NO_RULE, "convention") for n in network if n not in totals))
+    common = (Assumption("network", BATCHES, "convention"),) if batches else ()
+    hidden = (Assumption(n, NO_RULE, "convention") for n in network if n not in totals)
+    notes = (*known, *copies, *common, *left_out(network), *hidden)
     return Gradients(chosen, totals, weights, mean_slopes(network, backward, simple), notes)
 
 

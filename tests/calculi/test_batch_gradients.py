@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 import kcalc as kc
@@ -66,3 +67,29 @@ def test_batches_that_do_not_fit_are_refused():
     )
     with pytest.raises(kc.KcalcError, match="'s'.*without_normalization"):
         kc.gradients(kc.large_batch(shared))
+
+
+@pytest.mark.parametrize(
+    ("phi", "gamma", "beta", "factor"),
+    [
+        ("relu", 1.0, 0.0, RATIO),
+        ("tanh", 1.0, 0.0, 1.17781),
+        (kc.activations.leaky_relu(0.2), 1.0, 0.0, 0.52 / (0.52 - 0.32 / math.pi)),
+        ("tanh", 1.7, -0.6, None),
+        ("softplus", 0.5, 1.0, None),
+    ],
+)
+def test_factor_of_a_layer(phi, gamma, beta, factor):
+    """gamma^2 E phi'(gamma z + beta)^2 / Var phi(gamma z + beta), with the hypotheses stated."""
+    phi = kc.activation(phi) if isinstance(phi, str) else phi
+    if factor is None:
+        z = np.linspace(-12, 12, 20001)
+        w, x = np.exp(-z * z / 2), gamma * z + beta
+        w = w / w.sum()
+        value, slope = phi.numeric(0)(x), gamma * phi.numeric(1)(x)
+        factor = w @ slope**2 / (w @ value**2 - (w @ value) ** 2)
+    shifted = phi.transformed(input_scale=gamma, input_shift=beta)
+    layer = (L.BatchNorm(), L.Nonlinear(shifted), L.Affine(sigma_w=1.3))
+    found = kc.gradients(kc.large_batch(kc.chain(L.Input(), L.Affine(), *layer * 3)))
+    assert found.nodes["affine_2"] / found.nodes["affine_3"] == pytest.approx(factor, rel=1e-5)
+    assert factor >= 1 and any("uncorrelated" in note.text for note in found.assumptions)

@@ -18,6 +18,7 @@ from ...foundation.guests import DRAWINGS
 from ...foundation.keyed import Keyed
 from ...foundation.plain_arguments import choice
 from ...foundation.printing import Rows, Shown, filled_columns, marked, plain
+from ...foundation.process_state import cached_property
 from ...maps.maps import Approximable, Assumption
 from ...network.compose import require_network
 from ...network.network import Network, require_numbers
@@ -27,6 +28,7 @@ from .channels import SAMPLES, ChannelKernels
 from .homogeneous import chain_fluctuations, is_chain
 from .propagation import Propagation
 from .reading import FunctionRules
+from .tangent import TangentVariance, q_shifts, tangent_variance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,6 +91,30 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
     def out(self) -> Fluctuation:
         """The fluctuations at the output (the last one)."""
         return self.nodes[self.network.outputs[-1]]
+
+    @cached_property
+    def tangent_variance(self) -> TangentVariance:
+        """Var Theta / (E Theta)^2 of the tangent kernel of one input, to order 1/width.
+
+        For Gaussian weights, dense layers, activations of their outputs, and sums of a stream with
+        outputs of dense layers. Raises: KcalcError naming the node where the calculus stops.
+        """
+        if self.weights != "gaussian":
+            raise KcalcError(
+                "the variance of the tangent kernel is computed for Gaussian weights; call "
+                "kc.fluctuations(net, weights='gaussian')"
+            )
+        return tangent_variance(self.network, self.q)
+
+    @cached_property
+    def q_shift(self) -> dict[Node, float]:
+        """{node: the mean of its q value less that at infinite width}, to first order in 1/width.
+
+        Raises: KcalcError naming the node where the calculus stops.
+        """
+        return q_shifts(
+            self.network, self.q, {n: f.relative * f.q**2 for n, f in self.nodes.items()}
+        )
 
     @property
     def _entries(self) -> dict[Node, Fluctuation]:

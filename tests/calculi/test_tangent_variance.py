@@ -1,0 +1,163 @@
+"""Finite width: variances of tangent kernels and shifts of q, against formulas and draws."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from wiring import wired
+
+import kcalc as kc
+
+A, L = kc.architectures, kc.layers
+
+
+def measured(values: Any, expected: float) -> float:
+    """z of the relative variance of draws, with its standard error by resampling."""
+    draws, rng = np.asarray(values), np.random.default_rng(0)
+    again = rng.choice(draws, (200, draws.size))
+    spread = (again.var(axis=1) / again.mean(axis=1) ** 2).std()
+    return (draws.var() / draws.mean() ** 2 - expected) / spread
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 20])
+def test_relu_networks(depth: int) -> None:
+    found = kc.fluctuations(A.vanilla(depth, "relu", sigma_w=sqrt(2)), features=64)
+    theta = found.tangent_variance
+    assert theta.scaled == pytest.approx(depth * (11 * depth + 7) / (3 * (depth + 1)))
+    assert theta.mean == pytest.approx(float(kc.ntk(found.network)(1.0)))
+    assert sum(theta.parts.values()) == pytest.approx(theta.relative) and theta.width == 64
+
+
+@pytest.mark.parametrize(
+    ("phi", "q", "expected"),
+    [("tanh", 1.0, 0.936122), ("hard_tanh", 0.5, 0.777570), ("leaky_relu(1/2)", 3.0, 0.0)],
+)
+def test_one_hidden_layer(phi: str, q: float, expected: float) -> None:
+    """T = phi^2 + q a^2 phi'^2 of one channel."""
+    phi = kc.activations.leaky_relu(0.5) if "leaky" in phi else phi
+    found = kc.fluctuations(A.vanilla(1, phi), features=100, q=q).tangent_variance
+    if not expected:  # (k + 2) + (k + 2) ... with k = m_4 / m_2^2 - 1, over 4
+        k = (1 + 1 / 16) / 2 / ((1 + 1 / 4) / 2) ** 2 - 1
+        expected = (2 * (3 * k + 2) + 2 * k) / 4
+    assert found.scaled == pytest.approx(expected, abs=1e-6)
+
+
+def tangent_of_draw(rng: Any, widths: Any, sigma_w: float, sigma_b: float) -> float:
+    """Theta of a drawn tanh network by backpropagation, for the input of ones."""
+    h = np.ones(widths[0])
+    layers = []
+    for n in widths[1:]:
+        w = rng.normal(size=(n, h.size)) * sigma_w / sqrt(h.size)
+        z = w @ h + sigma_b * rng.normal(size=n)
+        layers.append((w, z, sigma_w**2 * np.mean(h**2) + sigma_b**2))
+        h = np.tanh(z)
+    theta = sigma_w**2 * np.mean(h**2) + sigma_b**2
+    g = sigma_w * rng.normal(size=h.size) / sqrt(h.size)
+    for w, z, kernel in layers[::-1]:
+        d = g * (1 - np.tanh(z) ** 2)
+        theta, g = theta + d @ d * kernel, w.T @ d
+    return float(theta)
+
+
+def test_unequal_widths_and_biases() -> None:
+    widths = (30, 100, 50, 200)
+    steps = [(L.Affine(n, sigma_w=1.5, sigma_b=0.3), L.Nonlinear("tanh")) for n in widths[1:]]
+    net = kc.chain(L.Input(30), *sum(steps, ()), L.Affine(1, sigma_w=1.5, sigma_b=0.3))
+    found = kc.fluctuations(net).tangent_variance
+    assert set(found.parts) == {"nonlinear_1", "nonlinear_2", "nonlinear_3"}
+    rng = np.random.default_rng(1)
+    draws = [tangent_of_draw(rng, widths, 1.5, 0.3) for _ in range(2500)]
+    assert abs(measured(draws, found.relative)) < 4
+    assert np.mean(draws) == pytest.approx(found.mean, rel=0.02)
+
+
+def stream(blocks: int, n: int, hidden: int, weights: Any) -> kc.Network:
+    steps: list[Any] = [("x", L.Input(40)), ("s", L.Affine(n), "x")]
+    last = "s"
+    for k in range(blocks):
+        steps += [
+            (f"a{k}", L.Affine(hidden, sigma_w=1.4), last),
+            (f"f{k}", L.Nonlinear("tanh"), f"a{k}"),
+            (f"w{k}", L.Affine(n, sigma_w=1.4), f"f{k}"),
+            (f"s{k}", L.Sum(weights), (last, f"w{k}")),
+        ]
+        last = f"s{k}"
+    return wired(*steps, ("out", L.Affine(1), last))
+
+
+def drawn_stream(rng: Any, blocks: int, n: int, hidden: int, weights: Any) -> tuple[float, float]:
+    """(Theta, q of the last stream) of a drawn network."""
+    x = rng.normal(size=n)
+    memory = []
+    for _ in range(blocks):
+        w1 = rng.normal(size=(hidden, n)) * 1.4 / sqrt(n)
+        w2 = rng.normal(size=(n, hidden)) * 1.4 / sqrt(hidden)
+        a = np.tanh(w1 @ x)
+        memory.append((w1, w2, a, x))
+        x = weights[0] * x + weights[1] * w2 @ a
+    theta, d = np.mean(x**2), rng.normal(size=n) / sqrt(n)
+    for w1, w2, a, below in memory[::-1]:
+        df = weights[1] * d
+        dz = (w2.T @ df) * (1 - a**2)
+        theta += 1.96 * (df @ df * np.mean(a**2) + dz @ dz * np.mean(below**2))
+        d = weights[0] * d + w1.T @ dz
+    return float(theta + d @ d), float(np.mean(x**2))
+
+
+def test_residual_streams() -> None:
+    size = (2, 100, 150, (0.8, 0.6))
+    found = kc.fluctuations(stream(*size))
+    rng = np.random.default_rng(2)
+    theta, q = np.array([drawn_stream(rng, *size) for _ in range(2500)]).T
+    assert found.tangent_variance.mean == pytest.approx(float(kc.ntk(found.network)(1.0)))
+    assert abs(measured(theta, found.tangent_variance.relative)) < 4
+    expected = found["s1"].q + found.q_shift["s1"]
+    assert abs(q.mean() - expected) < 4 * q.std() / sqrt(q.size)
+
+
+def test_shifts_of_q() -> None:
+    layer = kc.chain(L.Affine(sigma_w=1.3, sigma_b=0.4), L.Nonlinear("tanh"))
+    net = kc.chain(L.Input(64), kc.repeat(layer, 6))
+    found = kc.fluctuations(net, features=64)
+    last = net.outputs[0]
+    assert found[last].q == pytest.approx(0.339751, abs=1e-6)
+    # .338725(60) over many networks
+    assert abs(found[last].q + found.q_shift[last] - 0.338725) < 4 * 6e-5
+    relu = kc.fluctuations(A.vanilla(5, "relu", sigma_w=1.2), features=32)
+    assert all(abs(shift) < 1e-12 for shift in relu.q_shift.values())
+
+
+SHARED = wired(
+    ("x", L.Input(16)),
+    ("a", L.Affine(16), "x"),
+    ("f", L.Nonlinear("relu"), "a"),
+    ("g", L.Nonlinear("tanh"), "a"),
+    ("u", L.Affine(16), "f"),
+    ("v", L.Affine(16), "g"),
+    ("s", L.Sum(), "u v"),
+    ("out", L.Affine(1), "s"),
+)
+
+
+@pytest.mark.parametrize(
+    ("net", "options", "text"),
+    [
+        (A.vanilla(2, "relu"), {"weights": "orthogonal"}, "Gaussian weights"),
+        (SHARED, {}, "'a'.*another node reads"),
+        (kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh")), {}, "not that of a dense layer"),
+        (kc.chain(L.Input(), L.Affine(), L.Nonlinear("step"), L.Affine()), {}, "jumps"),
+    ],
+)
+def test_where_it_stops(net: Any, options: Any, text: str) -> None:
+    found = kc.fluctuations(net, features=16, **options)
+    with pytest.raises(kc.KcalcError, match=text):
+        _ = found.tangent_variance
+
+
+def test_frozen_layers_have_no_part_in_theta() -> None:
+    net = kc.chain(L.Input(9), L.Affine(50, trained=False), L.Nonlinear("relu"), L.Affine(1))
+    found = kc.fluctuations(net).tangent_variance  # phi^2 of one channel
+    assert found.scaled == pytest.approx(5)
