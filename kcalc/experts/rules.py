@@ -122,10 +122,14 @@ def _checked(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) 
         raise FreshnessError(
             f"node {node!r}: logits and expert share weights; give each a separate Affine"
         )
-    variances = {
-        float(q) for m in [inputs[0].pairs[0].moments] for q in (*np.unique(m.q1), *np.unique(m.q2))
-    }
-    low, high = min(variances), max(variances)
+    given = (inputs[0].pairs[0].moments.q1, inputs[0].pairs[0].moments.q2)
+    if any(isinstance(q, Jet) and not all(map(is_zero, q.coefficients[1:])) for q in given):
+        raise NoRule(
+            f"node {node!r}: the weights of a router have no derivative in the q value of its "
+            "logits here; put an RMSNorm before the router"
+        )
+    variances = np.concatenate([np.ravel(q.value if isinstance(q, Jet) else q) for q in given])
+    low, high = float(variances.min()), float(variances.max())
     if high - low > 1e-10 * high:
         raise NoRule(
             f"node {node!r}: the logits of the two inputs have different variances ({low:.6g} and "

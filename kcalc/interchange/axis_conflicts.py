@@ -29,6 +29,7 @@ from .trace import (
     Pointwise,
     Pooling,
     Repeat,
+    Routed,
     Transpose,
 )
 
@@ -42,6 +43,7 @@ FRESH = (
     Mixed,
     Attention,
     NotRead,
+    Routed,
 )
 
 

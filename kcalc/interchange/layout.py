@@ -26,13 +26,14 @@ from .trace import (  # fmt: skip
     Reorder,
     Repeat,
     Reshape,
+    Routed,
     Shuffle,
     Stopped,
     Trace,
     Transpose,
 )
 
-KEEPING = (Drop, Pass, Stopped, Reorder, Repeat, Shuffle, Normalise, Join, Mixed, Prefixed)
+KEEPING = (Drop, Pass, Stopped, Reorder, Repeat, Shuffle, Normalise, Join, Mixed, Prefixed, Routed)
 Shape = tuple[int, ...]
 
 

@@ -54,6 +54,7 @@ from .trace import (  # fmt: skip
     Reorder,
     Repeat,
     Reshape,
+    Routed,
     Shuffle,
     Stopped,
     Trace,
@@ -376,6 +377,13 @@ class Recogniser(ElementwiseRules):
         if op.masked_at is not None:
             self.notes.append(masked_at(op.name, op.masked_at))
         return self.node(op, layer)
+
+    @rule.register
+    def _(self, op: Routed) -> Form:
+        for text in op.texts:
+            self.note(op.name, "approximate", text)
+        scale = as_number(exact_number(op.scale, np.float32))
+        return self.node(op, L.Route(op.k, op.score, op.normalise, scale))
 
     @rule.register
     def _(self, op: Part) -> Form:

@@ -321,6 +321,20 @@ class Attention(Op):
     texts: tuple[str, ...] = ()
 
 
+class Routed(Op):
+    """The mixture of the ``k`` experts with the largest logits.
+
+    Reads the logits of all experts, and the output of one. Other fields as in
+    :class:`kcalc.layers.Route`; ``texts``: notes on it.
+    """
+
+    k: int
+    score: str
+    normalise: bool
+    scale: float
+    texts: tuple[str, ...] = ()
+
+
 class Part(NotRead):
     """The entries of its input along ``axis`` at ``places``, a range if they are equally spaced.
 

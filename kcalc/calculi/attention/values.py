@@ -21,6 +21,7 @@ from ...network.compose import interpret_through
 from ...network.layers import Attend, Embedding
 from ...network.network import Network
 from ...network.notes import beyond_masks
+from ..varying import varying_values
 from .exchangeable import Relation, TokenState
 from .sampled import Sampled, token_kernel
 from .sampling import Draws, Sampling, read_sampling, said, until_accurate, worst_of
@@ -284,7 +285,7 @@ def assumptions_of(network: Network, kernel: Sampled, asked: Sampling) -> tuple[
     """The assumptions of a reading, and how attention was sampled, if it was."""
     drawn = (said(kernel.draws, asked),) if kernel.sampled else ()
     told = (*network.assumptions, *beyond_masks(network.notes, kernel.length))
-    return (INFINITE_WIDTH, *drawn, *told, *kernel.notes.values())
+    return (INFINITE_WIDTH, *drawn, *told, *varying_values(network), *kernel.notes.values())
 
 
 def _spread(table: Array, sequences: int, draws: Draws) -> tuple[Array, Array]:

@@ -43,7 +43,7 @@ def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall
 
     from .call_log import CallLog, call_graph
 
-    own = copied(model, evaluating)
+    own = _readable(model, evaluating)
     if isinstance(model, torch.jit.ScriptModule):
         return _record(own, arguments, "it is a ScriptModule", calls)
     # Reading needs no gradients, and under no_grad an exporter would wrap the graph.
@@ -56,23 +56,32 @@ def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall
         calls.clear()
         return _unwatched(model, arguments, evaluating, calls)
     except Exception as error:
-        own = copied(model, evaluating)
+        own = _readable(model, evaluating)
         return _record(own, arguments, _reason(error) + place(error), calls)
     return replace(exported(program), calls=call_graph(log, program.graph))
+
+
+def _readable(model: Any, evaluating: bool) -> Any:
+    """Return a private copy of a model whose mixtures of experts can be captured."""
+    from .experts import with_readable_experts
+
+    own = copied(model, evaluating)
+    with_readable_experts(own)
+    return own
 
 
 def _unwatched(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall]) -> Captured:
     """Return the graph of a model whose calls are not followed, so it cannot be edited."""
     import torch
 
-    own = copied(model, evaluating)
+    own = _readable(model, evaluating)
     try:
         with torch.enable_grad(), listed(calls):
             program = torch.export.export(own, arguments[0], arguments[1] or None, strict=False)
     except KcalcError:
         raise
     except Exception as error:
-        own = copied(model, evaluating)
+        own = _readable(model, evaluating)
         return _record(own, arguments, _reason(error) + place(error), calls)
     return exported(program)
 

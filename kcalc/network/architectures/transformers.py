@@ -28,6 +28,15 @@ NORMS = {"layer": L.LayerNorm, "rms": L.RMSNorm}
 OPTIONS = tuple(f.name for f in fields(L.Attend))
 
 
+@dataclass(frozen=True)
+class _Mixture:
+    """Experts in place of MLPs: their number, the router's layer, channels of a shared expert."""
+
+    experts: int
+    route: L.Layer
+    shared: int | None
+
+
 @dataclass
 class _Stack:
     """A transformer under construction: its steps and the settings that all blocks share."""
@@ -42,6 +51,7 @@ class _Stack:
     weights: tuple[Any, Any] | None = None  # of shortcut and branch; None: plain sums
     gains: Mapping[str, Any] = field(default_factory=dict)  # of weights, by role
     steps: list[Step] = field(default_factory=list)
+    mixture: _Mixture | None = None
 
     def __post_init__(self) -> None:
         self.features = whole(self.features, "features", 1)
@@ -113,6 +123,19 @@ class _Stack:
             inside = self.add(f"{name}.product", L.Product(), inside, up)
         return self.affine(f"{name}.down", inside, hidden, self.features)
 
+    def experts(self, name: str, below: str, hidden: int, activation: Any, gated: bool) -> str:
+        """A router, one node for every layer of an expert, and the experts that all tokens use."""
+        mixture = self.mixture
+        if mixture is None:
+            return self.mlp(name, below, hidden, activation, gated)
+        logits = self.affine(f"{name}.router", below, self.features, mixture.experts)
+        expert = self.mlp(f"{name}.expert", below, hidden, activation, gated)
+        end = self.add(f"{name}.mixture", mixture.route, logits, expert)
+        if mixture.shared is None:
+            return end
+        shared = self.mlp(f"{name}.shared", below, mixture.shared, activation, gated)
+        return self.add(f"{name}.with_shared", L.Sum(), end, shared)
+
     def branch(self, name: str, below: str, *makes: Callable[[str], str]) -> str:
         """Residual branches that read the same stream, with norms placed by ``placement``."""
         reads, ends = below, []
@@ -148,7 +171,7 @@ class _Stack:
             name = f"block_{number}"
 
             def mlp(x: str, n: str = name) -> str:
-                return self.mlp(n, x, hidden, activation, gated)
+                return self.experts(n, x, hidden, activation, gated)
 
             def attend(x: str, n: str = name) -> str:
                 return self.attend(n, x)
@@ -328,6 +351,13 @@ def llama(
     causal: bool = True,
     query_norm: bool = False,
     window: int | None = None,
+    *,
+    experts: int | None = None,
+    top_k: int = 2,
+    score: str = "softmax",
+    normalise: bool = True,
+    routed_scale: Any = 1,
+    shared_hidden: int | None = None,
 ) -> Network:
     """Llama, Mistral, Qwen: RMSNorm, rotary embeddings, gated MLPs, no biases.
 
@@ -338,8 +368,20 @@ def llama(
     ``causal=False, rotary=None`` tokens stay exchangeable and kernel maps are exact.
     ``query_norm``: RMSNorm on queries and keys. ``window``: how many tokens a token sees, counting
     itself and those before it, as in Mistral; None for all. Other arguments as in :func:`gpt2`.
-    [Touvron et al. 2023; Shazeer 2020; Jiang et al. 2023]
+
+    ``experts``: the number of experts that replace every MLP, each with ``hidden`` channels. A
+    router without biases selects ``top_k`` of them, as in Mixtral. ``score``, ``normalise``,
+    ``routed_scale``: as in :class:`kcalc.layers.Route`. ``shared_hidden``: the channels of an MLP
+    that is added for every token, as in DeepSeek-V3; None for none. [Touvron et al. 2023; Shazeer
+    2020; Jiang et al. 2023 and 2024]
     """
+    mixture = None
+    if experts is not None:
+        shared = None if shared_hidden is None else whole(shared_hidden, "shared_hidden", 1)
+        route = L.Route(top_k, score, normalise, routed_scale)
+        mixture = _Mixture(whole(experts, "experts", 1), route, shared)
+    elif shared_hidden is not None:
+        raise KcalcError("shared_hidden is for mixtures of experts; give experts=")
     stack = (_NormedQueries if truth(query_norm, "query_norm") else _Stack)(
         features,
         heads,
@@ -352,6 +394,7 @@ def llama(
             "window": window,
             "causal": truth(causal, "causal"),
         },
+        mixture=mixture,
     )
     below = stack.embedded(vocabulary)
     below = stack.blocks(below, blocks, whole(hidden, "hidden", 1), activation, gated=True)

@@ -1,0 +1,331 @@
+"""Mixtures of experts in PyTorch modules, replaced by one expert and a marked call.
+
+A graph shows which tokens each expert gets for one example only. So before a model is captured, the
+modules that are mixtures get a ``forward`` that runs the router's matrix, one expert on all tokens,
+the shared experts, and the operator ``kcalc::route``. What a module computes is decided by its
+numbers: its output must be that of the k experts with the largest logits, for some k and weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ..reading_notes import biased
+from ..trace import Routed
+from .calls import Call, rule
+from .graph_values import TensorRef
+
+TOKENS = 48  # of the input on which a module is compared
+CLOSE = 2e-3  # relative to the mixture; single precision reaches 1e-5
+SCORES = (("softmax", True), ("softmax", False), ("sigmoid", True), ("sigmoid", False))
+WHAT = "a mixture of experts"
+OTHER = (
+    "its output is not a weighted sum of the experts with the largest logits (capacity limits, "
+    "choice by experts or another rule)"
+)
+CORRECTED = (
+    "its correction biases, which balance the load, are not 0: they change which experts are "
+    "selected, and kernel maps need logits of mean 0"
+)
+ABSENT = "its correction biases are 0, as at the start of training; read as absent"
+GROUPED = "it selects groups of experts first, which has no rule; read it with one group"
+TIES = (
+    "the weights of its router are 0, so all logits are equal and the selection of experts is a "
+    "tie; initialise them"
+)
+UNLIKE = "its experts have different widths or layers, and kernel maps need experts of one law"
+BIASED = "the biases of its {} have a mean other than 0, and kernel maps need mean 0"
+ONE = "one expert, the first, is read for all {}, which have weights of their own"
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """A module that is a mixture.
+
+    ``expert(i, x)``: the output of an expert; ``shared``: what is added. Other fields as in
+    :class:`kcalc.layers.Route`; ``texts``: notes.
+    """
+
+    router: Any
+    expert: Callable[[int, Any], Any]
+    count: int
+    shared: Callable[[Any], Any] | None = None
+    k: int = 1
+    score: str = "softmax"
+    normalise: bool = True
+    scale: float = 1.0
+    texts: tuple[str, ...] = ()
+
+    def logits(self, x: Any) -> Any:
+        """The router's logits."""
+        bias = getattr(self.router, "bias", None)
+        return F.linear(x, self.router.weight, bias if isinstance(bias, torch.Tensor) else None)
+
+
+def with_readable_experts(model: nn.Module) -> None:
+    """Replace the ``forward`` of every mixture in a private copy of a model."""
+    for module in list(model.modules()):
+        parts = _parts(module)
+        if parts is None:
+            continue
+        with torch.no_grad():
+            found = _found(module, *parts)
+        if isinstance(found, Mixture):
+            module.forward = _forward(found, _returns_pair(module, parts))
+        elif found:
+            module.forward = _unread(found, _returns_pair(module, parts))
+
+
+def _parts(module: nn.Module) -> tuple[Any, Any, int, int] | None:
+    """(experts, router, E, channels) of a module that may be a mixture."""
+    for experts in module.children():
+        fused = getattr(experts, "down_proj", None)
+        if isinstance(fused, nn.Parameter) and fused.ndim == 3:
+            count = len(fused)
+        elif isinstance(experts, nn.ModuleList) and len(experts) > 1:
+            count = len(experts)
+        else:
+            continue
+        for router in module.children():
+            weight = getattr(router, "weight", None)
+            if router is not experts and isinstance(weight, torch.Tensor) and weight.ndim == 2:
+                if len(weight) == count:
+                    return experts, router, count, weight.shape[1]
+    return None
+
+
+def _found(module: nn.Module, experts: Any, router: Any, count: int, width: int) -> Any:
+    """The mixture, or the reason why it is not read; "" if the module is no mixture at all."""
+    fused = not isinstance(experts, nn.ModuleList)
+    if not fused and len({_law(one) for one in experts}) > 1:
+        return UNLIKE if _selects(module, width, router.weight) else ""
+    x = _example(width, router.weight)
+    out = _output(module, x)
+    if out is None or out.shape != x.shape:
+        return ""
+    certain = fused or _selects(module, width, router.weight)
+    texts = [ONE.format(count)]
+    if not router.weight.any():
+        return TIES if certain else ""
+    for name, values in [*router.named_buffers(), *router.named_parameters()]:
+        if name != "bias" and "bias" in name and values.shape == (count,):
+            if values.any():
+                return CORRECTED
+            texts.append(ABSENT)
+    if _groups(router) or _groups(module):
+        return GROUPED
+    one = _fused(experts) if fused else (lambda i, x: experts[i](x))
+    mixture = Mixture(router, one, count)
+    every = torch.stack([one(i, x) for i in range(count)])
+    logits = mixture.logits(x)
+    for shared in _shared(module, experts, router, x):
+        rest = out if shared is None else out - shared(x)
+        match = _matched(rest, logits, every, _hint(module, router))
+        if match is not None:
+            if told := _with_mean(experts, router):
+                return told
+            return Mixture(router, one, count, shared, *match, tuple(texts))
+    return OTHER if certain else ""
+
+
+def _matched(
+    out: Any, logits: Any, every: Any, hint: int | None
+) -> tuple[int, str, bool, float] | None:
+    """(k, score, normalise, scale) of the mixture with this output."""
+    count = logits.shape[-1]
+    order = [k for k in (hint,) if k is not None and 0 < k <= count]
+    ks = dict.fromkeys([*order, *range(1, count + 1)])
+    for k, (score, normalise) in product(ks, SCORES):
+        values, chosen = torch.topk(logits, k, dim=-1)
+        if score == "sigmoid":
+            weights = torch.sigmoid(values)
+        elif normalise:
+            weights = torch.softmax(values, -1)
+        else:
+            weights = torch.softmax(logits, -1).gather(-1, chosen)
+        if normalise:
+            weights = weights / weights.sum(-1, keepdim=True)
+        table = torch.zeros_like(logits).scatter(-1, chosen, weights)
+        made = torch.einsum("te,etc->tc", table, every)
+        size = (made * made).sum()
+        scale = float((made * out).sum() / size) if size > 0 else 0.0
+        if scale > 0 and (out - scale * made).norm() < CLOSE * scale * made.norm():
+            return k, score, normalise, float(f"{scale:.5g}")
+    return None
+
+
+def _shared(
+    module: nn.Module, experts: Any, router: Any, x: Any
+) -> Iterator[Callable[[Any], Any] | None]:
+    """What may be added to the mixture: nothing, or other modules, perhaps with gates."""
+    yield None
+    others = [child for child in module.children() if child not in (experts, router)]
+    outputs = [(child, _output(child, x)) for child in others]
+    full = [child for child, out in outputs if out is not None and out.shape == x.shape]
+    gates = [child for child, out in outputs if out is not None and out.shape == (len(x), 1)]
+    if full:
+        yield lambda x: sum(child(x) for child in full)
+    for gate in gates if full else ():
+        yield lambda x, gate=gate: torch.sigmoid(gate(x)) * sum(child(x) for child in full)
+
+
+def _fused(experts: Any) -> Callable[[int, Any], Any]:
+    """One expert of several whose weights are single arrays (E, ...), as in transformers."""
+    gated = hasattr(experts, "gate_up_proj")
+    names = ("gate_up_proj" if gated else "up_proj", "down_proj")
+    turned = bool(getattr(experts, "is_transposed", False))
+
+    def times(name: str, i: int, x: Any) -> Any:
+        weight, bias = getattr(experts, name)[i], getattr(experts, f"{name}_bias", None)
+        return F.linear(x, weight.T if turned else weight, None if bias is None else bias[i])
+
+    def expert(i: int, x: Any) -> Any:
+        inner = times(names[0], i, x)
+        inner = experts._apply_gate(inner) if gated else experts.act_fn(inner)
+        return times(names[1], i, inner)
+
+    return expert
+
+
+def _law(expert: nn.Module) -> tuple[Any, ...]:
+    """The classes of an expert's modules, and the shapes of its parameters."""
+    shapes = tuple((name, tuple(p.shape)) for name, p in expert.named_parameters())
+    return tuple(type(module) for module in expert.modules()), shapes
+
+
+def _with_mean(experts: nn.Module, router: nn.Module) -> str:
+    """The reason if biases of the router or of experts have a mean."""
+    for what, part in (("router", router), ("experts", experts)):
+        for name, values in part.named_parameters():
+            if name.endswith("bias") and biased(values.detach().float().cpu().numpy()):
+                return BIASED.format(what)
+    return ""
+
+
+def _groups(part: Any) -> bool:
+    """Whether experts are selected from some of several groups."""
+    groups = getattr(part, "num_group", getattr(part, "n_group", None)) or 1
+    return groups > 1 and groups > (getattr(part, "topk_group", None) or groups)
+
+
+def _hint(module: Any, router: Any) -> int | None:
+    """The number of selected experts, according to an attribute."""
+    found = (getattr(part, "top_k", None) for part in (router, module))
+    return next((k for k in found if isinstance(k, int)), None)
+
+
+def _example(width: int, weight: Any) -> Any:
+    drawn = torch.randn(TOKENS, width, generator=torch.Generator().manual_seed(0))
+    return drawn.to(weight)
+
+
+def _output(module: nn.Module, x: Any) -> Any:
+    """The first output of a module for tokens, None if it does not run on them."""
+    for given in (x[None], x):
+        try:
+            out = module(given)
+        except Exception:  # code of the user's own
+            continue
+        first = out[0] if isinstance(out, tuple) else out
+        if isinstance(first, torch.Tensor) and first.numel() % len(x) == 0:
+            return first.reshape(len(x), -1)
+    return None
+
+
+def _returns_pair(module: nn.Module, parts: tuple[Any, Any, int, int]) -> bool:
+    with torch.no_grad():
+        try:
+            return isinstance(module(_example(parts[3], parts[1].weight)[None]), tuple)
+        except Exception:  # as above
+            return False
+
+
+def _selects(module: nn.Module, width: int, weight: Any) -> bool:
+    """Whether a module sorts logits as it runs."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watch(TorchDispatchMode):
+        seen = False
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            self.seen |= func.overloadpacket in (torch.ops.aten.topk, torch.ops.aten.sort)
+            return func(*args, **(kwargs or {}))
+
+    with Watch() as watch:
+        _output(module, _example(width, weight))
+    return watch.seen
+
+
+# -- what is captured instead ----------------------------------------------------------------------
+
+
+def _forward(mixture: Mixture, pair: bool) -> Callable[..., Any]:
+    def forward(x: Any, *_: Any, **__: Any) -> Any:
+        logits = mixture.logits(x)
+        options = (mixture.k, mixture.score, mixture.normalise, mixture.scale)
+        texts = "\n".join(mixture.texts)
+        out = _operators()[0](logits, mixture.expert(0, x), *options, texts)
+        out = out if mixture.shared is None else out + mixture.shared(x)
+        return (out, logits) if pair else out
+
+    return forward
+
+
+def _unread(reason: str, pair: bool) -> Callable[..., Any]:
+    def forward(x: Any, *_: Any, **__: Any) -> Any:
+        out = _operators()[1](x, reason)
+        return (out, out) if pair else out
+
+    return forward
+
+
+@lru_cache(maxsize=1)
+def _operators() -> tuple[Any, Any]:
+    """The operators ``kcalc::route`` and ``kcalc::unread_mixture``, defined on first use."""
+
+    @torch.library.custom_op("kcalc::route", mutates_args=())
+    def route(
+        logits: torch.Tensor,
+        expert: torch.Tensor,
+        k: int,
+        score: str,
+        normalise: bool,
+        scale: float,
+        texts: str,
+    ) -> torch.Tensor:
+        return scale * expert
+
+    @torch.library.custom_op("kcalc::unread_mixture", mutates_args=())
+    def unread_mixture(x: torch.Tensor, reason: str) -> torch.Tensor:
+        return x.clone()
+
+    route.register_fake(lambda logits, expert, *_: torch.empty_like(expert))
+    unread_mixture.register_fake(lambda x, reason: torch.empty_like(x))
+    return route, unread_mixture
+
+
+@rule("route")
+def routed(call: Call) -> Any:
+    """Read the mixture of experts of a replaced ``forward``."""
+    logits, expert = call["logits"], call["expert"]
+    if not isinstance(logits, TensorRef) or not isinstance(expert, TensorRef):
+        return call.unread(WHAT, OTHER)
+    fields = {name: call[name] for name in ("k", "score", "normalise", "scale")}
+    texts = tuple(call["texts"].split("\n"))
+    return call.emit(
+        Routed, [call.read(logits), call.read(expert)], wish=call.path, texts=texts, **fields
+    )
+
+
+@rule("unread_mixture")
+def unread(call: Call) -> Any:
+    """Report a mixture that is not read."""
+    return call.unread(WHAT, call["reason"])
