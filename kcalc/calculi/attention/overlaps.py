@@ -175,7 +175,7 @@ class Overlaps:
         return _composed(plain, [(first, by_variance), (moving, by_distance)])
 
     def _of(self, function: Function, place: int, tokens: int, *numbers: Number) -> Array:
-        """One result of a function of numbers, at the entries of arrays."""
+        """Evaluate a function of numbers elementwise, and return its result number ``place``."""
         return _each(function, tokens, *_inside(function, *numbers))[place]
 
 

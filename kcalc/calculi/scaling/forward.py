@@ -64,7 +64,7 @@ class ScalingForward:
         return SYMPY.number(value) if self.symbolic else float(value)
 
     def square(self, value: Any) -> Number:
-        """The square of a layer's number, exact if the number is."""
+        """The square of a number that a layer gives; exact if the number is exact."""
         if self.symbolic:
             return SYMPY.number(value) ** 2
         return float(SYMPY.number(value) ** 2) if isinstance(value, sp.Basic) else float(value) ** 2

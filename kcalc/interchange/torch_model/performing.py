@@ -124,7 +124,7 @@ def _check_apart(modules: Mapping[str, nn.Module], plans: Mapping[str, Planned])
     for path in plans:
         other = seen.setdefault(id(modules[path]), path)
         if other != path:
-            raise KcalcError(ANOTHER.format(f"{other!r} and {path!r} are the same module here"))
+            raise KcalcError(ANOTHER.format(f"{other!r} and {path!r} are one module in this model"))
 
 
 def _restore(before: list[Any], tables: list[Any]) -> None:
