@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 POINTS, BINS = 121, 50
+CUT = 0.04  # share of the largest s below which a density that diverges at 0 is cut
 FAR = 3.5  # where an unbounded law is cut, in root mean squares
 
 
@@ -39,7 +40,7 @@ def density_of_s(law: Any, measured: Any = None, ax: Axes | None = None, **line:
     density = 2 * s * law.density(s**2) if s.size else s
     curves: list[Any] = [(s, density, {"label": "limit of wide networks"})]
     found = None if measured is None else _singular(measured)
-    top = 1.1 * float(density.max(initial=0.0)) or 1.0
+    top = 1.1 * float(density[s > (low or CUT * high)].max(initial=0.0)) or 1.0
     heights = edges = None
     if found is not None:
         edges = np.linspace(0, max(high, float(found.max())) * 1.02, BINS + 1)

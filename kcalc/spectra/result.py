@@ -19,6 +19,7 @@ from ..network.network import Network
 from .chain import EqualLayers, atoms, equal_layers, links_of, zero_mass
 from .measured import Measured, measure
 from .reading import Reading, reading_of
+from .slopes import tail_share
 from .spectrum import Law, finite_width
 
 if TYPE_CHECKING:
@@ -138,6 +139,12 @@ class JacobianSpectrum(Shown, Approximable):
 
         """
         order = whole(n, "n", 1, MOST)
+        for law in self._reading.laws:
+            if not law.bounded and tail_share(law.slopes, order) > 1e-6:
+                raise KcalcError(
+                    f"slopes are unbounded, and E s^{2 * order} depends on slopes too rare to "
+                    "integrate; ask for a lower moment"
+                )
         value = float(self._moments(order)[order - 1])
         if not math.isfinite(value):
             raise KcalcError(f"E s^{2 * order} is beyond double precision")
@@ -147,7 +154,7 @@ class JacobianSpectrum(Shown, Approximable):
         known = self.__dict__.get("_known", np.zeros(0))
         if len(known) < order:
             with np.errstate(all="ignore"):
-                known = self._law.moments(max(order, 4))
+                known = self._law.moments(order if order > 2 else 2)
             object.__setattr__(self, "_known", known)
         return known
 
@@ -282,7 +289,7 @@ class JacobianSpectrum(Shown, Approximable):
 
     # -- measured ----------------------------------------------------------------------------------
 
-    def measure(self, width: int = 500, draws: int = 3, seed: int = 0) -> Measured:
+    def measure(self, width: int | None = None, draws: int = 3, seed: int = 0) -> Measured:
         """Draw networks, and compare their singular values with the law.
 
         The network runs on Gaussian inputs of mean square q. Each draw is also compared with the
@@ -291,7 +298,8 @@ class JacobianSpectrum(Shown, Approximable):
         Parameters
         ----------
         width
-            The number of input channels; other widths are in the ratios of the network.
+            The number of input channels; other widths are in the ratios of the network. None
+            means the network's own number, or 400 if it has none.
         draws
             The number of networks.
         seed
@@ -307,7 +315,9 @@ class JacobianSpectrum(Shown, Approximable):
             For bad arguments, and widths that are not integers for this number of input channels.
 
         """
-        n, count = whole(width, "width", 2), whole(draws, "draws", 1)
+        own = self.network.features[self.network.inputs[0]]
+        chosen = (own or 400) if width is None else width
+        n, count = whole(chosen, "width", 2), whole(draws, "draws", 1)
         return measure(self, n, count, whole(seed, "seed"))
 
     def plot(self, ax: Axes | None = None, measured: Any = None, **line: Any) -> Axes:

@@ -30,8 +30,9 @@ NODES, INNER = 16, 12
 RESOLVED, COARSE = 1e-10, 1e-5
 HALVINGS = 12
 GRID = 801
+RARE = 1e-13  # probability of slopes whose moments are not resolved
 REPEATED = 8  # nodes with one Jacobian, of a piece of positive probability
-LIGHT = 1e-11  # probabilities of nested rules
+LIGHT = 1e-16  # probabilities of nested rules
 LEAST = 1e-18  # probabilities
 SEED = 20
 FEWEST, MOST, MANY = 10, 12, 15  # logarithms of the number of quasi-random points
@@ -61,6 +62,9 @@ def law_of(group: Group, variance: Mapping[Any, float | None]) -> GroupLaw:
     ``variance``: {source: its variance}, None for an input of unknown law, which no nonlinear
     operation reads. Raises: KcalcError if the slopes have no finite mean square.
     """
+    for step in group.steps:
+        if step.kind == "post":
+            _check_slopes(step)
     program = Program(group)
     size = np.sqrt([variance[node] or 0.0 for node in group.sources])
     basis = _basis(program.forms * size)
@@ -110,6 +114,26 @@ def _points(program: Program, directions: Array, count: int) -> tuple[Array, lis
     cases = list(product(*sides))
     weights = [math.prod(p for _, p in case) * shares for case in cases]
     return u @ directions, [[f for f, _ in case] for case in cases], np.concatenate(weights)
+
+
+def _check_slopes(step: Step) -> None:
+    """Raise KcalcError for an activation whose slope is infinite somewhere."""
+    phi = step.parameter
+    if any(phi.jump_sizes(0)) or getattr(phi, "rough", False):
+        what = "jumps" if any(phi.jump_sizes(0)) else "has an infinite slope at a kink"
+        raise KcalcError(
+            f"node {owner(step.node)!r}: {phi.name} {what}, so its slopes have no finite moments "
+            "and the Jacobian has no limiting spectrum; use an activation of finite slope"
+        )
+
+
+def tail_share(law: Slopes, order: int) -> float:
+    """The share of E |T|^(2 order) from slopes that are rarer than the rule resolves."""
+    with np.errstate(all="ignore"):
+        size = np.linalg.norm(law.values, axis=(1, 2))
+        powers = law.shares * (size / size.max()) ** (2 * order)
+    rare = np.cumsum(law.shares[np.argsort(size)[::-1]]) < RARE
+    return float(powers[np.argsort(size)[::-1]][rare].sum() / powers.sum())
 
 
 def _check_finite(group: Group, values: Array, shares: Array) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from scipy.special import binom
@@ -99,7 +100,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Printed: 3, the value for independent slopes
     """
-    steps = [("x", L.Input(), ())]
+    steps: list[Any] = [("x", L.Input(), ())]
     for k, last in enumerate(("x", "s0")):
         steps.append((f"p{k}", L.Nonlinear("relu"), (last,)))
         steps.append((f"w{k}", L.Affine(sigma_w=HE), (f"p{k}",)))
