@@ -20,6 +20,7 @@ PAPERS: dict[str, str] = {
     "gradient": "kcalc.claims.per_layer_gradient",
     "skips": "kcalc.claims.skip_normalisation",
     "attention": "kcalc.claims.attention",
+    "streams": "kcalc.claims.streams",
 }
 """{short name of a paper: module of its claims}; each of these modules has a ``PAPER``."""
 
