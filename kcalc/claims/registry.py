@@ -21,6 +21,7 @@ PAPERS: dict[str, str] = {
     "skips": "kcalc.claims.skip_normalisation",
     "attention": "kcalc.claims.attention",
     "spectra": "kcalc.claims.jacobian_spectra",
+    "streams": "kcalc.claims.streams",
 }
 """{short name of a paper: module of its claims}; each of these modules has a ``PAPER``."""
 
@@ -95,8 +96,8 @@ def all(paper: str | Paper | Iterable[str | Paper] | None = None) -> tuple[Claim
     Parameters
     ----------
     paper
-        "dks", "tat", "scaling", "gradient", "skips", "attention", "spectra", a paper of your own
-        (:func:`paper`), or several of these.
+        "dks", "tat", "scaling", "gradient", "skips", "attention", "spectra", "streams", "laws", a
+        paper of your own (:func:`paper`), or several of these.
 
     Returns
     -------
