@@ -20,6 +20,7 @@ PAPERS: dict[str, str] = {
     "gradient": "kcalc.claims.per_layer_gradient",
     "skips": "kcalc.claims.skip_normalisation",
     "attention": "kcalc.claims.attention",
+    "laws": "kcalc.claims.laws",
 }
 """{short name of a paper: module of its claims}; each of these modules has a ``PAPER``."""
 
@@ -93,7 +94,7 @@ def all(paper: str | Paper | Iterable[str | Paper] | None = None) -> tuple[Claim
     Parameters
     ----------
     paper
-        "dks", "tat", "scaling", "gradient", "skips", "attention", a paper of your own
+        "dks", "tat", "scaling", "gradient", "skips", "attention", "laws", a paper of your own
         (:func:`paper`), or several of these.
 
     Returns

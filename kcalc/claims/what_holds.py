@@ -11,7 +11,7 @@ from .registry import all, papers
 HEAD = f"""\
 # What holds
 
-The statements of the source papers that kcalc checks, and those of this documentation about attention. Re-run the checks with `kcalc verify`.
+The statements of the source papers that kcalc checks, and those of this documentation about attention and about laws of depth and width. Re-run the checks with `kcalc verify`.
 `kcalc verify --claim ID` prints one claim with its evidence. Cite a claim by its id and the version of kcalc, for example
 "DKS-thm13a, kcalc 0.3.0".
 
