@@ -22,6 +22,7 @@ PAPERS: dict[str, str] = {
     "attention": "kcalc.claims.attention",
     "spectra": "kcalc.claims.jacobian_spectra",
     "streams": "kcalc.claims.streams",
+    "laws": "kcalc.claims.laws",
 }
 """{short name of a paper: module of its claims}; each of these modules has a ``PAPER``."""
 
