@@ -381,7 +381,7 @@ class Recogniser(ElementwiseRules):
     @rule.register
     def _(self, op: Routed) -> Form:
         for text in op.texts:
-            self.note(op.name, "approximate", text)
+            self.note(op.name, "exact", text)
         scale = as_number(exact_number(op.scale, np.float32))
         return self.node(op, L.Route(op.k, op.score, op.normalise, scale))
 

@@ -22,6 +22,7 @@ from ..boundaries import measured_q
 from ..model_reading import Reading
 from ..pointwise import extreme_parts
 from ..sharing import shared_parameters
+from ..trace import Routed
 from .relied_on import RANDOM, RETURNED, heads, relied_on
 
 Node = Hashable
@@ -41,6 +42,10 @@ TAKES = "tokens stay as they are in the model"
 NOISE = "it puts in random numbers of the model, as draws from a distribution do"
 MIXES = "weights over tokens do not change"
 NOTHING = "it has no activations"
+MIXTURE = (
+    "one expert is read for all of a mixture; shape an expert by itself, kc.read(model.expert, x), "
+    "and give all experts its constants"
+)
 GATES = "gates"  # the target of a method that says how to treat gates
 # where a region ends if an assumption fails
 CUT_AT = (L.Nonlinear, L.Sum, L.Product, L.Normalisation, L.TokenMix, L.Affine)
@@ -341,7 +346,7 @@ def _ready(network: Network, method: str, edits: list[str]) -> Network:
 def _left_alone(reading: Reading, asked: _Asked, unplaced: Mapping[Node, str]) -> dict[Node, str]:
     """Return {node: reason} of the nodes that a region cannot contain."""
     network = reading.unmerged
-    left: dict[Node, str] = {**unplaced}
+    left: dict[Node, str] = {**_in_mixtures(reading), **unplaced}
     noisy: set[Node] = set()
     for node, layer, parents in network.steps():
         if node in left:
@@ -363,6 +368,22 @@ def _left_alone(reading: Reading, asked: _Asked, unplaced: Mapping[Node, str]) -
         elif isinstance(layer, L.TokenMix) and len(layer.matrix) != len(layer.matrix[0]):
             left[node] = TAKES
     return _closed(reading, left, asked)
+
+
+def _in_mixtures(reading: Reading) -> dict[Node, str]:
+    """Return {node: reason} of the nodes that stand for routers and experts.
+
+    One expert is read for all, and an edit would reach only that one.
+    """
+    ops = () if reading.trace is None else reading.trace.ops
+    places = {op.name: op.source.partition(" (")[0] for op in ops}
+    mixtures = [places[op.name] for op in ops if isinstance(op, Routed)]
+    inside = (
+        name
+        for name, place in places.items()
+        if any(place == path or place.startswith(f"{path}.") for path in mixtures)
+    )
+    return {name: MIXTURE for name in inside if name in reading.unmerged}
 
 
 def _closed(reading: Reading, left: dict[Node, str], asked: _Asked) -> dict[Node, str]:

@@ -14,7 +14,9 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.stats import ttest_1samp
 from torch import nn
 from torch.nn import functional as F
 
@@ -24,12 +26,14 @@ from .calls import Call, rule
 from .graph_values import TensorRef
 
 TOKENS = 48  # of the input on which a module is compared
+FEW = 1000  # biases
+UNLIKELY = 1e-7
 CLOSE = 2e-3  # relative to the mixture; single precision reaches 1e-5
 SCORES = (("softmax", True), ("softmax", False), ("sigmoid", True), ("sigmoid", False))
 WHAT = "a mixture of experts"
 OTHER = (
-    "its output is not a weighted sum of the experts with the largest logits (capacity limits, "
-    "choice by experts or another rule)"
+    "the output of its module is not a weighted sum of the experts with the largest logits "
+    "(capacity limits, choice by experts, other code); a module that does nothing else is read"
 )
 CORRECTED = (
     "its correction biases, which balance the load, are not 0: they change which experts are "
@@ -50,14 +54,16 @@ ONE = "one expert, the first, is read for all {}, which have weights of their ow
 class Mixture:
     """A module that is a mixture.
 
-    ``expert(i, x)``: the output of an expert; ``shared``: what is added. Other fields as in
+    ``expert(i, x)``: the output of an expert; ``shared``: modules whose sum is added, times the
+    sigmoid of ``gate(x)``, one number per token, if there is a gate. Other fields as in
     :class:`kcalc.layers.Route`; ``texts``: notes.
     """
 
     router: Any
     expert: Callable[[int, Any], Any]
     count: int
-    shared: Callable[[Any], Any] | None = None
+    shared: tuple[nn.Module, ...] = ()
+    gate: nn.Module | None = None
     k: int = 1
     score: str = "softmax"
     normalise: bool = True
@@ -126,13 +132,14 @@ def _found(module: nn.Module, experts: Any, router: Any, count: int, width: int)
     mixture = Mixture(router, one, count)
     every = torch.stack([one(i, x) for i in range(count)])
     logits = mixture.logits(x)
-    for shared in _shared(module, experts, router, x):
-        rest = out if shared is None else out - shared(x)
-        match = _matched(rest, logits, every, _hint(module, router))
+    for shared, gate in _shared(module, experts, router, x):
+        added = sum((child(x) for child in shared), torch.zeros_like(x))
+        added = added if gate is None else torch.sigmoid(gate(x)) * added
+        match = _matched(out - added, logits, every, _hint(module, router))
         if match is not None:
             if told := _with_mean(experts, router):
                 return told
-            return Mixture(router, one, count, shared, *match, tuple(texts))
+            return Mixture(router, one, count, shared, gate, *match, tuple(texts))
     return OTHER if certain else ""
 
 
@@ -164,17 +171,15 @@ def _matched(
 
 def _shared(
     module: nn.Module, experts: Any, router: Any, x: Any
-) -> Iterator[Callable[[Any], Any] | None]:
-    """What may be added to the mixture: nothing, or other modules, perhaps with gates."""
-    yield None
+) -> Iterator[tuple[tuple[nn.Module, ...], nn.Module | None]]:
+    """What may be added to the mixture: nothing, or other modules, perhaps with a gate."""
+    yield (), None
     others = [child for child in module.children() if child not in (experts, router)]
     outputs = [(child, _output(child, x)) for child in others]
-    full = [child for child, out in outputs if out is not None and out.shape == x.shape]
+    full = tuple(child for child, out in outputs if out is not None and out.shape == x.shape)
     gates = [child for child, out in outputs if out is not None and out.shape == (len(x), 1)]
-    if full:
-        yield lambda x: sum(child(x) for child in full)
-    for gate in gates if full else ():
-        yield lambda x, gate=gate: torch.sigmoid(gate(x)) * sum(child(x) for child in full)
+    for gate in (None, *gates) if full else ():
+        yield full, gate
 
 
 def _fused(experts: Any) -> Callable[[int, Any], Any]:
@@ -205,9 +210,17 @@ def _with_mean(experts: nn.Module, router: nn.Module) -> str:
     """The reason if biases of the router or of experts have a mean."""
     for what, part in (("router", router), ("experts", experts)):
         for name, values in part.named_parameters():
-            if name.endswith("bias") and biased(values.detach().float().cpu().numpy()):
+            if name.endswith("bias") and _has_mean(values.detach().double().cpu().numpy()):
                 return BIASED.format(what)
     return ""
+
+
+def _has_mean(values: np.ndarray) -> bool:
+    """Whether few biases, too, have a mean that independent ones of mean 0 do not have."""
+    if values.size < 2 or not values.any() or values.size > FEW:
+        return biased(values)
+    with np.errstate(all="ignore"):
+        return not ttest_1samp(values.ravel(), 0).pvalue > UNLIKELY
 
 
 def _groups(part: Any) -> bool:
@@ -272,8 +285,15 @@ def _forward(mixture: Mixture, pair: bool) -> Callable[..., Any]:
         logits = mixture.logits(x)
         options = (mixture.k, mixture.score, mixture.normalise, mixture.scale)
         texts = "\n".join(mixture.texts)
-        out = _operators()[0](logits, mixture.expert(0, x), *options, texts)
-        out = out if mixture.shared is None else out + mixture.shared(x)
+        route = _operators()[0]
+        out = route(logits, mixture.expert(0, x), *options, texts)
+        if mixture.shared:
+            added = mixture.shared[0](x)
+            for child in mixture.shared[1:]:
+                added = added + child(x)
+            if mixture.gate is not None:  # a mixture of one expert
+                added = route(mixture.gate(x), added, 1, "sigmoid", False, 1.0, "")
+            out = out + added
         return (out, logits) if pair else out
 
     return forward
@@ -319,7 +339,7 @@ def routed(call: Call) -> Any:
     if not isinstance(logits, TensorRef) or not isinstance(expert, TensorRef):
         return call.unread(WHAT, OTHER)
     fields = {name: call[name] for name in ("k", "score", "normalise", "scale")}
-    texts = tuple(call["texts"].split("\n"))
+    texts = tuple(filter(None, call["texts"].split("\n")))
     return call.emit(
         Routed, [call.read(logits), call.read(expert)], wish=call.path, texts=texts, **fields
     )
