@@ -14,6 +14,7 @@ from ..calculi.global_maps import node_values
 from ..calculi.gradients import gradients
 from ..calculi.probes import joint_gradients
 from ..foundation.errors import KcalcError
+from ..foundation.process_state import decimal_digits
 from ..maps.maps import Assumption
 from ..network.layers import Sum
 from ..network.network import Network, chosen_output
@@ -145,7 +146,7 @@ def forgetting_rate(matrices: Sequence[Array]) -> float | None:
         return None
     alike = all(np.array_equal(matrix, matrices[0]) for matrix in matrices)
     used = matrices[:1] if alike else matrices
-    with mpmath.workdps(GUARD + 17 * len(used)):
+    with decimal_digits(GUARD + 17 * len(used)):
         product = mpmath.matrix(used[0].tolist())
         for matrix in used[1:]:
             product = mpmath.matrix(matrix.tolist()) * product

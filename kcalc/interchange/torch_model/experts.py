@@ -102,9 +102,9 @@ def _parts(module: nn.Module) -> tuple[Any, Any, int, int] | None:
             continue
         for router in module.children():
             weight = getattr(router, "weight", None)
-            if router is not experts and isinstance(weight, torch.Tensor) and weight.ndim == 2:
-                if len(weight) == count:
-                    return experts, router, count, weight.shape[1]
+            matrix = isinstance(weight, torch.Tensor) and weight.ndim == 2
+            if router is not experts and matrix and len(weight) == count:
+                return experts, router, count, weight.shape[1]
     return None
 
 
