@@ -270,8 +270,9 @@ def _anywhere(goal: Array, basis: Sequence[Array]) -> bool:
     width = goal.shape[-1]
     if width <= len(basis) + 1:
         return _same(goal, basis) is not None
-    rows = [b.reshape(-1, width)[:PLACES] for b in basis]
-    pairs = zip(goal.reshape(-1, width), *rows, strict=False)
+    flat = [array.reshape(-1, width) for array in (goal, *basis)]
+    spread = np.linspace(0, len(flat[0]) - 1, PLACES).astype(int)
+    pairs = zip(*(rows[spread] for rows in flat), strict=True)
     return all(_solved(g, np.array(b)) is not None for g, *b in pairs)
 
 
@@ -319,12 +320,13 @@ def _of_streams(
     branches = [graph.within(read, end) for read, end in ends[:-1]]
     inside = set().union(*branches)
     after = {node for node in graph.nodes if graph.depends(node, ends[-1][0])}
+    mixed = {node for read, _ in ends for node in _made_by(graph, read)}
     zeroed = {
         node
         for node in graph.nodes
         if _kind(node) in PRODUCTS
         and graph.depends(node, origin)
-        and node not in inside | after
+        and node not in inside | after | mixed
         and len(graph.reads(node)) < len(node.all_input_nodes)
         and _gates(graph, node)
     }
@@ -406,6 +408,14 @@ def _viewed(graph: _Graph, node: Any) -> Any:
             break
         node = user
     return node
+
+
+def _made_by(graph: _Graph, node: Any) -> Iterator[Any]:
+    """A node, and what it is a view of."""
+    yield node
+    while _kind(node) in VIEWS and len(graph.reads(node)) == 1:
+        (node,) = graph.reads(node)
+        yield node
 
 
 def _measured(

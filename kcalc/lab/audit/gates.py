@@ -95,10 +95,11 @@ def _fitted(target: Array, basis: Sequence[Array]) -> Array | None:
     They differ between locations, or are the same at all.
     """
     width = target.shape[-1]
-    rows = [b.reshape(-1, width)[:LOCATIONS] for b in basis]
-    goal = target.reshape(-1, width)[:LOCATIONS]
     if width >= 2 * len(basis):
-        one = [_solved(g, np.array(b)) for g, *b in zip(goal, *rows, strict=True)]
+        flat = [array.reshape(-1, width) for array in (target, *basis)]
+        spread = np.linspace(0, len(flat[0]) - 1, LOCATIONS).astype(int)
+        places = zip(*(rows[spread] for rows in flat), strict=True)
+        one = [_solved(goal, np.array(rows)) for goal, *rows in places]
         if all(w is not None for w in one):
             return np.array(one)
     flat = np.array([b.reshape(-1)[: 1 << 14] for b in basis])
