@@ -14,6 +14,7 @@ from . import (  # noqa: F401  (they enter criteria)
     hidden,
     initialisation,
     optimising,
+    routing,
     sizes,
     training,
 )
@@ -185,6 +186,7 @@ def _remarks(subject: Subject) -> tuple[str, ...]:
         "receive no example (a choice among experts, or attention to one key)": measured.unreached,
     }
     remarks = [f"{len(n)} parameters {text}: {named(tuple(n))}" for text, n in texts.items() if n]
+    remarks += routing.remarks(subject)
     if measured.objective.kind == "linear":
         remarks.append("LOSS-START is not applied: the result is not interpreted as logits")
     return tuple(remarks)

@@ -12,6 +12,7 @@ from ...foundation.process_state import cached_property
 from .contractions import Contraction
 from .laws import Law, alike
 from .measuring import Measured
+from .routers import Router, routers_of
 from .structure import Merge
 
 
@@ -38,6 +39,11 @@ class Subject:
     def parameters(self) -> dict[str, Any]:
         """Return {name: parameter}, each once."""
         return self.measured.listed
+
+    @cached_property
+    def routers(self) -> tuple[Router, ...]:
+        """Return the routers of mixtures of experts, as measured in a run."""
+        return routers_of(self.model, self.measured.call)
 
     @property
     def roles(self) -> dict[str, tuple[str, ...]]:
