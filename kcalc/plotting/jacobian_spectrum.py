@@ -57,7 +57,8 @@ def density_of_s(law: Any, measured: Any = None, ax: Axes | None = None, **line:
     says = "Singular values of the Jacobian"
     ax = drawn(ax, [curves], names, says, size=(4.8, 3.2), look=line, **limits)
     if heights is not None:
-        ax.stairs(heights, edges, fill=True, color=GREY, alpha=0.35, zorder=0)
+        ax.stairs(heights, edges, fill=True, color=GREY, alpha=0.35, zorder=0, label="measured")
+        ax.legend()
     return ax
 
 

@@ -9,10 +9,12 @@ from typing import Any
 from ..trace import Trace
 from .copies import copied, duplicate, memory
 from .examples import argument, first_line, place, undisturbed
+from .experts import Mixture, mixtures
 from .padding import drawn_ids, padding_ids, unpadded
 from .reader import trace_torch
 
 __all__ = [
+    "Mixture",
     "argument",
     "copied",
     "drawn_ids",
@@ -20,6 +22,7 @@ __all__ = [
     "first_line",
     "is_torch",
     "memory",
+    "mixtures",
     "padding_ids",
     "place",
     "trace_model",

@@ -90,6 +90,18 @@ def with_readable_experts(model: nn.Module) -> None:
             module.forward = _unread(found, _returns_pair(module, parts))
 
 
+def mixtures(model: nn.Module) -> dict[str, Mixture]:
+    """Return {path of a module: the mixture of experts that it is}."""
+    found: dict[str, Mixture] = {}
+    with torch.no_grad():
+        for path, module in model.named_modules():
+            parts = _parts(module)
+            mixture = None if parts is None else _found(module, *parts)
+            if isinstance(mixture, Mixture):
+                found[path] = mixture
+    return found
+
+
 def _parts(module: nn.Module) -> tuple[Any, Any, int, int] | None:
     """(experts, router, E, channels) of a module that may be a mixture."""
     for experts in module.children():
@@ -102,8 +114,9 @@ def _parts(module: nn.Module) -> tuple[Any, Any, int, int] | None:
             continue
         for router in module.children():
             weight = getattr(router, "weight", None)
-            matrix = isinstance(weight, torch.Tensor) and weight.ndim == 2
-            if router is not experts and matrix and len(weight) == count:
+            if router is experts or not isinstance(weight, torch.Tensor) or weight.ndim != 2:
+                continue
+            if len(weight) == count:
                 return experts, router, count, weight.shape[1]
     return None
 

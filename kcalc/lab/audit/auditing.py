@@ -14,6 +14,7 @@ from . import (  # noqa: F401  (they enter criteria)
     hidden,
     initialisation,
     optimising,
+    routing,
     sizes,
     training,
 )
@@ -187,6 +188,7 @@ def _remarks(subject: Subject) -> tuple[str, ...]:
     }
     remarks = [f"{len(n)} parameters {text}: {named(tuple(n))}" for text, n in texts.items() if n]
     remarks += stream_remarks(subject)
+    remarks += routing.remarks(subject)
     if measured.objective.kind == "linear":
         remarks.append("LOSS-START is not applied: the result is not interpreted as logits")
     return tuple(remarks)

@@ -13,6 +13,7 @@ from .contractions import Contraction
 from .gates import Gates, gates_of
 from .laws import Law, alike
 from .measuring import Measured
+from .routers import Router, routers_of
 from .stream_states import bits, start_of
 from .structure import Merge
 
@@ -40,6 +41,11 @@ class Subject:
     def parameters(self) -> dict[str, Any]:
         """Return {name: parameter}, each once."""
         return self.measured.listed
+
+    @cached_property
+    def routers(self) -> tuple[Router, ...]:
+        """Return the routers of mixtures of experts, as measured in a run."""
+        return routers_of(self.model, self.measured.call)
 
     @property
     def roles(self) -> dict[str, tuple[str, ...]]:

@@ -1,0 +1,78 @@
+"""Routers of mixtures of experts: what they read in a run, and how many tokens experts get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, eq=False)
+class Router:
+    """The router of one mixture in a run.
+
+    ``path``: that of the mixture's module; ``names``: its parameters; ``mixture``: its number of
+    experts and of selected ones, score and scale; ``cosine``: the mean uncentred cosine of two
+    tokens that it reads, of one example; ``variance``: that of the logits; ``tokens``: their
+    number; ``loads``: the number of tokens of every expert.
+    """
+
+    path: str
+    names: tuple[str, ...]
+    mixture: Any
+    cosine: float
+    variance: float
+    tokens: int
+    loads: tuple[int, ...]
+
+
+def routers_of(model: Any, call: tuple[tuple[Any, ...], Mapping[str, Any]]) -> tuple[Router, ...]:
+    """Return the routers of a model that run on the arguments of a call."""
+    import torch
+
+    from ...interchange.torch_model import mixtures
+
+    found = mixtures(model)
+    seen: dict[str, Any] = {}
+
+    def watched(path: str) -> Callable[[Any, Any], None]:
+        def hook(module: Any, args: Any) -> None:
+            if args and isinstance(args[0], torch.Tensor):
+                seen.setdefault(path, args[0].detach().clone())
+
+        return hook
+
+    hooks = [model.get_submodule(path).register_forward_pre_hook(watched(path)) for path in found]
+    try:
+        with torch.no_grad():
+            if found:
+                model(*call[0], **call[1])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return tuple(_router(model, path, found[path], x) for path, x in seen.items())
+
+
+def _router(model: Any, path: str, mixture: Any, x: Any) -> Router:
+    import torch
+
+    rows = x.double().reshape(-1, x.shape[-1])
+    examples = x.double() if x.ndim == 3 else rows[None]
+    unit = torch.nn.functional.normalize(examples, dim=-1)
+    count = examples.shape[1]
+    products = (unit @ unit.transpose(-1, -2)).sum((-1, -2)).mean() - count
+    with torch.no_grad():
+        logits = mixture.logits(x.reshape(rows.shape)).double()
+    chosen = torch.topk(logits, mixture.k, dim=-1).indices
+    loads = torch.bincount(chosen.ravel(), minlength=mixture.count)
+    own = {id(p) for p in mixture.router.parameters()}
+    names = tuple(name for name, p in model.named_parameters() if id(p) in own)
+    return Router(
+        path,
+        names,
+        mixture,
+        float(products) / max(count * (count - 1), 1),
+        float(logits.square().mean()),
+        len(rows),
+        tuple(loads.tolist()),
+    )

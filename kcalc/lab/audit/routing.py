@@ -1,0 +1,110 @@
+"""MOE-LOAD and MOE-ONE: routers that send most tokens to few experts, or that do not learn.
+
+At the start, the load of experts depends on the cosine of tokens, not on the size of the router's
+weights: see :func:`kcalc.moe_statistics`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import kcalc as kc
+
+from .findings import Finding, criterion, named
+from .routers import Router
+from .subject import Subject, families
+
+SHARE = 0.75  # of the largest coefficient of variation
+CLOSEST = 0.995  # cosines that moe_statistics takes
+SMALL = 0.5  # a mixture with less than this share of an expert's rms is remarked on
+
+
+def load(router: Router) -> tuple[float, float]:
+    """The coefficient of variation of loads for many tokens of this cosine, and its maximum."""
+    mixture = router.mixture
+    most = math.sqrt(mixture.count / mixture.k - 1)
+    cosine = max(min(router.cosine, CLOSEST), 0.0)
+    if mixture.k == mixture.count or router.variance <= 0:
+        return 0.0, most
+    return kc.moe_statistics(mixture.count, mixture.k, 1.0, cosine).load_cv(), most
+
+
+@criterion(
+    "MOE-LOAD",
+    "warning",
+    "the coefficient of variation of the load of experts, which follows from the cosine of the "
+    "tokens that a router reads, is above 3/4 of its maximum sqrt(E/k - 1), where all tokens "
+    "select the same experts",
+)
+def unbalanced(subject: Subject) -> Iterator[Finding]:
+    """Yield routers that the common part of their tokens overloads."""
+    found = {router.path: (router, *load(router)) for router in subject.routers}
+    bad = [router for router, cv, most in found.values() if cv > SHARE * most > 0]
+    for names in families([name for router in bad for name in router.names]).values():
+        router = max((r for r in bad if set(r.names) & set(names)), key=lambda r: r.cosine)
+        _, cv, most = found[router.path]
+        idle = sum(not count for count in router.loads)
+        yield Finding(
+            "MOE-LOAD",
+            "warning",
+            names,
+            f"the tokens that {named(names)} reads have a cosine of {router.cosine:.3f}, so the "
+            f"load of experts starts with a coefficient of variation of {cv:.3g} (at most "
+            f"{most:.3g}, whatever the size of the router's weights); {idle} of "
+            f"{len(router.loads)} experts get none of these {router.tokens} tokens",
+            "let the router read tokens without their common part: subtract their mean, or put the "
+            "mixture where tokens differ more",
+            subject.place(names),
+        )
+
+
+@criterion(
+    "MOE-ONE",
+    "warning",
+    "a router selects one expert (k = 1) and divides its weight by itself, so the weight is 1 and "
+    "the router has no gradient; GRAD-DEAD has not found it",
+)
+def one(subject: Subject) -> Iterator[Finding]:
+    """Yield routers of one expert of weight 1."""
+    known = {*subject.measured.dead, *subject.measured.rounded}
+    bad = [r for r in subject.routers if r.mixture.k == 1 and r.mixture.normalise]
+    alone = [n for r in bad if r.mixture.count > 1 for n in r.names if n not in known]
+    for names in families(alone).values():
+        yield Finding(
+            "MOE-ONE",
+            "warning",
+            names,
+            f"{named(names)} selects one expert and divides its weight by itself: the weight is 1, "
+            "and no gradient reaches the router",
+            "multiply the expert by its share of all experts (do not renormalise), or select two",
+            subject.place(names),
+        )
+
+
+def remarks(subject: Subject) -> list[str]:
+    """Say what routers do at the start, one line per kind."""
+    groups: dict[tuple[object, ...], list[Router]] = {}
+    for router in subject.routers:
+        m = router.mixture
+        groups.setdefault((m.count, m.k, m.score, m.normalise, m.scale), []).append(router)
+    return [_remark(routers) for routers in groups.values()]
+
+
+def _remark(routers: list[Router]) -> str:
+    m = routers[0].mixture
+    names = tuple(name for router in routers for name in router.names)
+    loads = [load(router)[0] for router in routers]
+    spread = f"{min(loads):.2f} to {max(loads):.2f}" if len(loads) > 1 else f"{loads[0]:.2f}"
+    variance = sum(router.variance for router in routers) / len(routers)
+    text = (
+        f"{named(names)}: {m.k} of {m.count} experts, coefficient of variation of the load {spread}"
+    )
+    if not variance > 0:
+        return text
+    second = kc.moe_statistics(m.count, m.k, variance, 1.0, m.score, m.normalise).second
+    size = abs(m.scale) * math.sqrt(second)
+    beside = ", and shared experts are added without this factor" if m.shared else ""
+    if size < SMALL:
+        text += f"; the mixture starts at {size:.2g} times the rms of one expert{beside}"
+    return text
