@@ -32,7 +32,7 @@ def density_of_s(law: Any, measured: Any = None, ax: Axes | None = None, **line:
 
     ``law``: a :class:`kcalc.JacobianSpectrum`. Returns: the Axes.
     """
-    low, high = law.smallest(), law.largest()
+    low, high = law.to_dict()["smallest"] or 0.0, law.largest()
     if not math.isfinite(high):
         high = FAR * math.sqrt(law.moment(1))
     s = low + (high - low) * (1 - np.cos(np.linspace(0, np.pi, POINTS))) / 2

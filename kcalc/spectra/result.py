@@ -284,8 +284,19 @@ class JacobianSpectrum(Shown, Approximable):
         float
             0 if s^2 has an atom at 0 or a density down to 0, as for square Gaussian layers.
 
+        Raises
+        ------
+        KcalcError
+            If it is too small to be resolved, in deep networks without such an end.
+
         """
-        return math.sqrt(self._law.bottom.z)
+        end = self._law.bottom.z
+        if math.isnan(end):
+            raise KcalcError(
+                "the smallest singular value is too small to be resolved in double precision; "
+                "density(x) shows the lower end of the spectrum"
+            )
+        return math.sqrt(end)
 
     # -- measured ----------------------------------------------------------------------------------
 
@@ -358,7 +369,7 @@ class JacobianSpectrum(Shown, Approximable):
                 "mean": self.moment(1),
                 "second_moment": self.moment(2),
                 "isometry": self.isometry,
-                "smallest": self.smallest(),
+                "smallest": math.sqrt(self._law.bottom.z),
                 "largest": self.largest(),
                 "atoms": [tuple(atom) for atom in self.atoms],
             }

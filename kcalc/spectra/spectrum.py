@@ -260,25 +260,29 @@ class Law:
 
     @cached_property
     def bottom(self) -> Edge:
-        """The smallest s^2 of the support."""
+        """The smallest s^2 of the support; z is nan if it is not resolved."""
         if self.zero_mass > 0 or self.vanishing:
             return Edge(0.0, 0.0, self.zero_mass)
         u, value = self._below[0].T
-        inside = np.flatnonzero(value > 1e-11)
-        if inside.size < 2:
+        last = int(np.flatnonzero(value > 1e-11)[-1])
+        powers = []  # of tau, over the last two intervals
+        ends = [last]
+        for k in range(last - 1, -1, -1):
+            if u[ends[-1]] - u[k] >= 1 and len(ends) < 3:
+                powers.append(math.log(value[ends[-1]] / value[k]) / (u[ends[-1]] - u[k]))
+                ends.append(k)
+        if powers[0] <= -0.98:  # a gap has 1 + psi = E s^-2 / tau
+            inverse = value * np.exp(u)  # grows to E s^-2
+            settled = u[np.flatnonzero(inverse >= 0.9 * inverse[last])[0]]
+            return self._lower_edge(math.exp(-settled) / 10)
+        if powers[0] > -0.8 or abs(powers[1] / powers[0] - 1) < 0.03:
             return Edge(0.0, 0.0, 0.0)
-        i, j = inside[-2:]
-        power = math.log(value[j] / value[i]) / (u[j] - u[i])
-        if value[j] > 0.01 or power > -0.98:  # a gap has 1 + psi = E s^-2 / tau
-            return Edge(0.0, 0.0, 0.0)
-        inverse = value * np.exp(u)  # grows to E s^-2
-        settled = u[np.flatnonzero(inverse >= 0.9 * inverse[j])[0]]
-        return self._lower_edge(math.exp(-settled) / 10)
+        return self._scanned_edge()
 
     def _lower_edge(self, x: float) -> Edge:
         """The end of the gap at 0, from a point x that is likely to lie in it."""
         shelf = None
-        for _ in range(12):
+        for _ in range(4):
             try:
                 shelf = self._from_above(x, shelf)
                 found = self._on_axis(x, shelf)
@@ -286,8 +290,26 @@ class Law:
                     return self._continued(found)
             except KcalcError:  # at an edge
                 pass
-            x /= 4
-        return Edge(0.0, 0.0, 0.0)
+            x /= 8
+        return Edge(math.nan, 0.0, 0.0)
+
+    def _scanned_edge(self) -> Edge:
+        """The end of the gap at 0, sought from above: in it 1 + psi is proportional to z at 0."""
+        x, shelf, before = self.mean / 8, None, 0.0
+        for _ in range(30):
+            x /= 2
+            try:
+                shelf = self._from_above(x, shelf)
+                found = self._on_axis(x, shelf)
+            except KcalcError:
+                before = 0.0
+                continue
+            inside = found.psi.real < -1 and -found.psi.imag < NO_DENSITY * abs(1 + found.psi)
+            level = -(1 + found.psi.real) if inside else 0.0
+            if 0 < level < 0.6 * before:
+                return self._continued(found)
+            before = level
+        return Edge(math.nan, 0.0, 0.0)
 
     def _continued(self, gap: Solution) -> Edge:
         """The end of a gap, from a solution inside it, by the fold of the real branch."""
@@ -339,7 +361,7 @@ class Law:
         Close above the real axis -Im G eta is the mass at an atom, and falls with eta elsewhere.
         """
         top = self.top.z if self.bounded else FAR * self.mean
-        low = max(self.bottom.z, top * 1e-4)
+        low = max(top * 1e-4, 0.0 if math.isnan(self.bottom.z) else self.bottom.z)
         points = np.geomspace(top, low, SCANNED)
         width = 0.5 * math.log(top / low) / SCANNED
         found: list[tuple[float, float]] = []
