@@ -379,7 +379,10 @@ def llama(
     if experts is not None:
         shared = None if shared_hidden is None else whole(shared_hidden, "shared_hidden", 1)
         route = L.Route(top_k, score, normalise, routed_scale)
-        mixture = _Mixture(whole(experts, "experts", 1), route, shared)
+        count, selected = whole(experts, "experts", 1), whole(top_k, "top_k", 1)
+        if selected > count:
+            raise KcalcError(f"top_k = {selected} exceeds experts = {count}; lower top_k")
+        mixture = _Mixture(count, route, shared)
     elif shared_hidden is not None:
         raise KcalcError("shared_hidden is for mixtures of experts; give experts=")
     stack = (_NormedQueries if truth(query_norm, "query_norm") else _Stack)(
