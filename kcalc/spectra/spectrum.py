@@ -274,24 +274,28 @@ class Law:
         if powers[0] <= -0.98:  # a gap has 1 + psi = E s^-2 / tau
             inverse = value * np.exp(u)  # grows to E s^-2
             settled = u[np.flatnonzero(inverse >= 0.9 * inverse[last])[0]]
-            return self._lower_edge(math.exp(-settled) / 10)
+            return self._lower_edge(math.exp(-settled), float(inverse[last]))
         if powers[0] > -0.8 or abs(powers[1] / powers[0] - 1) < 0.03:
             return Edge(0.0, 0.0, 0.0)
         return self._scanned_edge()
 
-    def _lower_edge(self, x: float) -> Edge:
-        """The end of the gap at 0, from a point x that is likely to lie in it."""
+    def _lower_edge(self, x: float, inverse: float) -> Edge:
+        """The end of the gap at 0, in which 1 + psi is about -x E s^-2, from near a point x."""
         shelf = None
-        for _ in range(4):
+        for _ in range(8):
             try:
                 shelf = self._from_above(x, shelf)
                 found = self._on_axis(x, shelf)
-                if -found.psi.imag < NO_DENSITY * abs(1 + found.psi) and found.psi.real < -1:
+                level = -(1 + found.psi)
+                if (
+                    abs(level.imag) < NO_DENSITY * abs(level)
+                    and 0.98 < level.real / x / inverse < 4
+                ):
                     return self._continued(found)
             except KcalcError:  # at an edge
                 pass
-            x /= 8
-        return Edge(math.nan, 0.0, 0.0)
+            x /= 3
+        return self._scanned_edge()
 
     def _scanned_edge(self) -> Edge:
         """The end of the gap at 0, sought from above: in it 1 + psi is proportional to z at 0."""
