@@ -428,7 +428,7 @@ def _measured(
 ) -> Plan | None:
     """The plan of a run in which gates are the numbers with which they start."""
     plan, count, origin = Plan(), states[0].count, places[0]
-    plan.shape = tuple(int(n) for n in ends[0][1].meta["val"].shape)
+    plan.shape = tuple(int(n) for n in ends[0][0].meta["val"].shape)
     start, noisy = map(_array, run.kept[origin])
     (source,) = set(graph.reads(origin))
     one = _array(run.values[source]).ravel()
@@ -480,9 +480,8 @@ def _mixture(names: Sequence[Any], weights: Array) -> Mixture:
 
 
 def _plain(weight: float) -> float:
-    """A weight; whole numbers without the rounding of a fit."""
-    near = float(round(weight))
-    return near if abs(weight - near) < 1e-11 else float(weight)
+    """A weight without the rounding of a fit, which differs between numbers of examples."""
+    return float(f"{weight:.12g}")
 
 
 # -- attention over depth --------------------------------------------------------------------------
