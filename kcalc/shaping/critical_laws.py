@@ -50,7 +50,7 @@ class CosineLaw(Shown, Approximable):
         The exponent of the derivative of the cosine after L blocks by that before them, ``exponent
         - 1``.
     derivative_prefactor
-        Its factor G, which depends on the start.
+        Its factor G, which depends on the start; nan if the map of cosines changes while q grows.
     tangent_ratio
         The limit of ``Theta(c) / Theta(1)`` of the tangent kernel, ``1 / (2 - exponent)``.
 
