@@ -3,10 +3,10 @@
 A kernel ``K(t)`` of the cosine t of two points of the sphere S^(d-1), with the uniform probability,
 has spherical harmonics as eigenfunctions. With Gegenbauer polynomials P_k, ``P_k(1) = 1``,
 
-    K = sum_k lambda_k N(d, k) P_k,    lambda_k = E K(t) P_k(t),    sum_k N(d, k) lambda_k = K(1)
+    K = sum_k lambda_k N(d, k) P_k,    lambda_k = E K(t) P_k(t),    sum_k N(d, k) lambda_k = K(1).
 
-where N(d, k) is the number of harmonics of degree k, and t the cosine of a random point with a
-fixed one, of density ``(1 - t^2)^((d-3)/2)``. The kernel is fitted by panels on a logarithmic scale
+Here N(d, k) is the number of harmonics of degree k, and t the cosine of a random point with a fixed
+one, of density ``(1 - t^2)^((d-3)/2)``. The kernel is fitted by panels on a logarithmic scale
 of the distance from t = 1 and t = -1 (:mod:`kcalc.fields.panels`). So its roots there, such as
 ``(1 - t)^(3/2)`` of ReLU, and the many scales of chaotic networks cost no digits.
 """
@@ -26,7 +26,6 @@ from ..fields.panels import Fitted, fit
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown, marked, plain
-from .maps import Approximable, Assumption
 
 Array = np.ndarray
 TOLERANCE = 1e-14  # of the fit, relative to K(1)
@@ -37,7 +36,7 @@ LARGEST_DIMENSION = 10_000_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SphereEigenvalues(Shown, Approximable):
+class SphereEigenvalues(Shown):
     """The eigenvalues of a kernel on the sphere S^(d-1) with the uniform probability.
 
     Attributes
@@ -63,8 +62,13 @@ class SphereEigenvalues(Shown, Approximable):
     multiplicities: tuple[int, ...]
     errors: Array
     total: float
-    assumptions: tuple[Assumption, ...] = field(default=())
+    assumptions: tuple[Any, ...] = field(default=())
     listed = ("rest",)
+
+    @property
+    def heuristic(self) -> bool:
+        """True if the kernel used a rule whose hypothesis fails or holds only in part."""
+        return any(a.kind == "heuristic" for a in self.assumptions)
 
     @property
     def shares(self) -> Array:
@@ -122,7 +126,7 @@ def sphere_eigenvalues(
     name: str,
     dimension: Any,
     max_degree: Any,
-    assumptions: tuple[Assumption, ...],
+    assumptions: tuple[Any, ...],
 ) -> SphereEigenvalues:
     """The eigenvalues of a kernel given as a function of the gap 1 - c.
 

@@ -401,7 +401,7 @@ def prepared(
                 f"node {node!r} is a BatchNorm, which no kernel method can shape; drop it with "
                 f"net.without_normalization()"
             )
-        if isinstance(layer, L.Dropout) and layer.active:
+        if isinstance(layer, L.Dropout) and layer.active and layer.rate != 0:
             raise KcalcError(
                 f"node {node!r} is dropout in training, with which C(1) < 1: shaping sets slopes "
                 "at C(1) = 1; shape the network with Dropout(rate), active=False"

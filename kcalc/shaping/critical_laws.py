@@ -2,7 +2,7 @@
 
 With ``R(1 - u) = 1 - u + k u^(1+s)``, ``p = 1/s`` and ``A = (s k)^(-p)``, after L blocks
 
-    1 - c ~ A L^-p,    dc_L / dc_0 ~ G L^-(p+1),    Theta(c) / Theta(1) -> 1 / (p + 2)
+    1 - c ~ A L^-p,    dc_L / dc_0 ~ G L^-(p+1),    Theta(c) / Theta(1) -> 1 / (p + 2).
 
 Let Psi be the Abel function of R, ``Psi(u_1) = Psi(u_0) + 1``. Near 0 it is ``u^-s / (s k)``, so
 ``G = |Psi'(u_0)| k A^(1+s)``. ``Psi'(u_0)`` is the product of slopes along the way to a small u
@@ -50,7 +50,7 @@ class CosineLaw(Shown, Approximable):
         The exponent of the derivative of the cosine after L blocks by that before them, ``exponent
         - 1``.
     derivative_prefactor
-        Its factor G, which depends on the start.
+        Its factor G, which depends on the start; nan if the map of cosines changes while q grows.
     tangent_ratio
         The limit of ``Theta(c) / Theta(1)`` of the tangent kernel, ``1 / (2 - exponent)``.
 

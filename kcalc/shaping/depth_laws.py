@@ -38,6 +38,7 @@ from ..calculi.attention.maps import token_map
 from ..calculi.attention.structure import tells_tokens_apart
 from ..calculi.global_maps import c_map, node_values
 from ..calculi.gradients import gradients
+from ..calculi.homogeneity import degrees
 from ..fields.arguments import one_cosine, one_q
 from ..foundation.errors import KcalcError
 from ..foundation.moved import formerly_a_function
@@ -515,11 +516,11 @@ def _with_derivatives(
     """The laws with those of derivatives and of the tangent kernel, for inputs without tokens."""
     if block.tokens is not None:
         return found
-    return replace(
-        found,
-        derivative_prefactor=derivative_prefactor(block, start, law, math.isnan(found.q)),
-        tangent_ratio=1 / (2 - found.cosine_exponent),
-    )
+    scaled, factor = math.isnan(found.q), math.nan
+    if not scaled or degrees(block.network)[block.output] is not None:
+        factor = derivative_prefactor(block, start, law, scaled)
+    ratio = 1 / (2 - found.cosine_exponent)
+    return replace(found, derivative_prefactor=factor, tangent_ratio=ratio)
 
 
 def _at_one(block: _Block, q: float) -> tuple[float, float] | None:

@@ -147,7 +147,7 @@ SHARED = wired(
     [
         (A.vanilla(2, "relu"), {"weights": "orthogonal"}, "Gaussian weights"),
         (SHARED, {}, "'a'.*another node reads"),
-        (kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh")), {}, "not that of a dense layer"),
+        (kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh")), {}, "not that of a separate"),
         (kc.chain(L.Input(), L.Affine(), L.Nonlinear("step"), L.Affine()), {}, "jumps"),
     ],
 )

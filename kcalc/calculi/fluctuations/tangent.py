@@ -5,9 +5,9 @@ kernel of their trained parameters, ``sigma_w^2 q + sigma_b^2``, and B_l the squ
 their output. In a random network all q values and squared gradients are smooth functions of
 independent noises of variance of order 1/n, so Theta is, to first order, a linear function of them:
 
-- an activation averages phi^2 and ``phi'^2 g^2`` over its n channels, with Gaussian gradients g;
-- vectors of new Gaussians have random lengths, of relative variance 2/n;
-- addends of a sum, and gradients that meet at a stream, have random products, of variance
+- An activation averages phi^2 and ``phi'^2 g^2`` over its n channels, with Gaussian gradients g.
+- Vectors of new Gaussians have random lengths, of relative variance 2/n.
+- Addends of a sum, and gradients that meet at a stream, have random products, of variance
   ``q_1 q_2 / n``.
 
 Forward and backward passes share weights, but the covariances due to that are of higher order.
@@ -219,7 +219,7 @@ class _Program:
         places = [self.places[read] for read in reads]
         older = [p for p, _ in places if not (p in self.variance and len(self.readers[p]) == 1)]
         if len(older) > 1 or len({p for p, _ in places}) < len(places):
-            self.stop(node, "all addends but one must be outputs of their own dense layers")
+            self.stop(node, "all addends but one must be outputs of separate dense layers")
         addends = [
             self.size[p] * (float(w) * factor) ** 2
             for w, (p, factor) in zip(op.weights, places, strict=True)
@@ -241,7 +241,7 @@ class _Program:
         (output,) = self.network.outputs
         place, factor = self.places[output]
         if place not in self.variance or self.readers[place]:
-            self.stop(output, "the output is not that of a dense layer of its own")
+            self.stop(output, "the output is not that of a separate dense layer")
         total, found = Noisy(0.0), {place: Noisy(factor**2)}
         for node, op, _ in reversed(self.steps):
             if node not in found:
@@ -356,7 +356,7 @@ def q_shifts(network: Network, q: float, variances: Mapping[Node, float]) -> dic
                 what = "an activation of something else than a dense layer's output"
             raise NoRule(
                 f"node {owner(node)!r}: shifts of q have no rule for {what}; all addends of a Sum "
-                "but one must be outputs of their own dense layers. kc.verify_kernels measures any "
+                "but one must be outputs of separate dense layers. kc.verify_kernels measures any "
                 "network"
             )
     places = program.places
