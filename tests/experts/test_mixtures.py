@@ -97,10 +97,10 @@ def test_sampled_networks(name: str) -> None:
         y = torch.tensor(c * one + math.sqrt(1 - c * c) * other)
         (a, da), (b, db) = model.gradients(x), model.gradients(y)
         (grad,) = torch.autograd.grad(model(x)[1], x)
-        found["q"].append(a @ a / n)
-        found["kernel"].append(a @ b / n)
+        found["q"].append(float(a @ a) / n)
+        found["kernel"].append(float(a @ b) / n)
         found["gradient"].append(float(grad @ grad))
-        found["ntk"].append(da @ db)
+        found["ntk"].append(float(da @ db))
     values = kc.node_values(net, c=c)["moe_1"]
     exact = {
         "q": values.q1,

@@ -155,8 +155,7 @@ def test_transformers(name: str) -> None:
     assert network.layer("model.layers.0.mlp") == route
     if name in ("Mixtral", "Qwen2Moe", "Qwen3Moe"):
         assert not network.nodes_of(L.Opaque)
-        values = kc.node_values(network, tokens=4, token_cosine=0.2)
-        assert values["model.layers.0.mlp"].q1.shape[-1] == 4
+        assert "model.layers.0.mlp" in kc.node_values(network, tokens=4, token_cosine=0.2)
     texts = [note.text for note in found.notes if note.node == "model.layers.0.mlp"]
     assert ("read as absent" in " ".join(texts)) == (name == "DeepseekV3")
 

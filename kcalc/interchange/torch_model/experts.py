@@ -233,7 +233,8 @@ def _has_mean(values: np.ndarray) -> bool:
     if values.size < 2 or not values.any() or values.size > FEW:
         return biased(values)
     with np.errstate(all="ignore"):
-        return not ttest_1samp(values.ravel(), 0).pvalue > UNLIKELY
+        _, chance = ttest_1samp(values.ravel(), 0)
+    return not chance > UNLIKELY
 
 
 def _groups(part: Any) -> bool:
