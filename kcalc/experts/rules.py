@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..calculi.atoms import Pair, disjoint
+from ..calculi.atoms import Atom, Pair, disjoint
 from ..calculi.channels import Channels
 from ..calculi.second_moments import Moments, is_zero
 from ..calculi.tape import recordable
@@ -43,7 +43,9 @@ def mixed(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) -> 
     if kernel.statistics.follow_c:
         gap = _joined_gap(logits.gap, expert.gap, moments)
     kernel.note(node, TEXT.format(op.experts), "convention")
-    return Channels.one(kernel.ledger.fresh(node, Moments(q1, q2, gap), gaussian=False))
+    # another mixture of the same expert is correlated with it; its logits are independent of both
+    support = kernel.ledger.bit() | inputs[1].pairs[0].support
+    return Channels.one(Pair.of(Atom(node, Moments(q1, q2, gap), support, gaussian=False)))
 
 
 @recordable
