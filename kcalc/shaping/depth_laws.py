@@ -449,6 +449,7 @@ def _attractor(excess: Callable[[float], float], start: float) -> float:
 def _followed(block: _Block, q: float, x: float) -> DepthLaws:
     """The laws found by iterating blocks until q and x settle, or q vanishes or diverges."""
     path, start = [(math.log(q), x)], (q, x)
+    homogeneous = degrees(block.network)[block.output] is not None
     for _ in range(BLOCKS):
         size, cosine = block.step(q, x)
         if not 0 < size < math.inf:
@@ -456,12 +457,16 @@ def _followed(block: _Block, q: float, x: float) -> DepthLaws:
         path.append((math.log(size), cosine))
         still = abs(math.log(size / q)) < SETTLED
         q, x = size, cosine
-        if not 1 / FARTHEST < q < FARTHEST:
+        if not (1 / FARTHEST < q < FARTHEST or (still and homogeneous)):
             return _endless(block, path)
         if still:
             return _settled(block, q, block.attractor(q, x), start)
     found = _newton(block, q, x)
-    return _endless(block, path) if found is None else _settled(block, *found, start)
+    if found is None:
+        return _endless(block, path)
+    if block.tokens is None:  # at the edge of chaos Newton's method stops before c = 1
+        found = found[0], block.attractor(found[0], x)
+    return _settled(block, *found, start)
 
 
 def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.special import logsumexp
 
 from ..fields.arguments import number_within
 from ..foundation.errors import KcalcError, glimpse
@@ -63,17 +64,16 @@ def sinkhorn(logits: Any, iterations: int = 20, last: str = "row", eps: float = 
     count = whole(iterations, "iterations")
     axis = AXES[choice(last, "last", AXES)]
     eps = number_within(eps, "eps", lambda e: e >= 0, f"eps must be >= 0, got {glimpse(eps)}")
-    if eps == 0:
-        matrix = matrix - matrix.max(axis=1, keepdims=True) if count else matrix
-    elif matrix.max() > LARGEST:
+    if count == 0 and matrix.max() > LARGEST:
         raise KcalcError(
             f"exp of the logit {matrix.max():g} overflows; subtract a number from all logits"
         )
-    found = np.exp(matrix)
-    for _ in range(count):
+    floor = np.log(eps) if eps > 0 else -np.inf
+    for _ in range(count):  # of logarithms, because exp of a logit may overflow
         for along in (1 - axis, axis):
-            found = found / (found.sum(axis=along, keepdims=True) + eps)
-    return found
+            sums = logsumexp(matrix, axis=along, keepdims=True)
+            matrix = matrix - np.logaddexp(sums, floor)
+    return np.exp(matrix)
 
 
 def _logits(given: Any) -> Array:

@@ -162,9 +162,14 @@ def made(**changed: Any) -> kc.Network:
         (lambda: kc.sinkhorn([[np.nan]]), "nan"),
         (lambda: kc.sinkhorn(np.eye(2), last="both"), "last"),
         (lambda: kc.sinkhorn(np.eye(2), eps=-1), "eps"),
-        (lambda: kc.sinkhorn([[1000]], eps=1e-6), "overflows"),
+        (lambda: kc.sinkhorn([[1000]], 0), "overflows"),
     ],
 )
 def test_bad_arguments(call: Any, words: str) -> None:
     with pytest.raises(KcalcError, match=words):
         call()
+
+
+def test_logits_beyond_the_range_of_exp() -> None:
+    assert np.allclose(kc.sinkhorn([[800, 0], [0, -800]]), 0.5)
+    assert np.allclose(kc.sinkhorn(1000 * np.eye(2), eps=1e-6), np.eye(2), atol=3e-6)
