@@ -21,6 +21,7 @@ FACTOR = 1.4
 LARGEST_PSI = 1e7
 SHELF = 0.5  # imaginary over real part of z, from which the real axis is approached
 LADDER = (0.5, 0.15, 0.04, 0.01, 2e-3, 3e-4)
+ROUNDED = 1e-7  # relative steps of Newton's method that no longer shrink
 NO_DENSITY = 1e-7  # Im psi below it is rounding
 FLOOR = 1e-6
 SCANNED = 160  # points at which atoms are sought
@@ -121,7 +122,7 @@ class Law:
             size = max(
                 np.abs(step[:-1]).max(initial=0) / (1 + np.abs(y).max(initial=0)), abs(step[-1] / t)
             )
-            if size < 1e-13 or (size < 1e-9 and size >= last):
+            if size < 1e-13 or (size < ROUNDED and size > last / 2):
                 break
             last = size
         else:
@@ -156,26 +157,33 @@ class Law:
                     raise
                 continue
             if after[3] <= 0:
-                return self._fold((psi, *found), psi + step)
+                return self._fold((psi, found), (psi + step, after))
             psi, found = psi + step, after
         _, t, _, dt = found
         limit = t + dt * psi
         return Edge(1 / limit, 0.0, min(1.0, dt * psi**2 / limit))
 
-    def _fold(self, start: tuple[Any, ...], end: float) -> Edge:
-        """The edge at which dt / dpsi changes its sign between two psi."""
-        from scipy.optimize import brentq
-
-        psi0, y, t, dy, dt = start
+    def _fold(self, low: tuple[float, Any], high: tuple[float, Any]) -> Edge:
+        """The edge at which dt / dpsi changes its sign between two points of the branch."""
 
         def at(psi: float) -> tuple[Array, float, Array, float]:
-            return self._at_psi(psi, y + (psi - psi0) * dy, t + (psi - psi0) * dt)
+            start, (y, t, dy, dt) = min((low, high), key=lambda one: abs(one[0] - psi))
+            return self._at_psi(psi, y + (psi - start) * dy, t + (psi - start) * dt)
 
-        psi: Any = brentq(lambda p: at(p)[3] * self.mean, psi0, end, xtol=1e-13)
-        h = 1e-3 * abs(psi)
-        _, t, *_ = at(psi)
-        second = (at(psi + h)[3] - at(psi - h)[3]) / (2 * h)
-        return Edge(1 / t, -second / t**2, 0.0)
+        for step in range(80):
+            (p, (*_, first)), (q, (*_, second)) = low, high
+            middle = (p * second - q * first) / (second - first) if step % 3 else (p + q) / 2
+            found = at(middle)
+            if found[3] > 0:
+                low = middle, found
+            else:
+                high = middle, found
+            if abs(high[0] - low[0]) < 1e-12 * abs(middle) or found[3] == 0:
+                break
+        psi, t = middle, found[1]
+        h = 1e-3 * max(abs(1 + psi), 1e-9) if psi < 0 else 1e-3 * psi
+        bend = (at(psi + h)[3] - at(psi - h)[3]) / (2 * h)
+        return Edge(1 / t, -bend / t**2, 0.0)
 
     # -- the bottom --------------------------------------------------------------------------------
 
@@ -311,7 +319,10 @@ class Law:
             inside = found.psi.real < -1 and -found.psi.imag < NO_DENSITY * abs(1 + found.psi)
             level = -(1 + found.psi.real) if inside else 0.0
             if 0 < level < 0.6 * before:
-                return self._continued(found)
+                try:
+                    return self._continued(found)
+                except KcalcError:
+                    pass
             before = level
         return Edge(math.nan, 0.0, 0.0)
 
