@@ -31,8 +31,8 @@ def tally(verdicts: Iterable[Verdict]) -> str:
 def test_every_erratum_says_where_what_is_printed_and_what_is_meant() -> None:
     rows = claims.errata()
     sources = {paper.name for paper in claims.papers()}
-    # a page of kcalc's own: no copy
-    assert len(rows) == len(set(rows)) and {row.paper for row in rows} == sources - {"attention", "streams"}
+    own = {"attention", "streams"}  # pages of kcalc's own: no copies
+    assert len(rows) == len(set(rows)) and {row.paper for row in rows} == sources - own
     assert (
         not claims.errata("attention")
         and "### Errata of the copy" not in page().partition("## Attention at initialisation")[2]
