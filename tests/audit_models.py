@@ -448,6 +448,40 @@ class Routed(nn.Module):
         return total
 
 
+class TokenExperts(nn.Module):
+    """``k`` of 8 experts; weights are shares of the selected ones."""
+
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        self.k, self.router = k, nn.Linear(32, 8, bias=False)
+        self.experts = nn.ModuleList(
+            [nn.Sequential(nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 32)) for _ in range(8)]
+        )
+
+    def forward(self, x: Any) -> Any:
+        flat = x.reshape(-1, 32)
+        weights, chosen = self.router(flat).softmax(-1).topk(self.k)
+        weights = weights / weights.sum(-1, keepdim=True)
+        out = torch.zeros_like(flat)
+        for i, expert in enumerate(self.experts):
+            token, slot = torch.where(chosen == i)
+            out.index_add_(0, token, weights[token, slot, None] * expert(flat[token]))
+        return out.reshape(x.shape)
+
+
+class TokenMixture(nn.Module):
+    """Tokens with a common part, a mixture of experts, and a readout."""
+
+    def __init__(self, common: float, k: int = 2) -> None:
+        super().__init__()
+        self.embedding, self.mixture = nn.Embedding(256, 32), TokenExperts(k)
+        self.norm, self.readout, self.common = nn.LayerNorm(32), nn.Linear(32, 64), common
+
+    def forward(self, ids: Any) -> Any:
+        x = self.embedding(ids) + self.common
+        return self.readout(self.norm(x + self.mixture(x)))
+
+
 class Detached(nn.Module):
     """A perceptron whose hidden layer is detached before the last layer, or not."""
 
@@ -846,6 +880,14 @@ PAIRS: dict[str, Pair] = {
         "ATT-FROZEN", "error", "blocks.0.attention.qkv.weight",
         lambda: Decoder(sigma=lambda name: WIDTH**-0.5, scale=1.0),
         lambda: Decoder(sigma=lambda name: WIDTH**-0.5), IDS,
+    ),
+    "tokens with a common part before a router": Pair(
+        "MOE-LOAD", "warning", "mixture.router.weight",
+        lambda: TokenMixture(3.0), lambda: TokenMixture(0.0), IDS,
+    ),
+    "one expert of weight 1": Pair(
+        "MOE-ONE", "warning", "mixture.router.weight",
+        lambda: TokenMixture(0.0, 1), lambda: TokenMixture(0.0), IDS,
     ),
     "branches without norms": Pair(
         "GRAD-BLOCKS", "warning", "layers.3.weight",

@@ -79,10 +79,6 @@ class Route(Layer):
                 f"node {reads.node!r} needs the number of experts; give features= to "
                 f"{reads.parents[0]!r}, the Affine of the logits"
             )
-        if self.k > experts:
-            raise GraphError(
-                f"node {reads.node!r} selects k = {self.k} of {experts} experts; lower k"
-            )
         return primitives.Route(
             k=self.k,
             experts=experts,
@@ -93,7 +89,12 @@ class Route(Layer):
         )
 
     def emits(self, reads: Reads) -> Count | None:
-        return reads.channels[1]
+        experts, width = reads.channels
+        if isinstance(experts, int) and self.k > experts:
+            raise GraphError(
+                f"node {reads.node!r} selects k = {self.k} of {experts} experts; lower k"
+            )
+        return width
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..fields.arguments import number_within
-from ..foundation.errors import KcalcError, glimpse
+from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import choice, truth, whole
 from ..foundation.printing import Shown
 from ..foundation.process_state import cached_property
 from ..maps import Assumption
 from .one_token import squares_and_slopes
-from .scores import SCORES
+from .scores import SCORES, check_variance
 from .two_tokens import shared
 
 TEXT = (
@@ -56,14 +56,15 @@ class MoEStatistics(Shown):
             self.variance,
             "variance",
             lambda v: v > 0,
-            f"variance must be > 0, got {glimpse(self.variance)}: without it all logits are equal "
-            "and the selection of experts is a tie; give the router random weights",
+            "variance must be > 0, because without it all logits are equal and the selection of "
+            "experts is a tie; give the router random weights",
         )
+        check_variance(variance)
         cosine = number_within(
             self.cosine,
             "cosine",
             lambda c: c == 1 or abs(c) <= CLOSEST,
-            f"cosine must be 1 or lie between -{CLOSEST} and {CLOSEST}, got {glimpse(self.cosine)}",
+            f"cosine must be 1 or lie between -{CLOSEST} and {CLOSEST}",
         )
         choice(self.score, "score", ("softmax", "sigmoid"))
         checked = (experts, selected, variance, cosine, truth(self.normalise, "normalise"))

@@ -34,7 +34,8 @@ def squares_and_slopes(
         weights = weights * np.exp(log_density(experts, selected, at))
     found = np.array([_OneThreshold(experts, selected, sigma, score, t).both() for t in at])
     second, router = weights @ found
-    return float(second), float(router)
+    alone = selected == 1 and score.total == "selected"  # its weight is 1
+    return float(second), 0.0 if alone else float(router)
 
 
 def swaps(experts: int, selected: int, sigma: float, score: Score) -> float:

@@ -17,6 +17,7 @@ from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, NoRule
 from .cosine_table import RouterMoments, router_moments
 from .primitives import Route
+from .scores import check_variance
 
 if TYPE_CHECKING:
     from ..calculi.backward import Backward, Groups
@@ -137,4 +138,5 @@ def _checked(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) 
             f"node {node!r}: the logits of the two inputs have different variances ({low:.6g} and "
             f"{high:.6g}), which has no rule; put an RMSNorm before the router"
         )
+    check_variance(high, f"node {node!r}: ")
     return router_moments(op.experts, op.k, high, op.score, op.normalise)

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
+from ..foundation.errors import KcalcError
+
 Array = np.ndarray
+LARGEST = 128.0  # variance of logits
 
 
 @dataclass(frozen=True)
@@ -31,3 +34,13 @@ SCORES = {
     ("sigmoid", True): Score("sigmoid", expit, lambda x: expit(x) * expit(-x), "selected"),
     ("sigmoid", False): Score("sigmoid", expit, lambda x: expit(x) * expit(-x), None),
 }
+
+
+def check_variance(variance: float, where: str = "") -> None:
+    """Raises: KcalcError for logits whose exp leaves double precision in the integrals."""
+    if not variance <= LARGEST:
+        raise KcalcError(
+            f"{where}logits of variance {variance:.6g} are too large, the limit is {LARGEST:g}: "
+            "nearly all weight is on one expert. Put a norm before the router, or give its weights "
+            "a smaller variance"
+        )

@@ -173,7 +173,7 @@ def _plain(network: Network) -> tuple[list[Operation], dict[Node, Node]]:
 
 def drops(op: P.Mask) -> bool:
     """Whether dropout is active."""
-    return bool(getattr(op, "drops", False))
+    return op.drops
 
 
 def _check(network: Network, node: Node, op: P.Primitive) -> None:

@@ -11,6 +11,7 @@ from ..fields.arguments import as_number
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import items, whole
 from ..network import layers as L
+from ..network import primitives as P
 from ..network.architectures.titles import titled
 from ..network.combinators import DEEPEST, Builder, Piece, chain
 from ..network.network import Network, Step
@@ -180,12 +181,18 @@ def _node(builder: Builder, stream: Stream, what: str) -> Node:
 def _check_branch(branch: Any) -> None:
     """Raises: KcalcError for a branch that does not end in new weights."""
     network = chain(branch)
-    last = network.layer(network.outputs[0])
-    if not isinstance(last, L.Affine):
-        raise KcalcError(
-            f"branch must end in an Affine, got {type(last).__name__} at node "
-            f"{network.outputs[0]!r}; append layers.Affine()"
-        )
+    made = {node: (op, reads) for node, op, reads in network.operations}
+    ends = [network.outputs[0]]
+    while ends:  # the last weights, also of the addends of a mixture of experts
+        op, reads = made[ends.pop()]
+        if op is None or isinstance(op, P.Mix):
+            ends.extend(reads)
+        if not (isinstance(op, P.Fresh | P.Mix) or (op is None and reads) or (op and op.varies)):
+            last = network.layer(network.outputs[0])
+            raise KcalcError(
+                f"branch must end in an Affine, got {type(last).__name__} at node "
+                f"{network.outputs[0]!r}; append layers.Affine()"
+            )
 
 
 def _at(given: Any, layer: int) -> Any:

@@ -63,13 +63,12 @@ def unbalanced(subject: Subject) -> Iterator[Finding]:
     "MOE-ONE",
     "warning",
     "a router selects one expert (k = 1) and divides its weight by itself, so the weight is 1 and "
-    "the router has no gradient; GRAD-DEAD has not found it",
+    "the router has no gradient",
 )
 def one(subject: Subject) -> Iterator[Finding]:
     """Yield routers of one expert of weight 1."""
-    known = {*subject.measured.dead, *subject.measured.rounded}
     bad = [r for r in subject.routers if r.mixture.k == 1 and r.mixture.normalise]
-    alone = [n for r in bad if r.mixture.count > 1 for n in r.names if n not in known]
+    alone = [n for r in bad if r.mixture.count > 1 for n in r.names]
     for names in families(alone).values():
         yield Finding(
             "MOE-ONE",
