@@ -56,8 +56,7 @@ class MoEStatistics(Shown):
             self.variance,
             "variance",
             lambda v: v > 0,
-            "variance must be > 0, because without it all logits are equal and the selection of "
-            "experts is a tie; give the router random weights",
+            "variance must be > 0 (without it all logits are equal, and the selection is a tie)",
         )
         check_variance(variance)
         cosine = number_within(

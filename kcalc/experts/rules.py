@@ -33,10 +33,14 @@ TEXT = (
 
 def mixed(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) -> Channels:
     """``q = scale^2 S_2 q_e``, kernel ``scale^2 W kappa_e``: a new atom, not Gaussian."""
-    moments = _checked(kernel, op, node, inputs)
     logits, expert = (state.pairs[0].moments for state in inputs)
     square = _square(kernel, op)
-    factor = square * moments.second
+    if kernel.statistics.follow_c:
+        moments = _checked(kernel, op, node, inputs)
+        factor = square * moments.second
+    else:  # q values of one input, or of several in an array
+        variances = _variances(kernel, op, node, inputs)
+        factor = square * np.vectorize(lambda v: _moments(op, node, float(v)).second)(variances)
     q1 = factor * expert.q1
     q2 = q1 if kernel.uniform else factor * expert.q2
     kernel.statistics.check(kernel.field, q1, node)
@@ -110,6 +114,23 @@ def _square(kernel: Kernel, op: Route) -> Any:
 
 def _checked(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) -> RouterMoments:
     """The moments of the router's weights, after a check of the hypotheses."""
+    variances = _variances(kernel, op, node, inputs)
+    low, high = float(variances.min()), float(variances.max())
+    if high - low > 1e-10 * high:
+        raise NoRule(
+            f"node {node!r}: the logits of the two inputs have different variances ({low:.6g} and "
+            f"{high:.6g}), which has no rule; put an RMSNorm before the router"
+        )
+    return _moments(op, node, high)
+
+
+def _moments(op: Route, node: Node, variance: float) -> RouterMoments:
+    check_variance(variance, f"node {node!r}: ")
+    return router_moments(op.experts, op.k, variance, op.score, op.normalise)
+
+
+def _variances(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) -> np.ndarray:
+    """The variances of the logits of both inputs, after a check of the hypotheses."""
     if kernel.field is not NUMPY:
         raise NoRule(
             f"node {node!r}: mixtures of experts have only numbers in double precision, no "
@@ -131,12 +152,5 @@ def _checked(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]) 
             f"node {node!r}: the weights of a router have no derivative in the q value of its "
             "logits here; put an RMSNorm before the router"
         )
-    variances = np.concatenate([np.ravel(q.value if isinstance(q, Jet) else q) for q in given])
-    low, high = float(variances.min()), float(variances.max())
-    if high - low > 1e-10 * high:
-        raise NoRule(
-            f"node {node!r}: the logits of the two inputs have different variances ({low:.6g} and "
-            f"{high:.6g}), which has no rule; put an RMSNorm before the router"
-        )
-    check_variance(high, f"node {node!r}: ")
-    return router_moments(op.experts, op.k, high, op.score, op.normalise)
+    known = [np.asarray(q.value if isinstance(q, Jet) else q, dtype=float) for q in given]
+    return np.stack(np.broadcast_arrays(*known)) if kernel.statistics.follow_c else known[0]
