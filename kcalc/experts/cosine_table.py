@@ -137,7 +137,8 @@ class AngleTable:
 
     def _few(self, angles: Array) -> bool:
         """Whether single values are to be computed, and none near the ends."""
-        new = {float(a) for a in np.unique(angles) if a > 0}
+        ends = (0.0, np.pi if self.opposite is not None else 0.0)
+        new = {float(a) for a in np.unique(angles) if a not in ends}
         inside = all(ACUTE[0] <= a <= OBTUSE[1] for a in new)
         if not inside or len(new | self._known) > FEW:
             return all(a in self._known for a in new)
@@ -145,7 +146,11 @@ class AngleTable:
         return True
 
     def _one_by_one(self, angles: Array) -> Any:
-        values = [self.end - self.function(float(a)) if a else 0.0 for a in angles.ravel()]
+        known = {0.0: self.end} | ({} if self.opposite is None else {np.pi: self.opposite})
+        values = [
+            self.end - (known[a] if a in known else self.function(a))
+            for a in map(float, angles.ravel())
+        ]
         return np.array(values).reshape(angles.shape)[()]
 
     def _part(self, obtuse: bool) -> _Polynomial:

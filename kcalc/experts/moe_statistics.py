@@ -127,14 +127,20 @@ class MoEStatistics(Shown):
         Raises
         ------
         KcalcError
-            If ``tokens`` is not a positive integer.
+            If ``tokens`` is not a positive integer, or so many tokens cannot have this cosine
+            pairwise.
 
         """
+        count = math.inf if tokens is None else whole(tokens, "tokens", 1)
+        if count > 1 and self.cosine < -1 / (count - 1):
+            most = math.floor(1 - 1 / self.cosine)
+            raise KcalcError(
+                f"at most {most} tokens can have the cosine {self.cosine:g} pairwise; give "
+                f"tokens={most}, or a cosine >= 0"
+            )
         ratio = self.num_experts / self.top_k
         among_pairs = self.overlap * ratio - 1
-        if tokens is not None:
-            count = whole(tokens, "tokens", 1)
-            among_pairs += (ratio - 1 - among_pairs) / count
+        among_pairs += (ratio - 1 - among_pairs) / count
         return math.sqrt(max(among_pairs, 0.0))
 
     @property

@@ -28,6 +28,7 @@ from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown, marked, plain
 
 Array = np.ndarray
+UNRESOLVED = 1e-3  # error of a share that is shown as nan
 TOLERANCE = 1e-14  # of the fit, relative to K(1)
 NODES = 40  # of the quadrature on a part of a panel
 ROUNDING = 4e-15
@@ -72,18 +73,26 @@ class SphereEigenvalues(Shown):
 
     @property
     def shares(self) -> Array:
-        """``N_k lambda_k / K(1)``, the share of each degree in the kernel of equal inputs."""
+        """``N_k lambda_k / K(1)``, the share of each degree in the kernel of equal inputs.
+
+        It is nan if the numerical error of the eigenvalue exceeds a thousandth of the kernel.
+        """
         return np.array(self._traces) / self.total
 
     @property
     def _traces(self) -> list[float]:
-        pairs = zip(self.multiplicities, self.eigenvalues, strict=True)
-        return [_times(count, float(value)) for count, value in pairs]
+        found = []
+        for count, value, error in zip(
+            self.multiplicities, self.eigenvalues, self.errors, strict=True
+        ):
+            known = _times(count, float(error)) <= UNRESOLVED * abs(self.total)
+            found.append(_times(count, float(value)) if known else math.nan)
+        return found
 
     @property
     def rest(self) -> float:
-        """``K(1)`` less the sum of ``N_k lambda_k`` so far: the part of higher degrees."""
-        return self.total - math.fsum(self._traces)
+        """``K(1)`` less the sum of the known ``N_k lambda_k``: the part of all other degrees."""
+        return self.total - math.fsum(trace for trace in self._traces if not math.isnan(trace))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data.

@@ -39,6 +39,7 @@ from ..calculi.attention.structure import tells_tokens_apart
 from ..calculi.global_maps import c_map, node_values
 from ..calculi.gradients import gradients
 from ..calculi.homogeneity import degrees
+from ..calculi.varying import varying_values
 from ..fields.arguments import one_cosine, one_q
 from ..foundation.errors import KcalcError
 from ..foundation.moved import formerly_a_function
@@ -46,7 +47,7 @@ from ..foundation.printing import Shown, marked
 from ..foundation.process_state import cached_property
 from ..foundation.rootfinding import zero_between
 from ..maps.maps import Approximable, Assumption
-from ..network.combinators import repeated_block
+from ..network.combinators import chain, repeated_block
 from ..network.layers import Attend
 from ..network.network import Network
 from ..network.tokens import read_tokens
@@ -248,6 +249,8 @@ class _Block:
         self.network = between_blocks(block)
         self.given: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
         self.assumptions: tuple[Assumption, ...] = ()
+        # also of what the next block reads
+        self.varying = tuple(varying_values(chain(block, block)))
 
     def check(self, q: float, x: float) -> None:
         """Reject blocks whose output needs more than (q, x), for example nonzero channel means."""
@@ -269,7 +272,7 @@ class _Block:
             found = node_values(self.network, x, q=q)
         else:
             found = node_values(self.network, q=q, token_cosine=x, tokens=self.tokens)
-        self.assumptions = found.assumptions
+        self.assumptions = tuple(dict.fromkeys((*found.assumptions, *self.varying)))
         return found
 
     def size(self, values: Any, node: Node) -> tuple[float, float]:

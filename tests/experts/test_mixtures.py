@@ -192,3 +192,40 @@ def test_what_follows_a_mixture() -> None:
 def test_bad_mixtures(make: Any, words: str) -> None:
     with pytest.raises(KcalcError, match=words):
         make()
+
+
+def shared_expert(second: list[Any]) -> kc.Network:
+    """The sum of a mixture and of another reader of its expert."""
+    steps = [("x", L.Input(), ()), ("l", L.Affine(4), ("x",)), ("e", L.Affine(), ("x",))]
+    steps += [("m1", L.Route(2), ("l", "e")), *second, ("s", L.Sum([2, -1]), ("m1", "m2"))]
+    return kc.Network.from_steps(steps, ["s"])
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        [("m2", L.Route(2, scale=2), ("l", "e"))],
+        [("l2", L.Affine(4), ("x",)), ("m2", L.Route(2), ("l2", "e"))],
+        [("m2", L.Identity(), ("e",))],
+    ],
+)
+def test_mixtures_of_one_expert_are_not_independent(second: list[Any]) -> None:
+    for question in (kc.q_map, kc.c_map, kc.gradients, kc.ntk):
+        with pytest.raises(KcalcError, match="share weights"):
+            question(shared_expert(second))
+
+
+def test_q_maps_take_arrays() -> None:
+    q = kc.q_map(kc.chain(L.Input(), L.MoE(EXPERT, 4, 2)))
+    assert list(q(np.array([1.0, 4.0]))) == [q(1.0), q(4.0)]
+
+
+def test_laws_of_depth_say_that_a_norm_reads_mixtures() -> None:
+    block = kc.residual(kc.chain(L.RMSNorm(), L.MoE(EXPERT, 8, 2)))
+    assert kc.depth_laws(block).heuristic
+
+
+def test_streams_of_mixtures() -> None:
+    branch = kc.chain(L.RMSNorm(), L.MoE(EXPERT, 4, 2))
+    net = kc.architectures.hyper_connected(branch, 1, 1, [[1]], [1], [1], readout="sum")
+    assert kc.c_map(net)(0.5) == pytest.approx(float(kc.c_map(kc.residual(branch, 1, 1))(0.5)))

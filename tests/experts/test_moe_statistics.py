@@ -137,3 +137,11 @@ def test_bad_arguments(arguments: tuple[object, ...], words: str) -> None:
         kc.moe_statistics(*arguments)  # pyright: ignore[reportArgumentType]
     with pytest.raises(KcalcError, match="tokens"):
         kc.moe_statistics(4, 2, 1.0).load_cv(0)
+
+
+def test_loads_of_tokens_with_a_negative_cosine() -> None:
+    found = kc.moe_statistics(8, 2, 1.0, -0.5)
+    assert found.load_cv(2) > found.load_cv(3) > 0
+    for tokens in (None, 4):
+        with pytest.raises(KcalcError, match="at most 3 tokens"):
+            found.load_cv(tokens)

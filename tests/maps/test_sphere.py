@@ -106,3 +106,8 @@ def test_deep_and_chaotic_kernels_and_other_q() -> None:
 def test_refusals(call: Any, text: str) -> None:
     with pytest.raises(kc.KcalcError, match=text):
         call()
+
+
+def test_shares_that_double_precision_does_not_resolve() -> None:
+    found = kc.ntk(kc.architectures.vanilla(2, "relu")).sphere_eigenvalues(784, 40)
+    assert np.isnan(found.shares[-1]) and found.shares[2] > 0.1 and 0 < found.rest < found.total

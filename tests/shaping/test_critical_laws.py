@@ -110,3 +110,19 @@ def test_cosines_exist_where_q_is_beyond_double_precision() -> None:
     found = kc.node_values(deep, 0.5)[deep.outputs[0]]
     assert found.c == kc.c_map(deep)(0.5) and math.isinf(found.q1)
     assert (1 - found.c) * 1500**2 == pytest.approx(18 * math.pi**2, rel=0.05)
+
+
+def test_laws_do_not_depend_on_a_start_from_which_q_moves_slowly() -> None:
+    edge = kc.critical_point("tanh", "edge", q=0.01)
+    block = kc.chain(L.Nonlinear("tanh"), L.Affine(sigma_w=edge.sigma_w, sigma_b=edge.sigma_b))
+    law = kc.depth_laws(block, q=0.5).cosine_law
+    assert (law.limit, law.exponent) == (1, -1)
+    assert law.prefactor == pytest.approx(
+        kc.depth_laws(block, q=0.01).cosine_law.prefactor, rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("q", [1e-300, 1e8, 1e100])
+def test_laws_of_homogeneous_blocks_at_any_q(q: float) -> None:
+    block = kc.chain(L.Affine(sigma_w=math.sqrt(2)), L.Nonlinear("relu"))
+    assert kc.depth_laws(block, q=q).cosine_law.prefactor == pytest.approx(4.5 * math.pi**2)
