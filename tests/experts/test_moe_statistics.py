@@ -126,6 +126,7 @@ def test_a_single_expert_of_weight_one_does_not_train_its_router() -> None:
         ((4, 0, 1.0), "top_k"),
         ((4, 2, 0.0), "variance"),
         ((4, 2, math.inf), "variance"),
+        ((4, 2, 300.0), "variance 300"),
         ((4, 2, 1.0, 0.999), "cosine"),
         ((4, 2, 1.0, 0.5, "relu"), "score"),
         ((4, 2, 1.0, 0.5, "softmax", 1), "normalise"),
