@@ -50,7 +50,7 @@ def quantiles(law: Any) -> np.ndarray | None:
     steps = np.diff(grid) * (density[1:] + density[:-1]) / 2
     below = 1 - np.append(np.cumsum(steps[::-1])[::-1], 0)
     found = np.exp(np.interp(LEVELS, below, np.log(grid)))
-    return np.where(LEVELS > below[0], found, np.nan)  # nan: below the grid
+    return np.where(below[0] < LEVELS, found, np.nan)  # nan: below the grid
 
 
 def row(name: str, law: Any, width: int, draws: int) -> str:
