@@ -1,4 +1,5 @@
-"""Several residual streams at initialisation."""
+"""Several residual streams and mixtures of experts at initialisation."""
 
-from . import laws as laws  # registers its claims
+from . import experts as experts  # registers its claims
+from . import laws as laws
 from .paper import PAPER as PAPER

@@ -2,5 +2,5 @@
 
 from ..claim import Paper
 
-PAPER = Paper("streams", "Several residual streams (the guide of this documentation)")
+PAPER = Paper("streams", "Several residual streams and experts (the guide of this documentation)")
 claim = PAPER.claim
