@@ -339,7 +339,9 @@ def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) 
             node, "all groups of channels are normalised in the same way, by all channels"
         )
     if op.groups > 1 and width is not None and width // op.groups < FEW:
-        statistics.note(node, f"each group has only {width // op.groups} channels, treated as many")
+        statistics.note(
+            node, f"each group has only {width // op.groups} channels, but many are assumed"
+        )
 
 
 def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> bool:
@@ -361,7 +363,8 @@ def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> b
         return False
     if fan_in is not None and fan_in < FEW:
         statistics.note(
-            node, f"each group of the convolution reads only {fan_in} channels, treated as many"
+            node,
+            f"each group of the convolution reads only {fan_in} channels, but many are assumed",
         )
     else:
         statistics.note(node, "each group of the convolution has many channels", "convention")

@@ -413,9 +413,10 @@ class Enclosure:
                 else "the bounds are far wider than the value"
             )
             raise KcalcError(
-                f"{what}: found no useful enclosure, {known}; use smaller or nearer q values, c "
-                "away from -1 and 1, other digits, or an activation with growth=(A, p, B) "
-                "declared; a call without ball returns the value in double precision"
+                f"{what}: found no useful enclosure, {known}; use smaller q values, q values "
+                "closer to each other, c away from -1 and 1, another digits=, or an activation "
+                "declared with growth=(A, p, B); a call of the map itself returns the value in "
+                "double precision"
             )
         return self
 

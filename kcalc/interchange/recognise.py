@@ -714,7 +714,7 @@ class Recogniser(ElementwiseRules):
     # -- the end -----------------------------------------------------------------------------------
 
     def finish(self, ends: list[str]) -> Reading:
-        """Return the network from the steps made, simplified, and all notes."""
+        """Return the simplified network built from the recorded steps, with all notes."""
         steps = [(name, layer, parents) for name, (layer, parents) in self.layers.items()]
         steps, apart, gone = assemble(steps, ends)
         if all(isinstance(layer, L.Input) for _, layer, _ in steps):

@@ -49,7 +49,7 @@ class Request:
     targets: Mapping[str, float]
 
     def scaled(self, network: Network, factor: float) -> Network:
-        """The network with the sigma of all queries multiplied."""
+        """The network with sigma_w of all queries multiplied by ``factor``."""
         queries = {a.queries for a in self.parts.attentions}
         return with_sigmas(network, {n: float(network.layer(n).sigma_w) * factor for n in queries})
 

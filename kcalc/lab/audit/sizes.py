@@ -49,8 +49,8 @@ def large(subject: Subject) -> Iterator[Finding]:
         blown,
         f"{named(worst.parameters)}, the last layer, reads numbers of rms {_rms(worst.data):.3g}, "
         f"but the inputs have {unit:.3g}: the result has rms {result:.3g}",
-        f"draw {named(blown)} by a law that preserves sizes: for ReLUs He's, of variance 2 / "
-        "fan_in",
+        f"initialise {named(blown)} with a distribution that preserves sizes; for ReLUs that is "
+        "He's, with variance 2 / fan_in",
         subject.place(blown),
     )
 

@@ -163,7 +163,10 @@ def used(
 
 
 def passed(setting: Setting, use: Use) -> Power:
-    """The factor of gradients through weights: initial ones or their changes."""
+    """The factor by which gradients grow through weights.
+
+    It is the larger of those of the initial weights and of their changes.
+    """
     along = ONE if setting.aligned else HALF
     return setting.order.larger(use.initial * use.fan_out**HALF, use.change * use.fan_out**along)
 
