@@ -57,7 +57,7 @@ def refuse_mixing(network: Network) -> None:
             )
             raise refusal.advising(
                 *(Remedy(method, {"tokens": ...}, GIVEN.format(method)) for method in TAKING),
-                "use the mixing matrix kc.token_mixing.value_skip(T), which leaves tokens unchanged",
+                "use the matrix kc.token_mixing.value_skip(T), which leaves tokens unchanged",
             ).at(node)
 
 

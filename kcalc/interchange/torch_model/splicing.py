@@ -217,7 +217,7 @@ def digest(node: Definition) -> str:
 
 
 def _told(value: Any) -> str:
-    """Return a syntax tree as text that is the same in all versions of Python, unlike ``ast.dump``."""
+    """Return a syntax tree as text, the same in all versions of Python, unlike ``ast.dump``."""
     if isinstance(value, ast.AST):
         parts = [
             f"{name}={_told(part)}"
