@@ -56,7 +56,7 @@ class Measured(Shown):
     assumptions: tuple[Assumption, ...] = ()
 
     @property
-    def largest(self) -> Array:
+    def largest(self) -> np.ndarray:
         """The largest singular value of each draw."""
         return self.singular_values[:, 0]
 

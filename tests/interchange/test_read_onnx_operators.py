@@ -369,7 +369,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
         case("Slice", "x s e a t", FLAT, s=A([0]), e=A([2]), a=A([1]), t=A([0])),
         "do not fit",
     ),
-    "place": (case("Gather", "x i", FLAT, axis=1, i=A(6)), "place 6 of an axis of 6"),
+    "place": (case("Gather", "x i", FLAT, axis=1, i=A(6)), "index 6 from an axis of length 6"),
     "pooled vector": (case("MaxPool", "x", FLAT, kernel_shape=[2]), "of an array of shape"),
     "no locations": (case("GlobalMaxPool", "x", FLAT), "has none"),
     "batch norm": (case("BatchNormalization", "x g g g g", SQUARE, g=weights(4)), "of 3 channels"),

@@ -421,6 +421,8 @@ def test_layer_texts_are_short():
         L.SurrogateGradient("sign", 1): "sign",
         L.Flatten(): "flatten",
         L.Identity(): "identity",
+        L.MoE(L.Affine(), 8, 2): "MoE",
+        L.Route(2): "Route",
         L.Opaque("Custom", "unknown"): "? Custom",
         L.TokenMix(((1.0,),)): "TokenMix",
         L.GatedUnit("swish"): "× swish",

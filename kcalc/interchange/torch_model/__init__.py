@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..trace import Trace
 from .copies import copied, duplicate, memory
 from .examples import argument, first_line, place, undisturbed
-from .experts import Mixture, mixtures
 from .padding import drawn_ids, padding_ids, unpadded
 from .reader import trace_torch
 
+if TYPE_CHECKING:
+    from .mixture_modules import Mixture
+
 __all__ = [
-    "Mixture",
     "argument",
     "copied",
     "drawn_ids",
@@ -44,3 +45,10 @@ def is_torch(model: Any) -> bool:
 def trace_model(model: Any, inputs: Sequence[Any]) -> Trace | None:
     """Return the trace of a PyTorch model; None for any other object."""
     return trace_torch(model, *inputs) if is_torch(model) else None
+
+
+def mixtures(model: Any) -> dict[str, Mixture]:
+    """Return the mixtures of experts in a module, by name."""
+    from . import mixture_modules  # imports PyTorch
+
+    return mixture_modules.mixtures(model)

@@ -14,7 +14,7 @@ from ..named_inputs import Call, as_one
 from ..rewriting import rewritten
 from ..rewriting.mixing import ATTENTION
 from ..trace import Attention, Entry, Held, Linear, Lookup, NotRead, Op, Trace, needed
-from . import experts, gates, linear, norms, pointwise, pooling, shapes, stops  # noqa: F401  # rules
+from . import gates, linear, mixture_rules, norms, pointwise, pooling, shapes, stops  # noqa: F401
 from .capture import capture, exported
 from .captured import Captured, TorchProgram, shared_memory
 from .examples import example_arguments

@@ -83,7 +83,8 @@ class _Graph:
         value = node.meta.get("val")
         if not hasattr(value, "shape") or not value.dtype.is_floating_point:
             return 0
-        return math.prod(int(n) for n in value.shape)
+        known = all(isinstance(n, int) for n in value.shape)  # else the data decide
+        return math.prod(value.shape) if known else 0
 
     def reads(self, node: Any) -> list[Any]:
         """The nodes that it reads and that depend on the input."""

@@ -14,6 +14,8 @@ L = kc.layers
 X = sp.Symbol("x", real=True)
 LONG = sp.Float("1.2345678901234567890123", 25)
 
+GUESTS = ("MoE", "Route")  # layers that need other layers, with tests of their own
+
 
 def number(rng: random.Random) -> Any:
     """A positive number: plain, rational, irrational or symbolic."""
@@ -154,7 +156,7 @@ def network(rng: random.Random) -> kc.Network:
     single = [
         kind
         for kind in L.KINDS
-        if kind not in ("Input", "Sum", "Concat", "Product", "GatedUnit", "Attend")
+        if kind not in ("Input", "Sum", "Concat", "Product", "GatedUnit", "Attend", *GUESTS)
     ]
     for _ in range(rng.randint(2, 14)):
         nodes = [node for node, _, _ in steps]

@@ -21,20 +21,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..reading_notes import biased
-from ..trace import Routed
-from .calls import Call, rule
-from .graph_values import TensorRef
+from .mixture_rules import OTHER
 
 TOKENS = 48  # of the input on which a module is compared
 FEW = 1000  # biases
 UNLIKELY = 1e-7
 CLOSE = 2e-3  # relative to the mixture; single precision reaches 1e-5
 SCORES = (("softmax", True), ("softmax", False), ("sigmoid", True), ("sigmoid", False))
-WHAT = "a mixture of experts"
-OTHER = (
-    "the output of its module is not a weighted sum of the experts with the largest logits "
-    "(capacity limits, choice by experts, other code); a module that does nothing else is read"
-)
 CORRECTED = (
     "its correction biases, which balance the load, are not 0: they change which experts are "
     "selected, and kernel maps need logits of mean 0"
@@ -70,7 +63,7 @@ class Mixture:
     scale: float = 1.0
     texts: tuple[str, ...] = ()
 
-    def logits(self, x: Any) -> Any:
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
         """The router's logits."""
         bias = getattr(self.router, "bias", None)
         return F.linear(x, self.router.weight, bias if isinstance(bias, torch.Tensor) else None)
@@ -344,22 +337,3 @@ def _operators() -> tuple[Any, Any]:
     route.register_fake(lambda logits, expert, *_: torch.empty_like(expert))
     unread_mixture.register_fake(lambda x, reason: torch.empty_like(x))
     return route, unread_mixture
-
-
-@rule("route")
-def routed(call: Call) -> Any:
-    """Read the mixture of experts of a replaced ``forward``."""
-    logits, expert = call["logits"], call["expert"]
-    if not isinstance(logits, TensorRef) or not isinstance(expert, TensorRef):
-        return call.unread(WHAT, OTHER)
-    fields = {name: call[name] for name in ("k", "score", "normalise", "scale")}
-    texts = tuple(filter(None, call["texts"].split("\n")))
-    return call.emit(
-        Routed, [call.read(logits), call.read(expert)], wish=call.path, texts=texts, **fields
-    )
-
-
-@rule("unread_mixture")
-def unread(call: Call) -> Any:
-    """Report a mixture that is not read."""
-    return call.unread(WHAT, call["reason"])
