@@ -22,8 +22,8 @@ def param_groups(
     takers = sorted({rule.optimizer for rule in transfer.parameters.values()})
     if optimizer is None and len(takers) > 1:
         raise KcalcError(
-            f"{' and '.join(takers)} divide the parameters; request the groups of each, for "
-            f"example with optimizer={takers[0]!r}"
+            f"the parameters are divided between {' and '.join(takers)}; request the groups of "
+            f"each, for example with optimizer={takers[0]!r}"
         )
     if optimizer is not None:
         choice(optimizer, "optimizer of these parameters", takers)
