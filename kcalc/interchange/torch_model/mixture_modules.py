@@ -226,8 +226,8 @@ def _has_mean(values: np.ndarray) -> bool:
     if values.size < 2 or not values.any() or values.size > FEW:
         return biased(values)
     with np.errstate(all="ignore"):
-        _, chance = ttest_1samp(values.ravel(), 0)
-    return not chance > UNLIKELY
+        test: Any = ttest_1samp(values.ravel(), 0)
+    return not test[1] > UNLIKELY
 
 
 def _groups(part: Any) -> bool:
