@@ -196,7 +196,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: kc.to_jax(NORMED, dtype="float64").init(0, {"input": X, "zz": X}),
         "an array for each of the inputs",
     ),
-    "complex": (batch_of(NORMED, jax.numpy.asarray(X * 1j)), "must be real, got complex"),
+    "complex": (lambda: batch_of(NORMED, jax.numpy.asarray(X * 1j))(), "must be real, got complex"),
     "stacked statistics": (lambda: kc.lsuv(repeated(), repeated().init(0, X), X), "rolled=False"),
     "scaled batch statistics": (
         lambda: kc.scale_output(repeated(), repeated().init(0, X), X),

@@ -17,8 +17,8 @@ import kcalc as kc
 
 A, L = kc.architectures, kc.layers
 V, T, D = 50, 8, 32
-TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, V, (3, T)))
-PATCHES = jax.random.normal(jax.random.key(1), (3, 4, 4, 192))
+TOKENS = np.random.default_rng(0).integers(0, V, (3, T))
+PATCHES = np.random.default_rng(1).normal(size=(3, 4, 4, 192))
 NETWORKS = {
     "gpt2": A.gpt2(2, D, heads=4, vocabulary=V, length=T),
     "llama": A.llama(2, D, heads=4, key_heads=2, hidden=48, vocabulary=V, query_norm=True),

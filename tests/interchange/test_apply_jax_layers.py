@@ -43,7 +43,7 @@ SIZES = {
 }
 SIZES |= {"r": (2, 4, 5), "r3": (1, 3, 4), "e": (2, 2, 4, 3), "a": ()}
 P = {
-    name: jnp.asarray(R.standard_normal(shape) / np.sqrt(np.prod(shape[:-1])), jnp.float32)
+    name: np.asarray(R.standard_normal(shape) / np.sqrt(np.prod(shape[:-1])), np.float32)
     for name, shape in SIZES.items()
 }
 FLAT, IMAGE = (2, 6), (2, 6, 6, 3)

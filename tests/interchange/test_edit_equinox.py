@@ -17,7 +17,7 @@ pytest.importorskip("equinox")
 import equinox as eqx  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 
-X = jnp.asarray(np.random.default_rng(4).standard_normal((5, 8)), jnp.float32)
+X = np.random.default_rng(4).standard_normal((5, 8)).astype(np.float32)
 
 
 def bent(x: Any) -> Any:

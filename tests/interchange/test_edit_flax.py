@@ -19,7 +19,7 @@ import flax.linen as nn  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 from flax import nnx  # noqa: E402
 
-X = jnp.asarray(np.random.default_rng(2).standard_normal((4, 8)), jnp.float32)
+X = np.random.default_rng(2).standard_normal((4, 8)).astype(np.float32)
 HALF = np.float32(np.sqrt(0.5))
 
 

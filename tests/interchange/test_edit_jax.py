@@ -25,11 +25,11 @@ R = np.random.default_rng(5)
 HALF = np.float32(np.sqrt(0.5))
 SIZES = {"a": (6, 8), "b": (8, 8), "c": (8, 8), "d": (8, 3), "e": (8, 3), "w": (3, 8, 8)}
 P = {
-    name: jnp.asarray(R.standard_normal(shape) / np.sqrt(shape[-2]), jnp.float32)
+    name: np.asarray(R.standard_normal(shape) / np.sqrt(shape[-2]), np.float32)
     for name, shape in SIZES.items()
 }
-X = jnp.asarray(R.standard_normal((4, 6)), jnp.float32)
-OTHER = jnp.asarray(R.standard_normal((7, 6)), jnp.float32)
+X = R.standard_normal((4, 6)).astype(np.float32)
+OTHER = R.standard_normal((7, 6)).astype(np.float32)
 ONES = (1.0, 1.0)
 
 

@@ -21,7 +21,7 @@ nnx = pytest.importorskip("flax.nnx")
 nn = pytest.importorskip("flax.linen")
 import jax.numpy as jnp  # noqa: E402
 
-IMAGE = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 6, 4)), jnp.float32)
+IMAGE = np.random.default_rng(0).normal(size=(2, 6, 6, 4)).astype(np.float32)
 
 
 class Normed(nnx.Module):

@@ -33,7 +33,7 @@ P = {
     "s": R.standard_normal((3, 6, 6)),
     "n4": R.standard_normal((2, 4)),
 }
-P = {name: jnp.asarray(value, jnp.float32) for name, value in P.items()}
+P = {name: np.asarray(value, np.float32) for name, value in P.items()}
 
 
 def conv(x: Any, w: Any, **options: Any) -> Any:

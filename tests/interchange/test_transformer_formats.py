@@ -32,7 +32,7 @@ import kcalc as kc
 
 L = kc.layers
 W = weights()
-X, MASK = jnp.ones((2, T, D)), jnp.ones((2, T), bool)
+X, MASK = np.ones((2, T, D)), np.ones((2, T), bool)
 CAUSAL = np.tril(np.ones((T, T), bool))
 PLACES = np.arange(T)
 PREFIX = np.where(CAUSAL | (PLACES < 3), 0, -np.inf)

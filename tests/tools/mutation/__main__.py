@@ -5,8 +5,9 @@ Needs the record of which test runs which line, and how long each takes::
     python -m pytest -n 2 --cov --cov-context=test --junitxml=.junit.xml
 
 Places are drawn by function from the packages of `sample.ROOMS`. For each mutant the tests that run
-its line, as many as fit in ``--seconds``, run in a process forked for it, whose import system sees
-the spoilt file; more of them for those that survive. Killed: a test fails, or the process dies or
+its line, as many as fit in ``--seconds``, run in a process forked for it; more of them for those
+that survive. If the line runs only in tests, the process has collected them all and its function
+gets the spoilt code; else the process imports the spoilt file. Killed: a test fails, or the process dies or
 takes several times as long as it should. Prints each survivor, and by room the numbers killed,
 survived and without effect; exit status 1 where fewer than ``--at-least`` of all are killed.
 With ``--journal`` verdicts are kept, and a run that was broken off goes on where it stopped. Rooms
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -28,7 +30,8 @@ from importing import Readers
 from journal import Journal
 from sample import ROOMS, places, sampled
 from selection import Selection
-from trial import Pool, Verdict
+from trial import Item, Pool, Verdict, cold, prepare
+from warm import warm
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -47,7 +50,7 @@ def main() -> int:
     waiting = [item for item in sample if journal.verdict(*item) is None]
     for (room, mutant), verdict in chain(
         ((item, known) for item in sample if (known := journal.verdict(*item)) is not None),
-        journal.kept(Pool(ROOT, options.processes).run(waiting, selection, options.seconds)),
+        journal.kept(_tried(waiting, selection, options)),
     ):
         noticed, same = verdict is not Verdict.SURVIVED, mutant in harmless
         tried[room] += 1
@@ -57,6 +60,19 @@ def main() -> int:
         if options.verbose or noticed == same:
             print(f"{'equal, but ' * (same and noticed)}{verdict.value:>9}  {mutant}", flush=True)
     return _report(killed, equal, tried, options.at_least) or int(wrong)
+
+
+def _tried(
+    waiting: list[Item], selection: Selection, options: argparse.Namespace
+) -> Iterator[tuple[Item, Verdict]]:
+    """First the faults that need no import of their own, which are many and fast."""
+    prepare(ROOT)
+    done = set()
+    for item, verdict in warm(ROOT, options.processes, waiting, selection, options.seconds):
+        done.add(item)
+        yield item, verdict
+    left = [item for item in waiting if item not in done]
+    yield from Pool(ROOT, options.processes, cold).run(left, selection, options.seconds)
 
 
 def _options() -> argparse.Namespace:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from types import CodeType
@@ -61,20 +61,20 @@ class Verdict(Enum):
 class Pool:
     """Forked processes, some at a time.
 
-    The parent imports what takes long, but nothing of kcalc.
+    Each calls ``trial`` and has as many CPU seconds as four times its tests take, and ``patience``.
     """
 
-    def __init__(self, root: Path, processes: int) -> None:
-        self.root, self.processes = root, processes
+    def __init__(
+        self,
+        root: Path,
+        processes: int,
+        trial: Callable[[Path, Mutant, list[str], Path], int],
+        patience: float = PATIENCE,
+    ) -> None:
+        self.root, self.processes, self.trial, self.patience = root, processes, trial, patience
         self.killers: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._folder = tempfile.TemporaryDirectory()
         self.notes = Path(self._folder.name)
-        os.chdir(root)
-        sys.path[:0] = [str(root), str(root / "tests"), str(root / "tests" / "tools")]
-        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        for name in LIBRARIES:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
 
     def run(
         self, sample: Iterable[Item], selection: Selection, limits: Sequence[float]
@@ -101,7 +101,7 @@ class Pool:
                 )
                 if tests:
                     spent = sum(selection.seconds.get(name, 1.0) for name in tests)
-                    limit = 4 * spent + PATIENCE
+                    limit = 4 * spent + self.patience
                     running[self._start(mutant, tests, limit)] = (
                         (item, left, met.union(tests)),
                         time.monotonic() + IDLE * limit,
@@ -139,7 +139,7 @@ class Pool:
             os.setsid()
             used = sum(os.times()[:2])
             resource.setrlimit(resource.RLIMIT_CPU, (int(used + limit), int(used + limit) + 5))
-            status = _trial(self.root, mutant, tests, self.notes)
+            status = self.trial(self.root, mutant, tests, self.notes / str(os.getpid()))
         finally:
             os._exit(status)
 
@@ -174,8 +174,18 @@ class _Note:
             self.path.write_text(report.nodeid, encoding="utf-8")
 
 
-def _trial(root: Path, mutant: Mutant, tests: list[str], notes: Path) -> int:
-    """Exit status of the tests with the fault in place."""
+def prepare(root: Path) -> None:
+    """Import what takes long, but nothing of kcalc."""
+    os.chdir(root)
+    sys.path[:0] = [str(root), str(root / "tests"), str(root / "tests" / "tools")]
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    for name in LIBRARIES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def cold(root: Path, mutant: Mutant, tests: list[str], note: Path) -> int:
+    """Exit status of the tests, which import kcalc with the fault in place."""
     import pytest
 
     path = root / mutant.path
@@ -185,7 +195,7 @@ def _trial(root: Path, mutant: Mutant, tests: list[str], notes: Path) -> int:
     os.dup2(sink, 1)
     os.dup2(sink, 2)
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
-    return int(pytest.main([*tests, *options], plugins=[_Note(notes / str(os.getpid()))]))
+    return int(pytest.main([*tests, *options], plugins=[_Note(note)]))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
