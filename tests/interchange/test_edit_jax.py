@@ -147,10 +147,11 @@ def test_without_edits_results_and_gradients_are_equal_to_the_bit(function: Any)
     same = kc.interchange.apply_edits((function, P), edits_of(reading, reading), weights="keep")
     moved = _all_kept(function)
     for new, params in (same, moved):
-        assert np.array_equal(new(params, OTHER), function(P, OTHER))
+        other = jnp.asarray(OTHER)
+        assert np.array_equal(new(params, other), function(P, other))
         for one, two in zip(
             *(
-                jax.tree.leaves(jax.grad(lambda q, run=run: run(q, X).sum())(params))
+                jax.tree.leaves(jax.grad(lambda q, run=run: run(q, jnp.asarray(X)).sum())(params))
                 for run in (new, function)
             ),
             strict=True,

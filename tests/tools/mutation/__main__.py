@@ -7,9 +7,9 @@ Needs the record of which test runs which line, and how long each takes::
 Places are drawn by function from the packages of `sample.ROOMS`. For each mutant the tests that run
 its line, as many as fit in ``--seconds``, run in a process forked for it; more of them for those
 that survive. If the line runs only in tests, the process has collected them all and its function
-gets the spoilt code; else the process imports the spoilt file. Killed: a test fails, or the process dies or
-takes several times as long as it should. Prints each survivor, and by room the numbers killed,
-survived and without effect; exit status 1 where fewer than ``--at-least`` of all are killed.
+gets the spoilt code; else the process imports the spoilt file. Killed: a test fails, or the process
+dies or takes several times as long as it should. Prints each survivor, and by room the numbers
+killed, survived and without effect; exit status 1 if fewer than ``--at-least`` of all are killed.
 With ``--journal`` verdicts are kept, and a run that was broken off goes on where it stopped. Rooms
 take turns, so that a part of a run is a sample of every room.
 Survivors that ``equal.toml`` explains are without effect and do not count; what it lists and a test
