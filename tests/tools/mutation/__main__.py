@@ -30,7 +30,7 @@ from importing import Readers
 from journal import Journal
 from sample import ROOMS, places, sampled
 from selection import Selection
-from trial import Item, Pool, Verdict, cold, prepare
+from trial import Item, Pool, Tried, Verdict, cold, prepare
 from warm import warm
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,8 +48,8 @@ def main() -> int:
     killed, equal, tried = Counter[str](), Counter[str](), Counter[str]()
     wrong = False
     waiting = [item for item in sample if journal.verdict(*item) is None]
-    for (room, mutant), verdict in chain(
-        ((item, known) for item in sample if (known := journal.verdict(*item)) is not None),
+    for (room, mutant), verdict, _ in chain(
+        ((item, known, "") for item in sample if (known := journal.verdict(*item)) is not None),
         journal.kept(_tried(waiting, selection, options)),
     ):
         noticed, same = verdict is not Verdict.SURVIVED, mutant in harmless
@@ -64,13 +64,13 @@ def main() -> int:
 
 def _tried(
     waiting: list[Item], selection: Selection, options: argparse.Namespace
-) -> Iterator[tuple[Item, Verdict]]:
+) -> Iterator[Tried]:
     """First the faults that need no import of their own, which are many and fast."""
     prepare(ROOT)
     done = set()
-    for item, verdict in warm(ROOT, options.processes, waiting, selection, options.seconds):
-        done.add(item)
-        yield item, verdict
+    for tried in warm(ROOT, options.processes, waiting, selection, options.seconds):
+        done.add(tried[0])
+        yield tried
     left = [item for item in waiting if item not in done]
     yield from Pool(ROOT, options.processes, cold).run(left, selection, options.seconds)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 from coverage import CoverageData
@@ -30,11 +30,17 @@ class Selection:
                     f"no {path.name}: run the tests with --cov --cov-context=test "
                     f"--junitxml=.junit.xml first"
                 )
-        self.data = CoverageData(str(coverage))
-        self.data.read()
+        self.coverage = coverage
+        self.open()
         self.seconds = _seconds(junit)
         self.readers = readers
+        self.existing: Container[str] | None = None  # the tests that may be chosen, None for all
         self._lines: dict[str, dict[int, list[str]]] = {}
+
+    def open(self) -> None:
+        """Read the record; again in a forked process, which would else empty the file."""
+        self.data = CoverageData(str(self.coverage))
+        self.data.read()
 
     def tests(self, path: str, line: int, limit: float) -> list[str]:
         """Names of tests that run the line, then of those that run others of its file, within
@@ -67,7 +73,7 @@ class Selection:
             name.rsplit("|", 1)[0]
             for path, line in places
             for name in self._contexts(path).get(line, [])
-            if name
+            if name and (self.existing is None or name.rsplit("|", 1)[0] in self.existing)
         }
 
     def _ordered(self, names: set[str]) -> list[str]:

@@ -23,6 +23,7 @@ from mutants import Mutant
 from selection import Selection
 
 Item = tuple[str, Mutant]
+Tried = tuple[Item, "Verdict", str]  # and the test that noticed the fault, "" if none is known
 LIBRARIES = (
     "numpy",
     "scipy.optimize",
@@ -78,8 +79,8 @@ class Pool:
 
     def run(
         self, sample: Iterable[Item], selection: Selection, limits: Sequence[float]
-    ) -> Iterator[tuple[Item, Verdict]]:
-        """((room, mutant), verdict) as they become known.
+    ) -> Iterator[Tried]:
+        """((room, mutant), verdict, test) as they become known.
 
         First come the tests that killed others of the same file; who survives the tests within one
         limit meets those within the next.
@@ -109,13 +110,13 @@ class Pool:
                 elif left:
                     waiting.append((item, left, met))
                 else:
-                    yield item, Verdict.SURVIVED
+                    yield item, Verdict.SURVIVED, ""
             for pid, (item, left, met), verdict in _finished(running):
-                self._learn(item[1].path, pid)
+                test = self._learn(item[1].path, pid)
                 if verdict is Verdict.SURVIVED and left:
                     waiting.append((item, left, met))
                 else:
-                    yield item, verdict
+                    yield item, verdict, test
             time.sleep(0.02)
 
     def _chosen(self, selection: Selection, mutant: Mutant, limit: float) -> list[str]:
@@ -123,12 +124,14 @@ class Pool:
             return selection.tests(mutant.path, mutant.line, limit)
         return [name for name, _ in self.killers[mutant.path].most_common(KILLERS)]
 
-    def _learn(self, path: str, pid: int) -> None:
+    def _learn(self, path: str, pid: int) -> str:
         """Which test failed, as the process wrote it down."""
-        note = self.notes / str(pid)
+        note, test = self.notes / str(pid), ""
         if note.exists():
-            self.killers[path][note.read_text(encoding="utf-8")] += 1
+            test = note.read_text(encoding="utf-8")
+            self.killers[path][test] += 1
             note.unlink()
+        return test
 
     def _start(self, mutant: Mutant, tests: list[str], limit: float) -> int:
         pid = os.fork()

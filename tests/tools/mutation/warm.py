@@ -19,7 +19,7 @@ import pytest
 from coverage import Coverage
 from mutants import Mutant
 from selection import Selection
-from trial import Item, Pool, Verdict
+from trial import Item, Pool, Tried, Verdict
 
 PATIENCE = 20.0  # CPU seconds, beyond four times what the tests should take
 
@@ -32,10 +32,11 @@ def warm(
     sample: Sequence[Item],
     selection: Selection,
     limits: Sequence[float],
-) -> Iterator[tuple[Item, Verdict]]:
-    """((room, mutant), verdict) of the faults that can be tried after collection, as they come.
+) -> Iterator[Tried]:
+    """((room, mutant), verdict, test) of those that can be tried after collection, as they come.
 
-    The others, whose lines run when kcalc is imported or tests are collected, are left out.
+    The others, whose lines run when kcalc is imported or tests are collected, are left out. From
+    then on only tests that exist are chosen.
     """
     reading, writing = os.pipe()
     pid = os.fork()
@@ -49,9 +50,10 @@ def warm(
             os._exit(status)
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as lines:
+        selection.existing = set(json.loads(lines.readline() or "[]"))
         for line in lines:
-            number, verdict = json.loads(line)
-            yield sample[number], Verdict(verdict)
+            number, verdict, test = json.loads(line)
+            yield sample[number], Verdict(verdict), test
     _, status = os.waitpid(pid, 0)
     if status:
         raise SystemExit("the tests cannot be collected; run `python -m pytest --collect-only`")
@@ -77,8 +79,8 @@ class _Server:
 
     def collect(self) -> int:
         """Collect all tests and try the faults; the exit status of pytest."""
-        sink = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(sink, 1)
+        self.selection.open()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         options = ["-s", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov"]
         self.coverage.start()
         return int(pytest.main([str(self.root / "tests"), *options], plugins=[self]))
@@ -89,15 +91,17 @@ class _Server:
         self.coverage.stop()
         data = self.coverage.get_data()
         self.session, self.items = session, {item.nodeid: item for item in session.items}
+        self.selection.existing = self.items
         self.functions = _functions(self.root)
+        self.out.write(json.dumps(list(self.items)) + "\n")
         numbers = {
             item: number
             for number, item in enumerate(self.sample)
             if item[1].line not in (data.lines(str(self.root / item[1].path)) or ())
             and _swaps(self.root, item[1], self.functions)
         }
-        for item, verdict in self.pool.run(numbers, self.selection, self.limits):
-            self.out.write(json.dumps([numbers[item], verdict.value]) + "\n")
+        for item, verdict, test in self.pool.run(numbers, self.selection, self.limits):
+            self.out.write(json.dumps([numbers[item], verdict.value, test]) + "\n")
             self.out.flush()
         return True
 
