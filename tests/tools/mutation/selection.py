@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from coverage import CoverageData
@@ -34,8 +34,9 @@ class Selection:
         self.open()
         self.seconds = _seconds(junit)
         self.readers = readers
-        self.existing: Container[str] | None = None  # the tests that may be chosen, None for all
-        self._lines: dict[str, dict[int, list[str]]] = {}
+        self.existing: set[str] | None = None  # the tests that may be chosen, None for all
+        self._lines: dict[str, dict[int, set[str]]] = {}
+        self._files: dict[str, list[str]] = {}
 
     def open(self) -> None:
         """Read the record; again in a forked process, which would else empty the file."""
@@ -54,27 +55,32 @@ class Selection:
         own = self._tests_at([(path, line)]) or self._tests_at(
             self.readers.lines(path, line, lambda place: bool(self._tests_at([place])))
         )
-        others = self._tests_at((path, other) for other in self._contexts(path))
         chosen, spent = [], 0.0
-        for name in [*self._ordered(own), *self._ordered(others - own)]:
+        for name in self._in_turn(path, own):
             spent += self.seconds.get(name, UNKNOWN)
             if chosen and spent > limit:
                 break
             chosen.append(name)
         return chosen
 
-    def _contexts(self, path: str) -> dict[int, list[str]]:
+    def _in_turn(self, path: str, own: set[str]) -> Iterator[str]:
+        """Tests of a line, then those that run another line of its file."""
+        yield from self._ordered(own)
+        if path not in self._files:
+            self._files[path] = self._ordered(set().union(*self._contexts(path).values()))
+        yield from (name for name in self._files[path] if name not in own)
+
+    def _contexts(self, path: str) -> dict[int, set[str]]:
+        """The tests that run each line of a file."""
         if path not in self._lines:
-            self._lines[path] = self.data.contexts_by_lineno(path)
+            self._lines[path] = {
+                line: {name.rsplit("|", 1)[0] for name in names if name}
+                for line, names in self.data.contexts_by_lineno(path).items()
+            }
         return self._lines[path]
 
     def _tests_at(self, places: Iterable[Place]) -> set[str]:
-        return {
-            name.rsplit("|", 1)[0]
-            for path, line in places
-            for name in self._contexts(path).get(line, [])
-            if name and (self.existing is None or name.rsplit("|", 1)[0] in self.existing)
-        }
+        return set().union(*(self._contexts(path).get(line, ()) for path, line in places))
 
     def _ordered(self, names: set[str]) -> list[str]:
         """The fastest case of every test, then the second fastest, and so on.
@@ -82,7 +88,7 @@ class Selection:
         Tests of many cases do not crowd out the others.
         """
         cases: dict[str, list[tuple[float, str]]] = defaultdict(list)
-        for name in names:
+        for name in names if self.existing is None else names & self.existing:
             cases[name.partition("[")[0]].append((self.seconds.get(name, UNKNOWN), name))
         ranked = (
             (rank, seconds, name)

@@ -91,7 +91,7 @@ class _Server:
         self.coverage.stop()
         data = self.coverage.get_data()
         self.session, self.items = session, {item.nodeid: item for item in session.items}
-        self.selection.existing = self.items
+        self.selection.existing = set(self.items)
         self.functions = _functions(self.root)
         self.out.write(json.dumps(list(self.items)) + "\n")
         numbers = {
