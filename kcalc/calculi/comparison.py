@@ -210,7 +210,7 @@ def _labelled(given: Any, what: str, name: Any = lambda one: "") -> Sequence[tup
 
 def _network_name(network: Any) -> str:
     require_network(network)
-    # the name of an architecture function ends before the activations
+    # names of architectures list their activations after a comma
     return network.name.partition(",")[0] or f"{len(network)} nodes"
 
 

@@ -98,9 +98,7 @@ class Gradients(Shown, Approximable):
 
     @property
     def growth(self) -> float:
-        """Ratio of the largest to the smallest mean squared gradient at Affine outputs, without
-        zeros.
-        """
+        """Ratio of the largest to the smallest nonzero mean squared gradient at Affine outputs."""
         values = [self.nodes[node] for node in self.weights if self.nodes[node] > 0]
         return max(values) / min(values) if values else float("nan")
 

@@ -53,7 +53,7 @@ class Octave:
 
 
 def _coefficients(phi: Activation, q: Array, sizes: Array) -> Array | None:
-    """Rows b_0, b_1, ... for several q; None if they are unknown or more than LONGEST are needed."""
+    """Rows b_0, b_1, ... for several q; None if unknown or if more than LONGEST are needed."""
     found = [hermite(phi, float(value)) for value in q]
     rows = [
         np.append(f.mean, f.coefficients) / np.sqrt(size)

@@ -139,9 +139,7 @@ class MatrixKernel:
         return self._norms[low, high]
 
     def layered(self, q: Array) -> LayeredPairs | None:
-        """The recursion over tables of local maps for rows with these q values; None without
-        tables.
-        """
+        """The recursion over tables of local maps, or None if some q value has no table."""
         maps = RecordedMaps(self._local)
         (node,) = self.reading.network.inputs
         kernel = self.reading.kernel(NUMPY, True, self.seeds, maps)

@@ -255,7 +255,7 @@ def _panels(edges: list[float], count: int) -> tuple[Array, Array]:
 
 
 def _error(table: LocalTable, pairs: _PairExpectations) -> float:
-    """The largest difference from maps by a finer rule, at q values and angles between the nodes."""
+    """The largest difference from a finer rule, at q values and angles between the nodes."""
     random = np.random.default_rng(0)
     q = np.exp(random.uniform(table.low, table.high, 6))
     q[:2] = math.exp(table.low), math.exp(table.high)

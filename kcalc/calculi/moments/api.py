@@ -183,9 +183,7 @@ def _refusal(read: Compiled, laws: Mapping[Node, WeightLaw], jacobian: bool) -> 
 def _about_input(
     network: Network, laws: Mapping[Node, WeightLaw], size: InputSize, fourth: str
 ) -> list[Assumption]:
-    """Assumptions on the size and the fourth moment of the input, and on the distributions of
-    weights.
-    """
+    """Assumptions on the input's size and fourth moment, and on the distributions of weights."""
     exact = f"exact at these widths, for independent symmetric weights; the input has {size}"
     notes = [Assumption("network", exact, "exact"), *network.assumptions]
     notes += [

@@ -32,7 +32,8 @@ class LayerFactors:
     """Moments for one weight matrix W of a block, for a block input of |x|^2 = 1.
 
     ``second`` and ``fourth``: E |v|^2 and E |v|^4 of the vector v that W multiplies; ``mean``: E
-    |M|^2 of the Jacobian M from W v to the block's output; ``plus`` and ``minus``: the two modes of E (tr M M^T)^2.
+    |M|^2 of the Jacobian M from W v to the block's output; ``plus`` and ``minus``: the two modes of
+    E (tr M M^T)^2.
     """
 
     second: sp.Expr

@@ -24,7 +24,7 @@ Node = Hashable
 
 
 def either(one: Gain, two: Gain) -> Gain:
-    """Bounds of a sum of two Jacobians."""
+    """Bounds on a sum of two Jacobians."""
     if one.largest == NONE or two.largest == NONE:
         return two if one.largest == NONE else one
     high = max(one.largest, two.largest)
@@ -39,7 +39,7 @@ def _less(a: float, b: float) -> float:
 
 @dataclass(frozen=True)
 class PathPiece:
-    """The part between two nodes that every path crosses, with bounds for d exit / d entry."""
+    """The part between two nodes that every path crosses, with bounds on d exit / d entry."""
 
     entry: Node
     exit: Node
@@ -49,15 +49,15 @@ class PathPiece:
 def backward(
     network: Network, output: Node, own: Mapping[Node, Sequence[Gain]], cuts: Sequence[Node]
 ) -> tuple[dict[Node, Gain], list[PathPiece]]:
-    """({node: bounds of d output / d node}, the pieces between cuts in order).
+    """({node: bounds on d output / d node}, the pieces between cuts in order).
 
-    ``own``: {node: bounds of its own Jacobian in each of its inputs}, as :class:`Upper` records
-    them; ``cuts``: the nodes that every path crosses, in order.
+    ``own``: {node: bounds on its Jacobian in each of its inputs}, as :class:`Upper` records them;
+    ``cuts``: the nodes that every path crosses, in order.
     """
     crossed = frozenset(cuts)
 
     def sent(op: Primitive, node: Node, message: Gain, parents: Sequence[Node]) -> list[Gain]:
-        """One message per parent, relative to the next node that every path crosses."""
+        """One message for each node read, relative to the next node that every path crosses."""
         after = ONE if node in crossed else message
         return [NOTHING if after.largest == NONE else after * gain for gain in own[node]]
 
