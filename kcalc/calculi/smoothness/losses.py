@@ -15,7 +15,10 @@ from ...foundation.errors import unknown
 class Loss:
     """A cost c(z, y) for one example, with z of any dimension.
 
-    ``curvature`` >= |D^2 c|. ``slope`` >= |D c|; if it is None, |D c| is unbounded and at most ``pull`` |z - y|. ``pl`` is mu N in ``|grad gamma|^2 >= mu (gamma - inf gamma)`` for the mean gamma over N examples, or None if there is no such mu; ``remark`` gives the value or the reason. ``excess`` is the mean of |z - y|^2 divided by the mean loss.
+    ``curvature`` >= |D^2 c|. ``slope`` >= |D c|; if it is None, |D c| is unbounded, but at most
+    ``pull`` |z - y|. ``pl`` is mu N in ``|grad gamma|^2 >= mu (gamma - inf gamma)`` for the mean
+    gamma over N examples, or None if there is no such mu; ``remark`` gives the value or the reason.
+    ``excess`` is the mean of |z - y|^2 divided by the mean loss.
     """
 
     name: str

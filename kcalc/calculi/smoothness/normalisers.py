@@ -114,7 +114,8 @@ class EntryNormalisation(Normaliser):
     def bounds(self, rows: int, columns: int) -> NormaliserBounds:
         """Bounds for (rows, columns) matrices.
 
-        |en| < sqrt(rows columns), |D| <= eps^(-1/2), |D^2| <= 0.85865 / eps, where the last two are attained.
+        |en| < sqrt(rows columns), |D| <= eps^(-1/2) and |D^2| <= 0.85865 / eps; the last two are
+        attained.
         """
         return NormaliserBounds(
             float(np.sqrt(rows * columns)), self.epsilon**-0.5, SECOND / self.epsilon
@@ -162,9 +163,10 @@ class WeightNormalisation(Normaliser):
         return self.epsilon * s**-1.5
 
     def bounds(self, rows: int, columns: int) -> NormaliserBounds:
-        """|wn| < sqrt(rows), which is approached if all rows are parallel.
+        """Bounds on wn and on its first and second derivatives for (rows, columns) matrices.
 
-        |D| <= eps^(-1/2), |D^2| <= 0.85865 / eps, where both are attained.
+        |wn| < sqrt(rows), which is approached if all rows are parallel. |D| <= eps^(-1/2) and
+        |D^2| <= 0.85865 / eps, and both are attained.
         """
         return NormaliserBounds(float(np.sqrt(rows)), self.epsilon**-0.5, SECOND / self.epsilon)
 
