@@ -306,7 +306,7 @@ class Binding:
             return plan
         text = (
             "layer by layer for every pair of rows, with activations from tables in the angle "
-            f"and both q values, relative error of a layer <= {layered.error:.0e}"
+            f"and in the q values of both rows, relative error of a layer <= {layered.error:.0e}"
         )
         return replace(plan, method=text)
 

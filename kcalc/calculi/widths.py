@@ -84,10 +84,8 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
         if layer.features is not None:
             return layer
         width = widths.get(node, default)
-        if (
-            id(layer),
-            width,
-        ) not in made:  # a deep network has few different layer objects, and each check is cached
+        # a deep network has few different layer objects, so each is checked only once
+        if (id(layer), width) not in made:
             made[id(layer), width] = replace(layer, features=width)
         return made[id(layer), width]
 

@@ -55,8 +55,8 @@ def check_tied(op: P.Attend, node: Node) -> None:
         )
     if op.rotary is not None or op.biased:
         raise KcalcError(
-            f"node {node!r}: its queries are its keys, which does not support rotary, ALiBi or "
-            "relative; drop this option"
+            f"node {node!r}: its queries are its keys, and this does not support rotary, ALiBi "
+            "or relative; drop this option"
         )
 
 

@@ -179,8 +179,8 @@ def check_reads(op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
         )
     if op.identity != 0 and queries.count != keys.count:
         raise KcalcError(
-            f"node {node!r} adds each token to its own output, but has {queries.count} queries "
-            f"and {keys.count} keys; use one sequence for both"
+            f"node {node!r} adds each token to its output, but has {queries.count} queries and "
+            f"{keys.count} keys; use one sequence for both"
         )
     pairs = [state.relations[Relation.FIRST_INPUT].pairs for state in inputs]
     for what, group in zip(("queries", "keys"), pairs, strict=False):

@@ -30,8 +30,7 @@ Array: TypeAlias = "np.ndarray | jax.Array"
 
 
 SECOND = 1.5 * 0.8**2.5
-"""Maximum over t of 3 t (1 + t^2)^(-5/2), attained at t = 1/2: |f''| for f(t) = t (1 + t^2)^(-1/2).
-"""
+"""Maximum over t of |f''| for f(t) = t (1 + t^2)^(-1/2): 3 t (1 + t^2)^(-5/2) at t = 1/2."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class _Tree:
         return a
 
     def spread(self, node: int, top: int) -> tuple[int, int]:
-        """The smallest and largest label from ``node`` to its ancestor ``top``, excluding ``top``."""
+        """The smallest and largest label from ``node`` to its ancestor ``top``, without ``top``."""
         level = self.depth[top]
         low, high = self.low[node], self.high[node]
         while node != top:
@@ -197,7 +197,7 @@ class Subnetwork(Shown):
 
     @cached_property
     def layers(self) -> tuple[Node, ...]:
-        """The nodes on paths from ``entry`` to ``exit``, without ``entry``, in topological order."""
+        """The nodes on paths from ``entry`` to ``exit``, without entry, in topological order."""
         order: dict[Node, None] = {}
         # no recursion, because networks are deep
         stack: list[tuple[Node, bool]] = [(self.exit, False)]
