@@ -284,7 +284,7 @@ def pixel_shuffle(x: Array, factors: Sequence[int], back: bool) -> Array:
 
 
 def _moved(x: Array, order: Sequence[int]) -> tuple[int, ...]:
-    """Axes of ``x`` with the last axes in another order; the other axes stay first."""
+    """Axes for a transposition that reorders the last axes and keeps the other axes first."""
     kept = x.ndim - len(order)
     return (*range(kept), *(kept + axis for axis in order))
 

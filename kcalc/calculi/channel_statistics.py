@@ -1,4 +1,4 @@
-"""Statistics over the channels of a feature map: means, variances, norms, and their checks."""
+"""Statistics over the channels of a feature map (means, variances, norms), with their checks."""
 
 from __future__ import annotations
 

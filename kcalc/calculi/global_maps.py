@@ -91,8 +91,8 @@ def c_map(
         Whether to continue if a hypothesis of the kernel calculus fails; ``.assumptions`` then
         records it.
     spatial
-        "exact", with the ``image_shape``, for dense convolutions and mean pooling over the
-        locations of actual images: ``C(X, Y=None)``, a
+        "exact" (with ``image_shape``) follows dense convolutions and mean pooling over the
+        locations of actual images. The result is ``C(X, Y=None)``, a
         :class:`kcalc.calculi.spatial.SpatialKernelMap`.
     image_shape
         (height, width) of the images.
@@ -379,7 +379,7 @@ def node_values(
     q
         The q value of both inputs, 1 by default: a number, an array or {input: value}.
     tokens
-        The number of tokens of an input, as in :func:`c_map`; or an array: a covariance (T, T),
+        The number of tokens of an input, as in :func:`c_map`, or an array: a covariance (T, T),
         token ids (T,) or (N, T), or inputs (N, T, features).
     token_cosine
         The cosine of any two tokens of an input, 0 by default.
@@ -414,10 +414,10 @@ def node_values(
 
 
 class RulePass(NamedTuple):
-    """The result of one pass of the rules at given q values, for any c values.
+    """The result of one pass of the rules at given q values, valid for any c values.
 
-    ``notes``: the assumptions it made; ``q``: {output: its q value}; ``gaps``: 1 - C of the outputs
-    as a function of 1 - c of the inputs.
+    ``notes``: the assumptions of the pass; ``q``: {output: its q value}; ``gaps``: 1 - C of the
+    outputs as a function of 1 - c of the inputs.
     """
 
     notes: tuple[Assumption, ...]

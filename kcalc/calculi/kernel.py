@@ -77,10 +77,10 @@ GAUSSIAN = (
     "q value (exact for many uncorrelated tokens)"
 )
 MASKS = (
-    "dropout is active, as in training, and every example has its own mask: C(1) < 1, and two "
-    "equal inputs count as two examples"
+    "dropout is active, as in training, and every example has a separate mask, so C(1) < 1, and "
+    "two equal inputs count as two examples"
 )
-SAME_MASKS = "dropout is active, as in training: gradients of one example, with one mask"
+SAME_MASKS = "dropout is active, as in training: gradients are those of one example with one mask"
 INTERPOLATION = (
     "linear interpolation is treated as the identity, like mean pooling (exact if the positions "
     "that it mixes have the same feature vector)"

@@ -1,4 +1,4 @@
-"""Activations in kernel maps: applied to a Gaussian, fused with earlier ones, or rejected."""
+"""Activations in kernel maps: they apply to a Gaussian, fuse with earlier activations, or fail."""
 
 from __future__ import annotations
 

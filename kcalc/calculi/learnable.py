@@ -151,13 +151,13 @@ class LearnableKernel(Shown):
     ) -> Array:
         """Return the kernel between the rows of X (N, d) and Y (M, d) as a JAX array; None means X.
 
-        The precision is that of the data. NumPy float64, NumPy integers and lists are computed and
-        returned in float64, with an error of about 1e-10, whether ``jax_enable_x64`` is on or off.
-        The same holds for calls with any JAX float64 array. NumPy and JAX float32 give float32,
-        with an error of about 1e-4. So do the arguments of a jitted or vmapped function while x64
-        is off, because JAX has rounded them. Gradients have the type of the argument. If x64 is
-        off, float64 results support reverse-mode differentiation (grad, jacrev, hessian) but not
-        jvp or jacfwd, and JAX rounds later operations on them to float32.
+        The result has the precision of the data. NumPy float64, NumPy integers and lists are
+        computed and returned in float64, with an error of about 1e-10, whether ``jax_enable_x64``
+        is on or off. The same holds for calls with any JAX float64 array. NumPy and JAX float32
+        give float32, with an error of about 1e-4. So do the arguments of a jitted or vmapped
+        function while x64 is off, because JAX has rounded them. Gradients have the type of the
+        argument. If x64 is off, float64 results support reverse-mode differentiation (grad, jacrev,
+        hessian) but not jvp or jacfwd, and JAX rounds later operations on them to float32.
         :meth:`log_marginal_likelihood` is computed in float64 throughout.
 
         For rows with c > .99, 1 - c is computed from their difference, so angles of near-duplicates

@@ -5,11 +5,12 @@ variances q1, q2 and cosine cos theta. Then
 
     1 - C = |w(q1) - w(q2)|^2/2 + sin^2(theta/2) G(theta, q1, q2),    C' = D(theta, q1, q2)
 
-with functions w, G and D that are smooth in theta on [0, pi] and in log q1, log q2: in polar
-coordinates of the two Gaussians a kink at 0 is a line through the origin, which depends on theta
-but not on q. G and D are Chebyshev series in theta whose coefficients, functions of q1 and q2, are
-sums of few products. G follows from D by ``sin^2(theta/2) G = int_0^theta D sin``, so gaps keep
-their relative accuracy at arbitrarily small angles, for equal and unequal norms.
+with functions w, G and D that are smooth in theta on [0, pi] and in log q1, log q2. The reason is
+that in polar coordinates of the two Gaussians, a kink at 0 is a line through the origin, which
+depends on theta but not on q. G and D are Chebyshev series in theta whose coefficients, functions
+of q1 and q2, are sums of few products. G follows from D by
+``sin^2(theta/2) G = int_0^theta D sin``, so gaps keep their relative accuracy at arbitrarily small
+angles, for equal and unequal norms.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ def _shape(phi: Any, q: Array) -> tuple[Array, Array, Array] | None:
 
 
 def _integrals(angles: int) -> Array:
-    """The matrix from coefficients of D to those of G = int_0^theta D sin / sin^2(theta/2)."""
+    """The matrix that maps coefficients of D to those of G = int_0^theta D sin / sin^2(theta/2)."""
     theta = (1 + points(angles)) * (math.pi / 2)
     inner, w = (part[:, 0] for part in panel_nodes(np.stack([0 * theta, theta], axis=1), _INTEGRAL))
     bent = np.sin(inner) * w / np.sin(theta / 2)[:, None] ** 2
@@ -334,7 +335,7 @@ class RecordedMaps(FieldMaps):
         return gap
 
     def _table(self, phi: Activation, q: Array) -> LocalTable | None:
-        if phi.degree is not None:  # closed forms
+        if phi.degree is not None:  # closed forms need no table
             return None
         low, high = float(np.log(q.min())), float(np.log(q.max()))
         tables = self.known.setdefault(phi, [])

@@ -1,4 +1,4 @@
-"""Activations at many locations, each with its own q value >= 0."""
+"""Activations at many locations, each with a separate q value >= 0."""
 
 from __future__ import annotations
 

@@ -153,9 +153,9 @@ def ntk(
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
     spatial
-        "delta", the kernel at one location, as for Delta-initialised convolutions; or "exact", for
-        dense convolutions and mean pooling over the locations of actual images. ``K.matrix(X,
-        Y=None)`` and ``K.nngp.matrix(X, Y=None)`` then read arrays of images.
+        "delta" for the kernel at one location, as for Delta-initialised convolutions; or "exact"
+        for dense convolutions and mean pooling over the locations of actual images.
+        ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` then read arrays of images.
     image_shape
         (height, width), for "exact".
     weights

@@ -86,7 +86,7 @@ class DeepKernel:
         return set(self.reading.network.cut_nodes())
 
     def _walk(self, kernel: Tangent, block: Block, states: dict[Node, Channels]) -> None:
-        """The states of a block's nodes, without those of middle pieces that a power replaces."""
+        """The states of a block's nodes, except for the middle pieces that a power replaces."""
         network, crossings = self.reading.network, self._crossings
         leaps = block.count >= FEWEST and self._alike(block)
         previous: dict[int, float] = {}

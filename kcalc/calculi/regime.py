@@ -415,19 +415,22 @@ def gram_bound(
     found = path_layers(network)
     if found is None:
         return None, (
-            "no bound to the Gram matrix: the network is not a chain Affine, activation, ..., "
-            "Affine",
+            "no bound on the distance to the Gram matrix: the network is not a chain Affine, "
+            "activation, ..., Affine",
         )
     if any(op.trained is not True for _, op in found[0]):
-        return None, ("no bound to the Gram matrix: some weights of the chain are not trained",)
+        return None, (
+            "no bound on the distance to the Gram matrix: some weights of the chain are not "
+            "trained",
+        )
     c = np.cos(np.linspace(np.pi, 0, points))
     values: Any = node_values(network, np.append(c, 0.0), q)
     worst = max(values, key=lambda node: abs(np.broadcast_to(values[node][2], len(c) + 1)[-1]))
     drift = float(values[worst][2][-1])
     if abs(drift) > CENTRED:
         return None, (
-            f"no bound to the Gram matrix: c = 0 becomes {drift:.3g} at {worst}; under DKS every "
-            "layer preserves it",
+            f"no bound on the distance to the Gram matrix: c = 0 becomes {drift:.3g} at {worst}; "
+            "under DKS every layer preserves it",
         )
     after = np.ones_like(c)
     best = GramBound(-1.0, zeta, None, 0.0)

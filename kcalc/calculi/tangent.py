@@ -171,7 +171,7 @@ class Tangent:
     def surrogate(self, op: Surrogate, node: Node, state: Channels, below: Channels) -> Channels:
         """The values of the activation; the perturbation is multiplied by ``E slope(u) slope(v)``.
 
-        Nothing else may depend on the same weights: cross moments would also need the slope.
+        Nothing else may depend on the same weights, because cross moments would need the slope.
         """
         local, geometric = self.kernel.activations.local, self.kernel.algebra.moments.geometric
 

@@ -1,7 +1,7 @@
 """Q maps and C maps of networks with a class token, point by point.
 
 Tokens of the input are exchangeable. After the class token they are followed separately, with exact
-attention (:mod:`.class_token`). The numbers of a node with tokens are means over its tokens.
+attention (:mod:`.class_token`). The values of a node with tokens are means over its tokens.
 """
 
 from __future__ import annotations

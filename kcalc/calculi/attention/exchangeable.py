@@ -491,9 +491,9 @@ class Weights(NamedTuple):
         pools = isinstance(op, P.Blend) and op.window is None and not op.weighted
         if not pools or (matrix is not None and len(matrix) != 1):
             raise KcalcError(
-                f"node {node!r} ({op.kind}) mixes tokens neither by attention nor by one sum "
-                f"over all of them; follow tokens one by one "
-                "with kc.node_values(net, tokens=..., sampling=kc.Sampling())"
+                f"node {node!r} ({op.kind}) mixes tokens in a way other than attention or one "
+                "sum over all tokens; follow tokens one by one with kc.node_values(net, "
+                "tokens=..., sampling=kc.Sampling())"
             )
         if matrix is None:
             share = field.number(1) / tokens

@@ -161,7 +161,7 @@ class Sampled:
     def joint(self, state: TokenState) -> Jet:
         """The covariance of all tokens, with the tangent kernel as its first order."""
         q1, q2, gap = self.whole(state.relations[Relation.FIRST_INPUT])
-        if self.read is not None:  # queries, keys and values are mostly the same
+        if self.read is not None:  # queries, keys and values usually read the same feature map
             one, two, other, made = self.read
             if gap.value is other.value and np.array_equal(q1, one) and np.array_equal(q2, two):
                 return made

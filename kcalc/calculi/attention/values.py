@@ -171,8 +171,8 @@ def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
     if given.ndim == 2 and given.shape[0] == given.shape[1]:
         return _checked(numbers, 1)
     raise KcalcError(
-        f"tokens of shape {given.shape} are neither a covariance (T, T), nor integer token ids "
-        "(T,) or (N, T), nor inputs (N, T, features)"
+        "tokens must be a covariance (T, T), integer token ids (T,) or (N, T), or inputs (N, T, "
+        f"features), got an array of shape {given.shape}"
     )
 
 

@@ -33,8 +33,8 @@ class ChannelGaussian:
 class Function:
     """A group of ``width`` channels: ``phi`` of ``sum_k amounts[k] atom_k``.
 
-    If ``phi`` is None, it is the identity. ``reads``: of an Affine, [(share of its input channels,
-    function)]; ``adds``: of a Sum, [(amplitude, Gaussian function)]; ``inner``: of an activation,
+    If ``phi`` is None, it is the identity. ``reads``: for an Affine, [(share of its input channels,
+    function)]; ``adds``: for a Sum, [(amplitude, Gaussian function)]; ``inner``: for an activation,
     its pre-activation.
     """
 

@@ -210,7 +210,10 @@ class _Program:
         refuse_jumps(op.activation, node)
         place, factor = self.places[read]
         if place not in self.variance:
-            self.stop(node, "this activation reads something else; put an Affine before it")
+            self.stop(
+                node,
+                "this activation does not read a dense layer; put an Affine before it",
+            )
         if not all(isinstance(o, P.Fresh) for _, o in self.readers[node]):
             self.stop(node, "this activation is not followed by an Affine only")
         below = self.variance[place] * factor**2

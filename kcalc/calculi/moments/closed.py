@@ -2,8 +2,8 @@
 
 If all paths of feature maps cross one vector v, the moments of |v|^2 are a factor of all later
 moments, and (for Gaussian weights) E (tr Q)^2 of the Jacobian splits into two modes that do not
-mix: T = S, and S = -T/2, with T and S of :mod:`kcalc.calculi.moments.monomials`. There an
-expression is stored as a new factor times an earlier product, and equal factors become powers.
+mix: T = S, and S = -T/2, with T and S of :mod:`kcalc.calculi.moments.monomials`. At such vectors,
+an expression is stored as a new factor times an earlier product, and equal factors become powers.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def _nonzero(expr: sp.Expr) -> bool:
 
 
 def closed_moments(compiled: Compiled, output: Node, entry: InputMoments, jacobian: bool) -> Found:
-    """Moments of all nodes and weights as expressions.
+    """Compute the moments of all nodes and weights as expressions.
 
     Raises: KcalcError for deep networks whose weights are not Gaussian.
     """

@@ -197,7 +197,7 @@ def _not_dense(op: P.Fresh) -> str | None:
     if op.groups != 1:
         return "support only dense layers, and this one has groups"
     if op.standardised:
-        return "need independent weights, and standardised ones are not"
+        return "need independent weights, but these are standardised"
     if op.sigma_b != 0:
         return "need sigma_b = 0, because random biases break the recursion for moments of norms"
     return None

@@ -167,7 +167,7 @@ class Vectors:
     def activated(
         self, feature: ScaledVector, negative: Number, positive: Number
     ) -> ScaledVector | str:
-        """An activation with two slopes applied to a feature map, part by part.
+        """Apply an activation with two slopes to a feature map, part by part.
 
         If there is no rule, the result is a description of the vector.
         """

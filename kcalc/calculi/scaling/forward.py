@@ -214,8 +214,8 @@ class ScalingForward:
         elif not rectifies:
             self.note(
                 node,
-                f"E {phi.name}^2 and E {phi.name}'^2 are those of Gaussian pre-activations, the "
-                "limit of large widths",
+                f"E {phi.name}^2 and E {phi.name}'^2 are computed for Gaussian pre-activations, "
+                "which is the limit of large widths",
             )
         elif len(below.terms) > 1:
             self.note(

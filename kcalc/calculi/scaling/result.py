@@ -228,7 +228,7 @@ class Scaling(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """All assumptions, node by node, including the violated ones."""
+        """All assumptions in the order of nodes, including the violated assumptions."""
         return (*self.network.assumptions, *self.notes, *self.violations)
 
     @property

@@ -191,7 +191,7 @@ class Upper:
         return replace(out, size=size, spectral=size, bend=bend)
 
     def _local(self, phi: Any, node: Node, reach: float, what: str) -> tuple[float, float, float]:
-        """Bounds of (|phi|, |phi'|, |phi''|) for pre-activations |x| <= reach.
+        """Bounds on (|phi|, |phi'|, |phi''|) for pre-activations |x| <= reach.
 
         ``what`` describes phi on the whole line.
 

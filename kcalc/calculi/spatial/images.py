@@ -90,7 +90,8 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
     counts = {len(array) for array in out.values()}
     if len(counts) > 1 or 0 in counts:
         raise KcalcError(
-            f"{what} must hold the same number >= 1 of images for every input, got {sorted(counts)}"
+            f"{what} must have the same number of images (at least 1) for every input, got "
+            f"{sorted(counts)}"
         )
     return out
 

@@ -207,7 +207,7 @@ class LocationReading:
         tangent: bool,
         seeds: Mapping[Node, float] | None,
     ) -> Values:
-        """Kernels of a block of pairs of images, (rows, columns, P)."""
+        """Compute the kernels of a block of pairs of images, (rows, columns, P)."""
         first, second = images.taken(rows, 1), images.taken(columns, 0)
         pooled = {
             node: [(q[rows][:, None], q[columns][None]) for q in groups]

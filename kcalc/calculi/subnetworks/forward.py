@@ -88,7 +88,7 @@ class ForwardSlope:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the formal reading."""
+        """The assumptions under which the slope is computed."""
         return self._reading.assumptions
 
     @cached_property

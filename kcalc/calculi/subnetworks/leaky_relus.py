@@ -57,7 +57,7 @@ class MaximalCValue:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the formal reading.
+        """The assumptions under which this function is computed.
 
         For norms that subtract means of activations, the result is heuristic.
         """

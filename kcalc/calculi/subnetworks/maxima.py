@@ -266,7 +266,7 @@ class Maximal(Approximable):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the formal reading."""
+        """The assumptions under which the maximum is computed."""
         return self._sweep.expressions.assumptions
 
     def _values(self, functions: Sequence[Function], x: Values) -> tuple[_Paths, list[Values]]:

@@ -18,7 +18,8 @@ from ..factored import Factors, Monomial, Terms
 MOST_TERMS = 600  # polynomials with more coefficients are not compared
 MOST_PIECES = 24  # if there are more polynomials, they are not compared
 MOST_ROOTS = 64  # roots are isolated up to this degree
-MOST_PRODUCTS = 20_000  # terms of polynomials in several symbols; longer ones are not compared
+# terms of polynomials in several symbols; longer polynomials are not compared
+MOST_PRODUCTS = 20_000
 MOST_BITS = 4_000_000  # bits of all rational coefficients together
 BALL_DIGITS = 120
 

@@ -128,9 +128,9 @@ class MaximalSlope(Approximable):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the formal reading.
+        """The assumptions under which the slope is computed.
 
-        It needs neither Gaussian inputs of activations nor independent addends.
+        Inputs of activations need not be Gaussian, and addends need not be independent.
         """
         return self._set.calculus.assumptions
 
@@ -560,7 +560,7 @@ class MaximalCurvature:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the formal reading."""
+        """The assumptions under which the maximum is computed."""
         return *self._set.calculus.assumptions, Assumption(
             "network", "C'(1) = 1 for every nonlinear layer"
         )
