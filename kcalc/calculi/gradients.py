@@ -305,7 +305,7 @@ def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, 
 
 
 def _start(backward: Backward, output: Node) -> dict[Node, Groups]:
-    """The first messages: 1 at a channel of the output, 0 elsewhere."""
+    """The initial messages: 1 at a channel of the output, 0 elsewhere."""
     states = backward.states
     start: dict[Node, Groups] = {node: [0.0] * len(state.groups) for node, state in states.items()}
     return start | {output: [float(share) for share, _ in states[output].groups]}

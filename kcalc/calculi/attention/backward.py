@@ -62,7 +62,7 @@ class TokenBackward:
         )
 
     def start(self, output: Node) -> dict[Node, Message]:
-        """The first messages: 0 except at the output, whose tokens have independent gradients."""
+        """The initial messages: 0 except at the output, whose tokens have independent gradients."""
         groups = {
             node: state.relations[Relation.FIRST_INPUT].groups
             for node, state in self.states.items()

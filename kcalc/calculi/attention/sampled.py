@@ -518,7 +518,7 @@ def mixing_of(op: P.Window, node: Node, count: int) -> Array | None:
 
 
 class Drawn(NamedTuple):
-    """Draws of one attention, (draws, sequences, rows, keys).
+    """Draws of one attention layer, (draws, sequences, rows, keys).
 
     ``weights``: the weights of values; ``plain``: their part that depends on scores; ``grams``: the
     queries and keys, if they were drawn.
