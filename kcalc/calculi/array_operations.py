@@ -18,12 +18,12 @@ Array = Any
 Extent = tuple[int, int]
 IMAGES = ("NHWC", "HWIO", "NHWC")
 CONTINUED = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}
-"""{padding: the mode of numpy.pad}, for paddings other than zeros."""
+"""Mode of ``numpy.pad`` for each padding other than zeros."""
 
 
 @lru_cache(maxsize=512)
 def elementwise_form(phi: Activation) -> tuple[Hashable, tuple[float, ...]]:
-    """(form, numbers) of an activation; activations of equal form differ only in their numbers.
+    """Return (form, numbers) of an activation. Activations of equal form differ only in numbers.
 
     The numbers of phi(x) = a x for x >= 0 and b x for x < 0 are (a, b); for a transformed
     activation they are (input scale, input shift, output scale, output shift), followed by those of
@@ -45,7 +45,10 @@ def elementwise_form(phi: Activation) -> tuple[Hashable, tuple[float, ...]]:
 
 
 def activate(phi: Activation, x: Array, numbers: Sequence[Any]) -> Array:
-    """phi(x) with the numbers of its form, which may be traced; in at least single precision."""
+    """Apply ``phi`` with the numbers of its form, in at least single precision.
+
+    The numbers may be traced.
+    """
     import jax.numpy as jnp
 
     wide = x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x
@@ -69,7 +72,7 @@ def _activated(form: Any, x: Array, numbers: Sequence[Any]) -> Array:
 
 
 def divided(x: Array, square: Array) -> Array:
-    """``x / sqrt(square)``, 0 if the square is (almost) 0."""
+    """Return ``x / sqrt(square)``, or 0 where ``square`` is (almost) 0."""
     import jax.numpy as jnp
 
     tiny = float(jnp.finfo(x.dtype).tiny)
@@ -80,16 +83,16 @@ def divided(x: Array, square: Array) -> Array:
 
 
 def same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
-    """(before, after): padding for ``ceil(size / stride)`` outputs, the smaller half before.
+    """Return the padding (before, after) that gives ``ceil(size / stride)`` outputs.
 
-    XLA, and so Flax and Keras, pad like this.
+    The smaller half comes first. XLA pads this way, and so do Flax and Keras.
     """
     total = max((-(-size // stride) - 1) * stride + window - size, 0)
     return total // 2, total - total // 2
 
 
 def axis_padding(size: int, window: int, stride: int, padding: Any) -> tuple[int, int]:
-    """(before, after) along one axis, for a window that spans ``window`` positions."""
+    """Return the padding (before, after) along one axis for a window over ``window`` positions."""
     if padding == "valid":
         return 0, 0
     if not isinstance(padding, str):
@@ -99,7 +102,7 @@ def axis_padding(size: int, window: int, stride: int, padding: Any) -> tuple[int
 
 
 def reach(window: Extent, dilation: Extent) -> Extent:
-    """The positions from the first tap to the last, per axis."""
+    """Number of positions from the first tap to the last, per axis."""
     rows, columns = ((k - 1) * d + 1 for k, d in zip(window, dilation, strict=True))
     return rows, columns
 
@@ -107,7 +110,7 @@ def reach(window: Extent, dilation: Extent) -> Extent:
 def window_padding(
     locations: Extent, window: Extent, stride: Extent, padding: Any
 ) -> tuple[tuple[int, int], ...]:
-    """(before, after) per axis; see :func:`axis_padding`."""
+    """Return the padding (before, after) of each axis; see :func:`axis_padding`."""
     each = padding if isinstance(padding, tuple) else (padding,) * len(locations)
     return tuple(axis_padding(*axis) for axis in zip(locations, window, stride, each, strict=True))
 
@@ -130,7 +133,7 @@ def convolve(
     groups: int,
     dilation: Extent = (1, 1),
 ) -> Array:
-    """The convolution of ``x`` with ``weight``.
+    """Convolve ``x`` with ``weight``.
 
     ``x``: (..., height, width, channels); ``weight``: (rows, columns, channels / groups, outputs).
     """
@@ -155,17 +158,17 @@ def convolve(
 
 
 def continued(images: Array, sides: Sequence[tuple[int, int]], mode: str) -> Array:
-    """Images extended on each side, by a mode of ``numpy.pad``."""
+    """Extend images on each side, with a mode of ``numpy.pad``."""
     import jax.numpy as jnp
 
     return jnp.pad(images, ((0, 0), *sides, (0, 0)), mode=mode)
 
 
 def grouped_product(x: Array, weight: Array, groups: int) -> Array:
-    """The product ``x W`` in groups of channels.
+    """Compute the product ``x W`` separately for each group of channels.
 
-    ``x``: (..., channels); ``weight``: (channels / groups, outputs). Group g makes the g-th part of
-    the outputs.
+    ``x``: (..., channels); ``weight``: (channels / groups, outputs). Group g produces the g-th part
+    of the outputs.
     """
     import jax.numpy as jnp
 
@@ -183,10 +186,10 @@ def pool(
     padding: str,
     weight: Array | None,
 ) -> Array:
-    """Pooling of (..., height, width, channels); ``window=None`` pools all locations.
+    """Pool (..., height, width, channels); ``window=None`` pools all locations.
 
-    ``weight`` (rows, columns) gives a weighted sum; windows cut by the border are scaled up to keep
-    expected squares the same. Padding never counts.
+    ``weight`` (rows, columns) gives a weighted sum; the sum over a window that the border cuts off
+    is scaled up to keep its expected square. Padding is never counted.
     """
     import jax.numpy as jnp
 
@@ -226,7 +229,7 @@ def _windowed(
 
 
 def _counts(locations: Extent, window: Extent, stride: Extent, padding: str) -> np.ndarray:
-    """The numbers of image locations in each window, shape (rows, columns, 1)."""
+    """Number of image locations in each window, shape (rows, columns, 1)."""
     inside: list[np.ndarray] = []
     for n, k, s in zip(locations, window, stride, strict=True):
         low, high = axis_padding(n, k, s, padding)
@@ -236,7 +239,7 @@ def _counts(locations: Extent, window: Extent, stride: Extent, padding: str) -> 
 
 
 def resize_matrix(size: int, factor: Any, place: int, kind: str) -> np.ndarray:
-    """The matrix (outputs, size) by which a Resize acts along one axis of an image."""
+    """Matrix (outputs, size) that a Resize applies along one axis of an image."""
     count = math.floor(size * float(factor) + 1e-9)
     rows, out = np.arange(count), np.zeros((count, size))
     if kind == "zeros":
@@ -258,7 +261,7 @@ def resize_matrix(size: int, factor: Any, place: int, kind: str) -> np.ndarray:
 
 
 def resize(x: Array, factors: Sequence[Any], places: Sequence[int], kind: str) -> Array:
-    """(..., height, width, channels) with a new number of rows and columns."""
+    """Resize (..., height, width, channels) to a new number of rows and columns."""
     import jax.numpy as jnp
 
     rows, columns = (
@@ -269,7 +272,7 @@ def resize(x: Array, factors: Sequence[Any], places: Sequence[int], kind: str) -
 
 
 def pixel_shuffle(x: Array, factors: Sequence[int], back: bool) -> Array:
-    """Channels of (..., height, width, channels) as positions; ``back``: the reverse."""
+    """Move channels of (..., height, width, channels) to positions; ``back`` does the reverse."""
     (height, width, channels), (r, s) = x.shape[-3:], factors
     if back:
         parts = x.reshape(*x.shape[:-3], height // r, r, width // s, s, channels)
@@ -281,13 +284,13 @@ def pixel_shuffle(x: Array, factors: Sequence[int], back: bool) -> Array:
 
 
 def _moved(x: Array, order: Sequence[int]) -> tuple[int, ...]:
-    """The last axes in another order; the other axes stay first."""
+    """Axes for a transposition that reorders the last axes and keeps the other axes first."""
     kept = x.ndim - len(order)
     return (*range(kept), *(kept + axis for axis in order))
 
 
 def sinusoids(count: int, width: int) -> np.ndarray:
-    """The vectors of sines and cosines of positions, (count, width), of mean square 1."""
+    """Sinusoidal position vectors, (count, width), with mean square 1."""
     angles = np.arange(count)[:, None] * 10000.0 ** (-2.0 * np.arange((width + 1) // 2) / width)
     return (
         np.sqrt(2)

@@ -1,4 +1,4 @@
-"""Running a network on JAX arrays: the same fold as the kernel maps, with feature maps for states.
+"""Run a network on JAX arrays: the fold of the kernel maps, with feature maps as states.
 
 A feature map is ``(..., channels)``, or ``(..., height, width, channels)`` with locations; leading
 axes are batches.
@@ -40,14 +40,14 @@ MOMENTUM = 0.9  # of BatchNorm's running statistics
 
 @dataclass(frozen=True)
 class Shape:
-    """Channels of a feature map, and its (height, width), or None without locations."""
+    """Channels of a feature map, and its (height, width), or None if it has no locations."""
 
     channels: int
     locations: Locations | None = None
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The axes after those of the batch."""
+        """The axes after the batch axes."""
         return (*(self.locations or ()), self.channels)
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Lowered:
-    """The data of a node that its rule needs in addition to the layer.
+    """Data that the rule of a node needs in addition to its layer.
 
     ``index``: its position in the network, used for its random keys.  ``below``, ``shape``: shapes
     of its inputs and its output. ``numbers``: its constants, which may differ between repeated
@@ -75,10 +75,10 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Repeated(L.Layer):
-    """Isomorphic pieces in a row, run as one ``lax.scan``; ``body`` is the first, after an Input.
+    """Consecutive isomorphic pieces, run as one ``lax.scan``.
 
-    ``pieces[i][j]`` is the node of the i-th piece that corresponds to ``pieces[0][j]``; the last
-    node of a piece is its output.
+    ``body`` is the first piece, after an Input. ``pieces[i][j]`` is the node of the i-th piece that
+    corresponds to ``pieces[0][j]``; the last node of a piece is its output.
     """
 
     body: Network
@@ -125,7 +125,7 @@ class Arrays:
     def own(
         self, layer: L.Affine | L.Embedding | L.Positions | L.ClassToken, node: Node
     ) -> dict[str, Array]:
-        """The parameters of a node; gradients do not reach untrained ones."""
+        """The parameters of a node; gradients do not reach untrained parameters."""
         from jax.lax import stop_gradient
 
         fixed = {False: ("weight", "bias"), "weights": ("bias",), "biases": ("weight",)}
@@ -137,12 +137,12 @@ class Arrays:
 
     @singledispatchmethod
     def rule(self, layer: L.Layer, node: Node, inputs: Sequence[Array]) -> Array:
-        """The feature map a layer emits.  Raises: NoRule, KcalcError naming the node."""
+        """The feature map that a layer emits. Raises: NoRule, or KcalcError naming the node."""
         raise no_rule("arrays", layer, node)
 
     @rule.register
     def _(self, layer: L.Affine, node: Node, inputs: Sequence[Array]) -> Array:
-        """``x W + b``, over the window of every location for a convolution."""
+        """``x W + b``; a convolution applies it to the window of every location."""
         params, lowered = self.own(layer, node), self.nodes[node]
         _, scale, _, bias_scale, length = self.number(node)
         weight = params["weight"]
@@ -164,7 +164,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.SurrogateGradient, node: Node, inputs: Sequence[Array]) -> Array:
-        """The activation's values, and gradients times the slope."""
+        """The activation in the forward pass, with the slope of the layer in the backward pass."""
         from jax.lax import stop_gradient
 
         (x,) = inputs
@@ -176,7 +176,10 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.StopGradient, node: Node, inputs: Sequence[Array]) -> Array:
-        """The same numbers without a gradient; an unknown gradient raises an error."""
+        """Pass the values on without a gradient.
+
+        If the gradient is unknown, differentiating raises an error.
+        """
         import jax
 
         if not layer.unknown:
@@ -206,7 +209,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Product, node: Node, inputs: Sequence[Array]) -> Array:
-        """Elementwise; a factor without locations multiplies all of them."""
+        """Elementwise product; a factor without locations multiplies every location."""
         axes = len(self.nodes[node].shape.locations or ())
         factors = [
             x
@@ -228,7 +231,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Embedding, node: Node, inputs: Sequence[Array]) -> Array:
-        """The rows of the ids, or a product with one-hot vectors."""
+        """Rows of the table for the given ids, or its product with one-hot vectors."""
         import jax.numpy as jnp
 
         weight = _scaled(self.own(layer, node)["weight"], self.number(node)[1])
@@ -265,7 +268,7 @@ class Arrays:
     def _(self, layer: L.Attend, node: Node, inputs: Sequence[Array]) -> Array:
         """``sum_j (identity I + A - centre / T)_ij v_j`` per head.
 
-        Tokens are the locations, row by row.
+        Tokens are the locations in row-major order.
         """
         heads, shared = layer.heads or 1, layer.key_heads or layer.heads or 1
         queries, keys, values = (
@@ -332,7 +335,7 @@ class Arrays:
     def _(self, layer: L.Pool, node: Node, inputs: Sequence[Array]) -> Array:
         """The maximum, mean or randomly weighted sum over windows.
 
-        It is the identity without locations.
+        Without locations it is the identity.
         """
         if self.nodes[node].below[0].locations is None:
             return inputs[0]
@@ -353,7 +356,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Dropout, node: Node, inputs: Sequence[Array]) -> Array:
-        """In training each entry is 0 with probability ``rate``, else divided by ``1 - rate``."""
+        """In training, zero entries with probability ``rate`` and divide others by ``1 - rate``."""
         import jax
         import jax.numpy as jnp
 
@@ -372,14 +375,14 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Flatten | L.Identity, node: Node, inputs: Sequence[Array]) -> Array:
-        """A Flatten: (height, width, channels) -> (height * width * channels), row by row."""
+        """Reshape (height, width, channels) to (height * width * channels), row by row."""
         if isinstance(layer, L.Identity) or self.nodes[node].below[0].locations is None:
             return inputs[0]
         return inputs[0].reshape(*inputs[0].shape[:-3], -1)
 
     @rule.register
     def _(self, layer: Repeated, node: Node, inputs: Sequence[Array]) -> Array:
-        """One ``lax.scan`` over the pieces.
+        """Run one ``lax.scan`` over the pieces.
 
         Numbers that are equal in all pieces become constants of the scan.
         """
@@ -432,9 +435,9 @@ class Arrays:
     def _columns(
         self, layer: Repeated, dtype: Any
     ) -> tuple[dict[Node, tuple[Any, ...]], dict[Node, dict[int, Array]]]:
-        """({node: numbers of the first piece}, {node: {index: numbers of all pieces}}).
+        """Return ({node: numbers of the first piece}, {node: {index: numbers of all pieces}}).
 
-        The second holds the numbers that differ between pieces.
+        The second dictionary holds the numbers that differ between pieces.
         """
         import jax.numpy as jnp
 
@@ -469,21 +472,21 @@ class Arrays:
 
 
 def _scaled(x: Array, scale: Any) -> Array:
-    """An array times a number; a traced number is converted to the array's precision."""
+    """Multiply an array by a number; a traced number is converted to the array's precision."""
     if isinstance(scale, int | float):
         return x if scale == 1 else x * scale
     return x * scale.astype(x.dtype)
 
 
 def _headed(x: Array, heads: int) -> Array:
-    """(..., height, width, channels) as (..., tokens, heads, channels of a head)."""
+    """Reshape (..., height, width, channels) to (..., tokens, heads, channels of a head)."""
     return x.reshape(*x.shape[:-3], -1, heads, x.shape[-1] // heads)
 
 
 def standardised(weight: Array, length: Any) -> Array:
-    """Weights with mean 0 and Euclidean length ``length`` into each output.
+    """Standardise the weights into each output to mean 0 and Euclidean length ``length``.
 
-    Mean and length are over the fan-in (all axes but the last).
+    The mean and the length are taken over the fan-in (all axes but the last).
     """
     axes = tuple(range(weight.ndim - 1))
     wide = _wide(weight)
@@ -494,12 +497,12 @@ def standardised(weight: Array, length: Any) -> Array:
 
 
 def pairs(extent: Any) -> tuple[Any, Any]:
-    """(rows, columns) of an extent, given as one number for both or as two."""
+    """Return (rows, columns) of an extent that is given as one number or as two."""
     return (extent[0], extent[1]) if isinstance(extent, Sequence) else (extent, extent)
 
 
 def _wide(x: Array) -> Array:
-    """The array in at least single precision, for statistics."""
+    """Convert an array to at least single precision, for statistics."""
     import jax.numpy as jnp
 
     return x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x

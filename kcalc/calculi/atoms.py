@@ -26,8 +26,8 @@ class Atom:
 
     ``support``: bit mask of the affine layers and inputs that it depends on. ``raw``: a network
     input. ``terms``: the addends of a sum. ``activation``: a post-activation is ``activation(scale
-    * source)``. ``live``: the atom that it copies; the tangent calculus treats the copy as fixed,
-    after a stop of gradients.
+    * source)``. ``live``: after a stop-gradient, the atom that it copies; the tangent calculus
+    treats the copy as fixed.
     """
 
     node: Node
@@ -44,9 +44,11 @@ class Atom:
     live: Atom | None = None
     surrogate: bool = False
     mixed: bool = False  # a mean or another linear combination of locations of one feature map
-    noise: bool = False  # of dropout: it has no covariance with any other feature map
-    age: int = field(default_factory=_ages.__next__, init=False)  # more than those of its parts
-    inputs: tuple[Atom, ...] = field(default=(), init=False, repr=False)  # below it
+    noise: bool = False  # from dropout: it has no covariance with any other feature map
+    # greater than the age of each of its parts
+    age: int = field(default_factory=_ages.__next__, init=False)
+    # the network inputs that it depends on
+    inputs: tuple[Atom, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Store the network inputs that it depends on, because finding them takes a traversal."""
@@ -55,7 +57,7 @@ class Atom:
 
     @property
     def parts(self) -> tuple[Atom, ...]:
-        """The atoms that it consists of: a source, addends, or those of factors."""
+        """The atoms that it consists of: its source, its addends, or the atoms of its factors."""
         if self.source is not None:
             return (self.source,)
         terms = (*self.terms, *(t for pair in self.factors for t in pair.terms))
@@ -63,7 +65,7 @@ class Atom:
 
     @property
     def kind(self) -> str:
-        """Its kind in words, for atoms that are neither Gaussian nor an activation."""
+        """Describe its kind, for atoms that are neither Gaussian nor an activation."""
         return (
             "product"
             if self.factors
@@ -98,7 +100,7 @@ class Pair:
 
     @classmethod
     def of(cls, atom: Atom) -> Pair:
-        """The feature map that is just one atom."""
+        """The feature map that consists of a single atom."""
         return cls(atom.moments, (Term(1, 1, atom),))
 
     def at(self, window: tuple[Any, Any]) -> Pair:
@@ -107,7 +109,7 @@ class Pair:
 
     @property
     def support(self) -> int:
-        """The bit mask of all affine layers in it."""
+        """The bit mask of all affine layers that it depends on."""
         mask = 0
         for term in self.terms:
             mask |= term.atom.support
@@ -139,7 +141,7 @@ def disjoint(masks: Iterable[int]) -> bool:
 
 
 def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Terms merged by equal atoms (or equal activations of one source), without zero terms."""
+    """Merge terms with equal atoms (or equal activations of one source), and drop zero terms."""
     alike: dict[Any, list[Term]] = {}
     for t in terms:
         key = (
@@ -156,7 +158,7 @@ def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
 
 
 def _total(numbers: list[Number]) -> Number:
-    """The sum; exactly 0 if floats cancel up to rounding errors."""
+    """The sum of numbers; exactly 0 if floats cancel up to rounding errors."""
     total = reduce(add, numbers)
     if all(isinstance(n, float | int) for n in numbers) and abs(total) <= 1e-15 * sum(
         map(abs, numbers)
@@ -166,15 +168,16 @@ def _total(numbers: list[Number]) -> Number:
 
 
 def gaussians(terms: Iterable[Term]) -> list[Atom | None]:
-    """The Gaussians that terms are functions of; None for a term that is a function of none."""
+    """The Gaussian that each term is a function of, or None if there is no such Gaussian."""
     found = [t.atom if t.atom.gaussian else t.atom.source for t in terms]
     return list({id(atom): atom for atom in found}.values())
 
 
 def opened(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Terms with sums replaced by their addends, recursively, then merged.
+    """Replace sums by their addends, recursively, and merge the terms.
 
-    The newest sum is opened first, so every sum is opened only once. The oldest atoms come first.
+    The newest sum is opened first, so every sum is opened only once. In the result, the oldest
+    atoms come first.
     """
     out: list[Term] = []
     sums: dict[Atom, list[Term]] = {}
@@ -192,7 +195,7 @@ def opened(terms: Iterable[Term]) -> tuple[Term, ...]:
 
 
 def raw_inputs(atoms: Iterable[Atom]) -> list[Atom]:
-    """The raw network inputs in atoms, not those after weights; oldest first."""
+    """The raw network inputs among atoms, oldest first, without inputs multiplied by weights."""
     found = dict.fromkeys(i for a in atoms if a.raw for i in ((a,) if not a.parts else a.inputs))
     return sorted(found, key=lambda atom: atom.age)
 

@@ -1,9 +1,9 @@
 """Backward rules of gradients: how a layer transforms the covariance of gradients after it.
 
-A message is d K_out / d K for the covariance K of a node's channels, per group of channels: the
-mean product of the gradients of one output channel at two inputs, summed over the channels of the
-group. Its numbers are of the same type as in the forward kernel calculus: floats for two inputs,
-arrays over all pairs of tokens.
+A message is d K_out / d K for the covariance K of a node's channels, per group of channels. It is
+the mean product of the gradients of one output channel at two inputs, summed over the channels of
+the group. Its numbers are of the same type as in the forward kernel calculus: floats for two
+inputs, arrays over all pairs of tokens.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ INDIRECT = (
 class Backward:
     """The rules of the reversed fold: messages from a layer to the nodes that it reads.
 
-    ``states`` are the states of the kernel calculus ``kernel``. ``apart``: whether they belong to
-    two inputs, or to pairs of tokens; gradients are then products of gradients at both, otherwise
-    squared gradients at one.
+    ``states`` are the states of the kernel calculus ``kernel``. ``apart``: whether the states
+    belong to two inputs or to pairs of tokens. Messages are then products of the gradients at both;
+    otherwise they are squared gradients at one input.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Backward:
     def rule(
         self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]
     ) -> list[Groups]:
-        """One message per node read, in slot order."""
+        """One message for each node that is read, in slot order."""
         if (guest := rule_of_guest("gradients", op)) is not None:
             return guest(self, op, node, message, reads)
         raise no_rule("gradients", op, node)
@@ -81,8 +81,8 @@ class Backward:
     def slope(self, op: P.Post | P.Surrogate, node: Node, moments: Moments) -> Number:
         """``E phi'(z1) phi'(z2)`` of the two pre-activations: C' times ``Q / q``.
 
-        Q and q are geometric means over both. The slope of a surrogate replaces phi'. Raises:
-        KcalcError for activations that jump.
+        Q and q are geometric means over the two inputs. The slope of a surrogate replaces phi'.
+        Raises: KcalcError for activations that jump.
         """
         own = isinstance(op, P.Post)
         phi = op.activation if own else op.slope
@@ -110,7 +110,7 @@ class Backward:
     def mean_slope(self, op: P.Post | P.Surrogate, node: Node, read: Node) -> float:
         """``E phi'(z)^2`` of an activation, averaged over channels and tokens.
 
-        It is infinite for activations that jump if no gradient passes them.
+        It is infinite for activations that jump, if no surrogate gradient is defined.
         """
         if isinstance(op, P.Post) and has_infinite_slope(op.activation):
             return inf
@@ -162,7 +162,7 @@ class Backward:
         return [[m / geometric(*size) for m, size in zip(message, sizes, strict=True)]]
 
     def _through_batch(self, op: P.Norm, node: Node, message: Groups, read: Node) -> Groups:
-        """The gradient at the example itself, over a large batch; those at others vanish."""
+        """The gradient at the example itself in a large batch; gradients at the others vanish."""
         if op.batch_c is None:
             raise no_rule("gradients", op, node)
         left, geometric = 1 - float(op.batch_c), self.kernel.algebra.moments.geometric
@@ -171,7 +171,7 @@ class Backward:
 
     @rule.register
     def _(self, op: P.Stop, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        """No message; an error if there is a gradient but it is unknown."""
+        """No message; raise an error if there is a gradient but it is unknown."""
         if op.unknown and not all(map(is_zero, message)):
             raise unknown_gradient(op.unknown, node)
         return [[0.0 * m for m in message]]
@@ -191,7 +191,7 @@ class Backward:
         message: Groups,
         reads: Sequence[Node],
     ) -> list[Groups]:
-        """As in kernel maps: a permutation of positions, or the identity."""
+        """As in kernel maps, a permutation of positions or the identity."""
         if not isinstance(op, P.Blend) or op.matrix is None:
             return [message]
         if op.permutes is None:
@@ -222,12 +222,12 @@ class Backward:
 
 
 def _own(numbers: Number) -> Number:
-    """Those of equal tokens, of an array over pairs of tokens."""
+    """Entries for equal tokens, of an array over pairs of tokens."""
     return numbers if np.ndim(numbers) < 2 else np.diagonal(numbers, axis1=-2, axis2=-1)
 
 
 def summed(message: Groups) -> Number:
-    """The message of all groups of channels together."""
+    """The sum of a message over all groups of channels."""
     return message[0] if len(message) == 1 else sum(message)
 
 
@@ -237,7 +237,7 @@ def added(one: Groups, two: Groups) -> Groups:
 
 
 def mean_slopes(network: Network, backward: Backward, every: bool = True) -> dict[Node, float]:
-    """{node: E phi'(z)^2} of activations: of ``every`` one, or of those of Gaussians."""
+    """{node: E phi'(z)^2} of all activations, or only of Gaussians if ``every`` is false."""
     return {
         owner(node): backward.mean_slope(op, node, reads[0])
         for node, op, reads in network.operations
@@ -247,7 +247,7 @@ def mean_slopes(network: Network, backward: Backward, every: bool = True) -> dic
 
 
 def parameters(network: Network) -> dict[Node, tuple[Node, P.Fresh]]:
-    """{node with parameters: (the feature map that they produce, the primitive)}.
+    """{node with parameters: (the feature map that they produce, its primitive)}.
 
     The feature map is a node of the lowered network.
     """

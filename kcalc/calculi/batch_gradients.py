@@ -1,12 +1,12 @@
 """Gradients through batch normalisation over a large batch.
 
 BatchNorm gives the output of one example a gradient at every example of the batch. At the example
-itself it is divided by ``(1 - b) q``, as in the C map of a large batch. At each of the n other
-examples it is of order 1/n. Their squared norms vanish, but their sum does not: the gradients at
-all examples of the batch sum to 0 before a BatchNorm. A message therefore contains ``d K_out / d
-K`` of the example with itself, and the sum over all pairs of different examples. Values at nodes
-only need the former; weights, which all examples share, need both. [De and Smith 2020; Yang et al.
-2019]
+itself, the squared gradient is divided by ``(1 - b) q``, as in the C map of a large batch. At each
+of the n other examples, the gradient is of order 1/n. The squared norms of these gradients vanish,
+but their sum does not: the gradients at all examples of the batch sum to 0 before a BatchNorm. A
+message therefore contains ``d K_out / d K`` for the example with itself, and its sum over all pairs
+of different examples. Gradients at nodes only need the former; gradients of weights, which all
+examples share, need both. [De and Smith 2020; Yang et al. 2019]
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .kernel import Kernel, kernel_over
 from .tangent import trained_part
 
 Node = Hashable
-Both = tuple[Groups, Groups]  # of the example with itself, and of all pairs of different examples
-SAME = 1e-6  # c values of one batch agree within it
+Both = tuple[Groups, Groups]  # for the example with itself, and for all pairs of different examples
+SAME = 1e-6  # tolerance between c values of one batch
 
 
 def normalised_batches(network: Network) -> list[tuple[Node, Norm, Node]]:
-    """(node, norm, node read) of every BatchNorm of a large batch."""
+    """(node, norm, node that it reads) for every BatchNorm of a large batch."""
     return [
         (node, op, reads[0])
         for node, op, reads in network.operations
@@ -48,7 +48,7 @@ def weight_gradients(
     start: Mapping[Node, Groups],
     q: Mapping[Node, Any],
 ) -> dict[Node, float]:
-    """{node with parameters: E|d out_k / d parameters|^2}, through all examples of the batch."""
+    """{node with parameters: E|d out_k / d parameters|^2}, over all examples of the batch."""
     kernel, states = _two_examples(network, q)
     apart = Backward(kernel, states, apart=True)
 

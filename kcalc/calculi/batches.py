@@ -1,4 +1,4 @@
-"""Batch normalisation in kernel maps: the c value between examples of a large batch, by node."""
+"""Batch normalisation in kernel maps: the c value between examples of a large batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Batches:
     found: dict[Node, float] = field(default_factory=dict)
 
     def rule(self, op: Primitive, node: Node, inputs: list[Channels]) -> Channels:
-        """The state a primitive emits."""
+        """The state that a primitive emits."""
         if isinstance(op, Norm) and op.over == "batch":
             between = float(1 - self.kernel.whole(inputs[0])[2].value)
             if between > 1 - 1e-9:
@@ -49,15 +49,15 @@ class Batches:
 
 @without_option()
 def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
-    """The network with ``batch_c`` at every BatchNorm, for a large batch of inputs.
+    """Set ``batch_c`` of every BatchNorm, for a large batch of inputs.
 
     The inputs have mean square ``q`` and pairwise c value ``c``.
 
     Take a batch of n examples with the same q value and pairwise cosine b. As n grows, the mean of
-    a channel has mean square ``b q``, and its variance is ``(1 - b) q``. So BatchNorm maps ``c ->
-    (c - b) / (1 - b)`` and q to 1, and two examples of the batch have c = 0 after it. Kernel maps
-    note this as heuristic: pairs of examples differ in their cosine, and after an activation
-    channels differ in their variance. [De and Smith 2020; Yang et al. 2019]
+    a channel has mean square ``b q``, and its variance is ``(1 - b) q``. So BatchNorm maps
+    ``c -> (c - b) / (1 - b)`` and q to 1, and two examples of the batch have c = 0 after it. Kernel
+    maps mark this as heuristic, because the cosine differs between pairs of examples, and after an
+    activation the variance differs between channels. [De and Smith 2020; Yang et al. 2019]
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
     Returns
     -------
     Network
-        A network; other layers are unchanged.
+        The network with these BatchNorms; other layers are unchanged.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Statistics over the channels of a feature map: means, variances, norms, and their checks."""
+"""Statistics over the channels of a feature map (means, variances, norms), with their checks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL = 1e-3  # a variance below this fraction of q is not computed as the diffe
 
 @dataclass
 class AssumptionLog:
-    """The assumptions recorded during a pass over a network, and the bits of atoms' supports.
+    """The assumptions recorded during a pass over a network, and the bits of the atoms' supports.
 
     Every layer of new weights and every input gets a bit.
     """
@@ -42,7 +42,7 @@ class AssumptionLog:
         self.notes.setdefault((owner(node), text), Assumption(owner(node), text, kind))
 
     def bit(self) -> int:
-        """A new bit, for new weights or an input."""
+        """A new bit, for a layer of new weights or an input."""
         self.bits += 1
         return 1 << self.bits
 
@@ -55,9 +55,9 @@ class AssumptionLog:
 class Statistics:
     """Second moments of the channels of feature maps, over one number system.
 
-    ``follow_c``: carry the gap as a :class:`Jet` in c; otherwise carry q only, which may be a Jet.
+    ``follow_c``: carry the gap as a :class:`Jet` in c; otherwise carry only q, which may be a Jet.
     ``assume_independent``: if a hypothesis fails, record a note instead of raising an error.
-    ``check``: called with (field, q, node), raises KcalcError for a q value that is not allowed.
+    ``check(field, q, node)`` raises KcalcError for a q value that is not allowed.
     """
 
     moments: SecondMoments
@@ -74,19 +74,19 @@ class Statistics:
         )
 
     def parts(self, state: Channels) -> list[Part]:
-        """Second moments over all channels: groups weighted by their share."""
+        """Second moments over all channels: each group is weighted by its share."""
         if len(state.groups) == 1:
             return [self.moments.own(state.pairs[0].moments)]
         return [self.moments.own(p.moments).times(self.field.number(f)) for f, p in state.groups]
 
     def means(self, state: Channels, node: Node) -> tuple[Number, Number]:
-        """The means over all channels."""
+        """The means over all channels, for both inputs."""
         if any(pair.raw for pair in state.pairs):
             self.note(node, "the network input has channel mean 0", "convention")
         return state.average(_mean1, self.field), state.average(_mean2, self.field)
 
     def centred(self, op: Fresh, state: Channels, node: Node, many: bool) -> list[Part]:
-        """Second moments about the channel means, as used by standardised weights.
+        """Second moments about the channel means, which standardised weights use.
 
         ``many``: whether a group has many channels. Raises: KcalcError if there is only one.
         """
@@ -190,7 +190,7 @@ class Statistics:
 
     @recordable
     def _clipped(self, gap: Number) -> Number:
-        """Clip c to [-1, 1] against rounding."""
+        """Clip c to [-1, 1] to remove rounding errors."""
         if not self.follow_c:
             return 0
         return Jet((self.field.clipped(gap.value), *gap.coefficients[1:]))
@@ -233,9 +233,9 @@ class Statistics:
     def dropped(self, pair: Pair, keep: Number, node: Node, same: bool) -> Pair:
         """A feature map after dropout, with ``keep`` the fraction of entries that are kept.
 
-        The output is ``f + f (m / keep - 1)`` with a mask m of each example: f and a noise of mean
-        0, which has no covariance with f or any other feature map. ``same``: both examples have the
-        same mask.
+        The output is ``f + f (m / keep - 1)`` with a mask m for each example. The second term is
+        noise of mean 0 that has no covariance with f or any other feature map. ``same``: whether
+        both examples have the same mask.
         """
         m, share = pair.moments, (1 - keep) / keep
         q1 = share * m.q1
@@ -251,7 +251,7 @@ class Statistics:
     def divided(
         self, below: Channels, q1: Number, q2: Number, mean1: Number, mean2: Number, node: Node
     ) -> Channels:
-        """``(f_j - mean_j) / sqrt(q_j - mean_j^2)`` of every group of channels."""
+        """``(f_j - mean_j) / sqrt(q_j - mean_j^2)`` for every group of channels."""
         centred = self._about_mean(below, (q1, q2), (mean1, mean2), node)
         if centred is not None:
             return Channels.one(self._standardised(below.pairs[0], centred, node))
@@ -270,7 +270,7 @@ class Statistics:
         return out
 
     def _standardised(self, pair: Pair, centred: Moments, node: Node) -> Pair:
-        """One activation minus its mean, over its standard deviation.
+        """One activation minus its mean, divided by its standard deviation.
 
         ``centred``: its moments about the mean.
         """
@@ -296,7 +296,7 @@ class Statistics:
     def _in_batch(self, gap: Number, between: Number, node: Node) -> Number:
         """The gap after batch normalisation.
 
-        Raises an error for inputs that no such batch can contain.
+        Raises: KcalcError for inputs that no such batch can contain.
         """
         if not self.follow_c:
             return gap
@@ -313,12 +313,12 @@ class Statistics:
 
 @recordable
 def _apart(gap: Jet) -> Jet:
-    """The gap of two uncorrelated feature maps, 1 whatever the inputs."""
+    """The gap of two uncorrelated feature maps, which is 1 for all inputs."""
     return Jet((0 * gap.value + 1, *(0 * gap.value for _ in gap.coefficients[1:])))
 
 
 def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) -> None:
-    """Reject groups of one channel, and groups that hold channels of different feature maps."""
+    """Reject groups of one channel, and groups that contain channels of different feature maps."""
     width = op.reads
     if op.groups > 1 and width == op.groups:
         over = ""
@@ -332,7 +332,7 @@ def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) 
         if not statistics.assume_independent:
             raise FreshnessError(
                 f"node {node!r} normalises groups of a concatenation of different feature maps, "
-                f"and one group holds channels of several; use groups=1 or LayerNorm",
+                "and some group has channels of several of them; use groups=1 or LayerNorm",
                 ", or pass assume_independent=True to normalise all groups in the same way",
             )
         statistics.note(
@@ -345,7 +345,7 @@ def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) 
 
 
 def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> bool:
-    """Whether an affine output is Gaussian; records the assumptions of grouped convolutions."""
+    """Whether an affine output is Gaussian; record the assumptions of grouped convolutions."""
     if op.groups == 1:
         return True
     if len(below.groups) > 1 and not statistics.assume_independent:
@@ -372,13 +372,13 @@ def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> b
 
 
 def note_raw_means(ledger: AssumptionLog, pairs: Sequence[Pair], node: Node) -> None:
-    """Record that sums of network inputs with other addends treat the inputs as having mean 0."""
+    """Record that a sum treats network inputs among its addends as having channel mean 0."""
     if any(p.raw for p in pairs) and not all(is_zero(p.moments.mean1) for p in pairs):
         ledger.note(node, "the network input has channel mean 0", "convention")
 
 
 def note_raw_pairs(ledger: AssumptionLog, pairs: Sequence[Pair], node: Node) -> None:
-    """Record the network inputs that a sum treats as uncorrelated: those of its addends.
+    """Record that a sum treats the network inputs among its addends as uncorrelated.
 
     Only a sum that leaves out cross terms does so; other sums reject two inputs.
     """

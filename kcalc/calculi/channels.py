@@ -28,7 +28,7 @@ class Channels:
 
     @classmethod
     def one(cls, pair: Pair) -> Channels:
-        """All channels form one group."""
+        """The state whose channels all form one group."""
         return cls(((Fraction(1), pair),))
 
     @property
@@ -38,13 +38,13 @@ class Channels:
 
     @property
     def edges(self) -> list[Any]:
-        """Where groups begin, and 1, the end of the last one."""
+        """Positions where groups begin, followed by 1, the end of the last group."""
         return list(accumulate((share for share, _ in self.groups), initial=Fraction(0)))
 
     def map(self, change: Callable[[Pair], Pair]) -> Channels:
         """The state with every group changed separately.
 
-        A pair that occurs twice is computed once.
+        A pair that occurs several times is changed only once.
         """
         done: dict[int, Pair] = {}
         for pair in self.pairs:
@@ -53,7 +53,7 @@ class Channels:
         return Channels(tuple((share, done[id(pair)]) for share, pair in self.groups))
 
     def split_by(self, groups: int) -> bool:
-        """Whether each of this many equal groups of channels lies in one feature map."""
+        """Whether each of ``groups`` equal groups of channels lies in one feature map."""
         return len(self.groups) == 1 or all(
             isinstance(edge, Fraction | int) and edge * groups == int(edge * groups)
             for edge in self.edges
@@ -62,21 +62,21 @@ class Channels:
     def normalised(self, groups: int, change: Callable[[Channels], Channels]) -> Channels:
         """Apply a change that uses statistics over each of ``groups`` groups of channels.
 
-        It applies to every feature map separately if no group mixes several, otherwise to all
-        channels at once.
+        The change applies to every feature map separately if no group mixes several of them, and
+        otherwise to all channels at once.
         """
         if groups == 1 or not self.split_by(groups):
             return change(self)
         return self.map(lambda pair: change(Channels.one(pair)).pairs[0])
 
     def divisors(self, groups: int) -> list[Channels]:
-        """For every feature map, the channels whose statistics normalise it."""
+        """For each feature map, the channels whose statistics normalise it."""
         if groups == 1 or not self.split_by(groups):
             return [self] * len(self.groups)
         return [Channels.one(pair) for pair in self.pairs]
 
     def average(self, value: Callable[[Pair], Number], field: Any) -> Number:
-        """The mean over all channels, in a number field."""
+        """The mean of a value over all channels, in a number field."""
         if len(self.groups) == 1:
             return value(self.pairs[0])
         return sum((field.number(share) * value(pair) for share, pair in self.groups), 0)
@@ -110,9 +110,9 @@ def combine_channel_groups(
 ) -> Channels:
     """Combine feature maps channel by channel; groups are split at all boundaries.
 
-    A part of a group keeps the ``window`` of its atoms' channels, so different channels of one
-    feature map are never confused. Raises: FreshnessError if boundaries are symbolic and do not
-    coincide.
+    Each part of a split group keeps its ``window`` of the atoms' channels, so that different
+    channels of one feature map are never confused. Raises: FreshnessError if boundaries are
+    symbolic and do not coincide.
     """
     if all(len(s.groups) == 1 for s in states):
         return Channels.one(combine([s.pairs[0] for s in states]))

@@ -24,17 +24,17 @@ Number = Any
 Node = Hashable
 
 CANCELLED = 1e-8
-"""a difference below this fraction of its terms has less than half the digits of a double"""
+"""A difference below this fraction of its terms has less than half the digits of a double."""
 
 EQUAL = 1e-14
-"""a variance below this fraction of q may be 0 up to rounding errors"""
+"""A variance below this fraction of q may be 0 up to rounding errors."""
 
 
 def refuse_displaced(network: Network, what: str) -> None:
     """Reject a network whose strides, windows or sizes differ from those of its model.
 
-    ``what``: the name of a computation that uses positions. Raises: KcalcError naming the node, the
-    difference and remedies.
+    ``what`` is the name of a computation that uses positions. Raises: KcalcError naming the node,
+    the difference and remedies.
     """
     for note in network.notes:
         if note.level == "locations":
@@ -56,9 +56,9 @@ def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]])
         shape = shapes.get(note.node) if note.level == "exact" else None
         if shape is not None and note != read_at(note.node, tuple(shape)):
             raise KcalcError(
-                f"the input {note.node!r} has images of {shape} here, but was {note.text}: the "
-                "model may have other paddings and windows at another size; read it at that size, "
-                "or drop the note with net.with_notes([])"
+                f"the input {note.node!r} has images of {shape} here, but was {note.text}; the "
+                "model may have other paddings and windows at another size; read it at that "
+                "size, or drop the note with net.with_notes([])"
             )
 
 
@@ -77,7 +77,7 @@ def refuse_exploded(node: Node, q: Number) -> NoReturn:
 def check_q(field: Any, q: Number, node: Node) -> None:
     """Reject a q value that is not positive and finite, naming the node.
 
-    It also rejects q values that are too small for full double precision.
+    Also reject q values that are too small for full double precision.
     """
     value = q.value if isinstance(q, Jet) else q
     if is_jax(value):  # possibly traced: a bad value shows up as nan
@@ -88,7 +88,8 @@ def check_q(field: Any, q: Number, node: Node) -> None:
                 f"node {node!r} has q = {value}, so its feature map is 0 and no c value exists"
             )
         return
-    if isinstance(value, float) and TINY <= value < np.inf:  # most numbers of deep networks are
+    # the case of most numbers of deep networks
+    if isinstance(value, float) and TINY <= value < np.inf:
         return
     if field is not NUMPY and np.ndim(value) == 0:  # a number whose exponent has no bounds
         wide: Any = value
@@ -133,7 +134,7 @@ def check_several(op: Norm, node: Node) -> None:
 
 
 def plain(value: Number) -> bool:
-    """True for one definite number: no array of several, no jet, no symbols."""
+    """True for a single definite number, which is not an array, a jet or a symbol."""
     if isinstance(value, sp.Basic):
         return bool(value.is_number) and not value.atoms(AppliedUndef)
     return not isinstance(value, Jet) and np.ndim(value) == 0

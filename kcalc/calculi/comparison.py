@@ -1,6 +1,6 @@
 """Comparison of networks and activations.
 
-It shows the Q and C map of every pair as a table and as a plot.
+A comparison shows the Q and C map of every pair as a table and as a plot.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class MapComparison(Shown):
-    """Networks compared for inputs with the values ``c`` and ``q``; see :func:`kcalc.compare`."""
+    """A comparison of networks for given ``c`` and ``q`` values; see :func:`kcalc.compare`."""
 
     rows: tuple[Compared, ...]
     c: float
@@ -55,7 +55,7 @@ class MapComparison(Shown):
 
     @property
     def labels(self) -> list[str]:
-        """The labels of a legend: the parts of (network, activation) that differ between rows."""
+        """Labels for a legend: the parts of (network, activation) that differ between rows."""
         fields = [
             part
             for part in ("network", "activation")
@@ -67,7 +67,7 @@ class MapComparison(Shown):
         return [", ".join(getattr(row, part) for part in fields) for row in self.rows]
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the C maps, a line per pair; options as in :func:`kcalc.plotting.c_maps`.
+        """Draw the C maps, one line per pair; see :func:`kcalc.plotting.c_maps` for the options.
 
         Parameters
         ----------
@@ -140,10 +140,10 @@ def compare(
     Parameters
     ----------
     networks
-        One, several or {label: network}, each with one output.
+        A network, several networks, or {label: network}; each network has one output.
     activations
-        One, several (a list) or {label: activation}, which replace those of the networks (None: no
-        replacement).
+        An activation, a list of activations, or {label: activation}. They replace the activations
+        of the networks. None keeps the networks as they are.
     c, q
         The c and q value of the inputs.
     assume_independent
@@ -157,7 +157,7 @@ def compare(
     Raises
     ------
     KcalcError
-        For other arguments, and as a C map does.
+        For other arguments, and in the same cases as for a C map.
 
     Examples
     --------
@@ -210,7 +210,7 @@ def _labelled(given: Any, what: str, name: Any = lambda one: "") -> Sequence[tup
 
 def _network_name(network: Any) -> str:
     require_network(network)
-    # the name of a builder continues with the activations
+    # names of architectures list their activations after a comma
     return network.name.partition(",")[0] or f"{len(network)} nodes"
 
 

@@ -1,7 +1,7 @@
 """Convex calculi [TAT App. B.4].
 
-Nonlinear layers act by a function ``r``, mixes by convex combinations, all other layers as the
-identity.
+Nonlinear layers apply a function ``r``, mixes take convex combinations, and all other layers act as
+the identity.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from ..network.primitives import emitted, owner
 Node = Hashable
 State = TypeVar("State")
 NO_WEIGHT = "a Sum whose weights are all 0 has no slope polynomial; remove it"
-WHOLE = "network"  # the node named by assumptions about the whole network
+WHOLE = "network"  # the node of assumptions about the whole network
 
 
 class ConvexCalculus(ABC, Generic[State]):
     """``U_{f,r}`` on the states of a subclass.
 
-    A Sum mixes its addends with shares ``w_i^2``, a Concat its parts with shares ``k_i`` (numbers
-    of channels), divided by their sum. If ``q`` is given, each share is first multiplied by the q
-    value of the addend or part. ``q`` is {node: q value}, or one q value of all network inputs:
-    then the kernel calculus computes the q values [DKS eq. 12, footnote 10] and the slopes ``q / (q
+    A Sum mixes its addends with shares ``w_i^2``, and a Concat mixes its parts with shares ``k_i``
+    (numbers of channels). Shares are divided by their sum. If ``q`` is given, each share is first
+    multiplied by the q value of the addend or part. ``q`` is {node: q value}, or one q value for
+    all network inputs. With one q value, the kernel calculus computes the q values of all nodes
+    [DKS eq. 12, footnote 10] and the slopes ``q / (q
     - m^2)`` of LayerNorms and standardised weights that read channel means ``m``.
     """
 
@@ -66,7 +67,7 @@ class ConvexCalculus(ABC, Generic[State]):
 
     @abstractmethod
     def nonlinear(self, op: P.Post, node: Node, state: State) -> State:
-        """``r`` applied to a state."""
+        """Apply ``r`` to a state."""
 
     @abstractmethod
     def mix(self, shares: Sequence[sp.Expr], states: Sequence[State]) -> State:
@@ -74,27 +75,28 @@ class ConvexCalculus(ABC, Generic[State]):
 
     @abstractmethod
     def normalise(self, slope: sp.Expr, state: State) -> State:
-        """The state after a LayerNorm (or standardised weights) of slope ``slope`` > 1.
+        """The state after a LayerNorm (or standardised weights) with slope ``slope`` > 1.
 
         The LayerNorm acts as the map ``c -> 1 - slope (1 - c)``.
         """
 
     def multiply(self, states: Sequence[State]) -> State:
-        """The product of C maps; by default a map with its slope at 1, the sum of theirs."""
+        """The product of C maps; by default a map whose slope at 1 is the sum of the slopes."""
         share = sp.Rational(1, len(states))
         return self.normalise(sp.Integer(len(states)), self.mix([share] * len(states), states))
 
     @singledispatchmethod
     def rule(self, op: Any, node: Node, inputs: list[State]) -> State:
-        """The state a primitive emits. Raises: NoRule for BatchNorm and Opaque."""
+        """The state that a primitive emits. Raises: NoRule for BatchNorm and Opaque."""
         raise no_rule(self.name, op, node)
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: list[State]) -> State:
         if op.sigma_b != 0:
             raise KcalcError(
-                f"node {node!r} has sigma_b = {op.sigma_b}, which lowers the slope; {self.name} "
-                "are for sigma_b = 0: use the shaped network, or read a model with sigmas=False"
+                f"node {node!r} has sigma_b = {op.sigma_b}, which lowers the slope, but "
+                f"{self.name} are for sigma_b = 0; use the shaped network, or read a model with "
+                "sigmas=False"
             )
         return self._centred(node, inputs[0])
 
@@ -117,7 +119,7 @@ class ConvexCalculus(ABC, Generic[State]):
     def _joined(self, node: Node) -> bool:
         """Whether a node reads the channels of several feature maps without weights in between."""
         waiting, seen = [node], {node}
-        for here in waiting:  # grows as it is read
+        for here in waiting:  # grows while it is read
             op, reads = self._steps[here]
             if isinstance(op, P.Join):
                 return True
@@ -133,7 +135,7 @@ class ConvexCalculus(ABC, Generic[State]):
         node: Node,
         inputs: list[State],
     ) -> State:
-        """The identity; a TokenMix must be a permutation of positions times one factor."""
+        """The identity; a TokenMix must be a permutation of positions times a factor."""
         refuse_dropping(self.name, op, node)
         fixed = isinstance(op, P.Blend) and op.matrix is not None and op.permutes is None
         if isinstance(op, P.Blend) and fixed and not op.random:
@@ -167,11 +169,11 @@ class ConvexCalculus(ABC, Generic[State]):
         return self.rule  # every look-up creates a new dispatching method
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything except that method, which cannot be pickled."""
+        """The state for pickling, without the cached rule, which cannot be pickled."""
         return {name: value for name, value in vars(self).items() if name != "_rule"}
 
     def of_node(self, node: Node, inputs: Sequence[State]) -> State:
-        """The state of a node from those that it reads, in slot order."""
+        """The state of a node, from the states that it reads in slot order."""
         steps = self.network.operations_of(node)
         if not inputs:
             return self.start()
@@ -188,7 +190,7 @@ class ConvexCalculus(ABC, Generic[State]):
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions: first on the whole network, then one per node that subtracts means."""
+        """The assumptions about the whole network, then those about nodes that subtract means."""
         plain = "by squared weights and channels only, as if every addend had the same q value"
         weights = (
             "by the q values of the kernel calculus"
@@ -243,7 +245,7 @@ class ConvexCalculus(ABC, Generic[State]):
 
 
 def _centring(network: Network) -> list[tuple[Node, str, Node]]:
-    """(node, layer's name, node read) of the layers that subtract channel means.
+    """(node, layer's name, node that it reads) for the layers that subtract channel means.
 
     These are LayerNorms, GroupNorms and standardised weights.
     """
@@ -263,7 +265,7 @@ def _centres(op: P.Primitive) -> bool:
 class _Means:
     """Calculus of booleans: whether a feature map may have a channel mean other than 0.
 
-    This is so after an activation, until the next weights or LayerNorm.
+    It may be different from 0 after an activation, until the next weights or LayerNorm.
     """
 
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[bool]) -> bool:

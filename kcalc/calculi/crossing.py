@@ -15,7 +15,7 @@ from ..gaussian.expectations.quadrature import panel_nodes
 from .tape import TapeNumber, recordable
 
 Number = Any
-SHORT = 0.05  # for shorter steps in c, decreases of cross moments are integrals of the slope
+SHORT = 0.05  # for shorter steps in c, the decrease of a cross moment is an integral of its slope
 NODES, WEIGHTS = (part[0] for part in panel_nodes(np.array([0.0, 1.0]), 8))
 END = 8  # cosines within this many epsilons of +-1 become +-1, because arccos magnifies their error
 
@@ -36,10 +36,9 @@ def to_end(cosine: Number, xp: Any = np) -> Number:
 def cross_moment_and_drop(
     phi: Activation, psi: Activation, q1: Number, q2: Number, covariance: Number, decrease: Number
 ) -> tuple[Number, Number]:
-    """The cross moment E[phi psi] and its decrease.
+    """Return the cross moment E[phi psi] and its decrease when the covariance decreases.
 
-    Returns: (E[phi psi] at this covariance, its decrease when the covariance decreases by
-    ``decrease``).
+    ``decrease`` is the decrease of the covariance.
     """
     norm = np.sqrt(q1) * np.sqrt(q2)
     top, deficit = to_end(covariance / norm), decrease / norm
@@ -51,7 +50,7 @@ def cross_moment_and_drop(
 def _drop(
     phi: Activation, psi: Activation, q1: Number, q2: Number, top: Number, joint: Number, by: Number
 ) -> Number:
-    """The decrease of the cross moment ``joint`` at the cosine ``top`` when that decreases."""
+    """Decrease of the cross moment ``joint`` when the cosine ``top`` decreases."""
     if not isinstance(by, Jet):
         return 0
     cosine = top - by
@@ -64,7 +63,7 @@ def _drop(
 
 
 def alike(phi: Activation, psi: Activation, q: Number) -> Number:
-    """``E[phi(g) psi(g)]`` of one Gaussian of variance q."""
+    """``E[phi(g) psi(g)]`` for one Gaussian of variance q."""
     return phi.cross(psi, q, q, 1.0)[0]
 
 

@@ -1,4 +1,4 @@
-"""Factored slope polynomials multiplied out.
+"""Expand factored slope polynomials.
 
 python-flint does this exactly if weights are rational polynomials; SymPy handles other weights.
 """
@@ -16,7 +16,10 @@ LONGEST = 50_000  # terms of a factored form; SymPy prints about 30,000 per seco
 
 
 def needed_factors(factors: Factors, monomials: Sequence[Monomial]) -> list[int]:
-    """The numbers of all factors in products, including those nested in sums, inner ones first."""
+    """The indices of all factors in products, inner factors first.
+
+    They include factors that are nested in sums.
+    """
     found: set[int] = set()
     waiting = [f for monomial in monomials for f, _ in monomial]
     while waiting:
@@ -31,9 +34,9 @@ def needed_factors(factors: Factors, monomials: Sequence[Monomial]) -> list[int]
 
 
 def polynomial(factors: Factors, monomial: Monomial) -> sp.Poly:
-    """A product as a ``sympy.Poly`` in its slope symbols and the symbols of its weights.
+    """A product as a ``sympy.Poly``.
 
-    The generators are in this order.
+    Its generators are the slope symbols, followed by the symbols of its weights.
     """
     slopes, weights = _generators(factors, needed_factors(factors, [monomial]))
     found, floats = rational_polynomials(factors, [monomial]), False
@@ -81,8 +84,8 @@ def rational_polynomials(
 
     Their variables are the slope symbols minus ``shift``, and the weight symbols.
 
-    ``floats``: convert floats to exact binary fractions. None if weights are not rational
-    polynomials, or if python-flint lacks multivariate ones.
+    ``floats``: convert floats to exact binary fractions. The result is None if weights are not
+    rational polynomials, or if python-flint has no multivariate polynomials.
     """
     import flint
 
@@ -134,7 +137,7 @@ def _sum(
 
 
 def _share(share: sp.Expr, weights: list[Any], ring: Any, skipped: int) -> Any:
-    """A mixing weight as an element of the ring; None if it is not a rational polynomial."""
+    """A mixing weight as an element of the ring, or None if it is not a rational polynomial."""
     import flint
 
     if share.is_Rational:

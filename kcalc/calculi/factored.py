@@ -24,7 +24,7 @@ NESTED = 4  # sums nested more deeply are left unevaluated, for the same reason
 
 
 def shares_by_part(shares: Sequence[sp.Expr], parts: Sequence[Part]) -> dict[Part, sp.Expr]:
-    """{part: the sum of its shares}, without parts of share 0."""
+    """{part: the sum of its shares}, without parts whose share is 0."""
     terms: dict[Part, sp.Expr] = {}
     for share, part in zip(shares, parts, strict=True):
         if not is_zero(share):
@@ -35,11 +35,12 @@ def shares_by_part(shares: Sequence[sp.Expr], parts: Sequence[Part]) -> dict[Par
 class Factors:
     """Products of interned factors.
 
-    Slope symbols, constants >= 1 and sums ``sum_j a_j m_j`` of products without a common factor.
+    A factor is a slope symbol, a constant >= 1, or a sum ``sum_j a_j m_j`` of products without a
+    common factor.
 
-    A product is a :data:`Monomial`, a sorted tuple of (factor number, exponent); polynomials built
-    by the same operations are equal tuples. The factors of a sum have smaller numbers than the sum.
-    Polynomials without constants are 1 if all symbols are 1.
+    A product is a :data:`Monomial`, a sorted tuple of (index of a factor, exponent). Polynomials
+    built by the same operations are equal tuples. The factors of a sum have smaller indices than
+    the sum. Polynomials without constants are 1 if all symbols are 1.
     """
 
     def __init__(self) -> None:
@@ -58,11 +59,11 @@ class Factors:
         return ((number, 1),)
 
     def symbol(self, symbol: sp.Symbol) -> Monomial:
-        """The polynomial that is one symbol."""
+        """The polynomial that consists of one symbol."""
         return self._intern(symbol, symbol)
 
     def constant(self, value: sp.Expr) -> Monomial:
-        """The polynomial that is a number (a LayerNorm's slope)."""
+        """The polynomial that is a constant (a LayerNorm's slope)."""
         return ONE if value == 1 else self._intern(value, value)
 
     @staticmethod
@@ -105,7 +106,7 @@ class Factors:
         return self._powers(monomial)
 
     def nesting(self) -> list[int]:
-        """How deeply sums are nested in every factor, 0 for symbols and numbers."""
+        """The depth of nested sums in every factor; 0 for symbols and numbers."""
         for entry in self.table[len(self._nesting) :]:
             depth = 0
             if not isinstance(entry, sp.Expr):
@@ -143,7 +144,7 @@ class Factors:
         return self._products[monomial]
 
     def curvature(self, monomial: Monomial) -> sp.Expr:
-        """``p'(1)``, exact: ``C''(1)`` of the network if every layer has ``C'(1) = C''(1) = 1``.
+        """``p'(1)``, exactly: ``C''(1)`` of the network if every layer has ``C'(1) = C''(1) = 1``.
 
         It is the mean number of nonlinear layers on a path.
         """
@@ -159,7 +160,7 @@ class Factors:
         return sp.Add(*(exponent * self._curvatures[factor] for factor, exponent in monomial))
 
     def measure(self, monomials: Sequence[Monomial], largest: bool) -> list[int]:
-        """The degrees of polynomials (``largest``), or the numbers of terms when printed."""
+        """The degrees of polynomials if ``largest``, or the numbers of terms when printed."""
         sizes: list[int] = []
         for entry in self.table:
             if isinstance(entry, sp.Expr):
@@ -231,7 +232,7 @@ def as_floats(shares: Sequence[sp.Expr]) -> Array:
 
 
 def mixed(weights: Array, logs: Array, degrees: Array, starts: Any) -> tuple[Array, Array]:
-    """Log and mean degree of ``sum_j weights_j exp(logs_j)`` over runs of rows.
+    """Log and mean degree of ``sum_j weights_j exp(logs_j)`` for each run of rows.
 
     ``starts``: the first row of each run; the weights of a run sum to 1.
     ``log1p(sum_j a_j expm1(l_j))`` keeps full relative precision near ``psi = 1``; logs above 500
@@ -280,7 +281,7 @@ class LogProgram:
         )
 
     def _gather(self, parts: Sequence[Monomial]) -> tuple[Any, ...]:
-        # the number after the last represents the factor 1
+        # the index after the last represents the factor 1
         filled = [part or ((self.size, 1),) for part in parts]
         index = np.array([f for part in filled for f, _ in part], dtype=np.intp)
         exponents = np.array([e for part in filled for _, e in part], dtype=np.float64)[:, None]

@@ -24,7 +24,7 @@ STEP = 0.02  # in ln q
 class FieldMaps:
     """The local maps of activations over a number system.
 
-    The last KEPT values at floating-point numbers are cached, as deep networks repeat them.
+    The last KEPT values at floating-point numbers are cached, because deep networks repeat them.
     """
 
     system: Any = NUMPY
@@ -42,7 +42,7 @@ class FieldMaps:
 
     @recordable
     def gap(self, phi: Activation, gap: Number, q1: Number, q2: Number) -> Number:
-        """1 - C of an activation, a jet of the order of ``gap``.
+        """The gap 1 - C after an activation, a jet of the same order as ``gap``.
 
         ``q1`` and ``q2`` may be one jet of order one.
         """
@@ -61,7 +61,7 @@ class FieldMaps:
         return (-gap).compose([series[0], *(-a for a in series[1:])])
 
     def _by_q(self, phi: Activation, gap: Number, q: Number) -> Number:
-        """The derivative of 1 - C by q = q1 = q2, from central differences of sixth order in ln q.
+        """Derivative of 1 - C in q = q1 = q2, from central differences of sixth order in ln q.
 
         The relative error is about 1e-12.
         """
@@ -77,7 +77,7 @@ class FieldMaps:
         ) / (60 * STEP * q)
 
     def _kept(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """``make()``, cached where ``key`` is an activation and floating-point numbers.
+        """Return ``make()``, cached if ``key`` is an activation and floating-point numbers.
 
         Values for arrays and for numbers of other fields are not cached.
         """

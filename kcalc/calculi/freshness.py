@@ -1,12 +1,12 @@
 """Feature maps as linear expressions in atoms, which kernel rules use to check their hypotheses.
 
 At infinite width one channel of any feature map is a function of independent Gaussian variables,
-one per affine layer (distinct weights give independent variables even when one layer feeds the
-other). kcalc keeps each feature map as a linear expression ``shift + sum_k a_k A_k`` in *atoms*
-``A_k``: raw inputs, Gaussian pre-activations, activations of one Gaussian, and sums, which are
-opened only if they share weights with another addend. Second moments of such expressions are exact:
-identical atoms merge, atoms without common weights contribute products of means, and all other
-pairs of atoms have the cross moments of :mod:`kcalc.calculi.products`.
+one per affine layer (layers with different weights give independent variables even if one layer
+feeds the other). kcalc represents each feature map as a linear expression ``shift + sum_k a_k A_k``
+in *atoms* ``A_k``. Atoms are raw inputs, Gaussian pre-activations, activations of one Gaussian, and
+sums. A sum is opened only if it shares weights with another addend. Second moments of such
+expressions are exact: identical atoms merge, atoms without common weights contribute products of
+means, and all other pairs of atoms have the cross moments of :mod:`kcalc.calculi.products`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Node = Hashable
 class Algebra:
     """Exact second moments of sums and products of feature maps.
 
-    They use the number system of ``moments``.
+    It uses the number system of ``moments``.
     """
 
     def __init__(self, moments: SecondMoments, products: Products | None = None) -> None:
@@ -91,8 +91,8 @@ class Algebra:
     def sealed(self, pair: Pair, node: Node, patched: bool = False) -> Pair:
         """The same feature map as one atom.
 
-        A feature map with a shift is returned unchanged, unless ``patched``: its addends hold
-        different windows of channels.
+        A feature map with a shift is returned unchanged, unless it is ``patched``, which means that
+        its addends contain different windows of channels.
         """
         if not (is_zero(pair.shift1) and is_zero(pair.shift2)) and not patched:
             return pair
@@ -158,7 +158,7 @@ class Algebra:
         return parts
 
     def independent_product(self, pairs: Sequence[Pair], node: Node) -> Pair:
-        """``prod_i f_i`` of independent feature maps: q values, c values and means multiply.
+        """The product of independent feature maps: q values, c values and means multiply.
 
         ``1 - c`` is computed without cancellation.
         """
@@ -192,7 +192,8 @@ class Algebra:
 def _gap_of_both(one: Number, two: Number) -> Number:
     """``1 - C1 C2`` from ``1 - C1`` and ``1 - C2``.
 
-    Derivatives are those of ``C1 C2``, in which an infinite one at ``c = 1`` meets no 0.
+    Derivatives are computed for ``C1 C2``, in which an infinite derivative at ``c = 1`` is not
+    multiplied by 0.
     """
     if not isinstance(one, Jet) or not isinstance(two, Jet):
         return one + (1 - one) * two
@@ -220,9 +221,8 @@ def _times(a: Number, b: Number) -> Number:
 def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], node: Node) -> None:
     """Reject a sum whose addends cancel, because its ``q`` then has few digits.
 
-    Raises: KcalcError naming the node.
-    ``still``: mask of the locations where the sum is the same constant for all weights; there q may
-    be exactly 0.
+    Raises: KcalcError that names the node. ``still()`` is a mask of the locations where the sum is
+    the same constant for all weights, so q may be exactly 0.
     """
     size = sum(np.abs(_value(part)) for part in parts)
     lost = _value(q) < CANCELLED * size
@@ -235,9 +235,9 @@ def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], 
 
 
 def _constant_at_zero(terms: Sequence[Term], second: bool) -> Any:
-    """Mask of locations where every term depends only on a zero pre-activation.
+    """Mask of the locations where every term depends only on a zero pre-activation.
 
-    Black pixels without biases are an example.
+    This happens for black pixels in a network without biases.
     """
     known: dict[Atom, Any] = {}
     for atom in with_all_below(t.atom for t in terms):

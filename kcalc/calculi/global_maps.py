@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 Node = Hashable
 Value = TypeVar("Value", bound="NodeValue | TokenValue")
-KEPT = 16  # results that are kept with a network
+KEPT = 16  # the number of results cached per network
 
 
 @overload
@@ -91,23 +91,23 @@ def c_map(
         Whether to continue if a hypothesis of the kernel calculus fails; ``.assumptions`` then
         records it.
     spatial
-        "exact", with the ``image_shape``, for dense convolutions and mean pooling over the
-        locations of actual images: ``C(X, Y=None)``, a
+        "exact" (with ``image_shape``) follows dense convolutions and mean pooling over the
+        locations of actual images. The result is ``C(X, Y=None)``, a
         :class:`kcalc.calculi.spatial.SpatialKernelMap`.
     image_shape
         (height, width) of the images.
     weights
-        As in :func:`kcalc.ntk`.
+        See :func:`kcalc.ntk`.
     tokens
         The number of tokens of an input, for networks with attention.
     token_cosine
-        The cosine of any two of them, 0 by default. c is the cosine of two inputs at the same
-        position; at different positions it is ``c token_cosine``.
+        The cosine of any two tokens of an input, 0 by default. c is the cosine of two inputs at the
+        same position; at different positions it is ``c token_cosine``.
 
     Returns
     -------
     NetworkCMap | SpatialKernelMap
-        A function of c and q; with ``image_shape`` one of images.
+        A function of c and q, or a function of images if ``image_shape`` is given.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def q_map(
     tokens: int | None = None,
     token_cosine: float | None = None,
 ) -> NetworkQMap:
-    """The global Q map of a network, ``Q(q)`` in the q values of its inputs; see :func:`c_map`.
+    """Return the global Q map of a network, ``Q(q)`` in the q values of its inputs.
 
     Parameters
     ----------
@@ -181,14 +181,14 @@ def q_values(
     tokens: int | None = None,
     token_cosine: float | None = None,
 ) -> dict[Node, float]:
-    """The q value of every node for uniform input q (a number, or {input: number}), as floats.
+    """Compute the q value of every node for uniform input q, as floats.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     q
-        The mean square of the inputs, > 0.
+        The mean square of the inputs, > 0: a number or {input: number}.
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
     tokens
@@ -199,7 +199,7 @@ def q_values(
     Returns
     -------
     dict[Node, float]
-        {node: q value}, inputs included.
+        {node: q value}, including the inputs.
 
     Examples
     --------
@@ -231,7 +231,7 @@ def q_and_variances(
 
 
 def end_values(network: Network, assume_independent: bool = False) -> tuple[float, float]:
-    """(Q, C'(1)) at the output of a network of one output for inputs of q = 1."""
+    """(Q, C'(1)) at the output of a network with one output, for inputs with q = 1."""
     at_one = MapReading(network, assume_independent).at_one
     gap, output = Jet.variable(Gap.from_cosine(1.0), 1, -1.0), network.outputs[0]
     end = at_one.gaps(dict.fromkeys(network.inputs, gap))[output]
@@ -259,7 +259,7 @@ class NodeValue(NamedTuple):
 
 
 class NodeValues(dict[Node, Value], Shown, Generic[Value]):
-    """{node: its values}, in the order of the network.
+    """{node: values}, in the order of the network.
 
     Attributes
     ----------
@@ -356,9 +356,9 @@ def node_values(
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
 ) -> NodeValues[NodeValue] | NodeValues[TokenValue] | SampledValues:
-    """q1, q2 and c of every node for inputs of the given c and q values.
+    """Compute q1, q2 and c at every node for inputs with the given c and q values.
 
-    The depth trace of a network.
+    This is the depth trace of a network.
 
     Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal positions
     distinguishes tokens. It is then sampled as specified by ``sampling``. Attention is also sampled
@@ -379,7 +379,7 @@ def node_values(
     q
         The q value of both inputs, 1 by default: a number, an array or {input: value}.
     tokens
-        The number of tokens of an input, as in :func:`c_map`; or an array: a covariance (T, T),
+        The number of tokens of an input, as in :func:`c_map`, or an array: a covariance (T, T),
         token ids (T,) or (N, T), or inputs (N, T, features).
     token_cosine
         The cosine of any two tokens of an input, 0 by default.
@@ -396,7 +396,7 @@ def node_values(
     Raises
     ------
     KcalcError
-        As a C map does.
+        In the same cases as for a C map.
 
     Examples
     --------
@@ -414,10 +414,10 @@ def node_values(
 
 
 class RulePass(NamedTuple):
-    """The result of one pass of the rules at given q values, for any c values.
+    """The result of one pass of the rules at given q values, valid for any c values.
 
-    ``notes``: the assumptions it made; ``q``: {output: its q value}; ``gaps``: 1 - C of the outputs
-    as a function of 1 - c of the inputs.
+    ``notes``: the assumptions of the pass; ``q``: {output: its q value}; ``gaps``: 1 - C of the
+    outputs as a function of 1 - c of the inputs.
     """
 
     notes: tuple[Assumption, ...]
@@ -438,9 +438,9 @@ class MapReading(KernelReading):
         return self.passed(dict.fromkeys(self.network.inputs, np.asarray(1.0)), None)
 
     def passed(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """The pass at q values in double precision (``q2=None``: uniform).
+        """The pass at given q values in double precision; ``q2=None`` means uniform q.
 
-        For single q values it is cached with the network, for all of its maps.
+        Passes at single q values are cached with the network and shared by all of its maps.
         """
         numbers = (*q1.values(), *(() if q2 is None else q2.values()))
         if any(q.ndim for q in numbers):
@@ -459,7 +459,7 @@ class MapReading(KernelReading):
         return RulePass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
 
     def _renormalised(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """The pass with q values rescaled to about 1, if q leaves double precision."""
+        """The pass with q values rescaled to about 1, used if q leaves double precision."""
         given, second = tape_inputs(self.network.inputs), q1 if q2 is None else q2
         kernel = self.plain_kernel(NUMPY, q2 is None)
         inputs = {
@@ -495,7 +495,7 @@ class MapReading(KernelReading):
     ) -> tuple[Any, dict[Node, Any]]:
         """The calculus and the state of every node.
 
-        ``q2=None`` for uniform q, ``gap=None`` to follow only q.
+        ``q2=None`` means uniform q, and ``gap=None`` follows only q.
         """
         second = q1 if q2 is None else q2
         kernel = self.plain_kernel(field, q2 is None, gap is not None)
@@ -550,7 +550,7 @@ class MapReading(KernelReading):
     ) -> tuple[Any, NodeValues[Any]]:
         """The kernel and :meth:`node_values` if q leaves double precision.
 
-        Cosines exist; q values are 0 or infinite there.
+        Cosines still exist; q values beyond double precision are 0 or infinite.
         """
         kernel, second = self.plain_kernel(NUMPY, q2 is None), q1 if q2 is None else q2
         if type(self).value is not MapReading.value:
@@ -590,7 +590,7 @@ class MapReading(KernelReading):
             notes = self.symbolic_notes()
         else:
             notes = self.at_one.notes
-            if self.assume:  # other heuristics may apply if the two inputs differ in q
+            if self.assume:  # other heuristics may apply if the two inputs have different q values
                 one, two = (dict.fromkeys(self.network.inputs, np.asarray(q)) for q in (1.0, 2.0))
                 kernel, _ = self.run(NUMPY, one, two, None)
                 notes = tuple(dict.fromkeys((*notes, *kernel.notes.values())))
@@ -647,7 +647,7 @@ class NetworkCMap(_OfNetwork, CMap):
     def __call__(
         self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
     ) -> JaxArray | float | Array:
-        """C(c, q1, q2): NumPy, or JAX if an argument is a JAX array.
+        """Evaluate C(c, q1, q2) with NumPy, or with JAX if an argument is a JAX array.
 
         JAX arrays may be traced by jit, grad and vmap; traced c values out of the domain give nan.
         Raises: KcalcError outside -1 <= c <= 1, q > 0.
@@ -676,12 +676,12 @@ class NetworkCMap(_OfNetwork, CMap):
     def symbolic(
         self, q1: Any = None, q2: Any = None, *, q: Any = None
     ) -> Composition | dict[Node, Composition]:
-        """The map as a named composition in the symbol ``c``, for several inputs in ``c_<input>``.
+        """The map as a named composition in the symbol ``c`` (``c_<input>`` for several inputs).
 
-        ``q``, or ``q1`` and ``q2``: the q values of the inputs, numbers or SymPy expressions.
-        Stages are named ``q_k``, ``p_k`` (q values of the two inputs) and ``c_k``. Raises:
-        KcalcError for symbols of other quantities, such as ``kc.symbols.c``, and if a symbol of a
-        layer has the name of an argument.
+        ``q``, or ``q1`` and ``q2``, are the q values of the inputs, as numbers or SymPy
+        expressions. Stages are named ``q_k``, ``p_k`` (q values of the two inputs) and ``c_k``.
+        Raises: KcalcError for symbols of other quantities, such as ``kc.symbols.c``, and if a
+        symbol of a layer has the name of an argument.
         """
         return self._reading.formula(*q_pair(q1, q2, q), self.letter)
 
@@ -706,7 +706,7 @@ class NetworkQMap(_OfNetwork, QMap):
     @overload
     def __call__(self, q: Numbers) -> Array: ...
     def __call__(self, q: Any) -> JaxArray | float | Array:
-        """Q(q): NumPy, or JAX if q is a JAX array, which may be traced.
+        """Evaluate Q(q) with NumPy, or with JAX if q is a JAX array, which may be traced.
 
         Domain: q > 0. Raises: KcalcError outside it or for nan.
         """
@@ -727,7 +727,7 @@ class NetworkQMap(_OfNetwork, QMap):
     def symbolic(self, q: Any = None) -> Composition | dict[Node, Composition]:
         """The map as a named composition at a number or SymPy expression q of all inputs.
 
-        By default in the symbol ``q``, for several inputs in ``q_<input>``.
-        Raises: KcalcError as a C map's ``symbolic``.
+        By default q is the symbol ``q``, or ``q_<input>`` for several inputs. Raises: KcalcError in
+        the same cases as :meth:`NetworkCMap.symbolic`.
         """
         return self._reading.formula(q, None, "Q")

@@ -1,8 +1,8 @@
 """Mean squared gradients at infinite width: E|d out / d node|^2 at every node, by a reversed fold.
 
-If the covariance K_g of a node's channels changes by 1 (at c = 1), that of an output channel k
-changes by ``E|d out_k / d node|^2``, with the squared norm summed over the node's channels. So
-gradients explode or vanish like derivatives of kernel maps at c = 1.
+If the covariance K_g of a node's channels changes by 1 (at c = 1), the covariance of an output
+channel k changes by ``E|d out_k / d node|^2``, with the squared norm summed over the node's
+channels. So gradients explode or vanish like derivatives of kernel maps at c = 1.
 """
 
 from __future__ import annotations
@@ -57,17 +57,18 @@ COPIES = "resizing is the identity: gradients of the copies of a position are no
 
 @dataclass(frozen=True, repr=False)
 class Gradients(Shown, Approximable):
-    """E|d out_k / d node|^2 at infinite width, for inputs of the given q.
+    """E|d out_k / d node|^2 at infinite width, for inputs with the given q.
 
     ``k`` is one channel of ``output``.
 
-    Over T tokens ``out_k`` is a channel of one token and ``nodes`` and ``weights`` sum over all
-    tokens of a node.
+    Over T tokens, ``out_k`` is a channel at one token, and ``nodes`` and ``weights`` are sums over
+    all tokens of a node.
 
     Nodes with parameters are Affine layers, embeddings and learned positions; the latter two count
     as Affine layers on one-hot vectors. An activation and the Affine that reads it together
     multiply the mean squared gradient by sigma_w^2 chi. Activations mix the two modes over tokens:
-    a gradient of the outputs that is the same for all tokens has a difference at earlier nodes.
+    a gradient of the outputs that is the same for all tokens contributes to ``difference`` at
+    earlier nodes.
 
     Attributes
     ----------
@@ -77,12 +78,13 @@ class Gradients(Shown, Approximable):
         {node with parameters: E|d out_k / d parameters|^2} in the NTK parameterisation, whose sum
         is the tangent kernel at c = 1.
     chi
-        {activation: E phi'(z)^2} with its pre-activation z.
+        {activation: E phi'(z)^2}, where z is its pre-activation.
     mean
-        The squared norm of the sum over tokens of the gradients at a node: a gradient that is the
-        same for all tokens; None without tokens.
+        The squared norm of the sum over tokens of the gradients at a node. It measures the mode
+        that is the same for all tokens; None without tokens.
     difference
-        ``(T nodes - mean) / (T - 1)``: a gradient whose sum over tokens is 0; None without tokens.
+        ``(T nodes - mean) / (T - 1)``. It measures the mode whose sum over tokens is 0; None
+        without tokens.
 
     """
 
@@ -96,7 +98,7 @@ class Gradients(Shown, Approximable):
 
     @property
     def growth(self) -> float:
-        """Largest over smallest mean squared gradient among Affine outputs, ignoring zeros."""
+        """Ratio of the largest to the smallest nonzero mean squared gradient at Affine outputs."""
         values = [self.nodes[node] for node in self.weights if self.nodes[node] > 0]
         return max(values) / min(values) if values else float("nan")
 
@@ -181,14 +183,15 @@ def gradients(
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
 ) -> Gradients:
-    """Mean squared gradients at every node of a network, at initialisation and infinite width.
+    """Compute mean squared gradients at every node, at initialisation and infinite width.
 
-    Gradients through BatchNorm need a large batch, ``kc.large_batch(net)``. At nodes they are the
-    gradients of one example's output with respect to its own features, at weights those through all
-    examples of the batch. Every layer multiplies the former by ``gamma^2 E phi'(gamma z + beta)^2 /
-    Var phi(gamma z + beta)``, at least 1, if gradients of the loss at different examples are
-    uncorrelated. If an activation is fused with functions before it into one function of a
-    Gaussian, gradients at these functions are left out, with a note.
+    Gradients through BatchNorm need a large batch, ``kc.large_batch(net)``. At nodes, they are the
+    gradients of one example's output with respect to its own features. At weights, they include the
+    gradients through all examples of the batch. Every layer multiplies the gradients at nodes by
+    ``gamma^2 E phi'(gamma z + beta)^2 / Var phi(gamma z + beta)``, which is at least 1, if
+    gradients of the loss at different examples are uncorrelated. If an activation is fused with
+    functions before it into one function of a Gaussian, gradients at these functions are left out,
+    with a note.
 
     Attention is sampled for an array of tokens, for attention that distinguishes tokens (causal
     masks, rotary embeddings, ALiBi, sinusoidal positions), and if ``sampling`` is given.
@@ -267,7 +270,8 @@ def gradients(
         }
     _check_finite(totals, weights)
     resized = network.nodes_of(Resize)
-    known = (note for note in reading.assumed({}) if note.text != ACROSS)  # weights count them here
+    # weights include these gradients
+    known = (note for note in reading.assumed({}) if note.text != ACROSS)
     copies = (Assumption(n, COPIES, "heuristic") for n in resized)
     common = (Assumption("network", BATCHES, "convention"),) if batches else ()
     hidden = (Assumption(n, NO_RULE, "convention") for n in network if n not in totals)
@@ -301,7 +305,7 @@ def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, 
 
 
 def _start(backward: Backward, output: Node) -> dict[Node, Groups]:
-    """The first messages: 1 at a channel of the output, 0 elsewhere."""
+    """The initial messages: 1 at a channel of the output, 0 elsewhere."""
     states = backward.states
     start: dict[Node, Groups] = {node: [0.0] * len(state.groups) for node, state in states.items()}
     return start | {output: [float(share) for share, _ in states[output].groups]}

@@ -37,7 +37,7 @@ SMALL = 1e-18  # terms with n b_n b'_n below this are left out
 class Octave:
     """b_n and log Q / ``scale`` as Chebyshev series in log2 q on [low, low + 1].
 
-    Columns b_0 ... b_terms, the logarithm.
+    The columns are b_0 ... b_terms and the logarithm.
     """
 
     low: int
@@ -53,7 +53,7 @@ class Octave:
 
 
 def _coefficients(phi: Activation, q: Array, sizes: Array) -> Array | None:
-    """Rows b_0, b_1, ... for several q; None if they are unknown or more than LONGEST matter."""
+    """Rows b_0, b_1, ... for several q; None if unknown or if more than LONGEST are needed."""
     found = [hermite(phi, float(value)) for value in q]
     rows = [
         np.append(f.mean, f.coefficients) / np.sqrt(size)
@@ -83,8 +83,8 @@ def _negligible(b: Array) -> bool:
 def _continued(phi: Activation, q: float, size: float, known: Array) -> Array | None:
     """LONGEST coefficients by the trapezoid rule, or None if they are not accurate to LAST.
 
-    They are compared with the coefficients ``known``, with those of twice the step, and with
-    Parseval's sum 1.
+    They are compared with the coefficients ``known``, with the coefficients for twice the step, and
+    with Parseval's sum 1.
     """
     z, functions = _hermite_functions()
     values = (
@@ -117,7 +117,7 @@ def _hermite_functions() -> tuple[Array, Array]:
 def octave(phi: Activation, low: int) -> Octave | None:
     """The table for 2^low <= q <= 2^(low + 1).
 
-    None if the series of phi is not known to rounding.
+    None if the series of phi is not known up to rounding errors.
     """
     q = 2.0 ** (low + (points(POINTS) + 1) / 2)
     sizes = np.array([second_moment(phi, float(value)) for value in q])
@@ -160,11 +160,11 @@ class Expansion:
 def expansion(phi: Activation, q: Array) -> Expansion | None:
     """The series of phi at positive q values of any shape.
 
-    None if it is unknown to rounding.
+    None if it is not known up to rounding errors.
     """
     if q.size > REPEATED:
         found = _expanded(phi, q.ravel())
-    else:  # rows have the q values of columns, and gradients those of values
+    else:  # cached, because rows and columns have the same q values, and so do values and gradients
         found = _repeated(phi, np.ascontiguousarray(q, dtype=float).tobytes())
     if found is None:
         return None
@@ -195,7 +195,7 @@ def _expanded(phi: Activation, flat: Array) -> Expansion | None:
 
 
 def series_taylor(first: Expansion, second: Expansion, gap: Array, order: int) -> tuple[Array, ...]:
-    """(1 - C, C')[: order + 1] at c = 1 - gap, all arrays broadcast, order 0 or 1.
+    """(1 - C, C')[: order + 1] at c = 1 - gap, for broadcast arrays and order 0 or 1.
 
     1 - C keeps its relative accuracy near c = 1.
     """
@@ -248,7 +248,7 @@ def _at_one_q(b: Array, gap: Array, order: int) -> tuple[Array, ...]:
 
 
 def _inside(b1: Array, b2: Array, c: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """1 - sum b_n b'_n c^n and its slope, for |c| < INSIDE, where few terms matter.
+    """1 - sum b_n b'_n c^n and its slope, for |c| < INSIDE, where few terms are needed.
 
     The slope is sum n b_n b'_n c^(n-1).
     """

@@ -19,9 +19,9 @@ def degrees(
 ) -> dict[Node, int | None]:
     """{node: degree k with f(a x) = a^k f(x) for all a > 0 and all weights, or None}.
 
-    None: the structure of the network implies no such k. ``start``: {node: degree} known in
-    advance, by default 1 for every Input. ``nodes``: the nodes to compute, by default all. Biases
-    are constants; if sigma_b = 0 they are 0.
+    The degree is None if the structure of the network implies no such k. ``start``: {node: degree}
+    known in advance, by default 1 for every Input. ``nodes``: the nodes to compute, by default all.
+    Biases are constants; if sigma_b = 0 they are 0.
     """
     found: dict[Node, int | None] = dict(start or dict.fromkeys(network.inputs, 1))
     wanted = None if nodes is None else set(nodes)
@@ -53,7 +53,7 @@ def _degree(op: P.Primitive, below: list[int | None]) -> int | None:
 def _keeps(op: P.Primitive) -> bool:
     """Whether a primitive of one input commutes with multiplication by positive numbers and by -1.
 
-    Max pooling counts too, as kernel maps treat it as the identity.
+    This includes max pooling, because kernel maps treat it as the identity.
     """
     return isinstance(op, P.Passing) or (isinstance(op, P.Window) and op.matrix is None)
 

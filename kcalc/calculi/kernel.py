@@ -1,8 +1,8 @@
 """Kernel maps: how q values and c values propagate through a network.
 
-State of a feature map, per group of channels: ``(q1, q2, gap, mean1, mean2)`` for two inputs, ``gap
-= 1 - c``, and its expression in atoms (:mod:`kcalc.calculi.freshness`). The rules follow [DKS sec.
-5 to 7, 9, 19], with corrections.
+The state of a feature map has, for each group of channels, ``(q1, q2, gap, mean1, mean2)`` for two
+inputs, with ``gap = 1 - c``, and an expression in atoms (:mod:`kcalc.calculi.freshness`). The rules
+follow [DKS sec. 5 to 7, 9, 19], with corrections.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ POOLING = {
     "identity [DKS sec. 20.1.2]",
 }
 GAUSSIAN = (
-    "weights over tokens are treated as new Gaussian ones, and all tokens as having the same q "
-    "value (exact for many uncorrelated tokens)"
+    "weights over tokens are treated as new Gaussian weights, and all tokens as having the same "
+    "q value (exact for many uncorrelated tokens)"
 )
 MASKS = (
-    "dropout is active, as in training, and every example has its own mask: C(1) < 1, and two "
-    "equal inputs count as two examples"
+    "dropout is active, as in training, and every example has a separate mask, so C(1) < 1, and "
+    "two equal inputs count as two examples"
 )
-SAME_MASKS = "dropout is active, as in training: gradients of one example, with one mask"
+SAME_MASKS = "dropout is active, as in training: gradients are those of one example with one mask"
 INTERPOLATION = (
     "linear interpolation is treated as the identity, like mean pooling (exact if the positions "
     "that it mixes have the same feature vector)"
@@ -91,7 +91,8 @@ INTERPOLATION = (
 class Kernel:
     """The calculus of kernel maps: one rule per primitive; :func:`kernel_over` constructs it.
 
-    ``same_masks``: both inputs are one example, and active dropout has one mask for both.
+    ``same_masks``: whether both inputs are the same example, so that active dropout uses one mask
+    for both.
     """
 
     statistics: Statistics
@@ -119,7 +120,7 @@ class Kernel:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """The state a primitive emits.
+        """The state that a primitive emits.
 
         Raises: NoRule, FreshnessError, KcalcError naming the node.
         """
@@ -133,7 +134,7 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``q -> sigma_w^2 q + sigma_b^2``, likewise the cross moment.
+        """``q -> sigma_w^2 q + sigma_b^2``, and likewise for the cross moment.
 
         The output is a new Gaussian atom. Standardised weights see ``q - mean^2`` instead of q.
         """
@@ -229,8 +230,8 @@ class Kernel:
         Means mu and q values are over all channels; an RMSNorm, which does not centre, keeps c. For
         statistics over positions, all positions are assumed to have the same q value and mean.
         Groups of channels that each lie in one part of a concatenation use the q and mean of that
-        part. Over a large batch ``c -> (c - b) / (1 - b)``, where ``b`` is the c value between its
-        examples [De and Smith 2020].
+        part. For a large batch, ``c -> (c - b) / (1 - b)``, where ``b`` is the c value between
+        examples of the batch [De and Smith 2020].
         """
         (below,) = inputs
         if op.over == "batch":
@@ -253,7 +254,7 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """Windows count as the identity.
+        """Windows act as the identity.
 
         A permutation of positions preserves q (times the square of a common factor) and c.
         """
@@ -276,7 +277,8 @@ class Kernel:
         if not stays:
             self.note(
                 node,
-                "tokens are only permuted; all are assumed to have the same q value and mean",
+                "tokens are only permuted; all tokens are assumed to have the same q value and "
+                "mean",
                 "convention",
             )
         return below.map(
@@ -286,7 +288,7 @@ class Kernel:
         )
 
     def _mixed(self, pair: Pair, op: P.Blend, node: Node) -> Pair:
-        """Positions mixed by new Gaussian weights."""
+        """Mix positions with new Gaussian weights."""
         square, m = self.field.number(op.square), pair.moments
         return self.ledger.fresh(node, Moments(square * m.q1, square * m.q2, m.gap))
 
@@ -322,7 +324,8 @@ class Kernel:
     def position_state(self, node: Node, different_positions: bool) -> Channels:
         """The state of vectors that distinguish positions.
 
-        They are the same for all inputs at one position, and orthogonal at ``different_positions``.
+        The vectors are the same for all inputs at one position, and orthogonal at
+        ``different_positions``.
         """
         one1, one2, none = self._unit
         moments = Moments(one1, one2, none + 1 if different_positions else none)
@@ -330,7 +333,7 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Mask, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """``q -> q / r`` with r the fraction kept, covariances unchanged; or the identity."""
+        """``q -> q / r`` with r the fraction kept and unchanged covariances, or the identity."""
         if not op.drops:
             self.note(node, "dropout is the identity (evaluation)", "convention")
             return inputs[0]
@@ -377,7 +380,7 @@ def kernel_over(
     """The kernel calculus over a number system.
 
     ``uniform``: both inputs have the same q and mean, so both use the first input's numbers.
-    ``follow_c``: carry the gap as a :class:`Jet` in c; otherwise carry q only, which may be a Jet.
+    ``follow_c``: carry the gap as a :class:`Jet` in c; otherwise carry only q, which may be a Jet.
     ``assume_independent``: if a hypothesis of the calculus fails, record a note instead of raising
     an error. ``local``: the local maps of activations; by default ``FieldMaps(field)``.
     """
@@ -390,8 +393,7 @@ def kernel_over(
 class KernelReading:
     """A network with the options of the kernel calculus.
 
-    ``assume``: as ``assume_independent``; ``said``: the description of its inputs, None for
-    vectors.
+    ``assume`` is ``assume_independent``. ``said`` describes the inputs; None means vectors.
     """
 
     said: Any = None
@@ -408,7 +410,7 @@ class KernelReading:
     ) -> Kernel:
         """The calculus of kernel maps over a number system, at one token.
 
-        ``local``: the local maps of activations, if not those of the number system.
+        ``local`` replaces the local maps of activations of the number system.
         """
         if local is None and ("kernel maps", field.kind) in KERNELS:
             return KERNELS["kernel maps", field.kind](uniform, follow_c, self.assume)
@@ -417,11 +419,11 @@ class KernelReading:
 
     def interpreted(self, kernel: Any, inputs: dict[Node, State]) -> dict[Node, State]:
         """The state of every node."""
-        with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
+        with np.errstate(all="ignore"):  # the rules raise a KcalcError that names the node
             return interpret(self.network, kernel, inputs)
 
     def require_closed(self) -> None:
-        """Raise KcalcError if the reading has only values, no enclosures, formulas or matrices."""
+        """Raise KcalcError if the reading has no enclosures, formulas or matrices, only values."""
 
     def noting(self, first: Assumption, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
         """The notes of one reading, after the assumptions common to every reading."""

@@ -1,4 +1,4 @@
-"""Activations in kernel maps: applied to a Gaussian, fused with earlier ones, or rejected."""
+"""Activations in kernel maps: they apply to a Gaussian, fuse with earlier activations, or fail."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .second_moments import Moments, agree, is_zero
 
 Number = Any
 Node = Hashable
-LARGEST_FUSED = 400  # operations and numbers of an expression; every fusion multiplies them
+LARGEST_FUSED = 400  # operations and numbers of an expression; every fusion multiplies their number
 LONG = (
     "fuses so many activations of one Gaussian that their formula has more than {} operations and "
     "numbers; put an Affine between some of them"

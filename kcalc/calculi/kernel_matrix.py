@@ -42,11 +42,11 @@ METHODS = ("auto", "angle", "pairs")
 KINDS = ("nngp", "ntk")
 CENTRED = "the network input has channel mean 0"
 FEW_NORMS = 4
-"""up to this many different norms, there is one table per pair of norms"""
+"""Up to this many different norms, there is one table per pair of norms."""
 MANY_PAIRS = 2000
-"""from this many pairs of rows, activations are interpolated in angles and norms"""
+"""From this many pairs of rows on, activations are interpolated in angles and norms."""
 MOST_PAIRS = 100_000
-"""from this many pairs of rows, whole networks without kinks are"""
+"""From this many pairs of rows on, whole networks without kinks are interpolated."""
 LAYERED_AT_ONCE = 1 << 14
 
 
@@ -59,14 +59,14 @@ class Matrices(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LayeredPairs:
-    """(NNGP, NTK) of pairs of rows and columns, layer by layer, by tables of local maps."""
+    """(NNGP, NTK) of pairs of rows and columns, layer by layer, from tables of local maps."""
 
     reading: TangentReading
     seeds: Mapping[Node, Any] | None
     tables: tuple[LocalTable | None, ...]
 
     def __call__(self, gap: Any, q1: Any, q2: Any, system: Any = NUMPY) -> list[Any]:
-        """Gaps (rows, columns), q1 (rows, 1), q2 (1, columns) -> two matrices."""
+        """Return two matrices from gaps (rows, columns), q1 (rows, 1) and q2 (1, columns)."""
         kernel, state = self.followed(gap, q1, q2, system)
         with np.errstate(all="ignore"):
             return [part + 0.0 * gap for part in kernel.kernels(state)]
@@ -93,7 +93,7 @@ class LayeredPairs:
 class MatrixKernel:
     """The kernels of a network with one input and one output, for matrices; tables are cached.
 
-    ``seeds`` as in :class:`kcalc.calculi.tangent.Tangent`.
+    See :class:`kcalc.calculi.tangent.Tangent` for ``seeds``.
     """
 
     reading: TangentReading
@@ -139,7 +139,7 @@ class MatrixKernel:
         return self._norms[low, high]
 
     def layered(self, q: Array) -> LayeredPairs | None:
-        """The recursion by tables of local maps for rows of these q values, if all have one."""
+        """The recursion over tables of local maps, or None if some q value has no table."""
         maps = RecordedMaps(self._local)
         (node,) = self.reading.network.inputs
         kernel = self.reading.kernel(NUMPY, True, self.seeds, maps)
@@ -159,14 +159,14 @@ class MatrixKernel:
         return lambda gap: self.pairs(gap, np.full(gap.shape, first), np.full(gap.shape, second))
 
     def pairs(self, gap: Gap, q1: Array, q2: Array) -> Array:
-        """(NNGP, NTK) of pairs by the general recursion: shape (2, n)."""
+        """(NNGP, NTK) of pairs from the general recursion, shape (2, n)."""
         (node,) = self.reading.network.inputs
         second = None if np.array_equal(q1, q2) else {node: q2}
         ((nngp, ntk),) = self.reading.values({node: gap}, {node: q1}, second, self.seeds).values()
         return rows_of(gap.shape, nngp, ntk)
 
     def at_zero(self, q: Array) -> Array:
-        """(NNGP, NTK) of the input 0 with inputs of q values >= 0, 0 itself among them: (2, n)."""
+        """(NNGP, NTK) of the input 0 with inputs of q values >= 0, shape (2, n)."""
         network = self.reading.network
         (node,), (output,) = network.inputs, network.outputs
         reading = self.reading
@@ -185,9 +185,9 @@ class MatrixKernel:
 
     @cached_property
     def degree(self) -> int | None:
-        """k with K(a x, b y) = (a b)^k K(x, y) for a, b > 0, if the structure implies one.
+        """The degree k with K(a x, b y) = (a b)^k K(x, y) for all a, b > 0.
 
-        Else None.
+        None if the structure of the network implies no such k.
         """
         network = self.reading.network
         return None if self._bias_counts else degrees(network)[network.outputs[0]]
@@ -210,9 +210,9 @@ class MatrixKernel:
 
     @property
     def features(self) -> int | None:
-        """The number of features of the network's input, from the network or ``fan_in``.
+        """The number of input features, from the network or from ``fan_in``.
 
-        Else None.
+        None if neither defines it.
         """
         (node,) = self.reading.network.inputs
         stated = self.reading.network.layer(node).features
@@ -245,7 +245,7 @@ class MatrixKernel:
 class Binding:
     """The interface between a network's kernels and the engine.
 
-    It chooses the plan for given rows.
+    It chooses how the kernels of given rows are computed.
     """
 
     kernel: MatrixKernel
@@ -263,7 +263,7 @@ class Binding:
         return self.kernel.centred
 
     def plan(self, left: Array, right: Array, tolerance: float, tabled: bool = False) -> ChunkPlan:
-        """The plan for rows of q values ``left`` and ``right``.
+        """The plan for rows with q values ``left`` and ``right``.
 
         q values within the relative ``tolerance`` count as equal. ``tabled``: use a table even for
         few pairs. Raises: KcalcError for ``method="angle"`` and rows of several norms, unless the
@@ -305,8 +305,8 @@ class Binding:
         if not layered.tabled:
             return plan
         text = (
-            "layer by layer for every pair of rows, activations by tables in the angle and in the "
-            f"q values of both, relative error of a layer <= {layered.error:.0e}"
+            "layer by layer for every pair of rows, with activations from tables in the angle "
+            f"and in the q values of both rows, relative error of a layer <= {layered.error:.0e}"
         )
         return replace(plan, method=text)
 
@@ -359,7 +359,7 @@ def _classes(
 class KernelOfRows:
     """A kernel on rows of data, which :class:`kcalc.calculi.ntk.KernelFunction` uses for matrices.
 
-    ``part``: 0 for the NNGP, 1 for the NTK; ``seeds`` as in :class:`MatrixKernel`.
+    ``part``: 0 for the NNGP, 1 for the NTK; see :class:`MatrixKernel` for ``seeds``.
     """
 
     reading: TangentReading
@@ -407,7 +407,7 @@ class KernelOfRows:
         choice(kind, "kind", (*KINDS, "both"))
         if self.seeds is not None:
             raise KcalcError(
-                f"this kernel is a part and only has matrices of kind {own!r}; call matrix of the "
-                f"whole kernel for {kind!r}"
+                f"this kernel is one part and only has matrices of kind {own!r}; call matrix on "
+                f"the whole kernel for {kind!r}"
             )
         return (0, 1) if kind == "both" else (KINDS.index(kind),)

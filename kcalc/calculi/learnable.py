@@ -1,6 +1,6 @@
 """Kernels as differentiable JAX functions of the data, sigma_w, sigma_b and activation constants.
 
-Use them to maximise marginal likelihoods.
+They can be used to maximise the marginal likelihood.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def learnable_kernel(
 
     The function depends on the data, sigma_w, sigma_b and activation constants.
 
-    Arguments as for :func:`kcalc.ntk`.
+    The arguments are those of :func:`kcalc.ntk`.
 
     Parameters
     ----------
@@ -92,11 +92,11 @@ def learnable_kernel(
 class LearnableKernel(Shown):
     """The NNGP and NTK of a network as a pure function ``kernel(params, X, Y=None, kind="ntk")``.
 
-    It supports jit, grad and vmap over params and X. ``params`` is ``{"sigma_w": s, "sigma_b": s,
-    "constants": c}``, each entry optional: ``s`` is one number for all Affine layers or {node name:
-    number}, ``c`` is {node name: {"input_scale": ..., "input_shift": ..., "output_scale": ...,
-    "output_shift": ...}}. Numbers that are not given come from the network. :meth:`init` returns
-    all of them. Node names are ``str(node)``.
+    It supports jit, grad and vmap over params and X. ``params`` is
+    ``{"sigma_w": s, "sigma_b": s, "constants": c}``, where each entry is optional. ``s`` is one
+    number for all Affine layers or {node name: number}; ``c`` is {node name: {"input_scale": ...,
+    "input_shift": ..., "output_scale": ..., "output_shift": ...}}. Numbers that are not given come
+    from the network. :meth:`init` returns all of them. Node names are ``str(node)``.
     """
 
     network: Network
@@ -116,7 +116,7 @@ class LearnableKernel(Shown):
         Parameters
         ----------
         shared
-            Whether to return one sigma_w and one sigma_b for all Affine layers, those of the last
+            Whether to return one sigma_w and one sigma_b for all Affine layers, taken from the last
             layer.
 
         Returns
@@ -149,26 +149,26 @@ class LearnableKernel(Shown):
     def __call__(
         self, params: Params, X: Any, Y: Any = None, kind: str = "ntk", uniform: bool | None = None
     ) -> Array:
-        """The kernel between the rows of X (N, d) and of Y (M, d; None: X), a JAX array.
+        """Return the kernel between the rows of X (N, d) and Y (M, d) as a JAX array; None means X.
 
-        The precision is that of the data. NumPy float64, NumPy integers and lists are computed and
-        returned in float64, with an error of about 1e-10, whether ``jax_enable_x64`` is on or off;
-        so are calls with any JAX float64 array. NumPy and JAX float32 give float32, with an error
-        of about 1e-4. So do arguments of your jit or vmap while x64 is off, because JAX has rounded
-        them. Gradients have the type of the argument. If x64 is off, float64 results support
-        reverse-mode differentiation (grad, jacrev, hessian) but not jvp or jacfwd, and JAX rounds
-        later operations on them to float32. :meth:`log_marginal_likelihood` is computed in float64
-        throughout.
+        The result has the precision of the data. NumPy float64, NumPy integers and lists are
+        computed and returned in float64, with an error of about 1e-10, whether ``jax_enable_x64``
+        is on or off. The same holds for calls with any JAX float64 array. NumPy and JAX float32
+        give float32, with an error of about 1e-4. So do the arguments of a jitted or vmapped
+        function while x64 is off, because JAX has rounded them. Gradients have the type of the
+        argument. If x64 is off, float64 results support reverse-mode differentiation (grad, jacrev,
+        hessian) but not jvp or jacfwd, and JAX rounds later operations on them to float32.
+        :meth:`log_marginal_likelihood` is computed in float64 throughout.
 
         For rows with c > .99, 1 - c is computed from their difference, so angles of near-duplicates
         have an absolute error of 1e-15 (for traced rows, only if N M d <= 2^27; otherwise 1e-8).
 
         ``uniform``: whether all rows have the same mean square |x|^2/d. The kernel is then a
         function of the angle, which is cheap to interpolate at any depth; otherwise the recursion
-        runs over all pairs. None: determined from the data, or False if X is traced. Gradients at
-        coinciding rows are finite: they omit the one-sided slope of the kernel in the angle.
-        Returns: (N, M); for ``kind="both"`` (NNGP, NTK). Raises: KcalcError for invalid parameters
-        and rows, and for results that are not finite, unless JAX traces them.
+        runs over all pairs. None determines it from the data, or means False if X is traced.
+        Gradients at coinciding rows are finite: they omit the one-sided slope of the kernel in the
+        angle. Returns: (N, M); for ``kind="both"`` (NNGP, NTK). Raises: KcalcError for invalid
+        parameters and rows, and for results that are not finite, unless JAX traces them.
         """
         choice(kind, "kind of kernel", KINDS)
         given = checked_params(params, self.network, self._fixed)
@@ -211,12 +211,12 @@ class LearnableKernel(Shown):
         kind: str = "nngp",
         uniform: bool | None = None,
     ) -> Array:
-        """``log N(y | 0, K + noise I)``, y of shape (N,) or (N, k) (summed over columns).
+        """Compute ``log N(y | 0, K + noise I)``, summed over the columns of y.
 
-        Differentiable in params, X and noise.
+        The result is differentiable in params, X and noise.
 
-        The result is nan if K + noise I is not positive definite (a gradient step may not raise an
-        error).
+        The result is nan if K + noise I is not positive definite (so that gradient steps raise no
+        errors).
 
         Parameters
         ----------
@@ -231,7 +231,7 @@ class LearnableKernel(Shown):
         kind
             "ntk" or "nngp".
         uniform
-            Whether all rows have the same q value; None finds out.
+            Whether all rows have the same q value; None determines it from the data.
 
         Returns
         -------
@@ -298,7 +298,8 @@ class LearnableKernel(Shown):
     ) -> tuple[Any, Any]:
         """(NNGP, NTK) of all pairs of rows.
 
-        ``same``: both sets of rows are the same, so pairs on the diagonal are equal inputs.
+        ``same``: whether both sets of rows are the same, so that pairs on the diagonal are equal
+        inputs.
         """
         import jax.numpy as jnp
 
@@ -328,7 +329,7 @@ class LearnableKernel(Shown):
     ) -> tuple[Any, Any]:
         """(NNGP, NTK) at given 1 - c and q.
 
-        ``mode``: "pairs", "angles" for one q, "equal" for gaps of 0.
+        ``mode``: "pairs", "angles" (one q value) or "equal" (gaps of 0).
         """
         sigma_w, sigma_b = (
             numbers_of(params, name, self.network) for name in ("sigma_w", "sigma_b")
@@ -396,7 +397,7 @@ def _precision(double: bool) -> AbstractContextManager[Any]:
 
 
 def _typed(tree: Any, double: bool) -> Any:
-    """JAX arrays unchanged, other values as JAX arrays of the given precision."""
+    """Return JAX arrays unchanged, and other values as JAX arrays of the given precision."""
     import jax
     import jax.numpy as jnp
 
@@ -463,7 +464,7 @@ def _log_normal(kernel: Any, y: Any, noise: Any) -> Any:
     targets = jnp.asarray(y, kernel.dtype)
     if targets.shape[:1] != kernel.shape[:1]:
         raise KcalcError(
-            f"y has {targets.shape[0] if targets.ndim else 1} rows, X {kernel.shape[0]}"
+            f"y has {targets.shape[0] if targets.ndim else 1} rows, but X has {kernel.shape[0]}"
         )
     targets = targets.reshape(kernel.shape[0], -1)
     factor = jnp.linalg.cholesky(kernel + noise * jnp.eye(kernel.shape[0], dtype=kernel.dtype))

@@ -18,8 +18,8 @@ from ..network.network import Network
 Node = Hashable
 Params = Mapping[str, Any]
 GROUPS = ("sigma_w", "sigma_b", "constants")
-CLOSE = 0.01  # gaps 1 - c below this are computed from the difference of the rows
-DIFFERENCES = 1 << 27  # the largest N M d for which traced rows get such gaps
+CLOSE = 0.01  # smaller gaps 1 - c are computed from the difference of the rows
+DIFFERENCES = 1 << 27  # the largest N M d for which gaps of traced rows are computed in this way
 
 
 # -- parameters ------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def leaves(params: Params) -> list[Any]:
 
 
 def checked_params(params: Any, network: Network, fixed: Mapping[Node, str]) -> dict[str, Any]:
-    """The parameters as plain dictionaries.
+    """Check the parameters and return them as plain dictionaries.
 
     ``fixed``: {nonlinear node: the reason why its constants cannot be set}. Raises: KcalcError for
     unknown names, values that are not one real number, and values that the layers do not allow.
@@ -109,7 +109,7 @@ def _constants(
 
 
 def _number(value: Any, what: str, wanted: str) -> Any:
-    """The value unchanged.
+    """Check a number and return it unchanged.
 
     Raises KcalcError unless it is one real number with the property ``wanted``.
     """
@@ -140,7 +140,7 @@ def _number(value: Any, what: str, wanted: str) -> Any:
 
 
 def numbers_of(params: Params, name: str, network: Network) -> dict[Node, Any]:
-    """{Affine node: sigma} for the nodes with a given number; ``name``: "sigma_w" or "sigma_b"."""
+    """{Affine node: sigma} for nodes with a given ``name``, which is "sigma_w" or "sigma_b"."""
     given = params.get(name)
     nodes = by_name(network, Affine)
     if given is None:
@@ -180,7 +180,7 @@ def is_double(data: list[Any], numbers: list[Any]) -> bool:
 
 
 def rows_of(X: Any, what: str) -> Any:
-    """Rows as a float64 NumPy array, or as a JAX array if traced.
+    """Check rows and return them as a float64 NumPy array, or as a JAX array if traced.
 
     Raises: KcalcError for other shapes and types, and for rows that are zero or not finite.
     """
@@ -234,7 +234,7 @@ def common_level(sizes: list[Any], wanted: Any, single: bool) -> Any:
 def gaps_of(first: Any, second: Any, same: bool) -> Any:
     """1 - c of all pairs of rows, computed from differences of rows if c > .99.
 
-    ``same``: both sets of rows are the same, so the diagonal is exactly 0.
+    ``same``: whether both sets of rows are the same, so that the diagonal is exactly 0.
     """
     if is_traced(first) or is_traced(second):
         return _traced_gaps(first, second, same)

@@ -30,7 +30,7 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class Learnt:
-    """Replacements for numbers: sigma_w and sigma_b by Affine, activations by node."""
+    """Replacements for numbers: sigma_w and sigma_b of Affine nodes, and activations of nodes."""
 
     sigma_w: Mapping[Node, Any]
     sigma_b: Mapping[Node, Any]
@@ -66,8 +66,8 @@ def learnable_tangent(
 ) -> LearnableTangent:
     """The tangent calculus over JAX arrays.
 
-    ``equal``: both inputs are equal, so every gap is 0. ``fixed``: filled in with {nonlinear node:
-    the reason why its constants cannot be set}.
+    ``equal``: whether both inputs are equal, so that every gap is 0. The function fills ``fixed``
+    with {nonlinear node: the reason why its constants cannot be set}.
     """
     local = TracedFieldMaps(uniform, equal)
     kernel = traced_kernel(local, chosen=learnt.activations, fixed=fixed)
@@ -81,7 +81,10 @@ def traced_kernel(
     chosen: Mapping[Node, TracedMaps] | None = None,
     fixed: dict[Node, str] | None = None,
 ) -> Kernel:
-    """The kernel calculus over JAX arrays; arguments as in ``kernel_over`` and above."""
+    """The kernel calculus over JAX arrays.
+
+    See ``kernel_over`` and :func:`learnable_tangent` for the arguments.
+    """
     moments = SecondMoments(jax_field(), local.uniform)
     statistics = Statistics(moments, AssumptionLog(), follow_c, assume_independent)
     algebra = Algebra(moments, TracedProducts(moments))
@@ -134,9 +137,9 @@ class TracedFieldMaps(FieldMaps):
 
 @dataclass
 class TracedActivations(Activations):
-    """Activations, some of them ``chosen`` by the caller.
+    """Activations, some of which are ``chosen`` by the caller.
 
-    ``fixed`` as in :func:`learnable_tangent`.
+    See :func:`learnable_tangent` for ``fixed``.
     """
 
     local: TracedFieldMaps
@@ -144,7 +147,7 @@ class TracedActivations(Activations):
     fixed: dict[Node, str] = field(kw_only=True)
 
     def activated(self, phi: Any, pair: Pair, node: Node) -> Pair:
-        """The feature map phi(f), with the caller's activation instead of phi, if given."""
+        """The feature map phi(f), with the caller's activation instead of phi if there is one."""
         known: Any = self.chosen.get(node, phi)
         return super().activated(known, pair, node)
 
@@ -152,7 +155,7 @@ class TracedActivations(Activations):
         """The fusion of :class:`Activations` if all constants come from the network.
 
         With constants from the caller, fusion needs an outer activation without kinks, because the
-        kinks of the fused one are unknown.
+        kinks of the fused activation are unknown.
         """
         below = [t.atom for t in opened(pair.terms)]
         if isinstance(phi, Activation) and not any(
@@ -223,10 +226,9 @@ class TracedCrossing:
     def cross_moment_and_drop(
         phi: TracedMaps, psi: TracedMaps, q1: Any, q2: Any, covariance: Any, decrease: Any
     ) -> tuple[Any, Any]:
-        """The cross moment E[phi psi] and its decrease.
+        """Return the cross moment E[phi psi] and its decrease when the covariance decreases.
 
-        Returns: (E[phi psi] at this covariance, its decrease when the covariance decreases by
-        ``decrease``).
+        ``decrease`` is the decrease of the covariance.
         """
         top = _cosine(covariance, q1, q2)
         if not isinstance(decrease, Jet):

@@ -1,15 +1,16 @@
-"""Local maps of activations for rows of many norms: tables in the angle and in both log q.
+"""Local maps of activations for rows of many norms: tables in the angle and both log q values.
 
 Let phi have no jumps, and no kinks except possibly at 0. Write u, v for its Gaussian arguments of
 variances q1, q2 and cosine cos theta. Then
 
     1 - C = |w(q1) - w(q2)|^2/2 + sin^2(theta/2) G(theta, q1, q2),    C' = D(theta, q1, q2)
 
-with functions w, G and D that are smooth in theta on [0, pi] and in log q1, log q2: in polar
-coordinates of the two Gaussians a kink at 0 is a line through the origin, which depends on theta
-but not on q. G and D are Chebyshev series in theta whose coefficients, functions of q1 and q2, are
-sums of few products. G follows from D by ``sin^2(theta/2) G = int_0^theta D sin``, so gaps keep
-their relative accuracy at arbitrarily small angles, for equal and unequal norms.
+with functions w, G and D that are smooth in theta on [0, pi] and in log q1, log q2. The reason is
+that in polar coordinates of the two Gaussians, a kink at 0 is a line through the origin, which
+depends on theta but not on q. G and D are Chebyshev series in theta whose coefficients, functions
+of q1 and q2, are sums of few products. G follows from D by
+``sin^2(theta/2) G = int_0^theta D sin``, so gaps keep their relative accuracy at arbitrarily small
+angles, for equal and unequal norms.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from .field_maps import FieldMaps
 Array = np.ndarray
 
 ACCURATE = 1e-11
-"""largest accepted error of a table, relative to the largest value"""
+"""Largest accepted error of a table, relative to its largest value."""
 
 _ENOUGH = 2e-14
 _STEP = 0.5  # ranges of log q are rounded outwards to its multiples
 _MOST_ANGLES, _MOST_NORMS = 192, 80
-_REACH = 9.0  # exp(-_REACH^2/2) is rounding
-_RULES = (12, 17)  # points of a panel: of the tables, of the probes
+_REACH = 9.0  # exp(-_REACH^2/2) is below rounding errors
+_RULES = (12, 17)  # points per panel, for the tables and for the probes
 _INTEGRAL = 160  # points of the integral over the angle
 
 
@@ -50,9 +51,9 @@ _INTEGRAL = 160  # points of the integral over the angle
 class LocalTable:
     """The maps of ``phi`` for log q in [low, high].
 
-    ``moments``: Chebyshev coefficients in log q of (log Q, E phi / sqrt Q); ``apart``: those of w;
-    ``drop`` and ``slope``: G and D. ``error``: of G and D, relative to the largest values, at
-    angles and q values between the nodes.
+    ``moments``: Chebyshev coefficients in log q of (log Q, E phi / sqrt Q); ``apart``: coefficients
+    of w; ``drop`` and ``slope``: coefficients of G and D. ``error``: the error of G and D, relative
+    to their largest values, at angles and q values between the nodes.
     """
 
     phi: Activation
@@ -99,7 +100,7 @@ def local_table(
     """The table of phi for log q in [low, high], or None if no table is accurate.
 
     ``polar``: whether expectations are integrals in polar coordinates, which resolve only features
-    near 0, else sums of Hermite coefficients; None chooses integrals if there are kinks.
+    near 0, or sums of Hermite coefficients. None chooses integrals if there are kinks.
     """
     if any(phi.kink_points) or any(phi.jump_sizes(0)):
         return None
@@ -117,7 +118,7 @@ class _PairExpectations:
     polar: bool
 
     def __call__(self, n: int, q: Array, theta: Array, count: int) -> Array | None:
-        """E phi^(n)(u) phi^(n)(v), n = 0 or 1, of all pairs of q values: (q, q, theta)."""
+        """E phi^(n)(u) phi^(n)(v), n = 0 or 1, for all pairs of q values: (q, q, theta)."""
         if self.polar:
             scale, function = np.sqrt(q), self.phi.numeric(n)
             found = (_polar(function, scale, float(angle), count) for angle in theta)
@@ -135,7 +136,7 @@ class _PairExpectations:
 
 
 def _best(pairs: _PairExpectations, low: float, high: float) -> LocalTable | None:
-    """The first table accurate to rounding, or else the best acceptable one."""
+    """The first table that is accurate to rounding, or else the best acceptable table."""
     norms = min(_MOST_NORMS, 10 + math.ceil(4 * (high - low)))
     best: LocalTable | None = None
     with np.errstate(all="ignore"):
@@ -154,7 +155,7 @@ def _best(pairs: _PairExpectations, low: float, high: float) -> LocalTable | Non
 
 
 def _angle_count(pairs: _PairExpectations, high: float) -> int | None:
-    """The number of angles that the largest q needs, or None for too many."""
+    """The number of angles that the largest q needs, or None if it needs too many."""
     angles, q = 32, np.array([math.exp(high)])
     while angles <= _MOST_ANGLES:
         slope = pairs(1, q, (1 + points(angles)) * (math.pi / 2), _RULES[0])
@@ -204,7 +205,7 @@ def _shape(phi: Any, q: Array) -> tuple[Array, Array, Array] | None:
 
 
 def _integrals(angles: int) -> Array:
-    """The matrix from coefficients of D to those of G = int_0^theta D sin / sin^2(theta/2)."""
+    """The matrix that maps coefficients of D to those of G = int_0^theta D sin / sin^2(theta/2)."""
     theta = (1 + points(angles)) * (math.pi / 2)
     inner, w = (part[:, 0] for part in panel_nodes(np.stack([0 * theta, theta], axis=1), _INTEGRAL))
     bent = np.sin(inner) * w / np.sin(theta / 2)[:, None] ** 2
@@ -221,8 +222,9 @@ def _hermites(phi: Any, q: tuple[float, ...]) -> Any:
 def _polar(f: Any, scale: Array, theta: float, count: int) -> Array:
     """E f(s u) f(s' v) for standard normal u, v of cosine cos theta and all s, s' in ``scale``.
 
-    ``u = r sin t, v = r sin(t + theta)`` while both have one sign, ``v = r sin(t - theta)`` else.
-    The mesh is refined towards the lines u = 0 and v = 0 and towards the origin.
+    ``u = r sin t, v = r sin(t + theta)`` where both have the same sign, and otherwise
+    ``v = r sin(t - theta)``. The mesh is refined towards the lines u = 0 and v = 0 and towards the
+    origin.
     """
     steep = float(scale.max())
     edges = _graded(_REACH, 4 * steep)
@@ -254,7 +256,7 @@ def _panels(edges: list[float], count: int) -> tuple[Array, Array]:
 
 
 def _error(table: LocalTable, pairs: _PairExpectations) -> float:
-    """The largest error at q values and angles between the nodes, of maps by a finer rule."""
+    """The largest difference from a finer rule, at q values and angles between the nodes."""
     random = np.random.default_rng(0)
     q = np.exp(random.uniform(table.low, table.high, 6))
     q[:2] = math.exp(table.low), math.exp(table.high)
@@ -276,7 +278,7 @@ def _error(table: LocalTable, pairs: _PairExpectations) -> float:
 
 
 class TabledMaps(FieldMaps):
-    """Local maps by one table per call, in the order in which a network requests them.
+    """Local maps from one table per call, in the order in which a network requests them.
 
     Activations without a table use the exact maps of :class:`FieldMaps`.
     """
@@ -291,7 +293,7 @@ class TabledMaps(FieldMaps):
             self._xp = jax.numpy
 
     def q(self, phi: Activation, q: Any) -> tuple[Any, Any]:
-        """As in :class:`FieldMaps`."""
+        """See :class:`FieldMaps`."""
         table = self._left[0]
         if table is None:
             return super().q(phi, q)
@@ -299,7 +301,7 @@ class TabledMaps(FieldMaps):
         return size.reshape(q.shape), mean.reshape(q.shape)
 
     def gap(self, phi: Activation, gap: Any, q1: Any, q2: Any) -> Any:
-        """As in :class:`FieldMaps`, for q1 (rows, 1) and q2 (1, columns)."""
+        """See :class:`FieldMaps`; the shapes are q1 (rows, 1) and q2 (1, columns)."""
         table = self._left.popleft()
         if table is None:
             return super().gap(phi, gap, q1, q2)
@@ -312,8 +314,8 @@ class TabledMaps(FieldMaps):
 class RecordedMaps(FieldMaps):
     """Local maps of single rows, without gaps.
 
-    ``calls`` and ``tables``: the activations called for, with the tables of their pairs.
-    ``known``: tables made before, {activation: tables}.
+    ``calls`` and ``tables`` are the requested activations and the tables of their pairs. ``known``
+    is {activation: tables} for tables made before.
     """
 
     def __init__(self, known: dict[Activation, list[LocalTable]]) -> None:
@@ -322,18 +324,18 @@ class RecordedMaps(FieldMaps):
         self.calls, self.tables = list[Activation](), list[LocalTable | None]()
 
     def q(self, phi: Activation, q: Any) -> tuple[Any, Any]:
-        """As in :class:`FieldMaps`."""
+        """See :class:`FieldMaps`."""
         table = self._table(phi, q)
         self.calls.append(phi)
         self.tables.append(table)
         return super().q(phi, q) if table is None else table.q(q)
 
     def gap(self, phi: Activation, gap: Any, q1: Any, q2: Any) -> Any:
-        """All gaps are 0: a row is paired with itself."""
+        """Return gaps of 0, because a row is paired with itself."""
         return gap
 
     def _table(self, phi: Activation, q: Array) -> LocalTable | None:
-        if phi.degree is not None:  # closed forms
+        if phi.degree is not None:  # closed forms need no table
             return None
         low, high = float(np.log(q.min())), float(np.log(q.max()))
         tables = self.known.setdefault(phi, [])

@@ -1,4 +1,4 @@
-"""Activations at many locations, each with its own q value >= 0."""
+"""Activations at many locations, each with a separate q value >= 0."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .zero_inputs import ZeroMaps
 
 Node = Any
 Array = np.ndarray
-MOST = 5000  # pairs of q values to integrate numerically, tens of ms each
+MOST = 5000  # largest number of pairs of q values to integrate numerically, tens of ms each
 TABLED = 500  # number of pairs of q values from which a table is built
 WIDEST = 12  # range of log q of a table
 
 
 class LocationMaps(ZeroMaps):
-    """Local maps, by Hermite series if these are faster."""
+    """Local maps, from Hermite series if they are faster."""
 
     def moments(self, phi: Activation, q: Array) -> tuple[Array, Array]:
         series = None if phi.closed_in_numpy else expansion(phi, q)
@@ -49,7 +49,7 @@ class LocationMaps(ZeroMaps):
 
 
 def _table(phi: Activation, q: Array) -> Any:
-    """A table for these q values, which may be too large for Hermite series; or None."""
+    """A table for q values that may be too large for Hermite series, or None."""
     low, high = (float(np.log(value)) for value in (q.min(), q.max()))
     return _kept_table(phi, math.floor(low), math.floor(high) + 1)
 

@@ -73,7 +73,7 @@ Kind = Literal["ntk", "nngp"] | None
 WIDTH = Assumption(
     "network", "infinite width; independent weights of mean 0; the kernel at initialisation"
 )
-NUMBERS_HELD = 1 << 25  # maximal number of values in memory for one pass over many layers
+NUMBERS_HELD = 1 << 25  # largest number of values in memory for one pass over many layers
 
 
 @overload
@@ -127,38 +127,39 @@ def ntk(
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
 ) -> TangentKernel | SpatialTangentKernel | TokenKernels:
-    """The neural tangent kernel of a network at infinite width.
+    """Compute the neural tangent kernel of a network at infinite width.
 
-    ``K(c)``, ``K.nngp(c)``, ``K.layers[node](c)``.
+    The result is a function K: call ``K(c)``, ``K.nngp(c)`` or ``K.layers[node](c)``.
 
-    ``K(c)`` and ``K.nngp(c)`` are kernels of one output channel, not divided by q values: at c = 1
-    ``K.nngp`` is its mean square. Inputs have cosine c, and q = 1 unless ``q1``, ``q2`` are given;
-    the last Affine is included. Embeddings and learned positions count as Affine layers without
-    bias that read one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
+    ``K(c)`` and ``K.nngp(c)`` are kernels of one output channel. They are not divided by q values,
+    so ``K.nngp`` at c = 1 is the mean square of the channel. Inputs have cosine c, and q = 1 unless
+    ``q1`` and ``q2`` are given. The last Affine is included. Embeddings and learned positions count
+    as Affine layers without bias that read one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
 
     With tokens, the kernel is between one token of each input. With an array of tokens, the kernels
-    are arrays between all tokens of all sequences, also for causal masks. Softmax attention is then
-    sampled as specified by ``sampling``.
+    are arrays between all tokens of all sequences, and causal masks are supported. Softmax
+    attention is then sampled as specified by ``sampling``.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     parameterization
-        "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is differentiated in W and b, or
-        "standard", in the weights themselves; that kernel grows with width.
+        "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is differentiated in W and b; or
+        "standard", which differentiates in the weights themselves, so that the kernel grows with
+        width.
     features
-        The width of layers without one, for "standard".
+        The width of layers that do not specify one, for "standard".
     assume_independent
         Whether to continue if a hypothesis fails; the result is then marked as heuristic.
     spatial
-        "delta", the kernel at one location, as for Delta-initialised convolutions; or "exact", for
-        dense convolutions and mean pooling over the locations of actual images. ``K.matrix(X,
-        Y=None)`` and ``K.nngp.matrix(X, Y=None)`` then read arrays of images.
+        "delta" for the kernel at one location, as for Delta-initialised convolutions; or "exact"
+        for dense convolutions and mean pooling over the locations of actual images.
+        ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` then read arrays of images.
     image_shape
         (height, width), for "exact".
     weights
-        "dense" or "delta", the law of convolutions, for "exact".
+        The weights of convolutions, "dense" or "delta", for "exact".
     tokens
         The number of tokens of an input, for networks with attention, as in :func:`kcalc.c_map`; or
         an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N, T), or inputs
@@ -225,11 +226,11 @@ def ntk(
 def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
     """{Affine: number of channels that one of its outputs sums over; Input: its channels}.
 
-    The number is 1 for tables of vectors.
+    The fan-in is 1 for tables of vectors.
 
-    ``features``: the width of layers without one. The taps of a convolution do not count, because
-    only the centre tap of a Delta initialisation is non-zero. Raises: KcalcError naming a node of
-    unknown width.
+    ``features``: the width of layers that do not specify one. The taps of a convolution do not
+    count, because only the centre tap of a Delta initialisation is non-zero. Raises: KcalcError
+    naming a node of unknown width.
     """
     known = filled(network, features, Affine, Input).features
     out: dict[Node, int] = {
@@ -256,8 +257,8 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
 class TangentReading(KernelReading):
     """A network with the options of the tangent calculus, for all parts of a TangentKernel.
 
-    ``fan_in``: from :func:`fan_ins` for the standard parameterisation, else None; ``assume``: as
-    ``assume_independent``.
+    ``fan_in`` is the result of :func:`fan_ins` for the standard parameterisation, otherwise None.
+    ``assume`` is ``assume_independent``.
     """
 
     def __init__(self, network: Network, fan_in: Mapping[Node, int] | None, assume: bool) -> None:
@@ -271,7 +272,7 @@ class TangentReading(KernelReading):
         seeds: Mapping[Node, Any] | None = None,
         local: FieldMaps | None = None,
     ) -> Tangent:
-        """A fresh calculus over a number system; ``local`` as for :meth:`plain_kernel`."""
+        """A new calculus over a number system; :meth:`plain_kernel` describes ``local``."""
         kernel = self.plain_kernel(field, uniform, True, local)
         return Tangent(kernel, seeds, self.fan_in, self.unseen)
 
@@ -288,7 +289,7 @@ class TangentReading(KernelReading):
         q2: dict[Node, Any] | None,
         seeds: Mapping[Node, Any] | None = None,
     ) -> tuple[Tangent, dict[Node, Channels]]:
-        """The calculus and the state of every node; ``q2=None`` for uniform q."""
+        """The calculus and the state of every node; ``q2=None`` means uniform q."""
         jets = {node: Jet((value, value * 0)) for node, value in gap.items()}
         second = q1 if q2 is None else q2
         kernel = self.kernel(field, q2 is None, seeds)
@@ -304,7 +305,7 @@ class TangentReading(KernelReading):
         q2: dict[Node, Any] | None,
         seeds: Mapping[Node, Any] | None = None,
     ) -> dict[Node, tuple[Array, Array]]:
-        """{output: (NNGP, NTK)} in float64; infinite if they exceed it."""
+        """{output: (NNGP, NTK)} in float64, infinite beyond its range."""
         kernel, states = self.run(NUMPY, gap, q1, q2, seeds)
         with np.errstate(all="ignore"):
             found = {node: kernel.kernels(states[node]) for node in self.network.outputs}
@@ -314,10 +315,11 @@ class TangentReading(KernelReading):
     def silent(self, part: int, node: Node | None = None) -> bool:
         """Whether the NNGP or the NTK is exactly 0 at c = 0.
 
-        ``part``: 0 for the NNGP, 1 for the NTK; ``node``: the NTK of only this node, if given.
+        ``part`` is 0 for the NNGP and 1 for the NTK. ``node`` selects the NTK of a single node.
 
         It is 0 for an odd network without biases, because all pre-activations of orthogonal inputs
-        are independent. In the standard parameterisation biases count even if they start at 0.
+        are independent. In the standard parameterisation, biases contribute even if they start at
+        0.
         """
         if part == 1 and self.fan_in is not None:
             nodes = parameter_nodes(self.network) if node is None else (node,)
@@ -331,13 +333,13 @@ class TangentReading(KernelReading):
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the kernels, node by node."""
+        """The assumptions of the kernels, in the order of nodes."""
         return self.assumed(None)
 
     def assumed(self, seeds: Mapping[Node, Any] | None) -> tuple[Assumption, ...]:
         """The assumptions of the kernels of some parameters.
 
-        Raises: KcalcError as the kernels do.
+        Raises: the errors of the kernels.
         """
         if self.network.free_symbols:
             return self.network.assumptions
@@ -372,11 +374,11 @@ class MatrixOptions(TypedDict, total=False):
 
 
 class KernelFunction(OfReading, Formula):
-    """A kernel of two inputs as a function of their c and q values: covariances, not cosines.
+    """A kernel of two inputs as a function of their c and q values.
 
-    Call ``K(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``K(c, q1, q2)`` if
-    the two inputs differ in q (``q2=None`` means ``q1``); all methods accept q values in these two
-    ways.
+    Its values are covariances, not cosines. Call ``K(c, q=1)`` with numbers, arrays (broadcast) or
+    {input: value}, or ``K(c, q1, q2)`` if the two inputs differ in q (``q2=None`` means ``q1``).
+    All methods accept q values in these two ways.
     """
 
     def __init__(
@@ -399,9 +401,10 @@ class KernelFunction(OfReading, Formula):
         self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
     ) -> Array: ...
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
-        """The kernel at c values in [-1, 1] and q values > 0; {output: kernel} for several outputs.
+        """Evaluate the kernel at c values in [-1, 1] and q values > 0.
 
-        Raises: KcalcError outside.
+        For several outputs, the result is {output: kernel}. Raises: KcalcError for c or q out of
+        range.
         """
         return self._evaluate(
             gaps_at(self.network.inputs, c), *q_pair(q1, q2, q), single_precision(c, q1, q2, q)
@@ -423,7 +426,7 @@ class KernelFunction(OfReading, Formula):
     def at_angle(
         self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None
     ) -> float | Array:
-        """The kernel at angles theta = arccos c in [0, pi]; small angles keep their digits.
+        """Evaluate the kernel at angles theta = arccos c in [0, pi], accurately at small angles.
 
         Parameters
         ----------
@@ -499,24 +502,24 @@ class KernelFunction(OfReading, Formula):
         backend: str | None = None,
         mesh: Any = None,
     ) -> JaxArray | Array | Matrices:
-        """The kernel of all pairs of rows of ``X`` (N, d) and ``Y`` (M, d; None: X).
+        """Compute the kernel of all pairs of rows of ``X`` (N, d) and ``Y`` (M, d; None means X).
 
         It is an (N, M) array, exact for equal rows.
 
         The kernel depends on the angles between rows and their q values |x|^2/d. If all q values
-        agree, or the network is positively homogeneous, it is a function of the angle, tabulated
-        once (see :meth:`table`); for |c| > 0.992 the angle is computed from the difference (or sum)
-        of the rows. If norms differ, pairs are followed through the layers by tables of the
-        activations in the angle and both q values. For many pairs and activations without kinks,
-        one such table covers the whole network. Both have errors of about 1e-12, which
-        ``matrix_method`` reports. Activations with kinks away from 0, such as hard tanh, have no
-        table: the exact recursion then runs for every pair of rows and takes about a millisecond
-        per pair and layer. NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask;
-        float32 gives float32, computed in double precision.
+        agree, or the network is positively homogeneous, it is a function of the angle, which is
+        tabulated once (see :meth:`table`). For |c| > 0.992 the angle is computed from the
+        difference (or sum) of the rows. If norms differ, pairs are followed through the layers with
+        tables of the activations in the angle and both q values. For many pairs and activations
+        without kinks, one such table covers the whole network. Both have errors of about 1e-12,
+        which ``matrix_method`` reports. Activations with kinks away from 0, such as hard tanh, have
+        no table. The exact recursion then runs for every pair of rows and takes about a millisecond
+        per pair and layer. The result has the type of X: NumPy, JAX (differentiable in X) or dask.
+        For float32 data it is float32, computed in double precision.
 
-        A zero row has no angle; its kernels depend on the other row's norm. They are 0 if only the
-        input feeds the network; otherwise biases and activations with phi(0) != 0 contribute. A
-        norm of a zero feature map returns 0, as in frameworks.
+        A zero row has no angle; its kernels depend on the other row's norm. They are 0 without
+        biases and activations with phi(0) != 0. A normalisation layer maps a zero feature map to 0,
+        as in frameworks.
 
         Parameters
         ----------
@@ -527,22 +530,23 @@ class KernelFunction(OfReading, Formula):
         kind
             "ntk", "nngp", or "both" as for :meth:`matrices`; by default the kind of this kernel.
         method
-            "auto"; "angle" to insist on the function of the angle; "pairs" for the general
-            recursion in (c, q1, q2), exact and slow.
+            "auto"; "angle" to require the function of the angle; or "pairs" for the general
+            recursion in (c, q1, q2), which is exact but slow.
         q
-            The q value assumed for all rows, so only angles count. None computes it.
+            The q value assumed for all rows, so that only angles matter. None computes q from the
+            rows.
         dtype
             The dtype of the result.
         out
             A path (``.npy``; a record next to it lets an interrupted run continue) or an array to
-            fill; two of them for both kernels.
+            fill. For both kernels, give two paths or arrays.
         block_rows
-            The number of rows computed at once, instead of memory.
+            The number of rows computed at once; it replaces ``memory``.
         memory
-            The bytes of work space besides X and the result, 512 MiB by default.
+            The bytes of work space in addition to X and the result, 512 MiB by default.
         progress
-            True shows a progress bar, False none. By default one appears after 2 seconds on a
-            terminal and in a notebook.
+            True shows a progress bar, False shows none. By default, a bar appears after 2 seconds
+            on a terminal and in a notebook.
         backend
             "numpy" or "jax", for NumPy data.
         mesh
@@ -566,9 +570,9 @@ class KernelFunction(OfReading, Formula):
     def matrix_method(
         self, X: Any, Y: Any = None, *, method: str = "auto", q: float | None = None, **_: Any
     ) -> str:
-        """How :meth:`matrix` computes the entries for NumPy data, with the error bound of tables.
+        """Describe how :meth:`matrix` computes the entries for NumPy data, and the error of tables.
 
-        Arguments as for :meth:`matrix`.
+        The arguments are those of :meth:`matrix`.
 
         Parameters
         ----------
@@ -577,7 +581,7 @@ class KernelFunction(OfReading, Formula):
         Y
             The second set of inputs, (m, features); None means ``X``.
         method
-            As for :meth:`matrix`.
+            See :meth:`matrix`.
         q
             The mean square of the inputs, > 0.
         **_
@@ -591,15 +595,15 @@ class KernelFunction(OfReading, Formula):
         Raises
         ------
         KcalcError
-            As :meth:`matrix` does.
+            In the same cases as :meth:`matrix`.
 
         """
         return self._on_rows.matrix_method(X, Y, method, q)
 
     def matrices(self, X: Any, Y: Any = None, **options: Unpack[MatrixOptions]) -> Matrices:
-        """NNGP and NTK of the same data from one pass, as ``.nngp`` and ``.ntk``.
+        """Compute NNGP and NTK of the same data in one pass, as ``.nngp`` and ``.ntk``.
 
-        Arguments as for :meth:`matrix`.
+        The arguments are those of :meth:`matrix`.
 
         Parameters
         ----------
@@ -619,7 +623,7 @@ class KernelFunction(OfReading, Formula):
         return self.matrix(X, Y, kind="both", **options)
 
     def table(self, q: float = 1.0) -> AngleTable:
-        """The table after :meth:`matrix` for inputs of one q value.
+        """The table that :meth:`matrix` uses for inputs of one q value.
 
         It has an ``error_bound``; evaluate it with ``at_gap(1 - c)``.
 
@@ -631,15 +635,16 @@ class KernelFunction(OfReading, Formula):
         Returns
         -------
         AngleTable
-            The table, as a function of c.
+            The table as a function of c.
 
         """
         return self._on_rows.table(q)
 
     def condition_number(self, X: Any, **options: Any) -> float:
-        """lambda_max / lambda_min of the kernel matrix of the rows of X.
+        """Compute lambda_max / lambda_min of the kernel matrix of the rows of X.
 
-        It is infinite if lambda_min is below the rounding error. Options are as for :meth:`matrix`.
+        It is infinite if lambda_min is below the rounding error. The options are those of
+        :meth:`matrix`.
 
         Parameters
         ----------
@@ -664,10 +669,10 @@ class KernelFunction(OfReading, Formula):
     def sphere_eigenvalues(
         self, dimension: int, max_degree: int, q: float = 1.0
     ) -> SphereEigenvalues:
-        """The eigenvalues of the kernel on the unit sphere S^(d-1), with the uniform probability.
+        """Compute the eigenvalues of the kernel on the unit sphere S^(d-1), uniform measure.
 
-        ``K(c) = sum_k lambda_k N(d, k) P_k(c)`` with Gegenbauer polynomials, ``P_k(1) = 1``, and
-        N(d, k) spherical harmonics of degree k, so ``sum_k N(d, k) lambda_k = K(1)``.
+        ``K(c) = sum_k lambda_k N(d, k) P_k(c)`` with Gegenbauer polynomials P_k, ``P_k(1) = 1``.
+        There are N(d, k) spherical harmonics of degree k, so ``sum_k N(d, k) lambda_k = K(1)``.
 
         Parameters
         ----------
@@ -686,7 +691,7 @@ class KernelFunction(OfReading, Formula):
         Raises
         ------
         KcalcError
-            For several inputs or outputs, a bad dimension or degree.
+            For several inputs or outputs, or a bad dimension or degree.
 
         Examples
         --------
@@ -710,9 +715,9 @@ class KernelFunction(OfReading, Formula):
     def symbolic(
         self, q1: Any = None, q2: Any = None, *, q: Any = None
     ) -> Composition | dict[Node, Composition]:
-        """The kernel as a named composition at q values, numbers or SymPy expressions.
+        """The kernel as a named composition at q values that are numbers or SymPy expressions.
 
-        ``c_k`` are cosines, ``t_k`` tangent kernels over sqrt(q1 q2).
+        In it, ``c_k`` are cosines and ``t_k`` are tangent kernels divided by sqrt(q1 q2).
 
         Parameters
         ----------
@@ -726,12 +731,12 @@ class KernelFunction(OfReading, Formula):
         Returns
         -------
         Composition | dict[Node, Composition]
-            The composition, or one per output.
+            The composition, or {output: composition} for several outputs.
 
         Raises
         ------
         KcalcError
-            As for a C map's ``symbolic``.
+            In the same cases as for ``symbolic`` of a C map.
 
         """
         reading = self.reading
@@ -744,7 +749,7 @@ class KernelFunction(OfReading, Formula):
     def ball(
         self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None
     ) -> Enclosure:
-        """A certified enclosure of the kernel at single numbers (or {input: number}).
+        """Compute a certified enclosure of the kernel at single numbers (or {input: number}).
 
         The enclosure is proven, not estimated.
 
@@ -764,12 +769,12 @@ class KernelFunction(OfReading, Formula):
         Returns
         -------
         Enclosure
-            A :class:`kcalc.fields.balls.Enclosure`, {output: enclosure} for several outputs.
+            A :class:`kcalc.fields.balls.Enclosure`, or {output: enclosure} for several outputs.
 
         Raises
         ------
         KcalcError
-            As for a C map's ``ball``.
+            In the same cases as for ``ball`` of a C map.
 
         """
         from ..fields.balls import Enclosure, ball_field
@@ -868,9 +873,9 @@ class KernelFunction(OfReading, Formula):
 class TangentKernel(KernelFunction):
     """The neural tangent kernel: ``K(c)`` is the sum of ``K.layers[node](c)``.
 
-    The nodes with parameters are Affine layers, embeddings and learned positions; the tables of the
-    latter two are trained like the weights of an Affine on one-hot vectors. ``K.nngp`` is the
-    kernel of the network as a Gaussian process.
+    The nodes with parameters are Affine layers, embeddings and learned positions; the tables of
+    embeddings and positions are trained like the weights of an Affine on one-hot vectors.
+    ``K.nngp`` is the kernel of the network as a Gaussian process.
     """
 
     def __init__(self, reading: TangentReading) -> None:
@@ -885,7 +890,7 @@ class TangentKernel(KernelFunction):
         return "ntk" if self.reading.fan_in is None else "standard"
 
     def regime(self, c: float = 0.0, q: float = 1.0) -> Regime:
-        """The regime of depth: "collapsing", "exploding", "edge" or "data-dependent".
+        """Classify the regime of depth: "collapsing", "exploding", "edge" or "data-dependent".
 
         See :func:`kcalc.calculi.regime.regime`.
 
@@ -899,7 +904,7 @@ class TangentKernel(KernelFunction):
         Returns
         -------
         Regime
-            The regime, with the slopes that decide it.
+            The regime, with the slopes that determine it.
 
         """
         return regime(self, c, q)
@@ -920,25 +925,9 @@ class TangentKernel(KernelFunction):
     def by_layer(
         self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
     ) -> dict[Node, float] | dict[Node, Array]:
-        """{node with parameters: its part of the kernel} for one output; arguments as for a call.
+        """{node with parameters: its part of the kernel} for one output.
 
         Many parts are computed in one pass.
-
-        Parameters
-        ----------
-        c
-            The cosine of the two inputs, in [-1, 1].
-        q1
-            The q value of the first input, > 0.
-        q2
-            The q value of the second input, > 0; None means ``q1``.
-        q
-            The mean square of the inputs, > 0.
-
-        Returns
-        -------
-        dict[Node, float] | dict[Node, Array]
-            The parts, which sum to the kernel.
 
         """
         q1, q2 = q_pair(q1, q2, q)
@@ -971,7 +960,7 @@ class TangentKernel(KernelFunction):
 
 
 class LayerKernels(Keyed[KernelFunction]):
-    """{node with parameters: the part of the tangent kernel from its weights and bias}."""
+    """{node with parameters: the part of the tangent kernel from its parameters}."""
 
     _named = "node with parameters"
 

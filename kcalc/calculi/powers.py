@@ -1,11 +1,11 @@
 """Kernels of deep networks at uniform q: powers of the maps of repeated blocks, by doubling.
 
-Consider a piece of the network between two centred Gaussian feature maps that all paths cross. It
-maps the state ``(q, u, t)`` of a pair of inputs, ``u = 1 - c`` and ``t`` the tangent kernel over q,
-by ``q -> Q(q)``, ``u -> U(u)``, ``t -> D(u) t + A(u)``. If q is constant from piece to piece (or
-the piece is positively homogeneous, so only the ratio of q values matters), n equal pieces are the
-n-th power of that map. The table of ``(U, D, A)`` composed with itself is computed from that of
-``(U, D, A)``: a thousand layers take ten tables.
+Consider a piece of the network between two centred Gaussian feature maps that all paths cross. The
+state of a pair of inputs is ``(q, u, t)``, where ``u = 1 - c`` and ``t`` is the tangent kernel
+divided by q. The piece maps it by ``q -> Q(q)``, ``u -> U(u)``, ``t -> D(u) t + A(u)``. If q is
+constant from piece to piece (or the piece is positively homogeneous, so only the ratio of q values
+matters), n equal pieces are the n-th power of that map. The table of ``(U, D, A)`` composed with
+itself is computed from the table of ``(U, D, A)``, so a thousand layers take ten tables.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Node = Hashable
 Array = np.ndarray
 
 FEWEST = 12
-"""fewer equal pieces are evaluated one by one, because tables would cost more"""
+"""Fewer equal pieces are evaluated one by one, because tables would cost more."""
 
-_SETTLED = 1e-15  # relative change of q from piece to piece that counts as none
+_SETTLED = 1e-15  # smaller relative changes of q from piece to piece are ignored
 _CALM = 7.0  # largest log of the slope at c = 1 of all pieces together
-_TOLERANCE = 1e-14  # of tables
+_TOLERANCE = 1e-14  # tolerance of tables
 
 
 @dataclass
@@ -52,8 +52,8 @@ class DeepKernel:
 
     All inputs have the same q.
 
-    ``seeds`` as in :class:`kcalc.calculi.tangent.Tangent`; ``odd``: it is called with gaps <= 1
-    only.
+    See :class:`kcalc.calculi.tangent.Tangent` for ``seeds``. If ``odd``, it is called only with
+    gaps <= 1.
     """
 
     reading: TangentReading
@@ -64,7 +64,7 @@ class DeepKernel:
     _slopes: dict[Any, float] = field(default_factory=dict)
 
     def __call__(self, gap: Gap) -> Array:
-        """Gaps (n,) -> (NNGP, NTK), (2, n)."""
+        """Return (NNGP, NTK), of shape (2, n), at gaps (n,)."""
         network = self.reading.network
         kernel = self.reading.kernel(NUMPY, True, self.seeds)
         states: dict[Node, Channels] = {}
@@ -86,7 +86,7 @@ class DeepKernel:
         return set(self.reading.network.cut_nodes())
 
     def _walk(self, kernel: Tangent, block: Block, states: dict[Node, Channels]) -> None:
-        """The states of a block's nodes, without those of middle pieces that a power replaces."""
+        """The states of a block's nodes, except for the middle pieces that a power replaces."""
         network, crossings = self.reading.network, self._crossings
         leaps = block.count >= FEWEST and self._alike(block)
         previous: dict[int, float] = {}
@@ -123,7 +123,7 @@ class DeepKernel:
             k += 1
 
     def _alike(self, block: Block) -> bool:
-        """Whether all pieces have equal tangent their own kernels parameters."""
+        """Whether the trained parameters of all pieces have equal tangent kernels."""
         seeds, fan_in = self.seeds, self.reading.fan_in
         if seeds and any(node in seeds for node in block.nodes):
             return False
@@ -232,8 +232,8 @@ class _Powers:
 class _Table:
     """The table of (U/u - offset, D - offset, A).
 
-    The offset is D(0) if that is near 1: then the differences, and so their errors, are small near
-    u = 0.
+    The offset is D(0) if that is near 1. Then the differences and their errors are small near u =
+    0.
     """
 
     fitted: Fitted
@@ -242,7 +242,7 @@ class _Table:
     def at(self, u: Array, rest: Array | None = None) -> Array:
         """The three functions at gaps u (n,).
 
-        ``rest``: 2 - u, if the caller has more digits of it.
+        ``rest`` is 2 - u, if the caller knows it more accurately.
         """
         rest = 2 - u if rest is None else rest
         with np.errstate(divide="ignore"):
@@ -260,7 +260,7 @@ class _Squared:
         u, z = np.asarray(gap), self.table.offset
         ratio, slope, added = self.table.at(u, np.asarray(2 - gap))
         then, steeper, more = self.table.at(np.clip((ratio + z) * u, 0.0, 2.0))
-        rest = z * z - self.offset  # 0 up to rounding, where offsets are not 0
+        rest = z * z - self.offset  # 0 up to rounding, if the offset is not 0
         product = (
             z * (ratio + then) + ratio * then + rest,
             z * (slope + steeper) + slope * steeper + rest,
@@ -277,7 +277,7 @@ def _emitted(
 
 
 def _keeping(op: Fresh, below: Channels, state: Channels) -> Channels:
-    """``state`` with the gap of the input, which weights without bias preserve.
+    """Set the gap of ``state`` to the gap of the input, which weights without bias preserve.
 
     The calculus would round 1 + c.
     """
@@ -308,5 +308,5 @@ def _settled_kind(state: Channels) -> bool:
 
 
 def rows_of(shape: tuple[int, ...], *parts: Any) -> Array:
-    """Numbers and arrays as the rows of one array, each broadcast to a shape."""
+    """Broadcast numbers and arrays to a shape, and return them as the rows of one array."""
     return np.stack([np.broadcast_to(np.asarray(part, dtype=float), shape) for part in parts])

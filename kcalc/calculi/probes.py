@@ -1,9 +1,9 @@
-"""Mean squared gradients at every feature map, also where branches share weights.
+"""Mean squared gradients at every feature map, even if branches share weights.
 
-A *probe* is a parameter of variance 0 that is added to every channel of a feature map: values stay
-the same, and its tangent kernel is ``E|d out_k / d node|^2``. So one pass of the tangent calculus,
-with one direction of derivatives per node, gives all mean squared gradients. Sums whose addends
-share weights then count the covariances of gradients, too.
+A *probe* is a parameter of variance 0 that is added to every channel of a feature map. It does not
+change values, and its tangent kernel is ``E|d out_k / d node|^2``. So one pass of the tangent
+calculus, with one direction of derivatives per node, gives all mean squared gradients. Sums whose
+addends share weights then include the covariances of gradients.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .second_moments import Moments, Part, is_zero
 from .tangent import Tangent
 
 Node = Hashable
-NUMBERS_HELD = 1 << 22  # directions times nodes of one pass
+NUMBERS_HELD = 1 << 22  # directions times nodes in one pass
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Probed(Tangent):
     """The tangent calculus with probes, and without parameters.
 
     ``directions``: {node of the lowered network: the derivatives with respect to its probe};
-    ``shared``: {node: a key}, nodes of equal keys have one probe.
+    ``shared`` is {node: key}; nodes with equal keys share one probe.
     """
 
     directions: Mapping[Node, np.ndarray] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Probed(Tangent):
         return self.probed(node, super().rule(op, node, inputs), isinstance(op, P.Fresh))
 
     def probed(self, node: Node, state: Channels, new: bool) -> Channels:
-        """A state with the probe of its node; ``new``: it is one atom that nothing has read."""
+        """Add the probe of its node to a state; ``new`` if it is one atom that nothing has read."""
         direction = self.directions.get(node)
         if direction is None:
             return state
@@ -89,14 +89,15 @@ def probed_gradients(
 ) -> dict[Node, float]:
     """{node: E|d out_k / d node|^2}, without the nodes whose gradients have no rule.
 
-    ``states``: those of the kernel calculus. Gradients of functions that an activation is fused
-    with have no rule, because the activation reads one function of a Gaussian.
+    ``states`` are the states of the kernel calculus. There is no rule for the gradients of
+    functions that are fused with an activation, because the activation reads one function of a
+    Gaussian.
     """
     hidden = _inside_fusions(reading.network, states)
     nodes = [node for node in reading.network if node not in hidden]
     try:
         found = _passes(reading, q, output, [(node,) for node in nodes])
-    except FreshnessError:  # a probe is in the way of a rule for shared weights
+    except FreshnessError:  # a probe prevents a rule for shared weights
         new = {node for node, op, _ in reading.network.operations if isinstance(op, P.Fresh)}
         nodes = [node for node in nodes if node in new or node in reading.network.inputs]
         found = _passes(reading, q, output, [(node,) for node in nodes])
@@ -108,7 +109,7 @@ def joint_gradients(
 ) -> list[float]:
     """The mean square of the summed gradients at the nodes of each group.
 
-    No node of a group is made from another one.
+    No node of a group may depend on another node of the group.
     """
     reading = TangentReading(network, None, False)
     shared = {node: place for place, group in enumerate(groups) for node in group}
@@ -123,7 +124,7 @@ def _passes(
     groups: Sequence[Sequence[Node]],
     shared: Mapping[Node, Any] = MappingProxyType({}),
 ) -> list[float]:
-    """The mean squared gradients at the one node of each group, or at several together."""
+    """The mean squared gradients at the node of each group, or at all of its nodes together."""
     network = reading.network
     aliases = {node for node, op, reads in network.operations if op is None and reads}
     seen = network.map_layers(lambda node, layer: Scale(1) if node in aliases else layer)

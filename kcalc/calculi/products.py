@@ -1,8 +1,8 @@
 """Cross moments ``E a_i b_j`` of two atoms a, b at two inputs i, j.
 
-A Gaussian with an activation: Stein's formula. Two activations: a two-dimensional Gaussian
-expectation. A product of independent factors: ``E (f g)(f' g') = E f f' E g g'`` where f, f' are
-independent of g, g'; a factor that shares no weights with the other atom contributes its mean.
+A Gaussian and an activation use Stein's formula. Two activations use a two-dimensional Gaussian
+expectation. A product of independent factors uses ``E (f g)(f' g') = E f f' E g g'``, where f, f'
+are independent of g, g'. A factor that shares no weights with the other atom contributes its mean.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Both = tuple[Part, Part]  # parts with E a_i b_j for (i, j) in (11, 22, 12) and 
 class Products:
     """``E a_i b_j`` of two atoms, over the number system of ``moments``.
 
-    ``crossing``: cross moments of activations in it.
+    ``crossing`` computes cross moments of activations in that number system.
     """
 
     crossing: Any = crossing
 
     def __init__(self, moments: SecondMoments) -> None:
         self.moments, self.field, self.uniform = moments, moments.field, moments.uniform
-        # {newer atom: {older atom: their cross moments}}, while the newer one is in use
+        # {newer atom: {older atom: their cross moments}}, while the newer atom is in use
         self._known: WeakKeyDictionary[Atom, dict[Atom, Both]] = WeakKeyDictionary()
 
     def product(self, a: Atom, b: Atom, node: Node) -> Both:
         """``E a_i b_j``: one part with (i, j) = 11, 22, 12 and one with 11, 22, 21.
 
-        Cross moments are cached, because sums of sums need those of their addends repeatedly.
-        Raises: FreshnessError if the dependence of a and b has no rule.
+        Cross moments are cached, because sums of sums need the cross moments of their addends
+        repeatedly. Raises: FreshnessError if the dependence of a and b has no rule.
         """
         if a is b:
             own = self.moments.own(a.moments)
@@ -53,7 +53,7 @@ class Products:
         return (ahead, back) if older is a else (back, ahead)
 
     def _missing(self, older: Atom, newer: Atom) -> list[tuple[Atom, Atom]]:
-        """The pair, and the pairs needed for opened sums and factors: oldest first, unless known.
+        """The pair, and the unknown pairs that opened sums and factors need, oldest first.
 
         This avoids deep recursion along chains of sums.
         """
@@ -69,7 +69,7 @@ class Products:
         return sorted(found, key=lambda pair: pair[0].age + pair[1].age)
 
     def _asked(self, a: Atom, b: Atom) -> list[tuple[Atom, Atom]]:
-        """The pairs of atoms below a and b that their rule needs, if they are sums or products."""
+        """The pairs of atoms that the rule for a and b needs, if a or b is a sum or a product."""
         if a.live or b.live:
             return [(a.live or a, b.live or b)]
         if not a.support & b.support or a.patched or b.patched:
@@ -89,7 +89,7 @@ class Products:
         return [(t.atom, other) for t in top.terms]
 
     def _made(self, a: Atom, b: Atom, node: Node) -> Both:
-        """The cross moments of two atoms; b is the newer one, so it is opened first."""
+        """The cross moments of two atoms; b is the newer atom, so it is opened first."""
         if a.live or b.live:
             ahead, back = self.product(a.live or a, b.live or b, node)
             return ahead.fixed, back.fixed
@@ -100,8 +100,8 @@ class Products:
             return Part(first, second, m.mean1 * n.mean2), Part(first, second, m.mean2 * n.mean1)
         if a.patched or b.patched:
             raise FreshnessError(
-                f"node {node!r} adds {a.node!r} and {b.node!r}, which hold different channels of "
-                f"one feature map"
+                f"node {node!r} adds {a.node!r} and {b.node!r}, which contain different channels "
+                "of one feature map"
             )
         if a.factors or b.factors:
             return self._of_products(a, b, node)
@@ -123,7 +123,7 @@ class Products:
         ahead = back = Part(0, 0, 0)
         for t in a.terms:
             forth, reverse = self.product(t.atom, b, node)
-            if _vanishes(forth) and _vanishes(reverse):  # of independent centred atoms
+            if _vanishes(forth) and _vanishes(reverse):  # independent centred atoms
                 continue
             if self.uniform:
                 ahead = back = plus(ahead, forth.times(t.a1))
@@ -157,7 +157,7 @@ class Products:
         m, n = a.source.moments, b.source.moments
         if isinstance(m.q1, Jet) or isinstance(n.q1, Jet):
             return self._crossed_in_q(phi, psi, a, b, node)
-        if a.source is b.source:  # the deficit keeps its digits
+        if a.source is b.source:  # this keeps the digits of the deficit
             first = self.crossing.alike(phi, psi, m.q1)
             second = first if self.uniform else self.crossing.alike(phi, psi, m.q2)
             one = self.crossing.dropped(phi, psi, m.q1, m.q2, m.gap)
@@ -186,18 +186,19 @@ class Products:
             )
             raise FreshnessError(
                 f"node {node!r} adds {' and '.join(names)}, which share weights; their cross "
-                "moment is only known numerically. Evaluate the map with numbers"
+                "moment is known only numerically. Evaluate the map with numbers"
             )
         return _rescaled(a), _rescaled(b)
 
     def _crossed_in_q(
         self, phi: Activation, psi: Activation, a: Atom, b: Atom, node: Node
     ) -> tuple[Part, Part]:
-        """``E[phi(g) psi(g)]`` of one Gaussian as a series in q, where q is a Jet."""
+        """``E[phi(g) psi(g)]`` for one Gaussian as a series in q, if q is a Jet."""
         if a.source is not b.source or a.source is None:
             raise KcalcError(
-                f"node {node!r} adds activations of dependent Gaussians; derivatives in q are not "
-                "available there: evaluate the map, or put an Affine after one of the activations"
+                f"node {node!r} adds activations of dependent Gaussians; there are no "
+                "derivatives in q for them. Evaluate the map without derivatives, or put an "
+                "Affine after one of the activations"
             )
         q = a.source.moments.q1
         value = q.compose(phi.q_product_series(psi, q.value, q.order))
@@ -205,7 +206,7 @@ class Products:
         return part, part
 
     def _of_products(self, a: Atom, b: Atom, node: Node) -> Both:
-        """``E a_i b_j`` where a or b is a product: factors that share weights are paired."""
+        """``E a_i b_j`` if a or b is a product: factors that share weights are paired."""
         left, right = list(a.factors or (Pair.of(a),)), list(b.factors or (Pair.of(b),))
         total: Both | None = None
         while left:
@@ -247,18 +248,18 @@ class Products:
 
 
 def by_age(a: Atom, b: Atom) -> tuple[Atom, Atom]:
-    """Two atoms, the older one first."""
+    """Return two atoms, the older atom first."""
     return (a, b) if a.age < b.age else (b, a)
 
 
 def _vanishes(part: Part) -> bool:
-    """Whether a contribution is literally 0: a Python number, not an array."""
+    """Whether a contribution is exactly the Python number 0, not an array."""
     numbers = (part.first, part.second, part.joint, part.deficit)
     return all(isinstance(number, int | float) and number == 0 for number in numbers)
 
 
 def _steins(a: Atom, b: Atom) -> bool:
-    """Whether a is a Gaussian and b an activation of one."""
+    """Whether a is a Gaussian and b is an activation of a Gaussian."""
     return a.gaussian and b.activation is not None
 
 
@@ -268,7 +269,7 @@ def check_raw(atoms: Sequence[Atom], node: Node, verb: str = "adds") -> None:
     if len(raw) > 1:
         raise FreshnessError(
             f"node {node!r} {verb} the inputs {raw[0].node!r} and {raw[1].node!r} directly, but "
-            "the correlation of their channels is unknown; give each its own Affine first"
+            "the correlation of their channels is unknown; put a separate Affine after each input"
         )
 
 

@@ -1,4 +1,4 @@
-"""Base class of results that keep a network with the options of a calculus, their ``reading``."""
+"""Base class of results that keep a ``reading``: a network with the options of a calculus."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class OfReading(Approximable):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions, node by node."""
+        """The assumptions, in the order of nodes."""
         return self.reading.assumptions

@@ -1,10 +1,11 @@
 """The regime of a tangent kernel at large depth: collapsing, exploding, edge or data-dependent.
 
-It predicts and measures regimes. [DKS secs. 24.4-24.6, App. H]
+This module predicts and measures regimes. [DKS secs. 24.4-24.6, App. H]
 
-With equal layers of slope ``chi = C'(1)``, the kernel matrix tends to a degenerate one as the depth
-D grows: constant for chi < 1, ``D q (I + alpha_bar (E - I))`` for chi = 1, E the matrix of ones,
-and, apart from the last layers, a multiple of the identity for chi > 1.
+Let all layers have the same slope ``chi = C'(1)``. As the depth D grows, the kernel matrix tends to
+a degenerate matrix. It is constant for chi < 1. It is ``D q (I + alpha_bar (E - I))`` for chi = 1,
+where E is the matrix of ones. For chi > 1 it is a multiple of the identity, apart from the last
+layers.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ if TYPE_CHECKING:
 
 Node = Hashable
 Array = np.ndarray
-STEEP = 10.0  # global slopes beyond this, or below 1 over it, are far from what layers undo
+# global slopes above this, or below its reciprocal, are too extreme for layers to undo
+STEEP = 10.0
 ALIKE = 0.98  # orthogonal inputs with larger c values at the output are no longer distinguishable
-SETTLED = 1e-3  # relative change of q over the second half of the layers that counts as none
-EDGE = 1e-7  # |C'(1) - 1| of a layer that counts as the edge
-CENTRED = 1e-8  # c values that count as 0
-ROUNDING = 1e-13  # accuracy of a c value of a deep network
+SETTLED = 1e-3  # smaller relative changes of q over the second half of the layers are ignored
+EDGE = 1e-7  # a layer is at the edge if |C'(1) - 1| is at most this
+CENTRED = 1e-8  # c values up to this count as 0
+ROUNDING = 1e-13  # accuracy of the c values of deep networks
 PASSING = (Source, Reshape, Mask)
 
 
@@ -50,9 +52,9 @@ PASSING = (Source, Reshape, Mask)
 class Limit(Shown):
     """The limit of the kernel matrix of different inputs for a chain of equal layers.
 
-    Its entries are ``diagonal`` and ``off_diagonal``; ``alpha_bar`` is off_diagonal / diagonal,
-    ``alphas`` that ratio for the part of each layer; ``slope`` = C'(1) and ``fixed_point`` = c* are
-    those of one layer.
+    Its entries are ``diagonal`` and ``off_diagonal``; ``alpha_bar`` is off_diagonal / diagonal, and
+    ``alphas`` are the same ratios for the part of each layer. ``slope`` = C'(1) and ``fixed_point``
+    = c* belong to one layer.
     """
 
     formula: str
@@ -79,12 +81,12 @@ class Limit(Shown):
 
 @dataclass(frozen=True)
 class GramBound(Shown):
-    """The distance of per-layer kernels from the inputs' Gram matrix if every layer keeps c = 0.
+    """Distance of per-layer kernels from the inputs' Gram matrix if every layer keeps c = 0.
 
     ``|Theta_i / q - c| <= 3 (zeta - 1)`` for the part Theta_i of layer i. ``deviation`` is the
     largest measured left-hand side, at the layer ``layer`` and the c value ``c``; ``zeta`` =
-    C_f'(1); ``printed`` is 11 (zeta - 1) of [DKS Thm 27], ``tight`` is 3 (zeta - 1), the best
-    constant.
+    C_f'(1); ``printed`` is the bound 11 (zeta - 1) of [DKS Thm 27], and ``tight`` is the bound 3
+    (zeta - 1), with the best constant.
     """
 
     deviation: float
@@ -111,7 +113,8 @@ class Regime(Shown):
     Attributes
     ----------
     kind
-        "collapsing", "exploding", "edge" or "data-dependent", decided by ``slope`` and ``level``.
+        "collapsing", "exploding", "edge" or "data-dependent", determined by ``slope`` and
+        ``level``.
     slope
         C_f'(1) of the whole network.
     level
@@ -125,7 +128,7 @@ class Regime(Shown):
     alphas
         {Affine node: Theta_i(c) / Theta_i(1)}.
     limit
-        The predicted limit of growing depth, or None.
+        The predicted limit as depth grows, or None.
     bound
         The distance to the Gram matrix, or None.
     notes
@@ -152,7 +155,7 @@ class Regime(Shown):
 
     @property
     def alpha_bar(self) -> float:
-        """K(c) / K(1), measured."""
+        """The measured K(c) / K(1)."""
         return self.off_diagonal / self.diagonal
 
     @property
@@ -161,7 +164,7 @@ class Regime(Shown):
         return None if self.limit is None else self.limit.alpha_bar
 
     def plot(self, ax: Axes | None = None, **line: Any) -> Axes:
-        """Draw the layers' ratios, measured and predicted.
+        """Draw the measured and predicted ratios of the layers.
 
         Parameters
         ----------
@@ -202,25 +205,25 @@ class Regime(Shown):
 
 
 def _above(value: float, accuracy: float) -> float:
-    """The value, or 0 if it is within the rounding error ``accuracy``."""
+    """The value, or 0 if it is below the rounding error ``accuracy``."""
     return value if abs(value) > accuracy else 0.0
 
 
 def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
-    """The regime of a tangent kernel, for inputs of one q value.
+    """Classify the regime of a tangent kernel, for inputs with one q value.
 
     Ratios are measured between inputs with c value ``c``.
 
     - "exploding": C_f'(1) > 10; the kernel of different inputs is small compared with K(1).
     - "collapsing": C_f'(1) < 1/10; the kernel is nearly the same for all pairs of inputs.
-    - "edge": neither, but C_f(0) > .98: orthogonal inputs have nearly equal outputs, and K tends to
-      D q (I + alpha_bar (E - I)).
-    - "data-dependent": otherwise; at this depth the kernel still depends on the inputs.
+    - "edge": neither of these, but C_f(0) > .98; orthogonal inputs have nearly equal outputs, and K
+      tends to D q (I + alpha_bar (E - I)).
+    - "data-dependent": all other cases; at this depth the kernel still depends on the inputs.
 
     ``kind`` is measured at the given depth, for any network with one input and one output.
     ``limit`` is predicted for chains of equal layers with the same C map; ``bound`` exists for
-    chains in which every layer preserves c = 0 (DKS). Raises: KcalcError for several inputs or
-    outputs, and c or q outside their domains.
+    chains in which every layer preserves c = 0, as under DKS. Raises: KcalcError for several inputs
+    or outputs, and c or q outside their domains.
     """
     network = kernel.network
     if len(network.inputs) != 1 or len(network.outputs) != 1:
@@ -279,7 +282,7 @@ def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
 
 
 def kind(slope: float, level: float) -> str:
-    """The regime by C_f'(1) and C_f(0)."""
+    """The regime given C_f'(1) and C_f(0)."""
     if slope > STEEP:
         return "exploding"
     if slope < 1 / STEEP:
@@ -291,9 +294,9 @@ def kind(slope: float, level: float) -> str:
 
 
 def path_layers(network: Network) -> tuple[list[tuple[Node, Fresh]], list[Post]] | None:
-    """The weights and the activations of a plain chain in order: weights, activation, ..., weights.
+    """The weights and the activations of a plain chain: weights, activation, ..., weights.
 
-    None for anything else.
+    None if the network is not such a chain.
     """
     affine: list[tuple[Node, Fresh]] = []
     nonlinear: list[Post] = []
@@ -334,7 +337,7 @@ def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str
     homogeneous = nonlinear[0].activation.degree is not None and affine[0][1].sigma_b == 0
     if not homogeneous and abs(last / inner - 1) > SETTLED:
         return None, (
-            f"no limit is predicted: q still changes from layer to layer ({inner:.4g} half way, "
+            f"no limit is predicted: q still changes from layer to layer ({inner:.4g} halfway, "
             f"{last:.4g} at the end)",
         )
     layer = chain(Affine(), nonlinear[0].origin, affine[-1][1].origin)
@@ -366,7 +369,8 @@ def layer_limit(
     bend = float(layer.derivative(2)(1.0, at))
     if bend == 0 or (slope >= 1 - EDGE and abs(gap - 1) < 1e-13 and abs(slope - 1) < 1e-13):
         return None, (
-            "no limit is predicted: the layers' C map is the identity to rounding; K = D q c",
+            "no limit is predicted: the layers' C map is the identity up to rounding errors; K = "
+            "D q c",
         )
     before = np.arange(depth - 1, -1, -1)  # layers after the i-th
     if abs(slope - 1) <= EDGE:
@@ -404,26 +408,29 @@ def gram_bound(
 ) -> tuple[GramBound | None, tuple[str, ...]]:
     """(bound, ()) with the largest |Theta_i(c) / q - c| over layers and c, or (None, reasons).
 
-    Reasons are given where the theorem does not apply.
-    On a chain ``Theta_i / q = c_i C_h'(c_i)``, where c_i is the c value at the output of layer i
-    and h the part of the network after it. [DKS Thm 27, corrected]
+    Reasons are given if the theorem does not apply. On a chain, ``Theta_i / q = c_i C_h'(c_i)``,
+    where c_i is the c value at the output of layer i and h is the part of the network after it.
+    [DKS Thm 27, corrected]
     """
     found = path_layers(network)
     if found is None:
         return None, (
-            "no bound to the Gram matrix: the network is not a chain Affine, activation, ..., "
-            "Affine",
+            "no bound on the distance to the Gram matrix: the network is not a chain Affine, "
+            "activation, ..., Affine",
         )
     if any(op.trained is not True for _, op in found[0]):
-        return None, ("no bound to the Gram matrix: some weights of the chain are not trained",)
+        return None, (
+            "no bound on the distance to the Gram matrix: some weights of the chain are not "
+            "trained",
+        )
     c = np.cos(np.linspace(np.pi, 0, points))
     values: Any = node_values(network, np.append(c, 0.0), q)
     worst = max(values, key=lambda node: abs(np.broadcast_to(values[node][2], len(c) + 1)[-1]))
     drift = float(values[worst][2][-1])
     if abs(drift) > CENTRED:
         return None, (
-            f"no bound to the Gram matrix: c = 0 becomes {drift:.3g} at {worst}; under DKS every "
-            "layer preserves it",
+            f"no bound on the distance to the Gram matrix: c = 0 becomes {drift:.3g} at {worst}; "
+            "under DKS every layer preserves it",
         )
     after = np.ones_like(c)
     best = GramBound(-1.0, zeta, None, 0.0)

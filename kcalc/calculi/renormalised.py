@@ -1,9 +1,9 @@
-"""Kernel maps of networks whose q values leave double precision although c values do not.
+"""Kernel maps of networks whose q values leave double precision while their c values do not.
 
-Every feature map is stored divided by a power of two, which new weights and sums choose to keep q
-near 1. This is a network with rescaled weights and the same c values. A positively homogeneous
-activation passes the power on. Before any operation that is not homogeneous, the feature map is
-restored to its size, if that is a double.
+Every feature map is stored divided by a power of two, which new weights and sums choose so that q
+stays near 1. This corresponds to a network with rescaled weights and the same c values. A
+positively homogeneous activation passes the power on. Before any operation that is not homogeneous,
+the feature map is restored to its original size, if that is within double precision.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .checks import refuse_exploded
 from .kernel import Kernel
 
 Node = Hashable
-_CALM = 64  # log2 of q values that stay unchanged
-_LEAST = -500  # addends smaller than the largest by this power of two do not count
+_CALM = 64  # q values with |log2 q| up to this stay unchanged
+_LEAST = -500  # addends smaller than the largest by this power of two are ignored
 
 
 class Scaled(NamedTuple):
@@ -39,7 +39,7 @@ class Renormalised:
         self.kernel = kernel
 
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Scaled]) -> Scaled:
-        """The state a primitive emits. Raises: as the rules of the kernel."""
+        """The state that a primitive emits. Raises: the errors of the kernel's rules."""
         powers = [one.power for one in inputs]
         if isinstance(op, P.Fresh):
             return self._fresh(op, node, inputs[0])
@@ -55,7 +55,7 @@ class Renormalised:
 
     @staticmethod
     def _passed_on(op: P.Primitive, powers: Sequence[int]) -> int | None:
-        """The power of two of the outcome of a homogeneous operation; None for others."""
+        """The power of two of the result of a homogeneous operation; None for other operations."""
         if not any(powers):
             return 0
         if isinstance(op, P.Post):
@@ -70,7 +70,7 @@ class Renormalised:
         return None
 
     def _fresh(self, op: P.Fresh, node: Node, below: Scaled) -> Scaled:
-        """New weights; their bias is an addend of power 0."""
+        """Apply new weights; their bias is an addend of power 0."""
         power = max(below.power, 0) if op.bias and op.sigma_b != 0 else below.power
 
         def emitted(power: int) -> Channels:
@@ -96,7 +96,7 @@ class Renormalised:
 
     @staticmethod
     def _near_one(emitted: Callable[[int], Channels], power: int) -> Scaled:
-        """The output feature map, divided by a power of two, with q near 1."""
+        """The output feature map, divided by a power of two so that q is near 1."""
         state = emitted(power)
         excess = _excess(state)
         return Scaled(emitted(power + excess), power + excess) if excess else Scaled(state, power)
@@ -107,7 +107,7 @@ class Renormalised:
         return Scaled(self.kernel.rule(op, node, alike), power)
 
     def _scaled(self, one: Scaled, power: int, node: Node) -> Scaled:
-        """The feature map divided by ``2**power`` less: its numbers times that."""
+        """Multiply the state by ``2**power``, and lower its own power by as much."""
         if not power:
             return one
         factor = _times(1.0, power)
@@ -124,7 +124,7 @@ def _times(number: Any, power: int) -> float:
 
 
 def _excess(state: Channels) -> int:
-    """The power of two that brings q values close to 1, 0 if they are already close."""
+    """The power of two that brings q values close to 1, or 0 if they are already close."""
     sizes = np.concatenate(
         [np.ravel(q) for pair in state.pairs for q in (pair.moments.q1, pair.moments.q2)]
     )

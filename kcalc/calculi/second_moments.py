@@ -1,7 +1,7 @@
-"""Second moments of feature maps for two inputs, and of sums from those of their addends.
+"""Second moments of feature maps for two inputs, and second moments of their sums.
 
-For nearly equal inputs the gap 1 - c is a small difference of large numbers; here the gap of a sum
-is a sum of small terms, so it keeps its digits.
+For nearly equal inputs the gap 1 - c is a small difference of large numbers. Here the gap of a sum
+is computed as a sum of small terms, so it keeps its digits.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ Number = Any
 class Moments:
     """Second moments of one channel for two inputs.
 
-    ``q_j``, ``gap = 1 - c``, and the channel means. ``part``: the contribution to second moments of
-    a feature map that is 0 but has derivatives, which has no cosine; otherwise None.
+    They are ``q_j``, ``gap = 1 - c``, and the channel means. A feature map that is 0 but has
+    derivatives has no cosine; ``part`` is then its contribution to second moments, and otherwise
+    None.
     """
 
     q1: Number
@@ -37,7 +38,7 @@ class Moments:
 
     @property
     def fixed(self) -> Moments:
-        """The moments with the same values, without derivatives of jets in the gap."""
+        """The same moments without the derivatives of jets in the gap."""
         part = None if self.part is None else self.part.fixed
         return replace(self, gap=fixed(self.gap), part=part)
 
@@ -46,7 +47,7 @@ class Moments:
 class Part:
     """A contribution to ``E f1^2``, ``E f2^2`` and ``E f1 f2``.
 
-    That to ``E f1 f2`` is ``joint - deficit``, with the deficit 0 at ``c = 1``.
+    The contribution to ``E f1 f2`` is ``joint - deficit``, and the deficit is 0 at ``c = 1``.
 
     ``ratio``: ``joint / first`` if ``joint^2 = first second``; None if that is false or unknown.
     """
@@ -58,17 +59,17 @@ class Part:
     ratio: Number | None = None
 
     def scaled(self, s1: Number, s2: Number, s12: Number) -> Part:
-        """The contribution with its three numbers multiplied by s1, s2 and s12."""
+        """Multiply the three numbers of the contribution by s1, s2 and s12."""
         return Part(s1 * self.first, s2 * self.second, s12 * self.joint, s12 * self.deficit)
 
     def times(self, weight: Number) -> Part:
-        """The contribution times one number; the ratio is kept."""
+        """Multiply the contribution by one number, which keeps the ratio."""
         first, second, joint = weight * self.first, weight * self.second, weight * self.joint
         return Part(first, second, joint, weight * self.deficit, self.ratio)
 
     @property
     def fixed(self) -> Part:
-        """The contribution with the same values, without derivatives of jets."""
+        """The same contribution without the derivatives of jets."""
         first, second, joint, deficit = map(
             fixed, (self.first, self.second, self.joint, self.deficit)
         )
@@ -86,7 +87,7 @@ class Part:
 
 
 def fixed(value: Number) -> Number:
-    """The number itself; a jet without its derivatives."""
+    """The number itself, or the value of a jet without derivatives."""
     if not isinstance(value, Jet):
         return value
     return Jet((value.value, *(0 * value.value for _ in value.coefficients[1:])))
@@ -132,7 +133,7 @@ class SecondMoments:
         if self.field is NUMPY:
             with np.errstate(all="ignore"):
                 product = np.asarray(a * b)
-            whole = (product > 1e-290) & (product < 1e290)  # else under- or overflow
+            whole = (product > 1e-290) & (product < 1e290)  # the other products under- or overflow
             return np.where(
                 a == b,
                 a,

@@ -1,15 +1,15 @@
 """Slope polynomials: a network's ``C'(1)`` as a function of the slope of its nonlinear layers.
 
-Their factors follow the structure of the network.
+The factors of these polynomials follow the structure of the network.
 
 Replace the C map of every nonlinear layer by ``r(x) = psi x`` and every mix by a convex
 combination; the network then multiplies 1 by its slope polynomial ``p(psi)``, with ``p(1) = 1`` and
 coefficients >= 0 [DKS sec. 17.1, 21.3]. The slope of a Product is the sum of its k factors' slopes,
-so ``p(1) = k`` there. The calculus is formal: it assumes a shaped network (``sigma_b = 0``, ``C(0)
-= 0`` before each LayerNorm). It does not check that inputs of activations are Gaussian or that
-addends are independent, and it counts a feature map that a Sum reads twice as two addends. If the q
-value of the inputs is given, mixes are weighted by true q values, and a LayerNorm that reads
-channel means ``m`` has its true slope ``q / (q - m^2) >= 1``, so ``p(1) >= 1``.
+so ``p(1) = k`` there. The calculus is formal: it assumes a shaped network (``sigma_b = 0``,
+``C(0) = 0`` before each LayerNorm). It does not check that inputs of activations are Gaussian or
+that addends are independent, and it counts a feature map that a Sum reads twice as two addends. If
+the q value of the inputs is given, mixes are weighted by the true q values. A LayerNorm that reads
+channel means ``m`` then has its true slope ``q / (q - m^2) >= 1``, so ``p(1) >= 1``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .expansion import polynomial, too_long
 from .factored import ONE, Factors, Monomial
 
 Node = Hashable
-READABLE = 80  # the number of terms up to which a polynomial is printed in full
+READABLE = 80  # polynomials with up to this many terms are printed in full
 
 
 class Slopes(ConvexCalculus[Monomial]):
@@ -59,7 +59,7 @@ class Slopes(ConvexCalculus[Monomial]):
         return self.factors.product(state, self.factors.symbol(symbol))
 
     def _symbol(self, phi: Activation) -> sp.Symbol:
-        """The slope symbol of an activation, one symbol per activation.
+        """The slope symbol of an activation; each activation has one symbol.
 
         Activations that share a name are numbered in order.
         """
@@ -78,7 +78,7 @@ class Slopes(ConvexCalculus[Monomial]):
 def polynomial_texts(
     factors: Factors, monomials: Sequence[Monomial], write: Callable[[Any], str] = str
 ) -> list[str]:
-    """Polynomials as factored text; long ones are described by their degree."""
+    """Format polynomials in factored form; describe long polynomials by their degree."""
     sizes, degrees = (factors.measure(monomials, largest=flag) for flag in (False, True))
     name = "a polynomial of degree %d" if write is str else r"\text{a polynomial of degree %d}"
     return [
@@ -88,7 +88,7 @@ def polynomial_texts(
 
 
 def slope_texts(network: Network, q: Any = None) -> dict[Node, str]:
-    """{output: its slope polynomial as text}, in factored form; see :func:`slope_polynomial`."""
+    """{output: text of its slope polynomial}, in factored form; see :func:`slope_polynomial`."""
     calculus = Slopes(network, q)
     states = calculus.read()
     return dict(
@@ -115,7 +115,7 @@ def slope_polynomial(
 def slope_polynomial(
     network: Network, q: Any = None, *, symbols_by_activation: bool = False, expand: bool = False
 ) -> sp.Expr | sp.Poly:
-    """The slope polynomial ``p(psi)`` of a network.
+    """Compute the slope polynomial ``p(psi)`` of a network.
 
     Its factors follow the structure of the network.
 
@@ -131,10 +131,11 @@ def slope_polynomial(
     q
         The q value of the inputs, or {node: q value}, for the weights of addends in sums. None
         assumes equal q values, which holds if ``Q(q) = q`` at every nonlinear layer and sums are
-        normalised [DKS footnote 10]. With one q value, LayerNorms also have their true slopes ``q /
-        (q - m^2)``, ``m`` the mean over the channels they read; otherwise slope 1.
+        normalised [DKS footnote 10]. With one q value, LayerNorms also have their true slopes
+        ``q / (q - m^2)``, where ``m`` is the mean over the channels that they read. Otherwise their
+        slope is 1.
     symbols_by_activation
-        Whether each activation has its own ``psi_<name>``.
+        Whether each activation has a separate symbol ``psi_<name>``.
     expand
         Whether to expand the polynomial, exactly if weights are exact.
 
@@ -150,7 +151,7 @@ def slope_polynomial(
     NoRule
         For BatchNorm and Opaque.
     KcalcError
-        For a Concat of known and unknown channels.
+        For a Concat of parts with known and unknown numbers of channels.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Kernel maps in symbols: the kernel calculus with named local maps and intermediate values."""
+"""Symbolic kernel maps: the kernel calculus with named local maps and intermediate values."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ from .second_moments import Moments
 
 Node = Hashable
 NAMED_SIZE = 60
-Letters = tuple[str, str, str]  # of the q values and the cosine of a pair of feature maps
+# letters of the two q values and the cosine of a pair of feature maps
+Letters = tuple[str, str, str]
 LETTERS: Letters = ("q", "p", "c")
 P = sp.Symbol("p", positive=True)  # the q value of the second input, as p_k in a composition
 
 
 class SymbolicInputs(NamedTuple):
-    """A network with exact numbers, and q values and cosines of its inputs.
+    """A network with exact numbers, and the symbolic q values and cosines of its inputs.
 
-    ``own``: the symbols of the inputs; ``others``: all other symbols; ``gap``: None in Q maps.
+    ``own``: the symbols of the inputs; ``others``: all other symbols; ``gap``: None for Q maps.
     """
 
     network: Network
@@ -57,7 +58,7 @@ class SymbolicInputs(NamedTuple):
 
     @property
     def taken(self) -> set[Any]:
-        """The symbols that have a meaning."""
+        """The symbols that already have a meaning."""
         return {*self.own, *self.others}
 
 
@@ -80,7 +81,7 @@ class SymbolicReading(NamedTuple):
 
     @property
     def notes(self) -> tuple[Assumption, ...]:
-        """The assumptions made on the way."""
+        """The assumptions made so far."""
         return tuple(self.namer.kernel.notes.values())
 
 
@@ -91,13 +92,13 @@ def symbolic_map(
 
     Returns: {output: composition} for several outputs.
 
-    ``q1=None`` (Q maps only): every input has a symbol as its q value.
+    With ``q1=None`` (Q maps only), the q value of every input is a symbol.
     """
     return _read(network, q1, q2, letter, assume_independent).composed(letter)
 
 
 def symbolic_notes(network: Network, assume_independent: bool = False) -> tuple[Assumption, ...]:
-    """The assumptions of the kernel calculus on a network whose layers have symbols."""
+    """The assumptions of the kernel calculus for a network whose layers have symbols."""
     return _read(network, 1, None, "C", assume_independent).notes
 
 
@@ -115,14 +116,14 @@ def _read(network: Network, q1: Any, q2: Any, letter: str, assume: bool) -> Symb
 
 
 def read_symbols(given: SymbolicInputs, namer: Namer, start: dict[Node, Any]) -> SymbolicReading:
-    """The reading of a network by a namer, from the states of its inputs."""
+    """Read a network with a namer, starting from the states of its inputs."""
     states = interpret(given.network, namer, start)
     namer.finish()
     return SymbolicReading(given, namer, states)
 
 
 def symbolic_inputs(network: Network, q1: Any, q2: Any, single: sp.Symbol | None) -> SymbolicInputs:
-    """The inputs of a map in symbols; ``single``: the cosine of one input, None in Q maps."""
+    """The symbolic inputs of a map; ``single`` is the cosine of a single input, None for Q maps."""
     network = with_exact_numbers(network)
     others: set[Any] = set(network.free_symbols)
     if single is not None:
@@ -140,7 +141,7 @@ def symbolic_inputs(network: Network, q1: Any, q2: Any, single: sp.Symbol | None
 
 
 def with_exact_numbers(network: Network) -> Network:
-    """The network with short decimals and their square roots as exact numbers.
+    """Convert short decimals and their square roots in a network to exact numbers.
 
     sigma_w = 1.5 becomes 3/2, 2**0.5 becomes sqrt(2).
     """
@@ -148,7 +149,7 @@ def with_exact_numbers(network: Network) -> Network:
 
 
 def input_symbols(network: Network, letter: str, single: sp.Symbol) -> dict[Node, sp.Symbol]:
-    """{input: its symbol}: ``single`` for one input, ``letter_input`` for several."""
+    """{input: its symbol}: ``single`` for a single input, otherwise ``letter_input``."""
     if len(network.inputs) == 1:
         return {network.inputs[0]: single}
     positive = single.is_positive
@@ -169,8 +170,8 @@ def cosine_inputs(
 def cosine(gap: sp.Expr) -> sp.Expr:
     """``1 - gap``, simplified.
 
-    A gap ``sum_i a_i (1 - c_i)`` with ``sum_i a_i = 1`` gives ``sum_i a_i c_i``; a fraction gives
-    one fraction.
+    A gap ``sum_i a_i (1 - c_i)`` with ``sum_i a_i = 1`` gives ``sum_i a_i c_i``; a fraction gives a
+    single fraction.
     """
     mixed = _mixed(gap)
     if mixed is not None:
@@ -183,11 +184,11 @@ def cosine(gap: sp.Expr) -> sp.Expr:
     return collected(below - above) / below
 
 
-_VALUE = re.compile(r"[ct](_.*)?|D*\d*C_.*")  # names of cosines, tangents, C maps, their slopes
+_VALUE = re.compile(r"[ct](_.*)?|D*\d*C_.*")  # names of cosines, tangents, C maps and their slopes
 
 
 def collected(expr: sp.Expr) -> sp.Expr:
-    """A sum with one term for each cosine or tangent: w^2 c + (1 - w^2) C."""
+    """Collect a sum into one term for each cosine or tangent, as in w^2 c + (1 - w^2) C."""
     weights: dict[sp.Expr, list[sp.Expr]] = {}
     terms = [part for term in sp.Add.make_args(expr) for part in sp.Add.make_args(tidy(term))]
     for term in terms:
@@ -207,7 +208,7 @@ def _is_value(factor: sp.Expr) -> bool:
 def _mixed(gap: sp.Expr) -> sp.Expr | None:
     """sum_i a_i c_i for a gap sum_i a_i (1 - c_i) whose weights a_i add up to 1.
 
-    The gap must have two or more terms; None for other gaps.
+    The gap must have two or more terms; the result is None for other gaps.
     """
     parts = [_weight_and_cosine(term) for term in sp.Add.make_args(gap)]
     known = [part for part in parts if part is not None]
@@ -221,7 +222,7 @@ def _mixed(gap: sp.Expr) -> sp.Expr | None:
 
 
 def _weight_and_cosine(term: sp.Expr) -> tuple[sp.Expr, sp.Expr] | None:
-    """(a, c) of a term a (1 - c), c a symbol or a local map."""
+    """(a, c) for a term a (1 - c), where c is a symbol or a local map."""
     for factor in sp.Mul.make_args(term):
         value = 1 - factor
         if isinstance(value, sp.Symbol | AppliedUndef):
@@ -230,7 +231,7 @@ def _weight_and_cosine(term: sp.Expr) -> tuple[sp.Expr, sp.Expr] | None:
 
 
 def _nested(expr: sp.Expr) -> bool:
-    """Whether a denominator contains denominators, as after two LayerNorms in a row."""
+    """Whether a denominator contains denominators, as after two consecutive LayerNorms."""
     below = [
         p.base for p in expr.atoms(sp.Pow) if p.exp.is_Rational and p.exp < 0 and p.base.is_Add
     ]
@@ -242,12 +243,12 @@ def _nested(expr: sp.Expr) -> bool:
 
 
 def tidy(expr: sp.Expr) -> sp.Expr:
-    """Products of sums multiplied out, arguments of functions left unchanged."""
+    """Multiply out products of sums, leaving the arguments of functions unchanged."""
     return sp.expand(expr, deep=False, power_base=False, power_exp=False, log=False)
 
 
 def _shorter(expr: sp.Expr) -> sp.Expr:
-    """The expression, or its products multiplied out: q w^2 + q (1 - w^2) = q."""
+    """The shorter of an expression and its expansion, as in q w^2 + q (1 - w^2) = q."""
     expanded = sp.Add(*(tidy(term) for term in sp.Add.make_args(expr)))
     return min(expr, expanded, key=sp.count_ops)
 
@@ -272,7 +273,7 @@ class NamedMaps:
         ) else square, scale * mean
 
     def _unit_q(self, phi: Activation, q: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
-        """E phi^2 and E phi at a q value, named."""
+        """E phi^2 and E phi at a q value, as named functions."""
         second, mean = _closed_moments(phi)
         if not sp.cancel(second / symbols.q).has(symbols.q):
             second = second.subs(symbols.q, q)
@@ -307,14 +308,14 @@ class NamedMaps:
         return self.functions[key].function
 
     def _parameter(self, symbol: sp.Symbol) -> sp.Symbol:
-        """The parameter of a local map, primed if the network has a symbol of its name."""
+        """The parameter of a local map, primed if a symbol of the network has the same name."""
         name = symbol.name
         while sp.latex(sp.Symbol(name)) in self.reserved:
             name += "'"
         return symbol if name == symbol.name else sp.Symbol(name, **symbol.assumptions0)
 
     def _name(self, phi: Activation) -> str:
-        """A short word for an activation, distinct from those of other activations."""
+        """A short name for an activation, distinct from the names of other activations."""
         word = formula_name(phi.name)
         number, name = 1, word
         while self._names.setdefault(name, phi) != phi:
@@ -324,7 +325,7 @@ class NamedMaps:
 
 
 def unscaled(phi: Activation) -> tuple[Activation, sp.Expr]:
-    """(psi, a) with phi = a psi, psi without an output scale."""
+    """(psi, a) with phi = a psi, where psi has no output scale."""
     constants = phi.transformation
     if constants is None or constants.output_scale == 1:
         return phi, sp.S.One
@@ -343,15 +344,16 @@ def _closed_cosine(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
     """C as a function of ``symbols.c`` and q values, and whether it depends on q."""
     two = (symbols.q, symbols.q) if uniform else (symbols.q, P)
     value = 1 - phi.taylor(1 - symbols.c, *two, 0, SYMPY)[0]
-    closed = value if sp.fraction(value)[1].is_Add else tidy(value)  # one fraction stays one
+    # a single fraction stays a fraction
+    closed = value if sp.fraction(value)[1].is_Add else tidy(value)
     return closed, bool(closed.free_symbols & set(two) or closed.atoms(AppliedUndef))
 
 
 class Namer:
     """The calculus ``kernel`` with the states' values replaced by named symbols.
 
-    Values get a name at nodes that all paths cross, and elsewhere if they have at least ``long``
-    operations.
+    Values are named at nodes that all paths cross; elsewhere they are named only if they have at
+    least ``long`` operations.
     """
 
     long = NAMED_SIZE
@@ -374,7 +376,7 @@ class Namer:
         maps.reserved = frozenset(map(sp.latex, network.free_symbols))
 
     def rule(self, op: Primitive, node: Node, inputs: list[Any]) -> Any:
-        """The state from the kernel's rule, with named values."""
+        """The state that the rule of the kernel gives, with named values."""
         state = self.kernel.rule(op, node, inputs)
         parts = self.parts(state)
         cut = node in self.cuts and all(len(part.groups) == 1 for part in parts.values())
@@ -389,11 +391,11 @@ class Namer:
         return self.joined(state, made)
 
     def parts(self, state: Any) -> dict[Letters, Channels]:
-        """The parts of a state by the letters of their values."""
+        """The parts of a state, keyed by the letters of their values."""
         return {LETTERS: state}
 
     def joined(self, state: Any, made: dict[Letters, Channels]) -> Any:
-        """The state with other parts."""
+        """Rebuild a state from its parts."""
         return made[LETTERS]
 
     def _all_named(self, state: Channels, node: Node, cut: bool, letters: Letters) -> Channels:
@@ -401,7 +403,7 @@ class Namer:
         return state.map(lambda pair: self._named(pair, node, cut))
 
     def finish(self) -> None:
-        """Put the definitions after the last cut node into a separate stage."""
+        """Move the definitions after the last cut node to a separate stage."""
         if self.pending:
             self.stages.append(Stage(tuple(self.pending), ()))
             self.pending = []
@@ -409,7 +411,7 @@ class Namer:
     def composition(
         self, arguments: tuple[sp.Symbol, ...], value: sp.Expr, letter: str
     ) -> Composition:
-        """The named value with the local maps that it and the definitions use."""
+        """The named value, with the local maps that it and the definitions use."""
         value = rounded(value)
         return Composition(
             arguments, tuple(self.stages), value, letter, tuple(self.maps.functions.values())
@@ -424,7 +426,7 @@ class Namer:
         return name
 
     def _carried(self, moments: Sequence[Moments]) -> tuple[sp.Symbol, ...]:
-        """The symbols in the state."""
+        """The symbols that occur in the state."""
         found = (
             {v} if isinstance(v, sp.Symbol) else self.named & v.free_symbols
             for m in moments
@@ -461,7 +463,7 @@ class Namer:
 
     def _name(self, letter: str, expr: sp.Expr, cut: bool, **assumptions: bool) -> sp.Expr:
         known = {value: symbol for symbol, value in self.pending if value.is_Add}
-        expr = rounded(expr).xreplace(known)  # a cosine divides by the q value, which has a name
+        expr = rounded(expr).xreplace(known)  # a cosine divides by the q value, which is named
         if letter != self.letters[2]:
             expr = _shorter(expr)
         if isinstance(expr, sp.Symbol) or expr.is_Rational:
@@ -472,7 +474,7 @@ class Namer:
         return self.symbol(letter, expr, **assumptions)
 
     def symbol(self, letter: str, expr: sp.Expr, **assumptions: bool) -> sp.Symbol:
-        """A new symbol for a value."""
+        """Create a symbol for a value."""
         symbol = sp.Symbol(self._fresh_name(letter), **assumptions)
         self.named.add(symbol)
         self.pending.append((symbol, expr))

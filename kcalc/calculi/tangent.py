@@ -1,13 +1,14 @@
-"""The tangent kernel as a calculus: kernel maps together with their derivative in the covariances.
+"""The tangent kernel as a calculus: kernel maps with their derivative in the covariances.
 
-Write ``k`` for the covariance of one channel of a feature map at two inputs. By Price's theorem ``d
-E[f(u) g(v)] / dk = E[f'(u) g'(v)]``, and the right-hand side is the factor by which an activation
-multiplies a tangent kernel. So the kernel calculus, to first order in a perturbation ``e`` of the
-covariances, also carries the tangent kernel. Every Affine adds ``e`` times the kernel of its
-parameters to the covariance of its output; the coefficient of ``e`` at the network's output is the
-tangent kernel. Sums, shared branches, fusions and norms need no extra rules. After a stop of
-gradients, a feature map is a copy without a perturbation. In sums with the original, values include
-all cross terms, and perturbations only those of the parts that are not stopped.
+Let ``k`` be the covariance of one channel of a feature map at two inputs. By Price's theorem,
+``d E[f(u) g(v)] / dk = E[f'(u) g'(v)]``. The right-hand side is the factor by which an activation
+multiplies a tangent kernel. So the kernel calculus also carries the tangent kernel, if it keeps
+terms of first order in a perturbation ``e`` of the covariances. Every Affine adds ``e`` times the
+kernel of its parameters to the covariance of its output; the coefficient of ``e`` at the network's
+output is the tangent kernel. Sums, shared branches, fusions and norms need no extra rules. After a
+stop-gradient, a feature map is a copy without a perturbation. In sums with the original, values
+include all cross terms, but perturbations include only the cross terms of parts that are not
+stopped.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ WHOLE = 1 - 1e-9  # E |z|^-p is infinite for p >= 1
 Node = Hashable
 Number = Any
 PARAMETERIZATIONS = ("ntk", "standard")
-TIED = "(tied)"  # in readers' notes on a readout
+TIED = "(tied)"  # marks tied readouts in the notes of readers
 ACROSS = (
     "the outputs of other examples of the batch, which BatchNorm also reads, are treated as "
     "fixed; kc.gradients includes them"
@@ -49,13 +50,14 @@ class Tangent:
 
     Gaps are jets of order one.
 
-    ``seeds``: {node with parameters: weight of the kernel of its parameters}, 0 for others; a
-    weight is a number or an array that broadcasts against the states. None counts every node once.
-    ``fan_in``: {node with parameters: number of its addends} for the standard parameterisation;
-    None for the NTK parameterisation, where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W
-    and b of unit variance. A trained table, of token ids or positions, is an Affine without bias
-    that reads one-hot vectors: its kernel is the covariance of its rows. ``unseen``: the nodes of
-    the lowered network that no gradient of an output reaches. [DKS sec. 24]
+    ``seeds`` is {node with parameters: weight of the kernel of its parameters}, with weight 0 for
+    all other nodes. A weight is a number or an array that broadcasts against the states. None gives
+    every node the weight 1. ``fan_in`` is {node with parameters: number of addends in its outputs}
+    for the standard parameterisation, and None for the NTK parameterisation, where
+    ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W and b of unit variance. A trained table of
+    token ids or positions is an Affine without bias that reads one-hot vectors, so its kernel is
+    the covariance of its rows. ``unseen``: the nodes of the lowered network that no gradient of an
+    output reaches. [DKS sec. 24]
     """
 
     kernel: Kernel
@@ -69,7 +71,7 @@ class Tangent:
         self._stopped: dict[Atom, Atom] = {}
 
     def rule(self, op: Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """The state a primitive emits; new weights add ``e`` times their parameters' kernel."""
+        """The state that a primitive emits; weights add ``e`` times their parameters' kernel."""
         if isinstance(op, Post) and has_infinite_slope(op.activation):
             if node not in self.unseen and not all(map(_still, inputs[0].pairs)):
                 refuse_jumps(op.activation, node)
@@ -99,12 +101,13 @@ class Tangent:
         )
 
     def _parameters(self, op: Fresh, node: Node, pair: Pair, below: Channels) -> Number:
-        """The kernel of the layer's parameters over sqrt(q1 q2).
+        """The kernel of the layer's parameters, divided by sqrt(q1 q2).
 
         In the NTK parameterisation it is the cosine c of the layer's output, because the kernel of
-        its parameters is its covariance. In the standard parameterisation it is ``(fan_in E x1 x2 +
-        1) / sqrt(q1 q2)``, without the 1 if the layer has no bias; x is the layer's input, q1 and
-        q2 are those of its output. Only trained parameters count.
+        its parameters is its covariance. In the standard parameterisation it is
+        ``(fan_in E x1 x2 + 1) / sqrt(q1 q2)``, without the 1 if the layer has no bias; Here x is
+        the layer's input, and q1 and q2 are the q values of its output. Only trained parameters
+        count.
         """
         field, geometric = self.kernel.field, self.kernel.algebra.moments.geometric
         weights, biases = op.trains
@@ -126,7 +129,7 @@ class Tangent:
         return joint / geometric(pair.moments.q1, pair.moments.q2)
 
     def stopped(self, op: Stop, pair: Pair, node: Node) -> Pair:
-        """A feature map without gradients: the same values, no perturbation.
+        """A copy of a feature map without gradients: the same values without a perturbation.
 
         Raises: KcalcError if its gradient is unknown.
         """
@@ -140,8 +143,8 @@ class Tangent:
         return replace(term, atom=self._fixed(term.atom))
 
     def _fixed(self, atom: Atom) -> Atom:
-        """The copy of an atom without perturbation, which consists of such copies."""
-        for one in with_all_below([atom]):  # the oldest first
+        """The copy of an atom without a perturbation, which consists of such copies."""
+        for one in with_all_below([atom]):  # oldest first
             if one in self._stopped:
                 continue
             if one.live is not None:
@@ -168,7 +171,7 @@ class Tangent:
     def surrogate(self, op: Surrogate, node: Node, state: Channels, below: Channels) -> Channels:
         """The values of the activation; the perturbation is multiplied by ``E slope(u) slope(v)``.
 
-        Nothing else may depend on the same weights: cross moments would also need the slope.
+        Nothing else may depend on the same weights, because cross moments would need the slope.
         """
         local, geometric = self.kernel.activations.local, self.kernel.algebra.moments.geometric
 
@@ -189,7 +192,7 @@ class Tangent:
 
     @staticmethod
     def _seeded(pair: Pair, amount: Number) -> Pair:
-        """The output of an Affine, one atom, with ``e * amount`` added to its cosine."""
+        """The output of an Affine, a single atom, with ``e * amount`` added to its cosine."""
         (term,) = pair.terms
         old = pair.moments
         gap = Jet((old.gap.value, old.gap.coefficients[1] - amount))
@@ -215,7 +218,7 @@ def unseen_nodes(network: Network) -> frozenset[Node]:
 
 
 def with_separate_parameters(network: Network) -> Network:
-    """The network written out if one of its layers has several layers of weights."""
+    """Write the network out if one of its layers has several layers of weights."""
     made = [owner(node) for node, op, _ in network.operations if isinstance(op, Fresh)]
     return network.written_out() if len(set(made)) < len(made) else network
 
@@ -223,7 +226,7 @@ def with_separate_parameters(network: Network) -> Network:
 def parameter_nodes(network: Network) -> tuple[Node, ...]:
     """The nodes with parameters, trained or frozen.
 
-    Affine layers, embeddings, learned positions and class tokens, in order.
+    These are Affine layers, embeddings, learned positions and class tokens, in order.
     """
     tables = [n for n in network.nodes_of(Positions) if network.layer(n).kind != "sinusoidal"]
     found = {*network.nodes_of(Affine, Embedding, ClassToken), *tables}
@@ -231,7 +234,7 @@ def parameter_nodes(network: Network) -> tuple[Node, ...]:
 
 
 def tied_heads(network: Network) -> tuple[Node, ...]:
-    """The readouts, in a network that was read, that share weights with an embedding."""
+    """The readouts that share weights with an embedding, in a network read from a model."""
     return tuple(a.node for a in network.assumptions if TIED in a.text)
 
 
@@ -251,14 +254,14 @@ def _still(pair: Pair) -> bool:
 
 
 def _over(rate: Number, norm: Number) -> Number:
-    """``rate / norm``, 0 if a feature map is 0."""
+    """``rate / norm``, or 0 if a feature map is 0."""
     if not isinstance(norm, np.ndarray) or norm.all():
         return rate / norm
     return np.where(norm == 0, 0.0, rate / np.where(norm == 0, 1.0, norm))
 
 
 def trained_part(op: Fresh, covariance: Number) -> Number:
-    """The part of the covariance of a layer's output due to trained weights and biases."""
+    """The part of the covariance of a layer's output that comes from trained weights and biases."""
     weights, biases = op.trains
     if weights and biases:
         return covariance
@@ -275,13 +278,13 @@ def refuse_indirect(op: Fresh, node: Node) -> None:
         raise KcalcError(
             f"node {owner(node)!r}: its weights are functions of other trained parameters "
             "(spectral or weight normalisation, another parametrisation), which have different "
-            "gradients; remove the parametrisation, or set trained=True for the kernel of the "
-            "weights themselves, or trained=False to leave them out"
+            "gradients; remove the parametrisation, set trained=True for the kernel of the "
+            "weights themselves, or set trained=False to leave them out"
         )
 
 
 def has_infinite_slope(phi: Activation) -> bool:
-    """Whether phi jumps, as phi' misses the jump, or E phi'^2 is infinite."""
+    """Whether E phi'^2 is infinite, or phi jumps, which phi' does not show."""
     return any(phi.jump_sizes(0)) or bool(_steep_points(phi))
 
 
@@ -294,7 +297,7 @@ def _steep_points(phi: Activation) -> list[float]:
 
 
 def refuse_jumps(phi: Activation, node: Node) -> None:
-    """Raise KcalcError if phi jumps, as phi' misses the jump, or if E phi'^2 is infinite."""
+    """Raise KcalcError if phi jumps, which phi' does not show, or if E phi'^2 is infinite."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
             f"node {node!r}: {phi.name} jumps; gradients of networks ignore the jump, but the "
@@ -304,6 +307,6 @@ def refuse_jumps(phi: Activation, node: Node) -> None:
     if steep := _steep_points(phi):
         raise KcalcError(
             f"node {node!r}: {phi.name} is so steep at x = {steep[0]:.6g} that E phi'(z)^2 is "
-            f"infinite: gradients and tangent kernels of the network are, too; use an "
-            f"activation of bounded slope"
+            "infinite, and so are gradients and tangent kernels of the network; use an "
+            "activation with bounded slope"
         )

@@ -1,6 +1,6 @@
-"""The tangent kernel in symbols: a composition of named cosines ``c_k`` and tangents ``t_k``.
+"""Symbolic tangent kernels: a composition of named cosines ``c_k`` and tangents ``t_k``.
 
-``t_k`` is the tangent kernel of a feature map over sqrt(q1 q2).
+``t_k`` is the tangent kernel of a feature map divided by sqrt(q1 q2).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def symbolic_kernels(
     fan_in: Mapping[Node, int] | None = None,
     assume_independent: bool = False,
 ) -> dict[Node, tuple[Composition, Composition]]:
-    """{output: (NNGP, NTK)} as compositions in ``c``, for several inputs in ``c_<input>``."""
+    """{output: (NNGP, NTK)} as compositions in ``c`` (``c_<input>`` for several inputs)."""
     network = with_exact_numbers(network)
     cosines, first, second = cosine_inputs(network, q1, q2)
     others = network.free_symbols | first.free_symbols | second.free_symbols
@@ -77,7 +77,7 @@ class NamedSlopes(NamedMaps):
     """Local maps ``C_phi`` and their derivatives ``DC_phi`` as named functions."""
 
     def gap(self, phi: Activation, gap: Jet, q1: sp.Expr, q2: sp.Expr) -> Jet:
-        """The Jet (1 - C, its coefficient of e) after phi, written with the named functions."""
+        """The Jet (1 - C, its coefficient of e) after phi, in terms of the named functions."""
         (value,) = super().gap(phi, gap, q1, q2).coefficients
         phi, _ = unscaled(phi)
         uniform = q1 == q2
@@ -104,7 +104,7 @@ def _closed_slope(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
 
 
 def recursion(c: sp.Expr, gap: sp.Expr, tangent: sp.Expr) -> sp.Expr:
-    """A tangent as its own cosine and the rest, where it has that part: c + C' t."""
+    """Write a tangent as the cosine plus a rest, c + C' t, if this makes it shorter."""
     whole = collected(tangent)
     rest = collected(tangent - (1 - gap))
     if len(sp.Add.make_args(rest)) < len(sp.Add.make_args(whole)):
@@ -113,16 +113,17 @@ def recursion(c: sp.Expr, gap: sp.Expr, tangent: sp.Expr) -> sp.Expr:
 
 
 class TangentNamer(Namer):
-    """Names tangents as well as cosines, from 6 operations on, as NNGP and NTK share them.
+    """Name tangents and cosines that have at least 6 operations, because NNGP and NTK share them.
 
-    The values of activations get no names, but those of the layers that read them, so that formulas
-    are those of papers: Theta = K + sigma_w^2 K' Theta, for cosines t_2 = c_2 + C'(c_1) t_1.
+    The values of activations are not named, but the values of the layers that read them are. The
+    formulas then look like those in papers: Theta = K + sigma_w^2 K' Theta, or t_2 = c_2 + C'(c_1)
+    t_1 for cosines.
     """
 
     long = 6
 
     def rule(self, op: Primitive, node: Node, inputs: list[Any]) -> Any:
-        """As that of all namers; after an activation only long values get names."""
+        """As in :class:`Namer`, except that after an activation only long values are named."""
         self.activated = isinstance(op, Post)
         self.long = NAMED_SIZE if self.activated else TangentNamer.long
         return super().rule(op, node, inputs)

@@ -1,6 +1,6 @@
 """Computations recorded once and replayed for any c.
 
-Rules of a calculus see a :class:`TapeNumber` as a number; a :class:`Replay` repeats their
+The rules of a calculus treat a :class:`TapeNumber` like any number. A :class:`Replay` repeats their
 computation without the rules.
 """
 
@@ -19,24 +19,24 @@ Node = Hashable
 
 @dataclass(eq=False, slots=True)
 class TapeNumber:
-    """A number that depends on numbers given later.
+    """A number that depends on numbers that are given later.
 
-    ``steps``: (function, arguments) of all such numbers of one computation, in order, with None for
-    given numbers; ``place``: the index of this number.
+    ``steps`` lists (function, arguments) for all such numbers of one computation in order, with
+    None for given numbers. ``place`` is the index of this number.
     """
 
     steps: list[tuple[Callable[..., Any], tuple[Any, ...]] | None]
     place: int
 
-    __array_ufunc__ = None  # so NumPy arrays on the left defer to this arithmetic
+    __array_ufunc__ = None  # NumPy arrays on the left then defer to this arithmetic
 
     def later(self, function: Callable[..., Any], *arguments: Any) -> TapeNumber:
-        """The number ``function(*arguments)``, which joins the computation."""
+        """Return the number ``function(*arguments)`` and record it in the computation."""
         self.steps.append((function, arguments))
         return TapeNumber(self.steps, len(self.steps) - 1)
 
     def __add__(self, other: Any) -> TapeNumber:
-        if isinstance(other, int) and other == 0:  # where a sum begins
+        if isinstance(other, int) and other == 0:  # the start of a sum
             return self
         return self.later(operator.add, self, other)
 
@@ -58,7 +58,7 @@ class TapeNumber:
 
 
 def recordable(function: Callable[P, Result]) -> Callable[P, Result]:
-    """The function, recorded if one of its positional arguments is a :class:`TapeNumber`."""
+    """Record calls of a function in which a positional argument is a :class:`TapeNumber`."""
 
     @wraps(function)
     def recording(*arguments: P.args, **named: P.kwargs) -> Any:
@@ -71,7 +71,7 @@ def recordable(function: Callable[P, Result]) -> Callable[P, Result]:
 
 
 def tape_inputs(nodes: Iterable[Node]) -> dict[Node, TapeNumber]:
-    """{node: a number given later}, for one computation."""
+    """{node: a number that is given later}, for one computation."""
     nodes = tuple(nodes)
     steps: list[Any] = [None] * len(nodes)
     return {node: TapeNumber(steps, place) for place, node in enumerate(nodes)}
@@ -99,7 +99,7 @@ class Replay:
         self.steps = found[::-1]
 
     def __call__(self, values: Mapping[Node, Any]) -> dict[Node, Any]:
-        """{node: result} at the values of the given numbers."""
+        """Compute {node: result} for values of the given numbers."""
         known = {place: values[node] for node, place in self.given.items()}
         for place, function, arguments, last in self.steps:
             known[place] = function(

@@ -1,9 +1,9 @@
-"""A readout tied to the table of an embedding: the logit of a token's own id.
+"""Logits of a readout that is tied to the table of an embedding.
 
-The feature map before the readout is ``out = a e + rest``, where e is the embedding of the token's
-id, of variance sigma^2, and rest is uncorrelated with it: residual streams preserve e, new weights
-remove it, norms divide it. The logits of a tied readout, ``l_v = sum_c out_c e_vc``, then have for
-n channels
+The feature map before the readout is ``out = a e + rest``. Here e is the embedding of the token's
+id, with variance sigma^2, and rest is uncorrelated with it. Residual streams preserve e, new
+weights remove it, and norms divide it. With n channels, the logits of a tied readout,
+``l_v = sum_c out_c e_vc``, then have
 
     the token's own id      mean n a sigma^2
     other ids               mean 0, variance n q sigma^2
@@ -47,17 +47,17 @@ class TiedReadout(Approximable, Shown):
     Attributes
     ----------
     overlap
-        ``E out_c e_c``, the covariance of a channel of the output with that of the embedding of the
-        token's own id, a mean over tokens.
+        ``E out_c e_c``, the covariance of a channel of the output with the same channel of the
+        embedding of the token's own id, averaged over tokens.
     cosine
-        The overlap divided by the root mean squares of both.
+        The overlap divided by the root mean squares of the output and of the embedding.
     own
         The mean logit of the token's own id.
     spread
         The standard deviation of the logits of other ids.
     own, spread
-        None if the number of channels is unknown. ``own / spread`` is the cosine times the root of
-        the number of channels.
+        Both are None if the number of channels is unknown. ``own / spread`` is the cosine times the
+        square root of the number of channels.
 
     """
 
@@ -83,7 +83,7 @@ def tied_readout(
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
 ) -> TiedReadout:
-    """The logits of a readout tied to an embedding, for the network's output.
+    """Compute the logits of a readout tied to an embedding, for the output of a network.
 
     Parameters
     ----------
@@ -93,9 +93,10 @@ def tied_readout(
     embedding
         The Embedding node, required if there are several.
     tokens, token_cosine, sampling
-        As in :func:`kcalc.node_values`; one sequence. If attention is sampled, the result has no
-        error estimates: it uses 8 draws in 6 chains unless ``sampling`` gives other numbers, and
-        ``error=`` and ``seconds=`` raise an error. Compare two seeds to estimate errors.
+        See :func:`kcalc.node_values`, but with a single sequence. If attention is sampled, the
+        result has no error estimates. It uses 8 draws in 6 chains unless ``sampling`` gives other
+        numbers, and ``error=`` and ``seconds=`` raise an error. Compare two seeds to estimate
+        errors.
 
     Returns
     -------
@@ -106,7 +107,7 @@ def tied_readout(
     ------
     KcalcError
         For networks without an Embedding or with several outputs, and if the embedding passes
-        through a layer other than a sum, a norm, or new weights.
+        through a layer other than a sum, a norm or new weights.
 
     """
     require_network(network)
@@ -132,7 +133,7 @@ def tied_readout(
 
 
 def _chosen(network: Network, embedding: Node) -> Node:
-    """The Embedding node. Raises: KcalcError for none, several and another node."""
+    """The chosen Embedding node. Raises: KcalcError if there are none or several candidates."""
     known = network.nodes_of(Embedding)
     if embedding is None and len(known) == 1:
         return known[0]
@@ -140,15 +141,15 @@ def _chosen(network: Network, embedding: Node) -> Node:
         return embedding
     listed = ", ".join(map(repr, known)) or "none"
     raise KcalcError(
-        f"give the Embedding that the readout is tied to, embedding=; the network has {listed}"
+        f"give embedding=, the Embedding that the readout is tied to; the network has {listed}"
     )
 
 
 def _states(
     network: Network, tokens: Any, token_cosine: float | None, sampling: Sampling | None
 ) -> tuple[Any, Mapping[Node, Any], tuple[Assumption, ...]]:
-    """The kernel calculus of two tokens of one sequence, all states, and the assumptions."""
-    asked = read_sampling(sampling)  # there are no error estimates to choose the draws
+    """The kernel calculus for two tokens of one sequence, all states, and the assumptions."""
+    asked = read_sampling(sampling)  # there are no error estimates from which to choose the draws
     if asked.seconds is not None or asked.error not in (None, ERROR):
         raise KcalcError(
             "a tied readout has no error estimates, so error= and seconds= have no effect; give "
@@ -167,7 +168,7 @@ def _states(
             return sequence_states(network, given)
         covariance, sequences = same_tokens(given.count, given.cosine, None, 1.0, 1.0)
     kernel = Sampled(token_kernel(False), Draws.of(asked), sequences, exact=sampling is None)
-    with np.errstate(all="ignore"):  # the rules raise an error for overflows, naming the node
+    with np.errstate(all="ignore"):  # the rules raise an error for overflows that names the node
         states = interpret(
             network, kernel, {node: kernel.start(node, covariance) for node in network.inputs}
         )

@@ -1,7 +1,7 @@
 """Nodes that read feature maps whose q values differ between draws of the weights at any width.
 
-Kernel maps carry the expectation of such a q value. That is exact as long as layers are linear; a
-norm or an activation sees the q value of one draw.
+Kernel maps carry the expectation of such a q value. This is exact as long as layers are linear, but
+a norm or an activation sees the q value of one draw.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEXT = (
 
 
 def varying_values(network: Network) -> Iterator[Assumption]:
-    """Notes on the first operations after such feature maps that are not linear."""
+    """Notes on the first nonlinear operations after such feature maps."""
     sources: dict[Node, Node] = {}  # {node of the lowered network: the node that varies}
     for node, op, reads in network.operations:
         found = next((sources[read] for read in reads if read in sources), None)

@@ -1,4 +1,4 @@
-"""The argument ``features=``: widths of layers without one, for finite widths and JAX."""
+"""The argument ``features=``: widths of layers that do not specify one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def open_nodes(network: Network) -> tuple[Node, ...]:
 
 
 def filled(network: Network, features: int | None, *kinds: type[Layer]) -> Network:
-    """The network with one width at all nodes of these kinds without a width."""
+    """Set one width at all nodes of these kinds that have no width."""
     if features is None:
         return network
     return network.map_layers(
@@ -35,12 +35,12 @@ def filled(network: Network, features: int | None, *kinds: type[Layer]) -> Netwo
 def given_widths(
     network: Network, features: Any, symbols: bool = False
 ) -> tuple[dict[Node, Any], Any]:
-    """({node: width}, the width of others) from ``features``.
+    """Return ({node: width}, the width of all other nodes) from ``features``.
 
-    One width, or {node: width} with None for all other nodes.
+    ``features`` is one width, or {node: width} with the key None for all other nodes.
 
-    ``symbols``: SymPy expressions are allowed. Raises: KcalcError for nodes other than Affine and
-    Input, widths that contradict the layer, and values that are not widths.
+    ``symbols``: whether SymPy expressions are allowed. Raises: KcalcError for nodes other than
+    Affine and Input, widths that contradict the layer, and values that are not widths.
     """
     given = dict(features) if isinstance(features, Mapping) else {None: features}
     default = given.pop(None, None)
@@ -66,12 +66,12 @@ def given_widths(
 
 
 def with_widths(network: Network, features: Any = None, symbols: bool = False) -> Network:
-    """The network with ``features`` written into its Affine and Input layers.
+    """Write ``features`` into the Affine and Input layers of a network.
 
     See :func:`given_widths`.
 
-    A Concat with a given ratio of input channels drops it once the widths are known. Raises:
-    KcalcError, also if the widths are not in that ratio.
+    A Concat with a given ratio of input channels drops the ratio once the widths are known. Raises:
+    KcalcError for bad widths, and for widths that are not in that ratio.
     """
     widths, default = given_widths(network, features, symbols)
     if not widths and default is None:
@@ -84,10 +84,8 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
         if layer.features is not None:
             return layer
         width = widths.get(node, default)
-        if (
-            id(layer),
-            width,
-        ) not in made:  # a deep network has few layer objects, and each is checked again
+        # a deep network has few different layer objects, so each is checked only once
+        if (id(layer), width) not in made:
             made[id(layer), width] = replace(layer, features=width)
         return made[id(layer), width]
 
@@ -105,7 +103,7 @@ def with_widths(network: Network, features: Any = None, symbols: bool = False) -
 
 
 def _unknown_inputs(network: Network, nodes: Iterable[Node]) -> set[Node]:
-    """The nodes that read a feature map with unknown channels."""
+    """The nodes that read a feature map with an unknown number of channels."""
     features = network.features
     return {node for node in nodes if any(features[p] is None for p in network.parents(node))}
 
@@ -120,9 +118,9 @@ def _check_ratio(node: Node, network: Network, found: Network) -> None:
             f"{parent!r}: {count}" for parent, count in zip(parents, known, strict=True)
         )
         raise KcalcError(
-            f"node {node!r} (Concat) says its inputs have channels in the ratio "
-            f"{':'.join(map(str, given))}, but they have ({listed}); "
-            "give features= of the nodes that feed it in that ratio, {node: width, None: others}"
+            f"node {node!r} (Concat) states that its inputs have channels in the ratio "
+            f"{':'.join(map(str, given))}, but they have ({listed}); give features= of the nodes "
+            "that feed it in that ratio, {node: width, None: others}"
         )
 
 

@@ -1,10 +1,11 @@
-"""Locations read by a convolution or a pooling window, axis by axis, and sums over them.
+"""Locations that a convolution or a pooling window reads, axis by axis, and sums over them.
 
-Index convention: output location ``o`` reads the input locations ``o * stride + offset`` for the
-offsets of the taps. Padding "same", "circular", "reflect" and "replicate" put ``max((ceil(n /
-stride) - 1) stride + k - n, 0)`` locations around an axis of length n, the smaller half first (as
-XLA does), "causal" all of them first. A number pads both sides. Zero padding reads zeros, the
-others read the image again. :mod:`kcalc.calculi.arrays` uses the same windows.
+Output location ``o`` reads the input locations ``o * stride + offset`` for the offsets of the taps.
+Padding "same", "circular", "reflect" and "replicate" put
+``max((ceil(n / stride) - 1) stride + k - n, 0)`` locations around an axis of length n, with the
+smaller half first, as in XLA. "causal" puts all of them first. A number pads both sides. Zero
+padding reads zeros; the other kinds read the image again. :mod:`kcalc.calculi.arrays` uses the same
+windows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis: ``size`` input and ``out`` output locations."""
+    """One spatial axis with ``size`` input locations and ``out`` output locations."""
 
     size: int
     out: int
@@ -49,7 +50,7 @@ class Axis:
 
     @property
     def places(self) -> Array:
-        """(outputs, taps): the locations read, -1 for zero padding."""
+        """The locations that are read, (outputs, taps), with -1 for zero padding."""
         if self.padding not in CONTINUED:
             places = np.arange(self.out)[:, None] * self.stride + np.array(self.offsets)
             return np.where((places >= 0) & (places < self.size), places, -1)
@@ -75,7 +76,7 @@ class TapWindow:
 
     @cached_property
     def counts(self) -> Array:
-        """Numbers of image locations read per output, without padding: (output locations,)."""
+        """The number of image locations that each output reads, without padding."""
         return (self.sources >= 0).sum(axis=1).astype(float)
 
     @property
@@ -85,7 +86,7 @@ class TapWindow:
 
     @cached_property
     def sources(self) -> Array:
-        """(output locations, taps): the input location read, -1 for zero padding."""
+        """The input locations that are read, (output locations, taps), with -1 for zero padding."""
         flat = np.zeros((1, 1), dtype=int)
         for axis in self.axes:
             place = axis.places
@@ -95,22 +96,22 @@ class TapWindow:
         return flat
 
     def greatest(self, values: Array) -> Array:
-        """Upper bound of pooled mean squares: window means of mean squares (..., locations)."""
+        """Upper bound on pooled mean squares: window means of mean squares (..., locations)."""
         return self.summed(values) / self.counts
 
     def unfolded(self, values: Array) -> Array:
-        """(..., locations) -> (..., output locations, taps)."""
+        """Map (..., locations) to (..., output locations, taps)."""
         padded = np.concatenate([values, np.zeros((*values.shape[:-1], 1))], axis=-1)
         return padded[..., self.sources]
 
     def summed(self, values: Array) -> Array:
-        """(..., locations) -> (..., output locations): sums over taps."""
+        """Map (..., locations) to (..., output locations): sums over taps."""
         return self._boxed(values.reshape(*values.shape[:-1], *self._sizes), 1).reshape(
             *values.shape[:-1], prod(self.shape)
         )
 
     def summed_pairs(self, values: Array) -> Array:
-        """(..., P, P) -> (..., P', P'): sums over taps t of ``K[p + t, p' + t]``."""
+        """Map (..., P, P) to (..., P', P'): sums over taps t of ``K[p + t, p' + t]``."""
         lead = values.shape[:-2]
         count = prod(self.shape)
         return self._boxed(values.reshape(*lead, *self._sizes, *self._sizes), 2).reshape(
@@ -134,7 +135,7 @@ class TapWindow:
         return values
 
     def summed_apart(self, values: Array) -> Array:
-        """(..., P, P) -> (..., P', P'): sums over all taps s and t of ``K[p + s, p' + t]``."""
+        """Map (..., P, P) to (..., P', P'): sums over all taps s and t of ``K[p + s, p' + t]``."""
         return self.summed(np.swapaxes(self.summed(values), -1, -2)).swapaxes(-1, -2)
 
     @property
@@ -157,26 +158,27 @@ class Mixing:
 
     @cached_property
     def array(self) -> Array:
-        """(output locations, locations)."""
+        """The matrix, (output locations, locations)."""
         return np.array(self.matrix)
 
     @cached_property
     def counts(self) -> Array:
-        """Ones, (output locations,), as the layer emits sums, not means."""
+        """Ones, (output locations,), because the layer emits sums, not means."""
         return np.ones(len(self.matrix))
 
     def summed(self, values: Array) -> Array:
-        """(..., locations) -> (..., output locations)."""
+        """Map (..., locations) to (..., output locations)."""
         return values @ self.array.T
 
     def summed_apart(self, values: Array) -> Array:
-        """(..., P, P) -> (..., P', P'): ``A K A^T``."""
+        """Map (..., P, P) to (..., P', P'): ``A K A^T``."""
         return self.array @ values @ self.array.T
 
     def greatest(self, values: Array) -> Array:
-        """Upper bound of mixed mean squares from mean squares (..., locations).
+        """Upper bound on mixed mean squares, from mean squares (..., locations).
 
-        ``(sum_s |A_ts|)^2`` times the largest value that output t reads, (..., output locations).
+        It is ``(sum_s |A_ts|)^2`` times the largest value that output t reads, (..., output
+        locations).
         """
         reads = np.where(self.array != 0, values[..., None, :], 0.0).max(axis=-1)
         return reads * np.abs(self.array).sum(axis=1) ** 2
@@ -186,8 +188,8 @@ class Mixing:
 class Gather:
     """Output locations that are copies of one input location each, or 0.
 
-    ``sources``: (output locations,), the location read, -1 for 0; ``factor``: of q values;
-    ``channels``: (output locations,), equal where the same channels are read.
+    ``sources``, (output locations,): the location that is read, or -1 for 0; ``factor``: the factor
+    of q values; ``channels``, (output locations,): equal numbers where the same channels are read.
     """
 
     shape: tuple[int, ...]
@@ -225,7 +227,7 @@ def resizing(op: Resize, node: Node, sizes: Sequence[int]) -> Gather | Mixing:
 def shuffling(op: Shuffle, node: Node, sizes: Sequence[int]) -> Gather:
     """The locations and channels that each location of a pixel shuffle reads.
 
-    Raises: KcalcError naming the node for a shuffle back and for an image of another rank.
+    Raises: KcalcError naming the node for a reverse shuffle and for an image of another rank.
     """
     if op.back or len(op.factor) != len(sizes):
         raise KcalcError(
@@ -264,9 +266,9 @@ def _strided(values: Array, place: int, start: int, axis: Axis) -> Array:
 
 
 def convolution(op: Fresh, node: Node, sizes: Sequence[int], delta: bool) -> TapWindow:
-    """The taps of new weights on an image; ``delta``: only the centre tap, index (k - 1) // 2.
+    """The taps of new weights on an image; ``delta`` keeps only the centre tap, (k - 1) // 2.
 
-    Raises: KcalcError naming the node for sizes that do not fit.
+    Raises: KcalcError naming the node if the sizes do not fit.
     """
     kernels = _per_axis(op.kernel, node, "kernel", len(sizes))
     strides = _per_axis(op.stride, node, "stride", len(sizes))
@@ -303,7 +305,7 @@ def _convolved(
 
 
 def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> TapWindow:
-    """The windows of a pooling layer; a stride of None equals the window.
+    """The windows of a pooling layer; a stride of None means the window size.
 
     Raises: KcalcError naming the node if no window fits the image.
     """
@@ -325,7 +327,7 @@ def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> TapWindow:
 
 
 def everything(sizes: Sequence[int]) -> TapWindow:
-    """One output that reads all locations, as a dense layer after Flatten."""
+    """A single output that reads all locations, as in a dense layer after Flatten."""
     return TapWindow(tuple(Axis(n, 1, 1, tuple(range(n))) for n in sizes))
 
 

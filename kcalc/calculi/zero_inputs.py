@@ -1,8 +1,9 @@
 """Kernel maps of inputs that may be 0: zero rows of data, black pixels, padding.
 
-If q = 0, a pre-activation is the constant 0 and its activation the constant phi(0). The cosine of
-that with phi(v) of positive q is ``sign(phi(0)) E phi(v) / sqrt(E phi(v)^2)``, and 1 with another
-such constant. If phi(0) = 0, the feature map is 0: its gap counts as 1 and its kernels are 0.
+If q = 0, a pre-activation is the constant 0 and its activation is the constant phi(0). The cosine
+of this constant with phi(v) of positive q is ``sign(phi(0)) E phi(v) / sqrt(E phi(v)^2)``. Its
+cosine with another such constant is 1. If phi(0) = 0, the feature map is 0. Then its gap is set to
+1 and its kernels are 0.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Array = np.ndarray
 
 
 class ZeroMoments(SecondMoments):
-    """Second moments where q may be 0; the gap is 1 there."""
+    """Second moments of feature maps whose q may be 0; the gap is then 1."""
 
     def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) of a sum of parts."""
@@ -59,12 +60,12 @@ class ZeroMoments(SecondMoments):
 
 
 class ZeroProducts(Products):
-    """Cross moments of atoms where q may be 0."""
+    """Cross moments of atoms whose q may be 0."""
 
     def _mean_slope(self, phi: Activation, q: Number) -> Number:
         """E phi'(sqrt(q) z).
 
-        At q = 0 the value at q = 1, because it multiplies a covariance of 0.
+        At q = 0, it is replaced by the value at q = 1, which is multiplied by a covariance of 0.
         """
         values = np.asarray(q)
         return super()._mean_slope(phi, np.where(values > 0, values, 1.0))
@@ -82,7 +83,7 @@ class ZeroProducts(Products):
 
 
 class ZeroMaps(FieldMaps):
-    """Local maps applied elementwise to arrays of q values >= 0."""
+    """Local maps, applied elementwise to arrays of q values >= 0."""
 
     def moments(self, phi: Activation, q: Array) -> tuple[Array, Array]:
         """(E phi^2, E phi) at positive q values."""
@@ -120,7 +121,7 @@ class ZeroMaps(FieldMaps):
     def _constant_gap(
         self, phi: Activation, dead1: Array, q1: Array, dead2: Array, q2: Array
     ) -> Array:
-        """``1 - C`` if one or both pre-activations are 0, as marked by the masks."""
+        """``1 - C`` if one or both pre-activations are 0, as the masks indicate."""
         constant = _at_zero(phi)
         if constant == 0:
             return np.ones(())
@@ -133,7 +134,7 @@ class ZeroMaps(FieldMaps):
 
 @dataclass
 class ZeroStatistics(Statistics):
-    """Statistics over channels where q may be 0: a norm of such a feature map is 0.
+    """Statistics over channels of feature maps whose q may be 0; a norm maps 0 to 0.
 
     This agrees with every framework, because norms there add a small number to the variance.
     """
@@ -156,10 +157,10 @@ class ZeroStatistics(Statistics):
 
 
 class ZeroTangent(Tangent):
-    """The tangent calculus where q may be 0."""
+    """The tangent calculus for feature maps whose q may be 0."""
 
     def _parameters(self, op: Fresh, node: Node, pair: Pair, below: Channels) -> Number:
-        """The kernel of the layer's own parameters over sqrt(q1 q2); neither q may be 0.
+        """The kernel of the layer's parameters, divided by sqrt(q1 q2); neither q may be 0.
 
         Biases that start at 0 are parameters in the standard parameterisation. Jets of cosines
         cannot carry their kernel through a feature map that is 0.
@@ -170,9 +171,9 @@ class ZeroTangent(Tangent):
         dead = (np.asarray(m.q1) == 0) | (np.asarray(m.q2) == 0)
         if op.bias and np.any(dead):
             raise KcalcError(
-                f"node {owner(node)!r}: everything from the zero input up to this trained bias is "
-                "0, and the bias starts at 0: the standard parameterisation needs sigma_b > 0 "
-                "there for a zero row; or use parameterization='ntk', or leave the row out"
+                f"node {owner(node)!r}: everything from the zero input up to this trained bias "
+                "is 0, and the bias starts at 0: the standard parameterisation needs sigma_b > 0 "
+                "there for a zero row. Set it, use parameterization='ntk', or leave the row out"
             )
         live = [np.where(np.asarray(q) == 0, 1.0, q) for q in (m.q1, m.q2)]
         safe = replace(pair, moments=replace(m, q1=live[0], q2=live[1]))

@@ -69,7 +69,7 @@ def test_maps_behind_two_class_tokens_are_refused_and_values_are_sampled() -> No
     values: Any = kc.node_values(net, 0.5, tokens=4)
     assert values["a"].c_error > 0
     for call in (kc.c_map(net, tokens=4), kc.q_map(net, tokens=4)):
-        with refused(r"'a' attends after class tokens.*node_values"):
+        with refused(r"'a' has no exact rule after a class token.*node_values"):
             call(0.5)
 
 
@@ -165,7 +165,7 @@ def test_drawn_networks_have_the_values_of_their_maps(every: int) -> None:
 REFUSED = {
     "pooled": (lambda: kc.token_map(vit(), 16)(0.3), "'readout' has no tokens"),
     "derivative of R": (lambda: kc.token_map(without_readout(), 16).derivative()(0.3), "values"),
-    "derivative of Q": (lambda: kc.q_map(vit(), tokens=16).derivative()(1.0), "by q"),
+    "derivative of Q": (lambda: kc.q_map(vit(), tokens=16).derivative()(1.0), "derivatives in q"),
     "one tangent kernel": (lambda: kc.ntk(vit(), tokens=16), "a class token"),
     "no tokens": (lambda: kc.c_map(vit())(0.5), "tokens=128"),
     "another length": (lambda: kc.node_values(vit(), tokens=20), "has 17 positions"),

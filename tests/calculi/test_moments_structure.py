@@ -116,7 +116,7 @@ def test_what_does_not_close_is_refused(name: str) -> None:
         ({}, "features=N"),
         ({"features": 5.5}, "whole number"),
         ({"features": sp.Symbol("n")}, "integer=True"),
-        ({"features": 5, "weights": "gauss"}, "law of weights"),
+        ({"features": 5, "weights": "gauss"}, "distribution of weights"),
         ({"features": 5, "weights": -2.1}, ">= -2"),
         ({"features": 5, "weights": {"nonlinear_1": 0}}, "no weights"),
         ({"features": 5, "input_fourth": 2}, "must lie in"),

@@ -195,7 +195,7 @@ def test_laws_that_are_not_normal_are_reported() -> None:
     text = notes(kc.chain(L.Input(3), TANH, L.Affine(2)))
     assert "nonlinear_1: tanh reads values that are not Gaussian" in text
     text = notes(kc.chain(L.Input(3, (2, 2)), L.Pool("max", 2), L.Affine(2)))
-    assert "pool_1: it takes the maximum of values of unknown law" in text
+    assert "pool_1: it takes the maximum of values of unknown distribution" in text
     two = wired(
         ("x", L.Input(3, (2, 2))),
         ("a", L.Affine(4), "x"),
@@ -206,7 +206,7 @@ def test_laws_that_are_not_normal_are_reported() -> None:
         ("z", L.Affine(2), "f"),
         outputs=["y", "z"],
     )
-    assert "p: 't' is read by others too" in notes(two)
+    assert "p: 't' is also read by other nodes" in notes(two)
 
 
 # -- refusals --------------------------------------------------------------------------------------

@@ -146,8 +146,8 @@ SHARED = wired(
     ("net", "options", "text"),
     [
         (A.vanilla(2, "relu"), {"weights": "orthogonal"}, "Gaussian weights"),
-        (SHARED, {}, "'a'.*another node reads"),
-        (kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh")), {}, "not that of a separate"),
+        (SHARED, {}, "'a'.*another node also reads"),
+        (kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh")), {}, "not come from a separate"),
         (kc.chain(L.Input(), L.Affine(), L.Nonlinear("step"), L.Affine()), {}, "jumps"),
     ],
 )

@@ -49,7 +49,7 @@ def test_what_carries_no_embedding_is_refused():
         ("e", L.Embedding(8, 30), "ids"),
         ("f", L.Embedding(8, 30), "ids"),
     ]
-    with refused(r"give the Embedding.*'e', 'f'"):
+    with refused(r"give embedding=, the Embedding.*'e', 'f'"):
         kc.tied_readout(wired(*steps, ("s", L.Sum(), "e f")), tokens=3)
     with refused("has none"):
         kc.tied_readout(A.vanilla(1), tokens=3)

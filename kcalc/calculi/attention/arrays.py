@@ -13,9 +13,11 @@ Array = Any
 def attend(
     layer: Any, queries: Array, keys: Array, values: Array, biases: Array | None = None
 ) -> Array:
-    """Attention over (..., tokens, heads, channels), (..., tokens, heads of keys, channels) twice.
+    """Apply attention to queries, keys and values.
 
-    The layer is an :class:`Attend`; ``biases``: those of its scores, (heads, buckets).
+    Queries have shape (..., tokens, heads, channels); keys and values have shape (..., tokens,
+    heads of keys, channels). ``layer`` is an :class:`Attend`, and ``biases`` (heads, buckets) are
+    added to its scores.
     """
     import jax.numpy as jnp
 
@@ -47,7 +49,7 @@ def attend(
 
 
 def rotated(x: Array, base: float) -> Array:
-    """Channels rotated by the rotary angle ``position base^(-2 f / channels)``.
+    """Rotate channels by the rotary angle ``position base^(-2 f / channels)``.
 
     ``x``: (..., tokens, heads, channels). The first half of the channels is paired with the second
     half.

@@ -1,10 +1,11 @@
 """Gradients over exchangeable tokens.
 
-Covariances of the gradients at one token and at two, by a backward fold.
+A backward fold computes the covariances of the gradients at one token and at two tokens.
 
 A message ``(one, two)`` of a node contains ``d K_out / d K`` for the covariance of a token with
-itself and with another token, per group of channels. With X and R of two rows of attention weights
-(:mod:`.rows`) at equal (_s) and different tokens (_c), and T tokens:
+itself and with another token, per group of channels. X and R are sums over two rows of attention
+weights (:mod:`.softmax_rows`), at equal tokens (_s) and at different tokens (_c). With T tokens,
+the messages to the inputs of attention are:
 
     values:    one' = one X_s + (T - 1) two X_c
                one' + (T - 1) two' = one R_s + (T - 1) two R_c
@@ -47,7 +48,7 @@ def both_added(first: Message, second: Message) -> Message:
 class TokenBackward:
     """The rules of the reversed fold.
 
-    Layers that act on each token separately use those of :class:`Backward` for both numbers.
+    Layers that act on each token separately use the rules of :class:`Backward` for both numbers.
     """
 
     def __init__(self, kernel: Exchangeable, states: Mapping[Node, TokenState]) -> None:
@@ -61,7 +62,7 @@ class TokenBackward:
         )
 
     def start(self, output: Node) -> dict[Node, Message]:
-        """No gradient except at the output, separately for each of its tokens."""
+        """The initial messages: 0 except at the output, whose tokens have independent gradients."""
         groups = {
             node: state.relations[Relation.FIRST_INPUT].groups
             for node, state in self.states.items()
@@ -79,7 +80,7 @@ class TokenBackward:
     def rule(
         self, op: P.Primitive, node: Node, message: Message, reads: Sequence[Node]
     ) -> list[Message]:
-        """One message per node read, in slot order."""
+        """One message for each node that is read, in slot order."""
         if not reads:
             return []
         sent = (
@@ -106,12 +107,12 @@ class TokenBackward:
         return [self._shared(parent, *pair) for parent, pair in zip(reads, sent, strict=True)]
 
     def _numbers(self, node: Node) -> tuple[float, float]:
-        """A node's covariance of a token with itself and with another token."""
+        """The covariances of a token of a node with itself and with another token."""
         size, _, gap = self.kernel.whole(self.states[node])
         return float(size), float(size * (1 - gap.value))
 
     def _shared(self, node: Node, one: float, two: float) -> Message:
-        """A number for all channels, as one per group of channels."""
+        """Split numbers for all channels into a message with one pair per group of channels."""
         shares = [
             float(share) for share, _ in self.states[node].relations[Relation.FIRST_INPUT].groups
         ]
@@ -121,10 +122,10 @@ class TokenBackward:
     def _(
         self, op: P.Window | P.Reshape, node: Node, message: Message, reads: Sequence[Node]
     ) -> list[Message]:
-        """A sum over tokens passes each of them its weight times the gradient.
+        """Pass each token the gradient of a sum over tokens, times the weight of the token.
 
-        Messages are means over tokens, and over pairs of different ones. Channels that were tokens
-        have separate gradients.
+        Messages are means over tokens, and over pairs of different tokens. After a reshape of
+        tokens to channels, the gradients of different tokens are separate.
         """
         count = self.states[reads[0]].count
         if count is None or self.states[node].count is not None:

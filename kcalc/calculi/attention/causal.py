@@ -1,6 +1,7 @@
 """Exact rules for the first layer with a mask.
 
-Before it tokens are exchangeable; token i reads the first i tokens, or those of a window.
+Tokens are exchangeable before this layer. Token i reads the first i tokens, or the tokens of a
+window.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from .softmax_rows import factor
 from .weights import visible
 
 Array = np.ndarray
-MOST = 1024  # tokens of a sequence; the cost is quadratic
+MOST = 1024  # the most tokens of a sequence; the cost is quadratic
 
 
 def exact_mask(op: P.Attend) -> bool:
-    """Whether there is a mask, and the overlaps of its rows are known.
+    """Whether attention has a mask whose rows have known overlaps.
 
     They are known for softmax of wide heads if only the mask distinguishes tokens.
     """
@@ -31,10 +32,11 @@ def exact_mask(op: P.Attend) -> bool:
 def masked(
     op: P.Attend, queries: Array, keys: Array, values: Array, sequences: int
 ) -> Array | None:
-    """The covariance of the results for all tokens, (P, P), from those of queries, keys and values.
+    """The covariance (P, P) of the outputs of all tokens, or None if tokens are not exchangeable.
 
-    Their covariances are (chains, P, P). ``O_ik = V_d + (V_s - V_d) S_ik`` with S for rows over the
-    tokens that i and k see. None if tokens are not exchangeable.
+    The covariances of queries, keys and values have shape (chains, P, P). The result is
+    ``O_ik = V_d + (V_s - V_d) S_ik``, where S is the overlap of two rows over the tokens that i and
+    k see.
     """
     read = [_alike(covariance, sequences) for covariance in (queries, keys, values)]
     count = queries.shape[-1] // sequences

@@ -23,15 +23,16 @@ from .softmax_rows import factor
 
 Array = np.ndarray
 Polynomial = dict[tuple[int, int, int], float]  # in A_0, B_0 and S
-MOST_VARIANCE = 30.0  # of scores: the grids grow with it
+MOST_VARIANCE = 30.0  # the largest variance of scores; the grids grow with it
 TOLERANCE = 1e-12
 
 
 class Grouped(NamedTuple):
-    """A matrix over one token and n exchangeable ones.
+    """A matrix over one special token and n exchangeable tokens.
 
-    ``first``: the entry of the one token; ``row``: of it and another; ``column``: of another and
-    it; ``apart``: of two others; ``own``: the excess of others on the diagonal.
+    ``first`` is the entry of the special token. ``row`` is the entry (special, other) and
+    ``column`` the entry (other, special). ``apart`` is the entry of two different others, and
+    ``own`` the excess of others on the diagonal.
     """
 
     first: float
@@ -42,7 +43,7 @@ class Grouped(NamedTuple):
 
     @classmethod
     def of(cls, matrix: Array) -> Grouped | None:
-        """The numbers of a matrix of this form; None for other matrices."""
+        """The numbers of a matrix of this form, or None if it has another form."""
         apart = float(matrix[1, 2])
         first, row, column = (float(matrix[i, j]) for i, j in ((0, 0), (0, 1), (1, 0)))
         found = cls(first, row, column, apart, float(matrix[1, 1]) - apart)
@@ -57,13 +58,13 @@ class Grouped(NamedTuple):
         return out
 
     def at(self, one: int, two: int) -> float:
-        """The entry of two tokens; 0 is the first one, 1 and 2 are others."""
+        """The entry of two tokens; 0 is the first token, 1 and 2 are two others."""
         if one and two:
             return self.apart + (self.own if one == two else 0.0)
         return self.column if one else self.row if two else self.first
 
     def times(self, other: Grouped) -> Grouped:
-        """The product of entries."""
+        """The elementwise product."""
         apart = self.apart * other.apart
         return Grouped(
             self.first * other.first,
@@ -74,7 +75,7 @@ class Grouped(NamedTuple):
         )
 
 
-KINDS = ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2))  # of two tokens
+KINDS = ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2))  # the kinds of pairs of tokens
 
 
 def exact_class_token(op: P.Attend) -> bool:
@@ -88,7 +89,7 @@ def exact_class_token(op: P.Attend) -> bool:
 
 
 def cut(jet: Jet, sequences: int) -> list[dict[tuple[int, int], Grouped]] | None:
-    """{two sequences: covariance} of every order; None if one has another form."""
+    """Split a jet into {two sequences: covariance} per order; None if one has another form."""
     out = []
     for part in jet.coefficients:
         count = part.shape[-1] // sequences
@@ -106,7 +107,7 @@ def cut(jet: Jet, sequences: int) -> list[dict[tuple[int, int], Grouped]] | None
 
 
 def attended(op: P.Attend, read: Sequence[Jet], sequences: int) -> Jet | None:
-    """The covariance of the results for all tokens, with its tangent kernel.
+    """The covariance of the outputs of all tokens, with its tangent kernel.
 
     None if the tokens after the first one are not exchangeable.
     """
@@ -141,9 +142,10 @@ def attended(op: P.Attend, read: Sequence[Jet], sequences: int) -> Jet | None:
 
 
 def sent(op: P.Attend, read: Sequence[Array], behind: Array) -> tuple[Array, Array, Array] | None:
-    """Covariances of gradients at queries, keys and values of one sequence; as :func:`attended`.
+    """Covariances of the gradients at queries, keys and values of one sequence.
 
-    ``read``: the covariances of what attention reads; ``behind``: of the gradients of its output.
+    ``read``: the covariances of the inputs of attention; ``behind``: the covariance of the
+    gradients of its output. The result is None in the same cases as for :func:`attended`.
     """
     found = [Grouped.of(part) if len(part) > 3 else None for part in (*read, behind)]
     if any(part is None for part in found):
@@ -151,7 +153,8 @@ def sent(op: P.Attend, read: Sequence[Array], behind: Array) -> tuple[Array, Arr
     queries, keys, values, back = (part for part in found if part is not None)
     count, scale = len(behind), float(factor(op))
     n = count - 1
-    pairs = dict(zip(KINDS, (1, n, n, n, n * (n - 1)), strict=True))  # how many there are
+    # the number of pairs of each kind
+    pairs = dict(zip(KINDS, (1, n, n, n, n * (n - 1)), strict=True))
     kinds = {  # of pairs of keys, symmetric
         "first": Grouped(1, 0, 0, 0, 0),
         "row": Grouped(0, 1, 1, 0, 0),
@@ -190,7 +193,7 @@ def _rows(
     n: int,
     scale: float,
 ) -> Mapping | None:
-    """The moments of the rows of two tokens of two sequences; None for scores without a rule."""
+    """The moments of two rows, each of a token of one sequence; None if no rule applies."""
     (one, two), (i, k) = sequences, kind
 
     def scores(number: str) -> ScorePair | None:
@@ -245,9 +248,9 @@ def _product(x: Grouped) -> Polynomial:
 
 
 def _row_products(v: Grouped, w: Grouped, side: int) -> Polynomial:
-    """``sum_l B_l (A W)_l (A V)_l`` without terms cubic in single weights.
+    """``sum_l B_l (A W)_l (A V)_l`` without terms that are cubic in single weights.
 
-    ``side`` 1: ``sum_j A_j (V B)_j (W B)_j``.
+    With ``side=1``: ``sum_j A_j (V B)_j (W B)_j``.
     """
     near, far = ((A0, B0), (B0, A0))[side]
     heads, rests = [], []

@@ -1,7 +1,7 @@
 """Q maps and C maps of networks with a class token, point by point.
 
 Tokens of the input are exchangeable. After the class token they are followed separately, with exact
-attention (:mod:`.class_token`). The numbers of a node with tokens are means over its tokens.
+attention (:mod:`.class_token`). The values of a node with tokens are means over its tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Point(NamedTuple):
 
 
 def has_class_token(network: Network, tokens: Tokens) -> bool:
-    """Whether there is a class token, and nothing else distinguishes the tokens."""
+    """Whether a class token is the only thing that distinguishes the tokens."""
     if not any(isinstance(op, P.Prefix) for _, op, _ in network.operations):
         return False
     return not any(
@@ -60,16 +60,16 @@ class PointReader:
 
     @staticmethod
     def token_cosines(point: Point) -> tuple[Any, Any]:
-        """The mean cosine of two different tokens; nan for unequal q values."""
+        """The mean cosine of two different tokens; nan if their q values differ."""
         return point.token_cosine, point.token_cosine
 
     def read(
         self, q1: Mapping[Node, Any], q2: Mapping[Node, Any], gap: Mapping[Node, Jet] | None
     ) -> dict[Node, Point]:
-        """Every node; ``gap=None`` for one sequence."""
+        """The values of every node; ``gap=None`` means a single sequence."""
         given = [*q1.values(), *q2.values(), *(() if gap is None else gap.values())]
         if any(isinstance(q, Jet) and q.order for q in (*q1.values(), *q2.values())):
-            raise self._refused("no derivatives by q")
+            raise self._refused("no derivatives in q")
         order = max((jet.order for jet in given if isinstance(jet, Jet)), default=0)
         if order > 1:
             raise self._refused("first derivatives only")
@@ -87,7 +87,7 @@ class PointReader:
         return {node: _stacked([points[node] for points in found], shape) for node in found[0]}
 
     def sequence(self, q: Mapping[Node, Any], gap: Mapping[Node, Jet]) -> dict[Node, Point]:
-        """One sequence whose tokens have the given gaps; these are also the gaps of its nodes."""
+        """The values for one sequence with the given gaps of its tokens."""
         if any(jet.order for jet in gap.values()):
             raise self._refused("values only")
         shape = np.broadcast_shapes(*(np.shape(jet.value) for jet in gap.values()))
@@ -145,7 +145,7 @@ class PointReader:
         def record(node: Node, state: TokenState) -> Point:
             if kernel.sampled:
                 raise KcalcError(
-                    f"node {node!r} attends after class tokens without exact rules, {ONE_BY_ONE} it"
+                    f"node {node!r} has no exact rule after a class token, {ONE_BY_ONE} it"
                 )
             return _means(kernel, state, sequences)
 
@@ -162,7 +162,7 @@ def _at(x: Any, shape: tuple[int, ...], place: tuple[int, ...], order: int = 0) 
 
 
 def _means(kernel: Sampled, state: TokenState, sequences: int) -> Point:
-    """The means over the tokens of a node, of one chain."""
+    """The means over the tokens of a node, in one chain."""
     q1, _, gap = kernel.whole(state.relations[Relation.FIRST_INPUT])
     size = gap.value.shape[-1]
     count = size // sequences

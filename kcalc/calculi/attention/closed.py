@@ -1,19 +1,19 @@
-"""Attention that needs no sampling for tokens of any covariance.
+"""Attention that needs no sampling, for tokens of any covariance.
 
-Its limit of wide heads has a formula.
+Here the limit of wide heads has a formula. G, H and V are the covariances of queries, keys and
+values, M is the mask (0 or 1), and ``o`` is the elementwise product.
 
-With G, H, V the covariances of queries, keys and values, M the mask (0 or 1), ``o`` entry by entry,
-and scores ``q . k / key_width`` of queries that are the keys (``scale="linear"``), which tend to
-their covariance,
+If the queries are the keys, the scores ``q . k / key_width`` (``scale="linear"``) tend to their
+covariance, and:
 
     A = softmax(G),  K' = A V A^T,  tangent kernel A Theta_V A^T
 
-and with weights that are the scores ``q . k / sqrt(key_width)`` of independent queries and keys
-(``normaliser="identity"``)
+If the weights are the scores ``q . k / sqrt(key_width)`` of independent queries and keys
+(``normaliser="identity"``), then:
 
     K' = G o M (H o V) M^T
 
-whose tangent kernel is its derivative. [Hron et al. 2020]
+The tangent kernel is its derivative. [Hron et al. 2020]
 """
 
 from __future__ import annotations
@@ -31,43 +31,42 @@ from .weights import mean_over_visible, visible, weights_of
 Node = Hashable
 Array = np.ndarray
 TIED = (
-    "scores over key_width of queries that are the keys: for wide heads they are the covariances "
-    "of the queries"
+    "the queries are the keys, with scores over key_width: for wide heads the scores are the "
+    "covariances of the queries"
 )
 
 
 def is_tied(inputs: Sequence[Any]) -> bool:
-    """Whether queries and keys are one feature map."""
+    """Whether queries and keys are the same feature map."""
     return inputs[0] is inputs[1]
 
 
 def check_tied(op: P.Attend, node: Node) -> None:
-    """Reject queries that are the keys if their scores have no limit, or one without a formula."""
+    """Reject equal queries and keys if the limit of their scores is infinite or has no formula."""
     if op.scale != "linear":
         raise KcalcError(
-            f"node {node!r}: its queries are its keys, and their products over sqrt(key_width) "
-            "grow with the width; use scale='linear', or give queries and keys separate Affine "
-            "layers"
+            f"node {node!r}: its queries are its keys, so scores over sqrt(key_width) grow with "
+            "the width; use scale='linear', or give queries and keys separate Affine layers"
         )
     if op.wide is False:
         raise KcalcError(
-            f"node {node!r}: its queries are its keys, and their products at a finite key_width "
-            "have no rule; use wide=True"
+            f"node {node!r}: its queries are its keys, and their scores have no rule at a finite "
+            "key_width; use wide=True"
         )
     if op.rotary is not None or op.biased:
         raise KcalcError(
-            f"node {node!r}: its queries are its keys, which is not supported with rotary, ALiBi "
-            "or relative; drop it"
+            f"node {node!r}: its queries are its keys, and this does not support rotary, ALiBi "
+            "or relative; drop this option"
         )
 
 
 def tied(op: P.Attend, queries: Array, values: Jet, sequences: int) -> Jet:
-    """``A V A^T``, a jet; ``queries``: their covariance (chains, places, places)."""
+    """``A V A^T`` as a jet; ``queries`` is the covariance (chains, places, places) of queries."""
     return mixed(_weights(op, queries, sequences), values)
 
 
 def _weights(op: P.Attend, queries: Array, sequences: int) -> Array:
-    """A over all places, from the covariance of the queries."""
+    """Attention weights A over all places, from the covariance of the queries."""
     chains, places = queries.shape[0], queries.shape[-1]
     count = places // sequences
     grid = queries.reshape(chains, sequences, count, sequences, count)
@@ -84,7 +83,7 @@ def _weights(op: P.Attend, queries: Array, sequences: int) -> Array:
 def linear_in_scores(
     op: P.Attend, queries: Jet, keys: Jet, values: Jet, sequences: int, factor: float
 ) -> Jet:
-    """``factor G o M (H o V) M^T``, a jet."""
+    """``factor G o M (H o V) M^T`` as a jet."""
     mask = _mask(op, queries.value, keys.value, sequences)
     return queries * mixed(mask, keys * values) * factor
 
@@ -97,11 +96,12 @@ def closed_form(op: P.Attend, is_tied: bool) -> bool:
 def gradients(
     op: P.Attend, is_tied: bool, read: Sequence[Array], factor: float, behind: Array
 ) -> tuple[Array, Array, Array]:
-    """Covariances of gradients at queries, keys and values, if there is a formula.
+    """Covariances of the gradients at queries, keys and values, from a formula.
 
-    With N the covariance of the gradients after the layer: ``N o M (H o V) M^T``, ``V o W`` and ``H
-    o W`` with ``W = M^T (N o G) M``, times ``factor``; for queries that are the keys, only ``A^T N
-    A``. ``read``: the covariances of the attention's inputs for one sequence.
+    N is the covariance of the gradients of the output. The results are ``N o M (H o V) M^T``,
+    ``V o W`` and ``H o W`` with ``W = M^T (N o G) M``, all times ``factor``. If the queries are the
+    keys, the only gradient is ``A^T N A`` at the values. ``read``: the covariances of the
+    attention's inputs for one sequence.
     """
     queries, keys, values = read
     if is_tied:
@@ -118,6 +118,6 @@ def _mask(op: P.Attend, queries: Array, keys: Array, sequences: int) -> Array:
 
 
 def mixed(matrix: Array, covariance: Jet) -> Jet:
-    """``M K M^T`` of every coefficient."""
+    """``M K M^T`` for every coefficient of a jet."""
     turned = np.swapaxes(matrix, -1, -2)
     return Jet(tuple(matrix @ part @ turned for part in covariance.coefficients))

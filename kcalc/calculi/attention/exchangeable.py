@@ -5,12 +5,12 @@ p)[s = t]``. Two sequences have one cosine at equal positions and one at differe
 layer except attention acts on these pairs of tokens separately: the state of a feature map is one
 state of the kernel calculus per *relation* of two tokens.
 
-    "one"    two tokens of the first sequence            "same"   equal places of the two sequences
-    "two"    two tokens of the second sequence           "other"  different places of both
+    "one"    two tokens of the first sequence            "same"   equal places of two sequences
+    "two"    two tokens of the second sequence           "other"  different places of two sequences
 
-Attention joins them: ``O_ik = V_d R + (V_s - V_d) X``. V are the covariances of values,
-``_s`` at equal positions and ``_d`` at different ones. X and R are sums over the weights of rows i
-and k (:mod:`kcalc.calculi.attention.softmax_rows`).
+Attention joins them: ``O_ik = V_d R + (V_s - V_d) X``. V are the covariances of values, ``_s`` at
+equal positions and ``_d`` at different positions. X and R are sums over the weights of rows i and k
+(:mod:`kcalc.calculi.attention.softmax_rows`).
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Relation(StrEnum):
 
 @dataclass(frozen=True)
 class TokenState:
-    """The state of a feature map: one of the kernel calculus per relation of two tokens.
+    """The state of a feature map: one state of the kernel calculus per relation of two tokens.
 
-    ``count``: tokens, None after pooling.
+    ``count`` is the number of tokens, None after pooling.
     """
 
     relations: Mapping[str, Channels]
@@ -80,9 +80,9 @@ class TokenState:
 
 
 def unlike(op: P.Primitive | None, tokens: int) -> str:
-    """A description of how a primitive distinguishes this many tokens.
+    """Describe how a primitive distinguishes this many tokens.
 
-    Empty if nothing does.
+    The text is empty if it does not.
     """
     if isinstance(op, P.Positions):
         return "sinusoidal positions" if op.form == "sinusoidal" else ""
@@ -99,7 +99,7 @@ def unlike(op: P.Primitive | None, tokens: int) -> str:
 
 
 def row_mean(op: P.Attend, node: Node, mean: Number) -> Number:
-    """The channel mean of the output, from that of values, which all tokens share.
+    """The channel mean of the output, from the channel mean that the values of all tokens share.
 
     The weights of a row of softmax add up to one. Raises: KcalcError for other weights.
     """
@@ -114,9 +114,9 @@ def row_mean(op: P.Attend, node: Node, mean: Number) -> Number:
 
 
 def assumed_of(op: P.Attend, width: int | None) -> str:
-    """The assumptions of the rules for an attention, in words.
+    """Describe the assumptions of the rules for an attention.
 
-    ``width``: the number of channels of queries and keys; None: many.
+    ``width`` is the number of channels of queries and keys; None means many.
     """
     if width is not None:
         return NARROW.format(width)
@@ -179,8 +179,8 @@ def check_reads(op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
         )
     if op.identity != 0 and queries.count != keys.count:
         raise KcalcError(
-            f"node {node!r} adds each token to what it reads, but has {queries.count} queries and "
-            f"{keys.count} keys"
+            f"node {node!r} adds each token to its output, but has {queries.count} queries and "
+            f"{keys.count} keys; use one sequence for both"
         )
     pairs = [state.relations[Relation.FIRST_INPUT].pairs for state in inputs]
     for what, group in zip(("queries", "keys"), pairs, strict=False):
@@ -201,7 +201,7 @@ def check_length(op: P.Positions, node: Node, tokens: int) -> None:
     if op.length is not None and not isinstance(op.length, sp.Basic) and tokens > op.length:
         raise KcalcError(
             f"node {node!r} has {op.length} positions, but the input has {tokens} tokens; give "
-            "fewer, or a larger length"
+            "fewer tokens or a larger length"
         )
 
 
@@ -227,7 +227,7 @@ class Exchangeable:
 
     @property
     def notes(self) -> dict[Any, Any]:
-        """The assumptions made on the way."""
+        """The assumptions made so far."""
         return {key: note for kernel in self.plain.values() for key, note in kernel.notes.items()}
 
     def start(
@@ -242,7 +242,7 @@ class Exchangeable:
     def whole(self, state: TokenState) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) at equal positions of two sequences.
 
-        For one sequence, they are those of two of its tokens.
+        For one sequence, they belong to two of its tokens.
         """
         return self.parts[self.main].whole(state.relations[self.main])
 
@@ -263,9 +263,9 @@ class Exchangeable:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """The state a primitive emits: by the kernel calculus for every relation.
+        """The state that a primitive emits, from the kernel calculus for every relation.
 
-        Raises: as that does.
+        Raises: the errors of the kernel calculus.
         """
         return by_relation(self.parts, op, node, inputs)
 
@@ -379,10 +379,7 @@ class Exchangeable:
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Learned vectors of different positions are orthogonal.
-
-        Those of equal positions are the same.
-        """
+        """Learned vectors are orthogonal at different positions and the same at equal positions."""
         if apart := unlike(op, self._longest):
             raise KcalcError(f"node {node!r} adds {apart}, {ONE_BY_ONE} {apart}")
         check_length(op, node, self._longest)
@@ -394,13 +391,13 @@ class Exchangeable:
 
     @rule.register
     def _(self, op: P.Prefix, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Raises an error, because a class token differs from others."""
+        """Reject a class token, because it differs from other tokens."""
         apart = unlike(op, 1)
         raise KcalcError(f"node {node!r} prepends {apart}, {ONE_BY_ONE} {apart}")
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """One weighted sum of all tokens, such as their mean or one token of them.
+        """A weighted sum of all tokens, such as their mean or a single token.
 
         Raises: KcalcError for other windows and matrices.
         """
@@ -414,7 +411,7 @@ class Exchangeable:
         return self._pooled(below, node, Weights.of(op, node, below.count, self.field))
 
     def _pooled(self, below: TokenState, node: Node, weights: Weights) -> TokenState:
-        """``A K_s + (B - A) K_d``, the sum A of the squared weights, the square B of their sum."""
+        """``A K_s + (B - A) K_d``: A is the sum of squared weights, B the square of their sum."""
         squares, rest, whole = weights.squares, weights.rest, weights.total**2
         read = {name: self.plain[name].whole(below.relations[name]) for name in self.parts}
         sizes: dict[str, Any] = {
@@ -456,7 +453,7 @@ class Exchangeable:
 
     @rule.register
     def _(self, op: P.Reshape, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Tokens become channels, so only equal positions remain."""
+        """Turn tokens into channels, so that only equal positions remain."""
         (below,) = inputs
         if below.count is None:
             return below
@@ -476,7 +473,8 @@ class Exchangeable:
 class Weights(NamedTuple):
     """The statistics of the weights of a sum of exchangeable tokens.
 
-    The sum of the squares, the sum of the products of different tokens' weights, and the sum.
+    These are the sum of the squares, the sum of the products of different tokens' weights, and the
+    sum.
     """
 
     squares: Number
@@ -485,7 +483,7 @@ class Weights(NamedTuple):
 
     @classmethod
     def of(cls, op: P.Window, node: Node, tokens: int, field: Any = NUMPY) -> Weights:
-        """The weights of a primitive that makes one feature map without tokens of ``tokens``.
+        """The weights of a primitive that turns ``tokens`` tokens into one feature map.
 
         Raises: KcalcError for any other primitive, and for a token that does not exist.
         """
@@ -493,9 +491,9 @@ class Weights(NamedTuple):
         pools = isinstance(op, P.Blend) and op.window is None and not op.weighted
         if not pools or (matrix is not None and len(matrix) != 1):
             raise KcalcError(
-                f"node {node!r} ({op.kind}) mixes tokens neither by attention nor by one sum "
-                f"over all of them; follow tokens one by one "
-                "with kc.node_values(net, tokens=..., sampling=kc.Sampling())"
+                f"node {node!r} ({op.kind}) mixes tokens in a way other than attention or one "
+                "sum over all tokens; follow tokens one by one with kc.node_values(net, "
+                "tokens=..., sampling=kc.Sampling())"
             )
         if matrix is None:
             share = field.number(1) / tokens
@@ -506,20 +504,20 @@ class Weights(NamedTuple):
 
 
 def token_matrix(matrix: Sequence[Sequence[float]], node: Node, tokens: int) -> np.ndarray:
-    """A matrix over ``tokens`` tokens.
+    """Return the matrix of a token mixer over ``tokens`` tokens.
 
     A matrix that takes a single token, such as the first, works for any number of tokens that
     includes it.
 
-    Raises: KcalcError for other numbers of tokens than the matrix has columns.
+    Raises: KcalcError if the matrix does not have ``tokens`` columns.
     """
     array = np.array(matrix)
     (places,) = np.nonzero(array.any(axis=0))
     if len(array) == 1 and len(places) == 1:
         if places[0] >= tokens:
             raise KcalcError(
-                f"node {node!r} takes token {places[0]}, counted from 0, but there are {tokens}; "
-                f"give at least tokens={places[0] + 1}"
+                f"node {node!r} takes token {places[0]}, counted from 0, but there are only "
+                f"{tokens} tokens; give at least tokens={places[0] + 1}"
             )
         taken = np.zeros((1, tokens))
         taken[0, places[0]] = array[0, places[0]]
@@ -533,12 +531,12 @@ def token_matrix(matrix: Sequence[Sequence[float]], node: Node, tokens: int) -> 
 
 
 class Values(NamedTuple):
-    """Values of two sequences, or of one.
+    """Mean squares and gaps of the values of one or two sequences.
 
-    They are mean squares and gaps: at equal positions, at different positions, and at different
-    positions of the first sequence.
+    The gaps are at equal positions, at different positions, and at different positions of the first
+    sequence.
 
-    ``O_ik = V_d R + (V_s - V_d) X`` of rows with the given X and R.
+    Rows with sums X and R have ``O_ik = V_d R + (V_s - V_d) X``.
     """
 
     v1: Number
@@ -552,7 +550,7 @@ class Values(NamedTuple):
         return self.v1 * ((1 - self.apart) * rows.sums + self.apart * rows.products)
 
     def drop(self, own: Sums, lost: Sums) -> Number:
-        """``O_ii - O_ik``, in small terms; both sequences have the same mean squares."""
+        """``O_ii - O_ik``, computed from small terms; both sequences have the same mean squares."""
         keys = self.other - self.same
         common = (1 - self.other) * lost.sums + (self.other - self.apart) * own.sums
         return self.v1 * (

@@ -38,7 +38,7 @@ RELATIONS: dict[str, Letters] = {
 
 
 class NamedTokenMaps(NamedMaps):
-    """Local maps of activations and overlaps of rows of softmax, kept as functions."""
+    """Local maps of activations and overlaps of softmax rows, kept as functions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class NamedTokenMaps(NamedMaps):
 
 
 class TokenNamer(Namer):
-    """Names the values of every relation of two tokens; relations share q values."""
+    """Name the values of every relation of two tokens; relations share q values."""
 
     long = 8  # the inputs of attention enter it many times
 
@@ -57,15 +57,15 @@ class TokenNamer(Namer):
         self.known: dict[Any, sp.Symbol] = {}
 
     def parts(self, state: TokenState) -> dict[Letters, Channels]:
-        """The states of the relations, given the letters of their values."""
+        """The states of the relations, keyed by the letters of their values."""
         return {RELATIONS[name]: part for name, part in state.relations.items()}
 
     def joined(self, state: TokenState, made: dict[Letters, Channels]) -> TokenState:
-        """The same state with different relations between tokens."""
+        """Rebuild a state from the states of its relations."""
         return replace(state, relations={name: made[RELATIONS[name]] for name in state.relations})
 
     def symbol(self, letter: str, expr: sp.Expr, **assumptions: bool) -> sp.Symbol:
-        """The symbol of a value, new if the value has none."""
+        """The symbol of a value, new if the value has none yet."""
         if expr not in self.known:
             self.known[expr] = super().symbol(letter, expr, **assumptions)
         return self.known[expr]
@@ -81,7 +81,7 @@ def token_formula(
 def token_notes(
     network: Network, assume_independent: bool, tokens: Tokens
 ) -> tuple[Assumption, ...]:
-    """The assumptions of the kernel calculus on a network whose layers have symbols."""
+    """The assumptions of the kernel calculus for a network whose layers have symbols."""
     return _read(network, 1, None, "C", assume_independent, tokens).notes
 
 

@@ -1,4 +1,4 @@
-"""Mean squared gradients over tokens, of exchangeable tokens and of sampled attention."""
+"""Mean squared gradients over tokens, for exchangeable tokens and for sampled attention."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .values import with_error
 
 Node = Hashable
 Array = np.ndarray
-NOTHING = 1e-12  # of the largest squared gradient: smaller ones are rounding
+NOTHING = 1e-12  # fraction of the largest squared gradient below which values are rounding errors
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,11 +44,11 @@ class SampledGradients(Gradients):
         {"nodes", "weights", "mean", "difference": {node: standard error over the chains of
         sampling}}.
     tokens
-        {node: (mean, standard error)}, the squared gradient at each token, (N, T), which add up to
-        ``nodes``.
+        {node: (mean, standard error)} of the squared gradient at each token, arrays (N, T). The
+        means add up to ``nodes``.
     covariances
-        {node: mean}, the products of the gradients at two tokens of a sequence, summed over
-        channels, (N, T, T).
+        {node: mean} of the products of the gradients at two tokens of a sequence, summed over
+        channels, arrays (N, T, T).
 
     """
 
@@ -108,8 +108,8 @@ def gradients_at(
 ) -> Gradients:
     """:func:`gradients` with sampled attention, at the requested nodes.
 
-    ``needed``: the nodes of a profile; None: all, and the parameters. ``options``: arguments about
-    tokens.
+    ``needed``: the nodes of a profile, or None for all nodes and parameters. ``options``: the
+    arguments that concern tokens.
     """
     tokens, sampling = options.get("tokens"), options.get("sampling")
     require_network(network)
@@ -169,7 +169,7 @@ def sampled_gradients(
     options: tuple[int, Node, bool, Sampling | None],
     needed: Sequence[Node] | None = None,
 ) -> SampledGradients:
-    """Gradients for covariances of all tokens of the inputs.
+    """Gradients for given covariances of all tokens of the inputs.
 
     ``options``: the number of sequences, the output, whether addends are assumed independent, and
     how attention is sampled. ``needed``: the nodes of a profile, to compute only their values; by
@@ -191,7 +191,7 @@ def sampled_gradients(
 def _worst(found: SampledGradients) -> float:
     """The largest error relative to a squared gradient.
 
-    For a mode, it is relative to the greater of the mode and the squared gradient.
+    For a mode, the error is relative to the larger of the mode and the squared gradient.
     """
     tables = {"nodes": found.nodes, "mean": found.mean or {}, "difference": found.difference or {}}
     worst = 0.0
@@ -210,7 +210,7 @@ def _joined(
     assumptions: tuple[Assumption, ...],
     draws: Draws,
 ) -> SampledGradients:
-    """Means over sequences, and means and standard errors over chains."""
+    """Average over sequences, and compute means and standard errors over chains."""
     values: dict[str, dict[Node, float]] = {name: {} for name in ("nodes", *MODES, "weights")}
     errors: dict[str, dict[Node, float]] = {name: {} for name in values}
 

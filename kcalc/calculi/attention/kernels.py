@@ -1,6 +1,6 @@
 """The NNGP and the tangent kernel between all tokens of given sequences.
 
-They are the result of ``kc.ntk(network, tokens=array)``.
+``kc.ntk(network, tokens=array)`` returns them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KERNELS = ("nngp", "ntk", "nngp_error", "ntk_error")
 class TokenKernels(Shown, Approximable):
     """Kernels of one output channel between the tokens of N sequences, at infinite width.
 
-    They are those at initialisation.
+    They are the kernels at initialisation.
 
     Attributes
     ----------
@@ -74,9 +74,9 @@ def token_kernels(
     fan_in: Mapping[Node, int] | None,
     assume: bool,
 ) -> TokenKernels:
-    """The kernels for inputs of a covariance (N T, N T) of N sequences.
+    """The kernels of N sequences whose inputs have the covariance (N T, N T).
 
-    Raises: KcalcError for several outputs, and as kernel maps and tangent kernels do.
+    Raises: KcalcError for several outputs, and the errors of kernel maps and tangent kernels.
     """
     if len(network.outputs) != 1:
         raise KcalcError(
@@ -93,7 +93,7 @@ def token_kernels(
 
 
 def _worst(kernel: Array, errors: Array) -> float:
-    """The largest error of an entry relative to the geometric mean of the two on the diagonal."""
+    """The largest error of an entry, relative to the geometric mean of its diagonal entries."""
     size = round(kernel.size**0.5)
     own = np.sqrt(np.abs(np.diagonal(kernel.reshape(size, size))))
     return worst_of(errors.reshape(size, size), np.outer(own, own))
@@ -105,12 +105,14 @@ def _round(
     options: tuple[Mapping[Node, int] | None, bool, Sampling, bool],
     draws: Draws,
 ) -> TokenKernels:
-    """The kernels from the draws of one round; ``options`` as of :func:`token_kernels`."""
+    """The kernels from the draws of one round; :func:`token_kernels` describes ``options``."""
     (table, sequences), (fan_in, assume, asked, exact) = covariance, options
     tangent = Tangent(token_kernel(assume), None, fan_in)
     kernel = Sampled(tangent, draws, sequences, exact=exact)
     start = {node: kernel.start(node, table) for node in network.inputs}
-    with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
+    with np.errstate(
+        all="ignore"
+    ):  # the rules raise a KcalcError that names the node of an overflow
         states = interpret(network, kernel, start)
     state = states[network.outputs[0]]
     shape = (sequences, sequences) if state.count is None else (sequences, state.count) * 2

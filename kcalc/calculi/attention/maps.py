@@ -29,15 +29,16 @@ Node = Hashable
 
 
 class OverTokens(KernelReading):
-    """A network over exchangeable tokens, ``said``; base of these readings."""
+    """Base of the readings of a network over exchangeable tokens, which ``said`` describes."""
 
     said: Tokens
 
     def require_closed(self) -> None:
         """Reject operations that kernels over tokens do not support."""
         raise KcalcError(
-            "kernels over tokens are functions in double precision: they have no certified "
-            "enclosures, formulas or matrices; kc.c_map and kc.token_map have the first two"
+            "kernels over tokens are computed in double precision and have no certified "
+            "enclosures, formulas or matrices; kc.c_map and kc.token_map support enclosures and "
+            "formulas"
         )
 
 
@@ -49,7 +50,7 @@ class TokenMapReading(OverTokens, MapReading):
         super().__init__(network, assume_independent)
 
     def fresh_pass(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """Only the assumptions: attention records no map."""
+        """Return only the assumptions, because attention records no map."""
         kernel, _ = self.run(NUMPY, q1, q2, None)
         return RulePass(tuple(kernel.notes.values()), {}, None)
 
@@ -60,7 +61,7 @@ class TokenMapReading(OverTokens, MapReading):
         q2: dict[Node, Any] | None,
         gap: dict[Node, Any] | None,
     ) -> tuple[Any, dict[Node, Any]]:
-        """The calculus and the state of every node."""
+        """Return the calculus and the state of every node."""
         second = q1 if q2 is None else q2
         if self._has_class_token(field):
             reader = PointReader(self.network, self.said, self.assume)
@@ -72,7 +73,7 @@ class TokenMapReading(OverTokens, MapReading):
     def run_sequence(
         self, q: dict[Node, Any], gap: dict[Node, Any], field: Any = NUMPY
     ) -> tuple[Any, dict[Node, Any]]:
-        """The same for one sequence, whose tokens have the given gaps."""
+        """Return the calculus and the states for one sequence, whose tokens have the given gaps."""
         if self._has_class_token(field):
             reader = PointReader(self.network, self.said, self.assume)
             with np.errstate(all="ignore"):
@@ -161,11 +162,11 @@ class TokenMap(TokenCMap):
     def table(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, q1: Any = None, q2: Any = None, tolerance: float = 1e-10, *, q: Any = None
     ) -> TokenTable:
-        """R at fixed q as a :class:`TokenTable`, within ``tolerance``.
+        """Tabulate R at fixed q as a :class:`TokenTable`, within ``tolerance``.
 
-        It uses some fifty values of the map and has an error bound. Raises: KcalcError for several
-        outputs, for q values that are not single numbers, and for maps that are too rough, for
-        example after activations that jump.
+        The table uses about fifty values of the map and has an error bound. Raises: KcalcError for
+        several outputs, for q values that are not single numbers, and for maps that are too rough,
+        for example after activations that jump.
         """
         function = self._gap_function(q1, q2, q)
         return tabulate_tokens(function, self.least, one_number(tolerance, "tolerance"), self.name)
@@ -174,7 +175,8 @@ class TokenMap(TokenCMap):
 class TokenValue(NamedTuple):
     """The values at one node over tokens.
 
-    At equal positions of two inputs they are those of :class:`kcalc.calculi.global_maps.NodeValue`.
+    At equal positions of two inputs, the values are those of
+    :class:`kcalc.calculi.global_maps.NodeValue`.
 
     ``token_cosine1``, ``token_cosine2``: the cosine of two tokens of the first input, and of the
     second.
@@ -190,7 +192,7 @@ class TokenValue(NamedTuple):
 def alike_reading(network: Network, assume_independent: bool, over: Mapping[str, Any]) -> Any:
     """The reading over exchangeable ``tokens`` with a ``token_cosine``."""
     tokens = read_tokens(over.get("tokens"), over.get("token_cosine"))
-    assert tokens is not None  # one of the two is given, and a cosine alone raises
+    assert tokens is not None  # a cosine without tokens raises an error above
     return TokenMapReading(network, assume_independent, tokens)
 
 
@@ -217,8 +219,8 @@ def token_map(
     The network must have attention.
 
     The tokens of a sequence are exchangeable: all have the same q value, and any two have cosine
-    rho. Attention draws them together. If 1 is the only fixed point of the map, deep networks make
-    all tokens of a sequence equal (rank collapse).
+    rho. Attention pulls tokens together. If 1 is the only fixed point of the map, deep networks
+    make all tokens of a sequence equal (rank collapse).
 
     Parameters
     ----------
@@ -232,12 +234,12 @@ def token_map(
     Returns
     -------
     TokenMap
-        A :class:`TokenMap`, callable, with ``derivative``, ``fixed_points`` and ``plot``.
+        A callable with ``derivative``, ``fixed_points`` and ``plot``.
 
     Raises
     ------
     KcalcError
-        As :func:`c_map` does.
+        In the same cases as :func:`c_map`.
 
     References
     ----------
@@ -299,7 +301,7 @@ def each_token(
 def sequence_states(
     network: Network, tokens: Tokens
 ) -> tuple[Kernel, dict[Node, Any], tuple[Assumption, ...]]:
-    """The calculus of two tokens of one sequence of q = 1, all states, and the assumptions."""
+    """The calculus, states and assumptions for two tokens of one sequence with q = 1."""
     if has_class_token(network, tokens):
         raise KcalcError(
             "this needs exchangeable tokens, but the network has a class token; let its readout "

@@ -1,6 +1,6 @@
 """Overlaps of softmax rows in formulas, as named functions.
 
-``S_12(v)`` is ``S_self`` of 12 tokens, ``S_12(k, v)`` the overlap of two rows with covariance k
+``S_12(v)`` is ``S_self`` for 12 tokens, ``S_12(k, v)`` the overlap of two rows with covariance k
 whose scores both have variance v, and ``S_12(k, v, w)`` the overlap for variances v and w.
 Derivatives in k, v and w are named ``DS_12``, ``DvS_12`` and ``DwS_12``.
 """
@@ -23,7 +23,8 @@ from .overlaps import value
 
 K, V, W = sp.symbols("k v w", real=True)
 KEPT = 64
-PLACES = {1: ("",), 2: ("", "v"), 3: ("", "v", "w")}  # of arguments: who derives by them
+# suffixes of the derivatives in each argument, by the number of arguments
+PLACES = {1: ("",), 2: ("", "v"), 3: ("", "v", "w")}
 MEANING = (
     r"\mathbb{{E}}\sum_{{j=1}}^{{{0}}}A_jB_j,\; A = \operatorname{{softmax}}(a),\, "
     r"B = \operatorname{{softmax}}(b),\, "
@@ -60,7 +61,7 @@ class OverlapFunction(LocalFunction):
     @property
     def obstacle(self) -> str:
         """The reason why there is no closed form."""
-        return "the overlap of two rows of softmax has no closed form; .expr names it"
+        return "the overlap of two rows of softmax has no closed form; use .expr, which names it"
 
     def definition(self) -> None:
         """None, because there is no activation to define."""
@@ -96,7 +97,7 @@ class OverlapFunction(LocalFunction):
 
 
 class NamedOverlaps:
-    """Overlaps in SymPy. ``functions``: filled in with those that were named."""
+    """Overlaps in SymPy; ``functions`` collects the functions that were named."""
 
     rounded = False
 
@@ -108,11 +109,11 @@ class NamedOverlaps:
         return variance
 
     def alone(self, tokens: int, variance: Any) -> Any:
-        """S_self."""
+        """The overlap ``S_self`` of a row with itself."""
         return self._named(tokens, (V,), value(variance))
 
     def pair(self, tokens: int, variance1: Any, variance2: Any, covariance: Any) -> Any:
-        """S."""
+        """The overlap ``S`` of two rows."""
         one, two, k = (sp.cancel(value(n)) for n in (variance1, variance2, covariance))
         if one == two:
             return (

@@ -1,8 +1,9 @@
 """Overlaps of softmax rows in the number systems of kernel maps, and to first order.
 
 These are the numbers that attention adds to kernel maps. In double precision they are computed
-elementwise over arrays, in JAX by calling the same functions from compiled code, and in balls as
-proven enclosures. In SymPy they are named functions (:mod:`kcalc.calculi.attention.named`).
+elementwise over arrays, and JAX calls the same functions from compiled code. In ball arithmetic
+they are proven enclosures. In SymPy they are named functions
+(:mod:`kcalc.calculi.attention.named`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ...gaussian import softmax
 Number = Any
 Array = np.ndarray
 Function = Callable[..., tuple[float, ...]]
-LARGEST_VARIANCE = 400.0  # of scores: the range of the quadrature of softmax rows
+LARGEST_VARIANCE = 400.0  # of scores, in the quadrature of softmax rows
 KEPT = 1 << 14
 
 
@@ -35,7 +36,7 @@ def _alone(tokens: int, variance: float) -> tuple[float]:
 
 @lru_cache(KEPT)
 def _alone_slope(tokens: int, variance: float) -> tuple[float]:
-    """The derivative of S_self by the variance."""
+    """The derivative of ``S_self`` in the variance."""
     full = softmax.Overlap(tokens, variance, variance, variance)
     return (full.by_covariance + full.by_variance1 + full.by_variance2,)
 
@@ -54,7 +55,7 @@ def _slope(tokens: int, variance1: float, variance2: float, covariance: float) -
 def _slopes(
     tokens: int, variance1: float, variance2: float, covariance: float
 ) -> tuple[float, float, float]:
-    """The derivatives of S by both variances and by the covariance."""
+    """The derivatives of S in both variances and in the covariance."""
     row = softmax.Overlap(tokens, variance1, variance2, covariance)
     return row.by_variance1, row.by_variance2, row.by_covariance
 
@@ -66,9 +67,9 @@ def _gap(tokens: int, variance: float, below: float) -> tuple[float]:
 
 @lru_cache(KEPT)
 def _gap_slopes(tokens: int, variance: float, below: float) -> tuple[float, float]:
-    """The derivatives of S_self - S by the variance and by the distance ``below``.
+    """The derivatives of ``S_self - S`` in the variance and in the distance ``below``.
 
-    The derivative in the variance is at fixed distance.
+    The derivative in the variance keeps the distance fixed.
     """
     at = softmax.Overlap(tokens, variance, variance, variance - below)
     alone = _alone_slope(tokens, variance)[0]
@@ -104,7 +105,7 @@ def sink_self_overlaps(tokens: int, variance: Array, common: Array) -> list[Arra
 
 
 def _each(function: Callable[..., tuple[float, ...]], tokens: int, *numbers: Number) -> list[Array]:
-    """The results of ``function`` at the entries of arrays."""
+    """Apply ``function`` to every entry of the arrays."""
     arrays = np.broadcast_arrays(*(np.asarray(n, dtype=float) for n in numbers))
     rows = [
         function(tokens, *entry)
@@ -123,9 +124,9 @@ def _parts(number: Number) -> tuple[Number, Number | None]:
 
 
 def _composed(value: Array, arguments: list[tuple[Number, Array]]) -> Number:
-    """The value, as a jet if an argument is one.
+    """The value, or a jet if an argument is a jet.
 
-    The first order of the jet is the sum of those of the arguments times the derivatives.
+    Its first order is the sum of the first orders of the arguments times the derivatives.
     """
     moving = [(first, slope) for first, slope in arguments if first is not None]
     return Jet((value, sum(first * slope for first, slope in moving))) if moving else value
@@ -137,7 +138,7 @@ class Overlaps:
     rounded = True  # small differences need special formulas
 
     def checked(self, variance: Number, node: Hashable) -> Number:
-        """The variance of scores.
+        """Check the variance of scores and return it.
 
         Raises: KcalcError naming the node if it is too large for the quadrature.
         """
@@ -147,7 +148,7 @@ class Overlaps:
         return variance
 
     def alone(self, tokens: int, variance: Number) -> Number:
-        """S_self, an array or a jet."""
+        """The overlap ``S_self`` of a row with itself, as an array or a jet."""
         value, first = _parts(variance)
         plain = self._of(_alone, 0, tokens, value)
         if first is None:
@@ -155,7 +156,7 @@ class Overlaps:
         return _composed(plain, [(first, self._of(_alone_slope, 0, tokens, value))])
 
     def pair(self, tokens: int, variance1: Array, variance2: Array, covariance: Number) -> Number:
-        """S at variances that are arrays and a covariance that may be a jet."""
+        """The overlap S of two rows; variances are arrays, and the covariance may be a jet."""
         value, first = _parts(covariance)
         arguments = (tokens, variance1, variance2, value)
         plain = self._of(_value, 0, *arguments)
@@ -164,7 +165,7 @@ class Overlaps:
         )
 
     def gap(self, tokens: int, variance: Number, below: Number) -> Number:
-        """S_self - S at the covariance ``variance - below``; arrays or jets."""
+        """``S_self - S`` at the covariance ``variance - below``, for arrays or jets."""
         (value, first), (distance, moving) = _parts(variance), _parts(below)
         plain = self._of(_gap, 0, tokens, value, distance)
         if first is None and moving is None:
@@ -175,7 +176,7 @@ class Overlaps:
         return _composed(plain, [(first, by_variance), (moving, by_distance)])
 
     def _of(self, function: Function, place: int, tokens: int, *numbers: Number) -> Array:
-        """Evaluate a function of numbers elementwise, and return its result number ``place``."""
+        """Evaluate a function of numbers elementwise, and return the result at index ``place``."""
         return _each(function, tokens, *_inside(function, *numbers))[place]
 
 
@@ -202,10 +203,10 @@ def _too_large(variance: str, most: float, node: Hashable) -> KcalcError:
 class JaxOverlaps(Overlaps):
     """Overlaps of JAX arrays, traced or not, with first derivatives.
 
-    NumPy computes them on the host when the compiled function runs, also for float32 arrays.
+    NumPy computes them on the host when the compiled function runs, even for float32 arrays.
     """
 
-    # the derivatives of the results of a function by its numbers: (function, place) of each
+    # {function: (function, place) of its derivative in each argument}
     slopes: Mapping[Function, tuple[tuple[Function, int], ...]] = {
         _alone: ((_alone_slope, 0),),
         _value: ((_slopes, 0), (_slopes, 1), (_slopes, 2)),
@@ -213,7 +214,7 @@ class JaxOverlaps(Overlaps):
     }
 
     def checked(self, variance: Number, node: Hashable) -> Number:
-        """The variance of scores. Raises: KcalcError as without JAX, if it is not traced."""
+        """Check the variance of scores as without JAX, unless it is traced, and return it."""
         from jax.core import Tracer
 
         known = _parts(variance)[0]
@@ -258,7 +259,7 @@ class BallOverlaps:
         self.field, self.certified = field, KERNELS["softmax", "balls"]
 
     def checked(self, variance: Number, node: Hashable) -> Number:
-        """The variance of scores. Raises: KcalcError naming the node if it is too large."""
+        """Check the variance of scores and return it. Raises: KcalcError naming the node."""
         known = value(variance)
         if not known <= self.certified.MOST_VARIANCE:
             text = f"up to {float(known.upper()):.3g}"
@@ -266,18 +267,18 @@ class BallOverlaps:
         return variance
 
     def alone(self, tokens: int, variance: Number) -> Number:
-        """S_self."""
+        """The overlap ``S_self`` of a row with itself."""
         return self.certified.self_overlap(tokens, value(variance), self.field.digits)
 
     def pair(self, tokens: int, variance1: Number, variance2: Number, covariance: Number) -> Number:
-        """S."""
+        """The overlap S of two rows."""
         return self.certified.overlap(
             tokens, (variance1, variance2), value(covariance), self.field.digits
         )
 
 
 def value(number: Number) -> Number:
-    """A number; a jet without higher orders as its value."""
+    """Return a number, replacing a jet without higher orders by its value."""
     return number.value if isinstance(number, Jet) and number.order == 0 else number
 
 

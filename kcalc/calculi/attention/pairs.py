@@ -1,6 +1,6 @@
 """Second moments over all pairs of tokens.
 
-q values are columns and rows, (..., P, 1) and (..., 1, P), gaps (..., P, P).
+q values are columns (..., P, 1) and rows (..., 1, P); gaps have shape (..., P, P).
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ class OwnPart:
 
     @cached_property
     def joint(self) -> Number:
-        """As in a :class:`Part`."""
+        """See :class:`Part`."""
         return self.weight * self._plain
 
     @cached_property
     def deficit(self) -> Number:
-        """As in a :class:`Part`."""
+        """See :class:`Part`."""
         return self.gap * self.joint
 
     @cached_property
     def ratio(self) -> Number:
-        """As in a :class:`Part`."""
+        """See :class:`Part`."""
         with np.errstate(invalid="ignore"):  # 0 / 0 if a token is 0
             return self._plain / self.moments.q1
 
     def scaled(self, s1: Number, s2: Number, s12: Number) -> Part:
-        """As in a :class:`Part`."""
+        """See :class:`Part`."""
         return Part(s1 * self.first, s2 * self.second, s12 * self.joint, s12 * self.deficit)
 
     def times(self, weight: Number) -> OwnPart:
-        """As in a :class:`Part`."""
+        """See :class:`Part`."""
         return OwnPart(self.moments, self.geometric, weight * self.weight)
 
 
 class PairMoments(SecondMoments):
-    """:class:`SecondMoments` in few passes over the pairs."""
+    """:class:`SecondMoments` with few passes over the pairs."""
 
     def geometric(self, a: Number, b: Number) -> Number:
         """``sqrt(a) sqrt(b)``, the product of a column and a row; exactly ``a`` on the diagonal."""

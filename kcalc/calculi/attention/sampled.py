@@ -62,12 +62,12 @@ from .weights import distance_buckets, mean_over_visible, visible, weights_of
 
 Node = Hashable
 Array = np.ndarray
-NUMBERS = 1 << 20  # of scores that are drawn at once
+NUMBERS = 1 << 20  # the number of scores drawn at once
 ALMOST_ZERO = 1e-13  # relative to the mean q value: added to a diagonal to ensure a Cholesky factor
 ALIBI_HEADS = 8  # number of heads whose slopes are used if it is unknown
 SLOPES = f"slopes of ALiBi are those for {ALIBI_HEADS} heads; give heads= for another number"
 ENTROPIES = 2  # the stream of random numbers of rows
-LARGEST_DRAWN = 1e200  # variance of scores, whose squares do not overflow
+LARGEST_DRAWN = 1e200  # the largest variance of scores whose squares do not overflow
 
 
 def token_kernel(assume_independent: bool) -> Kernel:
@@ -80,7 +80,7 @@ def token_kernel(assume_independent: bool) -> Kernel:
 
 @dataclass
 class Sampled:
-    """The calculus: ``part`` for layers that act on each token separately, and draws of attention.
+    """The calculus with ``part`` for layers that act on each token, and with sampled attention.
 
     ``part``: the calculus of kernel maps, or of tangent kernels, over :func:`token_kernel`.
     ``draws``: the draws and chains; ``sequences``: the number of sequences. ``slopes``: also follow
@@ -102,14 +102,14 @@ class Sampled:
         self.notes, self.whole = self.kernel.notes, self.kernel.whole
         self.sampled = False
         self.layers: dict[Node, int] = {}  # attention that is sampled, counted from 1
-        # {attention: (variance of scores, entropy of rows), by chain, of the first sequence}
+        # {attention: (variance of scores, entropy of rows), per chain, of the first sequence}
         self.rows: dict[Node, tuple[Array, Array]] = {}
         self.entropies: dict[tuple[Node, int], list[Array]] = {}
         self.keeps = False  # whether draws are cached; they are the same at every call
         self.drawn_before: dict[tuple[Node, int], list[Drawn]] = {}
         self.read: tuple[Array, Array, Jet, Jet] | None = None  # the last covariance read
         self.length = 1
-        self.class_token = False  # whether one was met
+        self.class_token = False  # whether the network has one so far
         self.tick: Callable[[int], Any] = lambda _: None  # receives the number of draws made
 
     def start(self, node: Node, covariance: Array | Jet) -> TokenState:
@@ -161,7 +161,7 @@ class Sampled:
     def joint(self, state: TokenState) -> Jet:
         """The covariance of all tokens, with the tangent kernel as its first order."""
         q1, q2, gap = self.whole(state.relations[Relation.FIRST_INPUT])
-        if self.read is not None:  # queries, keys and values are mostly the same
+        if self.read is not None:  # queries, keys and values usually read the same feature map
             one, two, other, made = self.read
             if gap.value is other.value and np.array_equal(q1, one) and np.array_equal(q2, two):
                 return made
@@ -171,7 +171,7 @@ class Sampled:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """The state a primitive emits. Raises: as kernel maps do."""
+        """The state that a primitive emits. Raises: the errors of kernel maps."""
         if isinstance(op, P.Norm) and op.over == "positions":
             raise KcalcError(
                 f"node {node!r} normalises over tokens, which is not supported when they are "
@@ -195,7 +195,7 @@ class Sampled:
 
     @rule.register
     def _(self, op: P.Prefix, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Class tokens before the tokens of every sequence, independent of them."""
+        """Put a class token, independent of the tokens, before the tokens of every sequence."""
         tokens, front = inputs
         count, more = tokens.count, front.count or 1
         if count is None:
@@ -218,14 +218,14 @@ class Sampled:
         )
 
     def _places(self, count: int, more: int) -> tuple[Array, Array]:
-        """Per sequence, the places of ``count`` tokens after ``more`` others, and of these."""
+        """The places of ``count`` tokens after ``more`` others, and of the others, per sequence."""
         every = np.arange(self.sequences * (count + more)).reshape(self.sequences, -1)
         return every[:, more:].ravel(), every[:, :more].ravel()
 
     def _prefixed_means(
         self, node: Node, inputs: Sequence[TokenState], places: tuple[Array, Array]
     ) -> tuple[Any, Any]:
-        """The channel means of tokens after others, a column and a row."""
+        """The channel means of a sequence with tokens put first, as a column and a row."""
         means = [
             self.kernel.statistics.means(state.relations[Relation.FIRST_INPUT], node)[0]
             for state in inputs
@@ -244,8 +244,8 @@ class Sampled:
         rows, columns = (state.count or 1 for state in inputs[:2])
         if rows != columns and (op.masks or op.identity != 0):
             raise KcalcError(
-                f"node {node!r} has a mask or adds the token itself, and has {rows} queries and "
-                f"{columns} keys"
+                f"node {node!r} has a mask or adds the token itself, so it needs as many queries "
+                f"as keys, but has {rows} queries and {columns} keys"
             )
         values = inputs[2].relations[Relation.FIRST_INPUT]
         means = [
@@ -258,7 +258,7 @@ class Sampled:
     def _read(
         self, op: P.Attend, node: Node, inputs: Sequence[TokenState], counts: tuple[int, int]
     ) -> Array | Jet:
-        """The covariance of the output of all tokens, by a formula if there is one."""
+        """The covariance of the outputs of all tokens, from a formula if there is one."""
         queries, keys, values = map(self.joint, inputs)
         made = self._covariance_read(op, node, inputs, (queries, keys, values), counts)
         if self.scores:
@@ -310,7 +310,7 @@ class Sampled:
     def _rows(
         self, op: P.Attend, node: Node, covariances: tuple[Array, Array], counts: tuple[int, int]
     ) -> tuple[Array, Array]:
-        """(variance of scores, entropy of rows) of the first sequence, by chain."""
+        """(variance of scores, entropy of rows) of the first sequence, per chain."""
         found = []
         for place, chain in enumerate(self.draws.chains):
             queries, keys = (
@@ -335,7 +335,7 @@ class Sampled:
 
     @staticmethod
     def _constant(mean: Any, node: Node) -> Any:
-        """A mean that all tokens share, per chain. Raises: KcalcError if they differ."""
+        """A mean that all tokens share, per chain. Raises: KcalcError if the means differ."""
         if np.ndim(mean) < 2:
             return mean
         least, most = (f(mean, axis=(-2, -1), keepdims=True) for f in (np.min, np.max))
@@ -392,7 +392,8 @@ class Sampled:
     ) -> Iterator[Drawn]:
         """The draws of a node's attention in one chain, the same at every call.
 
-        ``covariances``: of queries and of keys, (places, places); ``counts``: rows and columns.
+        ``covariances``: those of queries and of keys, each (places, places); ``counts``: the
+        numbers of rows and columns.
         """
         self.sampled, key = True, (node, chain)
         if key in self.drawn_before:
@@ -452,13 +453,13 @@ class Sampled:
             )
         if op.rotary is not None and op.key_width is None:
             raise KcalcError(
-                f"node {node!r} rotates queries and keys (rotary), and the angles need key_width, "
-                "the channels of a head"
+                f"node {node!r} rotates queries and keys (rotary), and the angles need "
+                "key_width; give the number of channels per head"
             )
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """The mean over all tokens of a sequence, or a matrix over them."""
+        """Average the tokens of a sequence, or multiply them by a matrix."""
         (below,) = inputs
         mixing = mixing_of(op, node, below.count or 1)
         if mixing is None:
@@ -474,7 +475,7 @@ class Sampled:
         )
 
     def _means(self, below: TokenState, node: Node, mixing: Array) -> tuple[Any, Any]:
-        """The channel means of sums over tokens, a column and a row."""
+        """The channel means of sums over tokens, as a column and a row."""
         one, two = self.kernel.statistics.means(below.relations[Relation.FIRST_INPUT], node)
         if is_zero(one) and is_zero(two):
             return 0, 0
@@ -499,7 +500,7 @@ class Sampled:
 
 
 def mixing_of(op: P.Window, node: Node, count: int) -> Array | None:
-    """The matrix over the tokens of a sequence that a primitive multiplies them by.
+    """The matrix that a primitive applies to the tokens of a sequence.
 
     None if it leaves them unchanged. Raises: KcalcError for windows of tokens.
     """
@@ -517,10 +518,10 @@ def mixing_of(op: P.Window, node: Node, count: int) -> Array | None:
 
 
 class Drawn(NamedTuple):
-    """Draws of one attention, (draws, sequences, rows, keys).
+    """Draws of one attention layer, (draws, sequences, rows, keys).
 
     ``weights``: the weights of values; ``plain``: their part that depends on scores; ``grams``: the
-    queries and keys, if these were drawn.
+    queries and keys, if they were drawn.
     """
 
     weights: Array
@@ -549,7 +550,7 @@ class _Scores:
     def drawn(self, rng: np.random.Generator, draws: int) -> tuple[Array, Grams]:
         """The scores of one head per draw, (draws, sequences, rows, columns), and their source.
 
-        The source is the queries and keys, if these were drawn.
+        The source is the queries and keys, if they were drawn.
         """
         grams: Grams = None
         op, one, two, n = self.op, self.left.shape[0], self.right.shape[0], self.sequences
@@ -583,7 +584,8 @@ class _Scores:
 def score_variance(op: P.Attend, queries: Array, keys: Array) -> float:
     """The expected variance of the scores of a row about their mean.
 
-    The mean over the rows that see several tokens; ``queries``, ``keys``: covariances over tokens.
+    It is averaged over the rows that see several tokens. ``queries`` and ``keys`` are covariances
+    over tokens.
     """
     rows, columns = len(queries), len(keys)
     apart = np.arange(columns)[:, None] - np.arange(columns)
@@ -612,7 +614,7 @@ def _buckets(op: P.Attend, rows: int, columns: int) -> Array:
 
 
 def row_entropies(op: P.Attend, weights: Array) -> Array:
-    """The mean entropy of the rows that see several tokens, of weights (draws, rows, keys)."""
+    """The mean entropy of the rows that see several tokens, for weights (draws, rows, keys)."""
     several = visible(op, *weights.shape[-2:]).sum(axis=1) > 1
     weights = weights[:, several]
     bits = weights * np.log(np.where(weights > 0, weights, 1.0))
@@ -620,7 +622,7 @@ def row_entropies(op: P.Attend, weights: Array) -> Array:
 
 
 def _blocks(one: Array, two: Array, places: tuple[Array, Array]) -> Array:
-    """Block matrices of two independent groups of places, 0 elsewhere."""
+    """Block-diagonal matrices for two independent groups of places."""
     total = sum(map(len, places))
     whole = np.zeros((max(len(one), len(two)), total, total))
     for part, place in zip((one, two), places, strict=True):
@@ -631,7 +633,7 @@ def _blocks(one: Array, two: Array, places: tuple[Array, Array]) -> Array:
 def _waves(apart: Array, width: int = 512) -> Array:
     """The cosine of two sinusoidal position vectors.
 
-    The mean of ``cos(d theta_f)``, ``theta_f = 10000^(-2 f / width)``.
+    It is the mean of ``cos(d theta_f)`` with ``theta_f = 10000^(-2 f / width)``.
     """
     angles = 10000.0 ** (-2.0 * np.arange(width // 2) / width)
     by_distance = np.cos(np.arange(len(apart))[:, None] * angles).mean(axis=1)
@@ -639,7 +641,7 @@ def _waves(apart: Array, width: int = 512) -> Array:
 
 
 def root(covariance: Array) -> Array:
-    """A root of a positive semidefinite matrix, to rounding."""
+    """A square root of a positive semidefinite matrix, up to rounding."""
     lifted = np.array(covariance)
     lifted.flat[:: len(lifted) + 1] += ALMOST_ZERO * np.trace(covariance) / len(covariance)
     try:  # SciPy's is twice as fast as NumPy's

@@ -49,11 +49,11 @@ class SampledBackward:
             {node: state.relations[Relation.FIRST_INPUT] for node, state in states.items()},
             True,
         )
-        # squared gradients of biases of scores, by chain
+        # squared gradients of biases of scores, per chain
         self.biases = dict[Node, Array]()
 
     def start(self, output: Node, covariance: Array) -> dict[Node, Groups]:
-        """No gradient except at the output, where it has a covariance (places, places)."""
+        """The initial messages: 0 except at the output, with the given covariance (places, places)."""
         nothing = np.zeros((1, 1, 1))
         start = {node: [nothing] * len(state.groups) for node, state in self.own.states.items()}
         return start | {output: self._shared(output, covariance[None])}
@@ -70,7 +70,7 @@ class SampledBackward:
     def rule(
         self, op: P.Primitive, node: Node, message: Groups, reads: Sequence[Node]
     ) -> list[Groups]:
-        """One message per node read, in slot order."""
+        """One message for each node that is read, in slot order."""
         return self.own.rule(op, node, message, reads)
 
     @rule.register
@@ -83,7 +83,7 @@ class SampledBackward:
 
     @rule.register
     def _(self, op: P.Prefix, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        """Every token has the gradient of its position."""
+        """Each token receives the gradient at its position."""
         more = self.count(reads[1])
         total = _whole(message, self.count(node))
         return [
@@ -93,13 +93,13 @@ class SampledBackward:
 
     @rule.register
     def _(self, op: P.Reshape, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        """Channels that were tokens: each has its own gradient."""
+        """Each token receives the separate gradient of the channels that it became."""
         (below,) = reads
         count = self.count(below)
         return [self._shared(below, np.eye(count) / count * summed(message))]
 
     def _shared(self, node: Node, total: Array) -> Groups:
-        """A message for all channels, as one per group of channels."""
+        """Split the message for all channels into one per group of channels."""
         return [float(share) * total for share, _ in self.own.states[node].groups]
 
     @rule.register
@@ -135,10 +135,10 @@ class SampledBackward:
         read: Sequence[Array],
         where: tuple[int, bool],
     ) -> tuple[tuple[Array, ...], bool]:
-        """The covariances of gradients at queries, keys and values in one chain.
+        """The covariances of the gradients at queries, keys and values in one chain.
 
-        ``where``: its place, and whether queries and keys are the same. Returns also whether they
-        are exact.
+        ``where``: the index of the chain, and whether queries and keys are the same. The second
+        result says whether the covariances are exact.
         """
         (queries, keys, values), scale = read, float(factor(op))
         (place, alike), chains = where, self.kernel.draws.chains
@@ -182,9 +182,9 @@ def _whole(message: Groups, count: int) -> Array:
 def _through_turns(
     op: P.Attend, drawn: Drawn, roots: tuple[Array, Array], rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Covariances of the gradients at queries (over the scale) and keys that heads turned.
+    """Covariances of the gradients at rotated queries (divided by the scale) and rotated keys.
 
-    ``roots``: of the covariances of the gradients at the outputs, and of the values.
+    ``roots``: square roots of the covariances of the gradients at the outputs, and of the values.
     """
     assert drawn.grams is not None and op.rotary is not None
     q, k = (x[:, 0] for x in drawn.grams)

@@ -1,4 +1,4 @@
-"""Chains of gradients over tokens followed one by one: forward and backward."""
+"""Forward and backward chains that follow the gradients at each token separately."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from .values import assumptions_of
 
 Node = Hashable
 Array = np.ndarray
-TOGETHER = 1 << 16  # covariances of chains that are followed at once
+TOGETHER = 1 << 16  # covariances of chains that are computed at once
 MOST_DRAWN = 1 << 23  # weights kept for the backward pass
-MOST_KEPT = 1 << 27  # of covariances at all nodes of one chain: 1 GB, and as much for gradients
+# entries of covariances at all nodes of one chain: 1 GB, and as much again for gradients
+MOST_KEPT = 1 << 27
 
 
 class Chains(NamedTuple):
     """The chains of one sequence: {node: covariances of its gradients over tokens, (chains, T, T)}.
 
-    It covers the needed nodes, if given. ``weights``: {node: of its parameters, by chain}; ``chi``
-    as in :class:`Gradients`.
+    It covers all nodes, or the needed nodes if they are given. ``weights``: {node: the squared
+    gradients of its parameters, per chain}; ``chi``: see :class:`Gradients`.
     """
 
     nodes: dict[Node, Array]
@@ -50,7 +51,7 @@ class Chains(NamedTuple):
     ) -> Chains:
         """Forward and backward passes for inputs with given covariances over tokens."""
         start = {node: kernel.start(node, table) for node, table in inputs.items()}
-        with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node
+        with np.errstate(all="ignore"):  # the rules raise a KcalcError that names the node
             states = interpret(network, kernel, start)
             refuse_shared(kernel.notes.values())
             backward = SampledBackward(kernel, states)
@@ -80,7 +81,7 @@ class Chains(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Chains]) -> Chains:
-        """The chains of several groups of one sequence."""
+        """Join the chains of several groups of one sequence."""
         first, shares = parts[0], [len(next(iter(part.nodes.values()))) for part in parts]
         if len(parts) == 1:
             return first

@@ -1,8 +1,8 @@
-"""Sampling of attention: by numbers of draws, or until a stated error is reached.
+"""Sample attention with a given number of draws, or until a target error is reached.
 
 With a target error, sampling proceeds in rounds. A round has independent chains, and the spread of
 their results estimates the error. The next round gets the number of draws needed for the target.
-Rounds share no draws, so the last one, which is the result, is not selected for its values. The
+Rounds share no draws, so the last round, which is the result, is not selected for its values. The
 rounds depend only on the seed, not on time or the number of processors.
 """
 
@@ -24,8 +24,8 @@ from ...maps.maps import Assumption
 
 T = TypeVar("T")
 Array = np.ndarray
-DRAWS, CHAINS = 8, 6  # if one of the two is given
-ERROR = 0.01  # where neither is
+DRAWS, CHAINS = 8, 6  # defaults if only the other is given
+ERROR = 0.01  # default if neither is given
 CHAINS_OF_ROUND = 8
 FEW = 4  # chains of the first round of profiles, which pool the errors of several blocks
 MARGIN = 1.15  # safety factor on the accuracy of a planned round
@@ -115,7 +115,7 @@ def read_sampling(sampling: Any) -> Sampling:
 
 
 class Draws(NamedTuple):
-    """The draws of one round: ``count`` per layer and chain, the numbers of the chains, a seed.
+    """The draws of one round: ``count`` per layer and chain, the indices of the chains, a seed.
 
     ``planned``: whether there is a target error.
     """
@@ -127,16 +127,16 @@ class Draws(NamedTuple):
 
     @classmethod
     def of(cls, sampling: Sampling, few: bool = False) -> Draws:
-        """The draws for given numbers, or else for a first round, with ``few`` chains or not."""
+        """The draws for given numbers, or for a first round, with ``few`` chains or more."""
         if sampling.draws is None or sampling.chains is None:
             return cls(1, tuple(range(FEW if few else CHAINS_OF_ROUND)), sampling.seed, True)
         return cls(sampling.draws, tuple(range(sampling.chains)), sampling.seed)
 
     @property
     def widening(self) -> float:
-        """The factor of the standard error over few chains, if there is a target error.
+        """The factor that widens standard errors over few chains, if there is a target error.
 
-        sqrt((m - 1) / (m - 3)) for m chains, the standard deviation of Student's t.
+        It is sqrt((m - 1) / (m - 3)) for m chains, the standard deviation of Student's t.
         """
         m = len(self.chains)
         return math.sqrt((m - 1) / (m - 3)) if self.planned else 1.0
@@ -188,7 +188,7 @@ def until_accurate(
 
 
 def said(draws: Draws, sampling: Sampling) -> Assumption:
-    """A description of how attention was sampled."""
+    """Describe how attention was sampled."""
     text = SAMPLED.format(draws=draws.count, chains=len(draws.chains), seed=draws.seed)
     more = "" if sampling.error is None else UNTIL.format(error=sampling.error)
     return Assumption("network", text + more, "sampled")

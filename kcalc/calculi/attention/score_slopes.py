@@ -6,13 +6,13 @@ softmax. For a matrix W over keys let:
     R(W)_ik = sum_jl W_jl (P_(A_i) V P_(B_k))_jl. As a matrix:
     R(W) = A (W o V) B^T - ((A W) o (A V)) B^T - A ((V B^T) o (W B^T)) + (A W B^T) o (A V B^T).
 
-By Price's theorem the tangent kernel of ``E A V B^T`` is ``A Theta_V B^T + Theta_G o R(H) + G o
-R(Theta_H)``. For heads of finite width, G and H are the products of the drawn queries and keys
-divided by that width; for rotated heads they depend on positions as in :mod:`.rotary`. Learned
-biases of scores add ``sum_u D_u V E_u^T`` times their own kernel, D_u and E_u the derivatives of A
-and B in the bias of the distances u. Let the matrix N over
-the outputs be the covariance of their gradients. Those at values, queries and keys then have the
-covariances:
+By Price's theorem the tangent kernel of ``E A V B^T`` is
+``A Theta_V B^T + Theta_G o R(H) + G o R(Theta_H)``. For heads of finite width, G and H are the
+products of the drawn queries and keys divided by that width; for rotated heads they depend on
+positions as in :mod:`.rotary`. Learned biases of scores add ``sum_u D_u V E_u^T`` times the kernel
+of the biases, where D_u and E_u are the derivatives of A and B in the bias of bucket u of
+distances. Let N be the covariance of the gradients at the outputs. The gradients at values, queries
+and keys then have the covariances:
 
     A^T N A,    N o R(H),    R'(N o G).
 
@@ -40,7 +40,7 @@ Grams = tuple[Array, Array] | None
 
 @dataclass
 class Blocks:
-    """Covariances of queries (times ``factor``), keys and values, cut by pairs of sequences.
+    """Covariances of queries (times ``factor``), keys and values, in blocks for pairs of sequences.
 
     They are jets over all places.
     """
@@ -89,7 +89,7 @@ class Blocks:
         v: Array,
         drawn: tuple[Array, Array],
     ) -> Array:
-        """The same for rotated queries and keys, angle by angle."""
+        """Like :meth:`tangent` for rotated queries and keys, angle by angle."""
         queries, keys = drawn
         moved = self.factor * self._of(self.queries, 1, one, two)
         other, out = self._of(self.keys, 1, one, two), np.zeros(moved.shape)
@@ -104,7 +104,7 @@ class Blocks:
 
 
 def response(op: P.Attend, a: Array, b: Array, v: Array, w: Array) -> Array:
-    """R(w) of every draw; ``a``, ``b``: weights (draws, rows, keys)."""
+    """R(w) for every draw; ``a``, ``b``: weights (draws, rows, keys)."""
     a, b = slopes(op, a), slopes(op, b).swapaxes(-1, -2)
     moved = (a @ (w * v)) @ b
     if op.normaliser != "softmax":
@@ -114,7 +114,7 @@ def response(op: P.Attend, a: Array, b: Array, v: Array, w: Array) -> Array:
 
 
 def both(op: P.Attend, a: Array, v: Array, w: Array, m: Array) -> tuple[Array, Array]:
-    """R(w) with A = B, and R'(m), of every draw; ``v``, ``w`` and ``m`` are symmetric."""
+    """R(w) with A = B, and R'(m), for every draw; ``v``, ``w`` and ``m`` are symmetric."""
     a = slopes(op, a)
     turned = a.swapaxes(-1, -2)
     back = turned @ m
@@ -130,9 +130,9 @@ def both(op: P.Attend, a: Array, v: Array, w: Array, m: Array) -> tuple[Array, A
 
 
 def by_biases(op: P.Attend, a: Array, b: Array, v: Array) -> Array:
-    """``sum_u D_u V E_u^T`` of every draw, D_u and E_u the derivatives in the bias of bucket u.
+    """``sum_u D_u V E_u^T`` for every draw of the weights ``a`` and ``b``, (draws, rows, keys).
 
-    Of weights a and b (draws, rows, keys).
+    D_u and E_u are the derivatives of the weights in the bias of bucket u.
     """
     one, two = (_moved(op, x) for x in (a, b))
     return np.einsum("dujk,duik->dij", one @ v, two, optimize=True).swapaxes(-1, -2)
@@ -150,7 +150,7 @@ def _moved(op: P.Attend, weights: Array) -> Array:
 
 
 def pulled(op: P.Attend, a: Array, v: Array, m: Array) -> Array:
-    """R'(m) of every draw; ``a``: weights (draws, rows, keys)."""
+    """R'(m) for every draw; ``a``: weights (draws, rows, keys)."""
     a = slopes(op, a)
     turned = a.swapaxes(-1, -2)
     back = turned @ m
@@ -163,9 +163,9 @@ def pulled(op: P.Attend, a: Array, v: Array, m: Array) -> Array:
 
 
 def slopes(op: P.Attend, weights: Array) -> Array:
-    """f' of weights that are functions of single scores, 0 at masked ones.
+    """The derivative f' of weights that are functions f of single scores, 0 at masked scores.
 
-    Softmax itself for softmax.
+    For softmax, return the weights themselves.
     """
     if op.normaliser == "sigmoid":
         return weights * (1 - weights)

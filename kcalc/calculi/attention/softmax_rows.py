@@ -1,16 +1,17 @@
 """Rows of attention weights over exchangeable tokens.
 
-They contain all that the kernel calculus needs about a normaliser.
+They contain everything that the kernel calculus needs to know about a normaliser.
 
-A row i of the first sequence and a row k of the second have the weights A and B, and:
+Row i of the first sequence has the weights A, row k of the second has the weights B, and:
 
     X = E sum_j A_ij B_kj                  R = E (sum_j A_ij) (sum_l B_kl).
 
-They turn the covariance V of values into ``O_ik = V_d R + (V_s - V_d) X``. _s are equal positions
-and _d different ones. Softmax has R = 1 and X = S, the overlap of :mod:`kcalc.gaussian.softmax`. It
-depends only on the part of scores that differs between keys: variances ``G_ii (H_s - H_d)`` and
-covariance ``G_ik (H_s - H_d)``. Weights that are functions f of single scores have ``X = T F(G_ik
-H_s)`` and ``R = X + T (T - 1) F(G_ik H_d)``, where F is the kernel map of f.
+They turn the covariance V of values into ``O_ik = V_d R + (V_s - V_d) X``. The index _s denotes
+equal positions, and _d different positions. Softmax has R = 1 and X = S, the overlap of
+:mod:`kcalc.gaussian.softmax`. It depends only on the part of scores that differs between keys:
+variances ``G_ii (H_s - H_d)`` and covariance ``G_ik (H_s - H_d)``. Weights that are functions f of
+single scores have ``X = T F(G_ik H_s)`` and ``R = X + T (T - 1) F(G_ik H_d)``, where F is the
+kernel map of f.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from .weights import elementwise
 Number = Any
 Node = Hashable
 Array = np.ndarray
-SPAN, FINE = 12.0, 400  # of lengths about their middle, and points there
-# for the three numbers of two queries at finite key width. For scores of variance 27 the overlap of
-# a row with itself has relative errors of about 1e-8 at width 16 and 3e-5 at width 4, that of two
-# rows 5e-4 at width 4 (1e-4 for scores of variance 4).
+SPAN, FINE = 12.0, 400  # half the range of lengths, and the number of grid points in it
+# Numbers of nodes for the three random numbers of two queries at finite key width. For scores of
+# variance 27, the overlap of a row with itself has relative errors of about 1e-8 at width 16 and
+# 3e-5 at width 4. For two rows it is 5e-4 at width 4 (1e-4 for scores of variance 4).
 NODES = (
     8,
     8,
@@ -54,9 +55,9 @@ class Scores(NamedTuple):
 
     The fields are mean squares of queries (g) and keys (h), and gaps ``1 - cosine``.
 
-    ``query_gap``: the gap of the two queries; ``same``, ``other``: of keys at equal and at
-    different positions of the two sequences; ``apart1``, ``apart2``: of keys at different positions
-    of the first and the second sequence.
+    ``query_gap``: the gap of the two queries; ``same``, ``other``: the gaps of keys at equal and at
+    different positions of the two sequences; ``apart1``, ``apart2``: the gaps of keys at different
+    positions of the first and the second sequence.
     """
 
     g1: Number
@@ -96,7 +97,7 @@ class Rows:
     def __init__(self, op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> None:
         self.op, self.tokens, self.kernel, self.node = op, tokens, kernel, node
         self.factor = factor(op, kernel.field)
-        named = getattr(kernel.activations.local, "overlaps", None)  # formulas name them
+        named = getattr(kernel.activations.local, "overlaps", None)  # only for formulas
         self.overlaps: Any = named or overlaps_over(kernel.field, node)
 
     def own(self, scores: Scores) -> Sums:
@@ -104,7 +105,7 @@ class Rows:
         raise NotImplementedError
 
     def drop(self, scores: Scores, same_place: bool) -> Sums:
-        """X and R of a row with itself minus those of two rows, at equal mean squares."""
+        """X and R of a row with itself minus X and R of two rows with equal mean squares."""
         raise NotImplementedError
 
     def crossed(self, scores: Scores, same_place: bool) -> Sums:
@@ -114,16 +115,16 @@ class Rows:
     def slopes(
         self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]
     ) -> tuple[RowSlopes, RowSlopes]:
-        """For rows at equal and at different positions of one sequence.
+        """The derivatives for rows at equal and at different positions of one sequence.
 
-        g, h, v: covariances at equal and at different positions.
+        ``g``, ``h``, ``v``: covariances at equal and at different positions.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class ValueMap:
-    """The terms of attention besides softmax.
+    """The terms of attention other than softmax.
 
     ``diagonal`` acts on the token itself, ``spread`` on all tokens, ``mean`` on their mean.
     """
@@ -134,9 +135,9 @@ class ValueMap:
 
     @classmethod
     def of(cls, op: P.Attend, tokens: int, field: Any) -> ValueMap:
-        """The shape of ``a I + A - c 1 1^T / T``, with a and c from ``op``.
+        """The terms of ``a I + A - c 1 1^T / T``, with a and c from ``op``.
 
-        a is the identity of ``op`` and c its centre. The shape is ``a^2``,
+        a is ``op.identity`` and c is ``op.centre``. The terms are ``a^2``,
         ``(2 a (1 - c) + c^2 - 2 c) / T`` and ``(a + 1 - c)^2``.
         """
         a, c = field.number(op.identity), field.number(op.centre)
@@ -230,7 +231,7 @@ class ValuesOnly(SoftmaxRows):
         )
 
     def _plain(self, *numbers: Number) -> list[Array]:
-        """Numbers without derivatives. Raises: KcalcError for jets of order 1."""
+        """The values of numbers. Raises: KcalcError for jets of order 1."""
         if any(isinstance(n, Jet) and n.order for n in numbers):
             raise KcalcError(
                 f"node {self.node!r}: {self.what} has only values, no derivatives and no tangent "
@@ -244,7 +245,7 @@ class Narrow(ValuesOnly):
 
     Given the queries, scores are Gaussian, and ``W = Q Q^T / d`` replaces G.
 
-    ``W_11 / G_11`` is chi-squared over d; with the factors of Bartlett, W of two queries depends on
+    ``W_11 / G_11`` is chi-squared over d; by Bartlett's decomposition, W of two queries depends on
     two such numbers and a Gaussian.
     """
 
@@ -327,7 +328,7 @@ class Sink(ValuesOnly):
 
 
 class ElementwiseRows(Rows):
-    """Weights that are a function of one score each."""
+    """Weights that are each a function of one score."""
 
     def __init__(self, op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> None:
         super().__init__(op, tokens, kernel, node)
@@ -348,7 +349,7 @@ class ElementwiseRows(Rows):
         )
 
     def _at_keys(self, scores: Scores) -> tuple[Moments, Moments]:
-        """For two scores of equal keys, and of different ones."""
+        """The moments of two scores with equal keys, and with different keys."""
         q1, q2 = (
             value(self.factor * g * h) for g, h in ((scores.g1, scores.h1), (scores.g2, scores.h2))
         )
@@ -398,7 +399,7 @@ class ElementwiseRows(Rows):
 
 
 def rows_of(op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> Rows:
-    """The rows of an attention over this many keys."""
+    """The rows of an attention over ``tokens`` keys."""
     kind = (
         ElementwiseRows
         if op.normaliser != "softmax"
@@ -412,10 +413,10 @@ def rows_of(op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> Rows:
 
 
 def chi(freedom: int, count: int) -> tuple[Array, Array]:
-    """Nodes and weights for the norm of this many standard normal numbers.
+    """Gauss quadrature for the norm of ``freedom`` standard normal numbers.
 
-    Gauss's rule by Stieltjes' procedure on a fine grid. Overlaps are smoother in the length than
-    in its square.
+    Stieltjes' procedure on a fine grid gives the nodes and weights. Overlaps are smoother in the
+    length than in its square.
     """
     from scipy.linalg import eigh_tridiagonal
 

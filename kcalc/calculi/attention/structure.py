@@ -1,4 +1,4 @@
-"""Tokens in the calculi: the states of inputs over tokens, and tokens that are not exchangeable."""
+"""Input states over tokens, and checks whether the tokens of a network are exchangeable."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def over_tokens(
 ) -> Exchangeable:
     """Kernel maps over tokens of one sequence, or of two sequences if ``paired``.
 
-    ``own()`` makes the calculus for two tokens of one sequence, ``make(uniform)`` that for two
-    sequences.
+    ``own()`` makes the calculus for two tokens of one sequence, and ``make(uniform)`` makes the
+    calculus for two sequences.
     """
     kernels: dict[str, Any] = {Relation.FIRST_INPUT: own()}
     if paired:
@@ -44,7 +44,7 @@ def inputs_over(
 ) -> dict[Node, TokenState]:
     """The states of the inputs.
 
-    ``gap``: at equal positions of two sequences; None for one sequence.
+    ``gap`` is the gap at equal positions of two sequences, or None for one sequence.
     """
     out, cosine = {}, kernel.field.number(tokens.cosine)
     for node, first in q1.items():
@@ -79,7 +79,7 @@ def one_sequence(
 def tells_tokens_apart(network: Network, tokens: Any) -> bool:
     """Whether some attention or position distinguishes this many tokens.
 
-    Such tokens must be followed separately. ``tokens``: their number; None: unknown.
+    Such tokens must be followed separately. ``tokens`` is their number, or None if it is unknown.
     """
     given = read_tokens(tokens, None)
     count = 1 if given is None else given.count
@@ -89,7 +89,8 @@ def tells_tokens_apart(network: Network, tokens: Any) -> bool:
 def one_by_one(network: Network, tokens: Any, sampling: Any) -> bool:
     """Whether each token is followed separately.
 
-    This is so if they are an array, if ``sampling`` is given, or if the network distinguishes them.
+    They are if ``tokens`` is an array, if ``sampling`` is given, or if the network distinguishes
+    them.
     """
     if sampling is not None or has_distinct_tokens(tokens):
         return True
@@ -101,9 +102,9 @@ def given_tokens(
 ) -> tuple[Array, int]:
     """The covariance of all tokens that are followed one by one, and the number of sequences.
 
-    ``tokens``: an array, or the number of tokens in one sequence (if ``c`` is given, in each of two
-    with that cosine); ``levels``: their mean squares, None if not given. Raises: KcalcError without
-    tokens, and for arguments that an array already defines.
+    ``tokens``: an array, or the number of tokens per sequence (one sequence, or two with the cosine
+    ``c`` if it is given). ``levels``: their mean squares, or None if not given. Raises: KcalcError
+    without tokens, and for arguments that an array already defines.
     """
     if has_distinct_tokens(tokens):
         if any(given is not None for given in (token_cosine, *levels)):

@@ -1,4 +1,4 @@
-"""Tangent kernels over tokens: of exchangeable tokens, and between all tokens of an array."""
+"""Tangent kernels over tokens, either exchangeable or given as an array."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TokenTangentReading(OverTokens, TangentReading):
         q2: dict[Node, Any] | None,
         seeds: Mapping[Node, Any] | None = None,
     ) -> tuple[Exchangeable, dict[Node, Any]]:
-        """The calculus and the state of every node; ``q2=None`` for uniform q."""
+        """The calculus and the state of every node; ``q2=None`` means uniform q."""
         if field is not NUMPY:
             self.require_closed()
         jets = {node: Jet((value, value * 0)) for node, value in gap.items()}
@@ -86,9 +86,9 @@ def ntk(
         return token_kernels(network, token_covariance(tokens, network), sampling, fan_in, assume)
     if sampling is not None:
         raise KcalcError(
-            "sampling= is for an array of tokens, which are followed one by one; exchangeable "
-            "tokens need none"
+            "sampling= is for an array of tokens, which are followed one by one; drop it for "
+            "exchangeable tokens"
         )
     given = read_tokens(tokens, token_cosine)
-    assert given is not None  # one of the two is given, and a cosine alone raises
+    assert given is not None  # a cosine without tokens raises an error above
     return TangentKernel(TokenTangentReading(network, fan_in, assume_independent, given))

@@ -1,4 +1,4 @@
-"""Tables of token maps: cosines from ``least`` to 1, by polynomials in the root of the gap.
+"""Tables of token maps: polynomials in the square root of the gap, for cosines up to 1.
 
 With u = 1 - rho and t = sqrt(u), ``1 - R = (1 - R(1)) + u f(t)``. The factor f is smooth in t if
 the activations of the network have no jumps: with kinks, ``1 - R`` is a series in powers of t.
@@ -42,15 +42,16 @@ _OUTSIDE = 1e-12  # tolerance for cosines out of range
 class TokenTable(Shown):
     """A table of R(rho) for least <= rho <= 1; call it with rho, a NumPy or JAX array.
 
-    JAX in, JAX out (jit, vmap, grad), nan out of range.
+    A JAX array gives a JAX array (with jit, vmap and grad) and nan out of range.
 
     Attributes
     ----------
     error_bound
-        A bound of |table - R|, 4 times the residuals measured between the nodes, plus rounding
-        (float32 arrays: 2e-7 more).
+        A bound on |table - R|: 4 times the residuals measured between the nodes, plus rounding
+        (2e-7 more for float32 arrays).
     nodes, values
-        The gaps 1 - rho where the map was evaluated, ascending, and 1 - R there.
+        The gaps 1 - rho where the map was evaluated, in ascending order, and the values 1 - R
+        there.
 
     """
 
@@ -112,7 +113,7 @@ class TokenTable(Shown):
     @overload
     def slope(self, rho: Numbers) -> Array: ...
     def slope(self, rho: Any) -> float | Array:
-        """R'(rho), of any shape, by NumPy; ``jax.grad`` of the table is the same for JAX.
+        """R'(rho), of any shape, by NumPy; with JAX use ``jax.grad`` of the table.
 
         Parameters
         ----------
@@ -152,7 +153,7 @@ class TokenTable(Shown):
         Returns
         -------
         float
-            The error, absolute.
+            The absolute error.
 
         """
         points = whole(points, "points", 1, 10**6)
@@ -222,7 +223,7 @@ class TokenTable(Shown):
         return np.clip(array, 0.0, 1 - self.least)
 
     def _drop(self, gap: Any, xp: Any) -> Any:
-        """1 - R by NumPy or JAX, differentiable even at a gap of 0."""
+        """1 - R with NumPy or JAX, differentiable even at a gap of 0."""
         there = gap > 0
         t = xp.where(there, xp.sqrt(xp.where(there, gap, 1)), 0)
         return self.end + gap * self.factor(t / self._extent)
@@ -231,11 +232,11 @@ class TokenTable(Shown):
 def tabulate_tokens(
     gap_function: GapFunction, least: float, tolerance: float = 1e-10, name: str = ""
 ) -> TokenTable:
-    """The table of a token map given by its gap function, for cosines from ``least`` to 1.
+    """Tabulate a token map given by its gap function, for cosines from ``least`` to 1.
 
-    ``gap_function``: the gap 1 - R at a float64 array of gaps 1 - rho. Panels of t are halved, at
-    most 5 times, until the table is within ``tolerance`` of R between the nodes. Raises: KcalcError
-    for functions that are not finite, and for a table with an error of 1e-6 or more.
+    ``gap_function`` returns the gap 1 - R for a float64 array of gaps 1 - rho. Panels of t are
+    halved at most 5 times, until the table is within ``tolerance`` of R between the nodes. Raises:
+    KcalcError for functions that are not finite, and for a table with an error of 1e-6 or more.
     """
     if not 0 < tolerance < 1:
         raise KcalcError(f"tolerance must be a number between 0 and 1, got {tolerance}")

@@ -1,6 +1,6 @@
 """Values over tokens that are followed separately.
 
-The tokens of an input, the chains of a reading, and its table.
+This module reads the tokens of an input, runs the chains, and tabulates their values.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .sampling import Draws, Sampling, read_sampling, said, until_accurate, wors
 Node = Hashable
 Array = np.ndarray
 MOST_PLACES = 4096
-MOST_NUMBERS = 1 << 25  # of covariances that are kept: 512 MB with their errors
-KEPT = 4  # gaps whose sums are known
-ROUNDING = 1e-14  # values below print as 0; errors below it, of values or 1, are not printed
+MOST_NUMBERS = 1 << 25  # entries of covariances that are stored: 512 MB with their errors
+KEPT = 4  # number of gaps whose sums are cached
+ROUNDING = 1e-14  # smaller values print as 0; smaller errors, absolute or relative, are not printed
 
 
 class SampledValue(NamedTuple):
@@ -56,7 +56,7 @@ class SampledValue(NamedTuple):
 
 
 def with_error(value: float | None, error: float | None) -> str:
-    """A value and its standard error as text; only the value if it is exact."""
+    """Format a value with its standard error, or without it if the value is exact."""
     if value is None or error is None:
         return ""
     if abs(value) < ROUNDING:
@@ -69,16 +69,17 @@ def with_error(value: float | None, error: float | None) -> str:
 class SampledValues(Keyed[SampledValue], Tabled, Approximable):
     """{node: :class:`SampledValue`} for a network with sampled attention.
 
-    Covariances are arrays (sequences, tokens, sequences, tokens), means over the channels of
-    products at two tokens. For large networks over many tokens, only those of the outputs are kept.
+    Covariances are arrays (sequences, tokens, sequences, tokens): the mean over channels of the
+    products at two tokens. For large networks over many tokens, only the covariances of the outputs
+    are kept.
 
     Attributes
     ----------
     covariances
         {node: (mean, standard error)}.
     scores
-        {attention: (variance of the scores of a row, its error, entropy of a row, its error)} of
-        depth profiles.
+        {attention: (variance of the scores of a row, its error, entropy of a row, its error)}, only
+        in depth profiles.
 
     """
 
@@ -136,9 +137,9 @@ class SampledValues(Keyed[SampledValue], Tabled, Approximable):
 def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
     """The covariance of all tokens of one or several sequences, and the number of sequences.
 
-    ``tokens``: a covariance (T, T); token ids (T,) or (N, T), integers: equal ids are the same
-    token, different ids are independent; or inputs (N, T, features). Raises: KcalcError for other
-    arrays, and covariances that are not positive semidefinite, naming the eigenvalue.
+    ``tokens`` is a covariance (T, T), integer token ids (T,) or (N, T), or inputs (N, T, features).
+    Equal ids are the same token, and different ids are independent. Raises: KcalcError for other
+    arrays, and for covariances that are not positive semidefinite.
     """
     try:
         given = np.asarray(tokens)
@@ -154,8 +155,8 @@ def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
         ids = np.atleast_2d(given)
         if len(ids) > 1 and np.array_equal(given, given.T) and (np.diagonal(given) > 0).all():
             raise KcalcError(
-                "these tokens could be a covariance or token ids: give a covariance as floats, or "
-                "ids with the sequences in another order"
+                "these tokens could be a covariance or token ids; give a covariance as floats, "
+                "or give the sequences of ids in another order"
             )
         _check_ids(ids, network)
         return _checked((ids.ravel()[:, None] == ids.ravel()).astype(float), len(ids))
@@ -170,13 +171,13 @@ def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
     if given.ndim == 2 and given.shape[0] == given.shape[1]:
         return _checked(numbers, 1)
     raise KcalcError(
-        f"tokens of shape {given.shape} are neither a covariance (T, T), nor integer token ids "
-        "(T,) or (N, T), nor inputs (N, T, features)"
+        "tokens must be a covariance (T, T), integer token ids (T,) or (N, T), or inputs (N, T, "
+        f"features), got an array of shape {given.shape}"
     )
 
 
 def _check_ids(ids: Array, network: Network) -> None:
-    """Reject ids beyond the embeddings of the network."""
+    """Reject ids beyond the range of the embeddings of the network."""
     if ids.min() < 0:
         raise KcalcError(f"token ids must be integers >= 0, got {ids.min()}")
     for node in network.nodes_of(Embedding):
@@ -212,9 +213,9 @@ def _checked(covariance: Array, sequences: int) -> tuple[Array, int]:
 def same_tokens(
     count: int, cosine: float, c: float | None, q1: float, q2: float
 ) -> tuple[Array, int]:
-    """The covariance of sequences of ``count`` exchangeable tokens.
+    """The covariance of one sequence of exchangeable tokens, or of two with cosine ``c``.
 
-    There is one sequence, or two with cosine ``c``.
+    Each sequence has ``count`` tokens.
     """
     _check_places(count if c is None else 2 * count)
     own = np.full((count, count), cosine) + (1 - cosine) * np.eye(count)
@@ -232,7 +233,7 @@ def sampled_values(
     sampling: Sampling | None,
     profile: bool = False,
 ) -> SampledValues:
-    """The values of every node; attention is sampled, by default only where no exact rule exists.
+    """The values of every node; by default attention is sampled only if no exact rule exists.
 
     ``profile``: include the scores of attention, but no covariances.
     """
@@ -256,7 +257,7 @@ def _round(
     draws: Draws,
     options: tuple[bool, bool],
 ) -> SampledValues:
-    """The values from the draws of one round; ``options``: exact rules, and a profile."""
+    """The values from the draws of one round; ``options``: (exact rules, profile)."""
     (sequences,) = {count for _, count in covariances.values()}
     exact, profile = options
     kernel = Sampled(token_kernel(assume), draws, sequences, exact=exact, scores=profile)
@@ -282,7 +283,7 @@ def _round(
 
 
 def assumptions_of(network: Network, kernel: Sampled, asked: Sampling) -> tuple[Assumption, ...]:
-    """The assumptions of a reading, and how attention was sampled, if it was."""
+    """The assumptions of a reading, including how attention was sampled."""
     drawn = (said(kernel.draws, asked),) if kernel.sampled else ()
     told = (*network.assumptions, *beyond_masks(network.notes, kernel.length))
     return (INFINITE_WIDTH, *drawn, *told, *varying_values(network), *kernel.notes.values())
@@ -295,7 +296,7 @@ def _spread(table: Array, sequences: int, draws: Draws) -> tuple[Array, Array]:
 
 
 class _Summary:
-    """The values at nodes; sums over a gap that several nodes share are computed once."""
+    """The values at nodes; sums over a gap that several nodes share are computed only once."""
 
     def __init__(self, sequences: int, draws: Draws) -> None:
         self.sequences, self.draws = sequences, draws
@@ -319,7 +320,7 @@ class _Summary:
         return float(mean), float(error)
 
     def _cosines(self, gap: Array) -> tuple[Any, ...]:
-        """The token cosine and c, each with its error; None if there is none."""
+        """The token cosine and c, each with its error, or None if it does not exist."""
         n = self.sequences
         places = gap.shape[-1] // n
         gaps = gap.reshape(-1, n, places, n, places)

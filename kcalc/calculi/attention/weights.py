@@ -1,4 +1,4 @@
-"""Attention weights of scores: softmax, with or without a sink, and functions of single scores.
+"""Attention weights from scores: softmax, with or without a sink, and elementwise functions.
 
 It also selects the scores that a mask keeps and the bias of each score.
 """
@@ -18,32 +18,30 @@ Array = Any
 
 
 def visible(op: Any, rows: int, columns: int) -> np.ndarray:
-    """Whether a token (row) sees another (column) under the masks of an ``Attend``, as an array."""
+    """Whether a token (row) sees another (column) under the masks of an ``Attend``."""
     return masks.visible(op.masks, rows, columns)
 
 
 def mean_over_visible(op: Any, rows: int, columns: int) -> np.ndarray:
-    """The matrix of means over the tokens that each token sees.
+    """Matrix whose rows average over the tokens that each token sees.
 
-    It is ``1 / columns`` everywhere without a mask.
+    Without a mask, every entry is ``1 / columns``.
     """
     sees = visible(op, rows, columns)
     return sees / sees.sum(axis=1, keepdims=True)
 
 
 def distance_buckets(op: Any, rows: int, columns: int) -> np.ndarray:
-    """The bucket of the learned bias of every score, (rows, columns), by ``relative``."""
+    """Bucket of the learned bias of every score, (rows, columns), given by ``relative``."""
     apart = np.arange(columns) - np.arange(rows)[:, None]
     _, buckets, furthest = op.relative
     return buckets_of(apart, buckets, furthest, masks.one_sided(op.masks))
 
 
 def weights_of(op: Any, scores: Array, xp: Any) -> Array:
-    """The weights of masked scores, (..., queries, keys), by the normaliser of an ``Attend``.
+    """Weights (..., queries, keys) of scores, given by the normaliser of an ``Attend``.
 
-    Masked scores are ``-inf``.
-
-    ``xp``: :mod:`numpy` or :mod:`jax.numpy`.
+    Masked scores are ``-inf``. ``xp`` is :mod:`numpy` or :mod:`jax.numpy`.
     """
     count = scores.shape[-1]
     if op.normaliser == "sigmoid":
@@ -60,9 +58,9 @@ def weights_of(op: Any, scores: Array, xp: Any) -> Array:
 
 
 def elementwise(op: Any, count: int) -> Activation:
-    """The weight among ``count`` keys as a function of one score.
+    """The weight of one of ``count`` keys as a function of its score.
 
-    For all normalisers except softmax.
+    This exists for all normalisers except softmax.
     """
     if op.normaliser == "sigmoid":
         return activation("sigmoid").transformed(input_shift=-math.log(count))

@@ -1,6 +1,6 @@
 """``kc.fluctuations``: fluctuations of q and c values in random networks of finite width.
 
-The values scatter around those of the kernel maps.
+The values scatter around the values of the kernel maps.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Fluctuation:
 
 @dataclass(frozen=True, repr=False)
 class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
-    """Variances of q values (and c values) over random weights, node by node, at finite widths.
+    """Variances of q values (and c values) over random weights, for every node at finite width.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
         The mean square of the inputs.
     exact
         Whether ``relative`` and ``log_variance`` hold at any width (chains of positively
-        homogeneous activations). Otherwise they are the leading order in 1/width, and equal.
+        homogeneous activations). Otherwise both are equal to the leading order in 1/width.
 
     """
 
@@ -89,15 +89,16 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
 
     @property
     def out(self) -> Fluctuation:
-        """The fluctuations at the output (the last one)."""
+        """The fluctuations at the output (the last output, if there are several)."""
         return self.nodes[self.network.outputs[-1]]
 
     @cached_property
     def tangent_variance(self) -> TangentVariance:
-        """Var Theta / (E Theta)^2 of the tangent kernel of one input, to order 1/width.
+        """Var Theta / (E Theta)^2 for the tangent kernel of one input, to order 1/width.
 
-        For Gaussian weights, dense layers, activations of their outputs, and sums of a stream with
-        outputs of dense layers. Raises: KcalcError naming the node where the calculus stops.
+        It supports Gaussian weights, dense layers, activations of their outputs, and sums of a
+        stream with outputs of dense layers. Raises: KcalcError naming the node where the calculus
+        stops.
         """
         if self.weights != "gaussian":
             raise KcalcError(
@@ -108,7 +109,7 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
 
     @cached_property
     def q_shift(self) -> dict[Node, float]:
-        """{node: the mean of its q value less that at infinite width}, to first order in 1/width.
+        """{node: mean q value minus q value at infinite width}, to first order in 1/width.
 
         Raises: KcalcError naming the node where the calculus stops.
         """
@@ -178,26 +179,26 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
 def fluctuations(
     network: Network, features: Any = None, weights: str = "gaussian", q: Any = 1, c: Any = None
 ) -> Fluctuations:
-    """Var q / q^2, Var log q and Var c at every node of a network of finite width.
+    """Compute Var q / q^2, Var log q and Var c at every node of a network of finite width.
 
     Weights are Gaussian or orthogonal, and any activation may be used.
 
-    To leading order in 1/width, v = Var q / q^2 follows v -> (q Q'/Q)^2 v + (E phi^4/Q^2 - 1)/n per
-    layer of n channels. Orthogonal weights subtract 2 (q Q'/Q)^2/n (times outputs/inputs in layers
+    To leading order in 1/width, a layer of n channels maps v = Var q / q^2 to (q Q'/Q)^2 v + (E
+    phi^4/Q^2 - 1)/n. Orthogonal weights subtract 2 (q Q'/Q)^2/n (times outputs/inputs in layers
     with fewer outputs than inputs). Sums and concatenations need the covariances between all
-    feature maps in use. The relative error of the leading order is of the size depth/width. Chains
-    of positively homogeneous activations are exact in q: 1 + v is multiplied by 1 + (E phi^4/(E
-    phi^2)^2 - 1)/n per layer, and Var log q adds up, given that no layer is all 0 (n rectified
-    values are all 0 with probability 2^-n).
+    feature maps in use. The relative error of the leading order is about depth/width. Results for q
+    are exact in chains of positively homogeneous activations: each layer multiplies 1 + v by 1 + (E
+    phi^4/(E phi^2)^2 - 1)/n, and Var log q adds up. Var log q is conditional on no layer being all
+    0 (n rectified values are all 0 with probability 2^-n).
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     features
-        One width, or {node: width}, for layers without one.
+        One width, or {node: width}, for layers whose width is not set.
     weights
-        The law of the weights, "gaussian" or "orthogonal".
+        The distribution of the weights, "gaussian" or "orthogonal".
     q
         The mean square of all inputs.
     c
@@ -211,8 +212,8 @@ def fluctuations(
     Raises
     ------
     KcalcError
-        For missing widths, other laws of weights, layers without a rule (NoRule), symbols, and bad
-        q or c.
+        For missing widths, other distributions of weights, layers without a rule (NoRule), symbols,
+        and bad q or c.
 
     References
     ----------
@@ -226,7 +227,7 @@ def fluctuations(
     level, cosine = one_q(q), None if c is None else one_cosine(c)
     if not LEAST <= level <= MOST:
         raise KcalcError(
-            f"q = {level:g} is too extreme for squares in double precision; give one between "
+            f"q = {level:g} is too extreme for squares in double precision; give a value between "
             f"{LEAST:g} and {MOST:g}"
         )
     reading = FunctionRules(sized)
@@ -258,7 +259,7 @@ def _never_narrower(network: Network) -> bool:
 
 
 def _dead(network: Network) -> list[str]:
-    """The assumption that no layer is all 0; empty where the probability is negligible."""
+    """The assumption that no layer is all 0; empty if the probability is negligible."""
     silent: list[float] = []
     for node, op, _ in network.operations:
         if isinstance(op, Post):

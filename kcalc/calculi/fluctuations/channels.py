@@ -1,6 +1,6 @@
 """Covariances of the sampling noise of kernels, which are means over finitely many channels.
 
-They are covariances of functions of shared Gaussians, divided by the number of channels.
+The covariances are those of functions of shared Gaussians, divided by the number of channels.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ SAMPLES = 60_000
 class ChannelKernels:
     """Kernels of all functions at infinite width, and the covariances of their noise at width n.
 
-    ``c`` None: one input, a kernel is (q,); else two inputs of equal q and cosine c, a kernel is
-    (q11, q12, q22). ``orthogonal``: weights have orthogonal rows or columns instead of independent
-    Gaussian entries.
+    If ``c`` is None, there is one input and a kernel is (q,). Otherwise there are two inputs of
+    equal q and cosine c, and a kernel is (q11, q12, q22). ``orthogonal``: whether weights have
+    orthogonal rows or columns instead of independent Gaussian entries.
     """
 
     def __init__(self, q: float, c: float | None, orthogonal: bool) -> None:

@@ -28,7 +28,7 @@ def _rule(phi: Any, psi: Any, q: float) -> Rule:
 
 @lru_cache(maxsize=512)
 def moment(phi: Activation, i: int, psi: Activation, j: int, q: float) -> float:
-    """E phi(u)^i psi(u)^j for u of variance q. Raises: KcalcError if it is not finite."""
+    """E phi(u)^i psi(u)^j for u with variance q. Raises: KcalcError if it is not finite."""
     nodes = _rule(phi, psi, q)
     u = math.sqrt(q) * nodes.z
     with np.errstate(over="ignore", invalid="ignore"):
@@ -43,7 +43,7 @@ def moment(phi: Activation, i: int, psi: Activation, j: int, q: float) -> float:
 
 @lru_cache(maxsize=1024)
 def series(phi: Activation, i: int, psi: Activation, j: int, q: float) -> Array:
-    """Hermite coefficients E[phi(u)^i psi(u)^j h_n(u / sqrt(q))], n < TERMS, u of variance q."""
+    """Hermite coefficients E[phi(u)^i psi(u)^j h_n(u / sqrt(q))], n < TERMS, Var u = q."""
     nodes = _rule(phi, psi, q)
     u = math.sqrt(q) * nodes.z
     half = np.exp(-(nodes.z**2) / 4)
@@ -84,7 +84,8 @@ def _rescaled(at_one: Array, q: float, power: int, phi: Activation) -> Array:
 def slopes(phi: Activation, q: float, c: float | None) -> Array:
     """The derivative of the local kernel map.
 
-    It is dQ/dq, or 3 x 3 in the order (q11, q12, q22) at q11 = q22 = q and cosine c.
+    For one input it is dQ/dq. For two inputs it is 3 x 3, in the order (q11, q12, q22), at q11 =
+    q22 = q and cosine c.
     """
     if phi.degree is None:
         return _slopes(phi, q, c)
@@ -113,8 +114,8 @@ COMPONENTS = ((0, 0), (0, 1), (1, 1))
 def alike(phi: Activation, psi: Activation, q: float, c: float | None) -> Array:
     """Cov(phi_a phi_b, psi_c psi_d) for activations of one Gaussian pair.
 
-    If ``c`` is None, the activations act on one Gaussian. The result is over the components of the
-    kernel.
+    If ``c`` is None, the activations act on one Gaussian. The result is a matrix over the
+    components of the kernel.
     """
     if phi.degree is None or psi.degree is None:
         return _alike(phi, psi, q, c)

@@ -1,10 +1,10 @@
 """Chains of positively homogeneous activations: exact fluctuations at any width.
 
-The ratios of a layer's squared norm to that of the layer before are independent. For z of n
-independent normal channels and phi with slopes a (z < 0) and b (z > 0),
-sum phi(z_i)^2 = b^2 A + a^2 B. Here A + B is chi-square with n degrees of freedom and independent
-of X = A/(A + B), a mixture of Beta(k/2, (n-k)/2) over k ~ Bin(n, 1/2). With orthogonal weights
-A + B is constant. [Per-layer gradient, Lemma 2]
+The ratio of the squared norms of a layer and its predecessor is independent of the other ratios. If
+z has n independent normal channels, and phi has the slopes a (z < 0) and b (z > 0), then sum
+phi(z_i)^2 = b^2 A + a^2 B. Here A + B is chi-squared with n degrees of freedom, and it is
+independent of X = A/(A + B), which is a mixture of Beta(k/2, (n-k)/2) over k ~ Bin(n, 1/2). With
+orthogonal weights A + B is constant. [Per-layer gradient, Lemma 2]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POINTS = 48
 
 
 def is_chain(network: Network) -> bool:
-    """Whether a network is one chain of dense layers without random biases and rectifiers.
+    """Whether a network is one chain of dense layers without random biases, and of rectifiers.
 
     Rectifiers, phi(x) = a x for x < 0 and b x for x > 0, must come directly after weights.
     """
@@ -103,7 +103,7 @@ def _log_moments(low: float, high: float, k: int, n: int) -> tuple[float, float]
 
 
 def _narrow(low: float, high: float, k: int, n: int) -> tuple[float, float]:
-    """:func:`_log_moments` by a normal approximation of X with Cornish-Fisher skewness terms."""
+    """:func:`_log_moments` from a normal approximation of X with Cornish-Fisher skewness terms."""
     z, weights = gauss_hermite(24)
     share = k / n
     spread = math.sqrt(share * (1 - share) / (n / 2 + 1))

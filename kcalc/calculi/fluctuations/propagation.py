@@ -1,11 +1,11 @@
-"""Fluctuations to leading order in 1/width: covariances of kernels between all feature maps in use.
+"""Fluctuations to leading order in 1/width, from covariances of the kernels of feature maps.
 
-Given the kernel K of its input, an Affine's n channels are independent, so the kernel of phi of
-these channels is F(K) plus noise of covariance Cov(phi_a phi_b, phi_c phi_d)/n. Deviations from
-infinite width are linear: ``dK = D g + e``, with g the deviation of the pre-activations'
-covariance, D the derivative of the local kernel map and e the noise. Noises of functions that share
-Gaussians (as in a ResNet) are correlated; the coefficients of earlier noises in g are kept as long
-as a later function uses their Gaussians.
+Given the kernel K of its input, an Affine's n channels are independent. So the kernel of phi of
+these channels is F(K) plus noise with covariance Cov(phi_a phi_b, phi_c phi_d)/n. Deviations from
+infinite width are linear: ``dK = D g + e``, where g is the deviation of the pre-activations'
+covariance, D the derivative of the local kernel map, and e the noise. The noise terms of functions
+that share Gaussians (as in a ResNet) are correlated. The coefficients of earlier noise in g are
+kept as long as a later function uses the same Gaussians.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Propagation:
 
 
 def parts_of(f: Function) -> Parts:
-    """The addends of the deviation g of a function: (factor, function p, whether dK_p or g_p)."""
+    """The terms of the deviation g of a function: (factor, function p, whether dK_p or g_p)."""
     if f.reads:
         return [(f.sigma_w**2 * share, g, True) for share, g in f.reads]
     if f.adds:

@@ -21,8 +21,8 @@ Node = Hashable
 class ChannelGaussian:
     """A Gaussian of each channel.
 
-    The product of a layer's weights ("weights"), its bias ("bias"), or an input ("input", not
-    random).
+    It comes from a layer's weights ("weights"), from its bias ("bias"), or from an input ("input",
+    not random).
     """
 
     node: Node
@@ -31,10 +31,11 @@ class ChannelGaussian:
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A group of ``width`` channels: ``phi`` (None: the identity) of ``sum_k amounts[k] atom_k``.
+    """A group of ``width`` channels: ``phi`` of ``sum_k amounts[k] atom_k``.
 
-    ``reads``: of an Affine, [(share of its input channels, function)]; ``adds``: of a Sum,
-    [(amplitude, Gaussian function)]; ``inner``: of an activation, its pre-activation.
+    If ``phi`` is None, it is the identity. ``reads``: for an Affine, [(share of its input channels,
+    function)]; ``adds``: for a Sum, [(amplitude, Gaussian function)]; ``inner``: for an activation,
+    its pre-activation.
     """
 
     id: int
@@ -55,7 +56,7 @@ Groups = tuple[Function, ...]
 
 @dataclass
 class FunctionRules:
-    """The rules that translate layers into functions; ``functions``: all of them in order."""
+    """The rules that translate layers into functions, listed in order in ``functions``."""
 
     network: Network
     functions: list[Function] = field(default_factory=list)
@@ -94,7 +95,7 @@ class FunctionRules:
     def rule(self, op: P.Primitive, node: Node, inputs: list[Groups]) -> Groups:
         """The output of a node, given its inputs."""
         follow = (
-            "they follow dense layers, activations, sums and concatenations of vectors. "
+            "fluctuations support dense layers, activations, sums and concatenations of vectors. "
             "kc.verify_kernels measures any network"
         )
         raise no_rule("fluctuations", op, node, {P.Norm: follow, P.Window: follow})

@@ -1,16 +1,18 @@
 """The variance of the tangent kernel of one input, and shifts of mean q values, to order 1/width.
 
 The tangent kernel of one output channel is ``Theta = sum_l P_l B_l`` over affine layers: P_l is the
-kernel of their trained parameters, ``sigma_w^2 q + sigma_b^2``, and B_l the squared gradient at
-their output. In a random network all q values and squared gradients are smooth functions of
-independent noises of variance of order 1/n, so Theta is, to first order, a linear function of them:
+kernel of the layer's trained parameters, ``sigma_w^2 q + sigma_b^2``, and B_l is the squared
+gradient at its output. In a random network, all q values and squared gradients are smooth functions
+of independent noise variables with variances of order 1/n. So Theta is, to first order, a linear
+function of these variables:
 
 - An activation averages phi^2 and ``phi'^2 g^2`` over its n channels, with Gaussian gradients g.
 - Vectors of new Gaussians have random lengths, of relative variance 2/n.
 - Addends of a sum, and gradients that meet at a stream, have random products, of variance
   ``q_1 q_2 / n``.
 
-Forward and backward passes share weights, but the covariances due to that are of higher order.
+The forward and backward passes share weights, but this contributes covariances of higher order
+only.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class TangentVariance(Shown, Approximable):
     width
         The smallest width of a part.
     parts
-        {node: its part of ``relative``}: activations, sums and layers whose random channels
+        {node: its part of ``relative``}, for the activations, sums and layers whose random channels
         contribute.
 
     """
@@ -61,7 +63,7 @@ class TangentVariance(Shown, Approximable):
 
     @property
     def scaled(self) -> float:
-        """``width * relative``, the n Var Theta / (E Theta)^2 of networks of one hidden width n."""
+        """``width * relative``: n Var Theta / (E Theta)^2 for networks with one hidden width n."""
         return self.width * self.relative
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -75,7 +77,7 @@ class TangentVariance(Shown, Approximable):
 
 @dataclass(frozen=True)
 class ActivationMoments:
-    """Moments of phi(z) and phi'(z), z of variance q, and derivatives of some in q."""
+    """Moments of phi(z) and phi'(z) for z of variance q, and some of their derivatives in q."""
 
     square: float
     rate: float  # of E phi^2 in q
@@ -107,7 +109,7 @@ def activation_moments(phi: Any, q: float) -> ActivationMoments:
 
 @dataclass(frozen=True)
 class Noisy:
-    """A number with its derivatives in noises of variance 1, ``{(node, which): derivative}``."""
+    """A number with its derivatives ``{(node, which): derivative}`` in unit-variance noise."""
 
     value: float
     rates: Mapping[Any, float] = field(default_factory=dict)
@@ -127,7 +129,7 @@ class Noisy:
         )
 
     def through(self, value: float, rate: float) -> Noisy:
-        """A function of it with this value and derivative."""
+        """A function of the number, with this value and derivative."""
         return Noisy(value, {k: rate * r for k, r in self.rates.items()})
 
     def scattered(self, key: Any) -> Noisy:
@@ -136,7 +138,7 @@ class Noisy:
 
 
 class _Program:
-    """A network of dense layers, activations of their outputs, and sums with new Gaussians."""
+    """A network of dense layers, activations of their outputs, and sums with dense outputs."""
 
     def __init__(self, network: Network, q: float) -> None:
         self.network, self.start = network, q
@@ -156,19 +158,20 @@ class _Program:
                 self.readers[self.places[read][0]].append((node, op))
         widths: Mapping[Node, Any] = network.features
         self.widths = {n: int(widths[owner(n)]) for n in self.readers}
-        self.size: dict[Node, Noisy] = {}  # of the sampled vector
-        self.variance: dict[Node, Noisy] = {}  # of a channel of new Gaussians, given what is below
+        self.size: dict[Node, Noisy] = {}  # squared length of the sampled vector
+        # variance of a channel of new Gaussians, given the nodes below
+        self.variance: dict[Node, Noisy] = {}
         self.trained: dict[Node, Noisy] = {}
         self.moments: dict[Node, ActivationMoments] = {}
         self.noises: dict[Any, tuple[Node, int]] = {}
 
     def noise(self, node: Node, which: Any, width: int) -> Any:
-        """The key of a new noise of the node ``node``, which averages over ``width`` channels."""
+        """Key of a new noise variable of ``node``, which averages over ``width`` channels."""
         self.noises[node, which] = (node, width)
         return node, which
 
     def stop(self, node: Node, why: str) -> NoReturn:
-        """Raise the error that a node has no rule."""
+        """Raise an error because a node has no rule."""
         raise NoRule(
             f"node {owner(node)!r}: the variance of the tangent kernel is computed for dense "
             f"layers, activations of their outputs, and sums with outputs of dense layers; {why}. "
@@ -176,7 +179,7 @@ class _Program:
         )
 
     def forward(self) -> None:
-        """q values, and the kernels of trained parameters."""
+        """Compute q values and the kernels of trained parameters."""
         for node, op, reads in self.steps:
             if isinstance(op, P.Source):
                 self.size[node] = Noisy(self.start)
@@ -199,7 +202,7 @@ class _Program:
         self.variance[node] = made + shift
         readers = self.readers[node]
         if any(isinstance(o, P.Post) for _, o in readers) and len(readers) > 1:
-            self.stop(node, "another node reads this pre-activation, too")
+            self.stop(node, "another node also reads this pre-activation")
         length = self.noise(node, "length", self.widths[node])
         self.size[node] = self.variance[node].scattered(length)
 
@@ -207,7 +210,10 @@ class _Program:
         refuse_jumps(op.activation, node)
         place, factor = self.places[read]
         if place not in self.variance:
-            self.stop(node, "this activation reads something else; put an Affine before it")
+            self.stop(
+                node,
+                "this activation does not read a dense layer; put an Affine before it",
+            )
         if not all(isinstance(o, P.Fresh) for _, o in self.readers[node]):
             self.stop(node, "this activation is not followed by an Affine only")
         below = self.variance[place] * factor**2
@@ -219,7 +225,7 @@ class _Program:
         places = [self.places[read] for read in reads]
         older = [p for p, _ in places if not (p in self.variance and len(self.readers[p]) == 1)]
         if len(older) > 1 or len({p for p, _ in places}) < len(places):
-            self.stop(node, "all addends but one must be outputs of separate dense layers")
+            self.stop(node, "all but one of the addends must be outputs of separate dense layers")
         addends = [
             self.size[p] * (float(w) * factor) ** 2
             for w, (p, factor) in zip(op.weights, places, strict=True)
@@ -237,11 +243,11 @@ class _Program:
         return total
 
     def backward(self) -> Noisy:
-        """Theta of the output, from squared gradients at all nodes."""
+        """Theta of the output, from the squared gradients at all nodes."""
         (output,) = self.network.outputs
         place, factor = self.places[output]
         if place not in self.variance or self.readers[place]:
-            self.stop(output, "the output is not that of a separate dense layer")
+            self.stop(output, "the output does not come from a separate dense layer")
         total, found = Noisy(0.0), {place: Noisy(factor**2)}
         for node, op, _ in reversed(self.steps):
             if node not in found:
@@ -251,7 +257,7 @@ class _Program:
         return total
 
     def _gradient(self, node: Node, found: dict[Node, Noisy]) -> Noisy:
-        """The squared gradient at a node from those at its readers."""
+        """Squared gradient at a node, from the squared gradients at its readers."""
         fresh, kept = list[tuple[Node, Noisy]](), list[Noisy]()
         for reader, op in self.readers[node]:
             reads = next(reads for n, _, reads in self.steps if n == reader)
@@ -321,10 +327,11 @@ def tangent_variance(network: Network, q: float) -> TangentVariance:
 
 
 def q_shifts(network: Network, q: float, variances: Mapping[Node, float]) -> dict[Node, float]:
-    """{node: mean of its q value less that at infinite width}, to first order in 1/width.
+    """{node: mean q value minus q value at infinite width}, to first order in 1/width.
 
-    ``variances``: {node: Var q}. ``s' = Q' s + Q'' V / 2`` at an activation, with V the variance of
-    the variance of its pre-activations. Raises: NoRule naming the node without a rule.
+    ``variances`` is {node: Var q}. An activation maps a shift s to ``Q' s + Q'' V / 2``, where V is
+    the variance of the variance of its pre-activations. Raises: NoRule naming the node without a
+    rule.
     """
     program = _Program(network, q)
     found: dict[Node, float] = {}
@@ -353,18 +360,18 @@ def q_shifts(network: Network, q: float, variances: Mapping[Node, float]) -> dic
         else:
             what = f"this {op.kind}"
             if isinstance(op, P.Post):
-                what = "an activation of something else than a dense layer's output"
+                what = "an activation of something other than a dense layer's output"
             raise NoRule(
-                f"node {owner(node)!r}: shifts of q have no rule for {what}; all addends of a Sum "
-                "but one must be outputs of separate dense layers. kc.verify_kernels measures any "
-                "network"
+                f"node {owner(node)!r}: shifts of q have no rule for {what}; all but one of the "
+                "addends of a Sum must be outputs of separate dense layers. kc.verify_kernels "
+                "measures any network"
             )
     places = program.places
     return {n: places[n][1] ** 2 * found[places[n][0]] for n in network}
 
 
 def _has_one_old(program: _Program, below: Sequence[tuple[Node, float]]) -> bool:
-    """Whether all addends but one are new Gaussians that nothing else reads."""
+    """Whether all but one of the addends are new Gaussians that nothing else reads."""
     new = {
         node for node, op, _ in program.steps if isinstance(op, P.Fresh)
         and len(program.readers[node]) == 1

@@ -39,13 +39,13 @@ def moments(
     input_fourth: Any = None,
     q: Any = None,
 ) -> Moments:
-    """Exact moments of |y|^2 at every node and of |J|^2 for every matrix of weights.
+    """Compute exact moments of |y|^2 at every node and of |J|^2 for every matrix of weights.
 
-    J = d y_out / d W.
+    The Jacobians are J = d y_out / d W.
 
     Means are over independent symmetric weights of variance sigma_w^2 / fan_in (He weights are
     ``sigma_w=sqrt(2)``), at the widths that the network and ``features`` (one width, or {node:
-    width}) define.
+    width}) define them.
 
     With SymPy symbols in layers or features, results are expressions, with powers where the network
     repeats (Gaussian weights). With numbers they are computed with 38 digits, without overflow or
@@ -53,9 +53,9 @@ def moments(
     extends the previous one), even with 10^4 layers. Other graphs take longer the more feature maps
     are in use at once.
 
-    Supported are dense Affine layers without random biases; identity, relu, leaky_relu, abs and
-    abrelu directly after weights; Sum with all addends but one ending in their own Affine; Concat,
-    Scale, Identity, Flatten of vectors, Dropout in evaluation.
+    The function supports dense Affine layers without random biases; identity, relu, leaky_relu, abs
+    and abrelu directly after weights; Sum if all but one of its addends end in separate Affine
+    layers; Concat, Scale, Identity, Flatten of vectors, and Dropout in evaluation.
 
     Parameters
     ----------
@@ -64,8 +64,9 @@ def moments(
     features
         The width of layers that do not specify one, or {node: width}.
     weights
-        The law, "gaussian", "uniform", "laplace", "logistic", "truncated normal", "rademacher" or
-        "sparse ternary", or its excess kurtosis E w^4 / (E w^2)^2 - 3, or {node: one of these}.
+        The distribution of weights: "gaussian", "uniform", "laplace", "logistic", "truncated
+        normal", "rademacher" or "sparse ternary", its excess kurtosis E w^4 / (E w^2)^2 - 3, or
+        {node: one of these}.
     jacobian
         Whether to compute the moments of the Jacobians.
     output
@@ -75,7 +76,7 @@ def moments(
         for an input with all |x_i| equal.
     q
         The mean square of the input, a number or a SymPy expression: |x|^2 = q * channels. The
-        default is |x|^2 = 1, q = 1 / channels; maps and kernels have q = 1. Means of squared norms
+        default is |x|^2 = 1, q = 1 / channels; maps and kernels use q = 1. Means of squared norms
         grow with |x|^2, their variances with |x|^4.
 
     Returns
@@ -160,7 +161,7 @@ def _input_fourth(network: Network, given: Any) -> Any:
 def _refusal(read: Compiled, laws: Mapping[Node, WeightLaw], jacobian: bool) -> str:
     """The reason why there are no Jacobian moments; an empty string if there are."""
     if not truth(jacobian, "jacobian"):
-        return "the moments of Jacobians were not requested; leave jacobian=True"
+        return "the moments of Jacobians were not requested; use jacobian=True"
     for node in read.network.nodes_of(StopGradient):
         return (
             f"node {node!r} has a custom gradient (a stop of gradients), but the formulas are for "
@@ -170,10 +171,11 @@ def _refusal(read: Compiled, laws: Mapping[Node, WeightLaw], jacobian: bool) -> 
         for node, law in laws.items():
             if law.atoms:
                 return (
-                    f"node {node!r} has {law.name} weights, whose law has atoms: a pre-activation "
-                    "is then exactly 0 with positive probability, the slope of an activation "
-                    "there is undefined, and the formulas for the moments of Jacobians fail. The "
-                    "moments of feature maps (.nodes) hold; use weights without atoms for .weights"
+                    f"node {node!r} has {law.name} weights, whose distribution has atoms: a "
+                    "pre-activation is then exactly 0 with positive probability, the slope of an "
+                    "activation there is undefined, and the formulas for the moments of "
+                    "Jacobians fail. The moments of feature maps (.nodes) hold; use weights "
+                    "without atoms for .weights"
                 )
     return ""
 
@@ -181,7 +183,7 @@ def _refusal(read: Compiled, laws: Mapping[Node, WeightLaw], jacobian: bool) -> 
 def _about_input(
     network: Network, laws: Mapping[Node, WeightLaw], size: InputSize, fourth: str
 ) -> list[Assumption]:
-    """The size of the input, the laws of weights, and sum_i x_i^4 / |x|^4 if relevant."""
+    """Assumptions on the input's size and fourth moment, and on the distributions of weights."""
     exact = f"exact at these widths, for independent symmetric weights; the input has {size}"
     notes = [Assumption("network", exact, "exact"), *network.assumptions]
     notes += [
@@ -200,7 +202,11 @@ def _assumptions(
 ) -> list[Assumption]:
     network, notes = read.network, list[Assumption]()
     if any(not law.stated for law in laws.values()) and jacobians is not None:
-        notes.append(Assumption("network", "a law of weights given by its kurtosis has no atoms"))
+        notes.append(
+            Assumption(
+                "network", "a distribution of weights that is given by its kurtosis has no atoms"
+            )
+        )
     notes += [
         Assumption(node, "dropout is the identity (evaluation)")
         for node in network.nodes_of(Dropout)

@@ -2,8 +2,8 @@
 
 If all paths of feature maps cross one vector v, the moments of |v|^2 are a factor of all later
 moments, and (for Gaussian weights) E (tr Q)^2 of the Jacobian splits into two modes that do not
-mix: T = S, and S = -T/2, with T and S of :mod:`kcalc.calculi.moments.monomials`. There an
-expression is stored as a new factor times an earlier product, and equal factors become powers.
+mix: T = S, and S = -T/2, with T and S of :mod:`kcalc.calculi.moments.monomials`. At such vectors,
+an expression is stored as a new factor times an earlier product, and equal factors become powers.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .vectors import FreshProduct, Rectified, Stacked, Vector, VectorSum
 
 Node = Hashable
 Modes = dict[int, sp.Expr]
-Found = tuple[dict[Node, Moment], dict[Node, Moment] | None]  # of nodes, and of Jacobians
+Found = tuple[dict[Node, Moment], dict[Node, Moment] | None]  # for nodes, and for Jacobians
 PLUS, MINUS = 1, -1
 MOST_LAYERS = 10
 
 
 @lru_cache(maxsize=4096)
 def tidied(expr: sp.Expr) -> sp.Expr:
-    """An expression as a product of simple factors."""
+    """Rewrite an expression as a product of simple factors."""
     return sp.factor(expr)  # type: ignore[return-value]
 
 
@@ -110,7 +110,7 @@ class ClosedForward(VectorMoments):
 
 
 class ClosedBackward:
-    """The second and fourth moments of Jacobians d out / d v by fresh vector v.
+    """The second and fourth moments of the Jacobians d out / d v for every fresh vector v.
 
     ``seconds``: {fresh id: E |M|^2}; ``fourths``: {fresh id: {mode: expression}}, whose sum over
     modes is E (tr Q)^2; ``entry``: {mode: factor} of the Jacobian with respect to the network's
@@ -132,7 +132,7 @@ class ClosedBackward:
         return sp.Add(*self.fourths[fresh].values())
 
     def _ordered(self, roots: Iterable[Key]) -> Iterable[tuple[Key, Terms]]:
-        """Monomials and their steps, newest first."""
+        """Monomials and their steps, newest monomial first."""
         order, found = reached(self.steps, roots)
         rank = {key: max(self.steps.vectors[i].rank for i in slots_of(key)) for key in order}
         order.reverse()  # stable sorting keeps parents before children of equal rank
@@ -223,7 +223,7 @@ def _nonzero(expr: sp.Expr) -> bool:
 
 
 def closed_moments(compiled: Compiled, output: Node, entry: InputMoments, jacobian: bool) -> Found:
-    """Moments of all nodes and weights as expressions.
+    """Compute the moments of all nodes and weights as expressions.
 
     Raises: KcalcError for deep networks whose weights are not Gaussian.
     """

@@ -29,11 +29,11 @@ L = sp.Symbol("L", positive=True, integer=True)
 
 @dataclass(frozen=True)
 class LayerFactors:
-    """Moments for one matrix of weights W of a block, for a block input of |x|^2 = 1.
+    """Moments for one weight matrix W of a block, for a block input of |x|^2 = 1.
 
     ``second`` and ``fourth``: E |v|^2 and E |v|^4 of the vector v that W multiplies; ``mean``: E
-    |M|^2 of the Jacobian M from W v to the block's output; ``plus`` and ``minus``: its E (tr M
-    M^T)^2 by mode.
+    |M|^2 of the Jacobian M from W v to the block's output; ``plus`` and ``minus``: the two modes of
+    E (tr M M^T)^2.
     """
 
     second: sp.Expr
@@ -45,7 +45,7 @@ class LayerFactors:
 
 @dataclass(frozen=True, repr=False)
 class DepthMoments:
-    """The moments of ``depth`` copies of a block in a row with Gaussian weights.
+    """The moments of ``depth`` consecutive copies of a block with Gaussian weights.
 
     E |y|^2 = |x|^2 mean_factor^depth, E |y|^4 = |x|^4 fourth_factor^depth.
 
@@ -99,7 +99,7 @@ class DepthMoments:
         node
             A node of the block with weights.
         block
-            The number of the block, counted from 1, a number or a symbol.
+            The index of the block, counted from 1: a number or a symbol.
 
         Returns
         -------
@@ -109,7 +109,7 @@ class DepthMoments:
         Raises
         ------
         KcalcError
-            For a node without weights and a number outside 1 ... depth.
+            For a node without weights, or an index outside 1 ... depth.
 
         """
         if not is_key(node, self.layers):
@@ -159,7 +159,7 @@ class DepthMoments:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions on weights and input, and those of the block."""
+        """The assumptions on weights and input, and the assumptions of the block."""
         fresh = "every copy of the block has independent Gaussian weights"
         own = (Assumption("block", fresh), Assumption("block", f"the input has {self.input}"))
         return (*own, *self.block.assumptions)
@@ -169,7 +169,7 @@ class DepthMoments:
         return f"DepthMoments({len(self.block)} nodes, {shown})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, expressions as text.
+        """Everything as plain data, with expressions as text.
 
         Returns
         -------
@@ -189,11 +189,11 @@ class DepthMoments:
 def moments_at_depth(
     block: Network, depth: Any = L, features: Any = None, q: Any = None
 ) -> DepthMoments:
-    """The exact moments of ``depth`` copies of a block in a row.
+    """Compute the exact moments of ``depth`` consecutive copies of a block.
 
     The block has one input and one output of the same width.
 
-    Weights are Gaussian, and a copy's output is the next one's input.
+    Weights are Gaussian, and the output of each copy is the input of the next copy.
 
     Parameters
     ----------
@@ -215,8 +215,8 @@ def moments_at_depth(
     Raises
     ------
     KcalcError
-        As :func:`kc.moments` does, for blocks with several outputs or different widths at input and
-        output, and for a depth that is not an integer >= 1.
+        In the same cases as :func:`kc.moments`, for blocks with several outputs or different widths
+        at input and output, and for a depth that is not an integer >= 1.
 
     """
     require_network(block)
@@ -270,9 +270,9 @@ class Stability(Printed):
 
     Without a ``parameter``, ``bounded`` and ``rate`` describe growth with depth.
 
-    With a ``parameter`` at whose limit 0 the block is the identity, moments stay bounded if and
-    only if s = depth * parameter^mean_power does. Then E |y|^2 -> exp(mean_rate s) and E |y|^4 ->
-    exp(fourth_rate s).
+    If the block tends to the identity as the ``parameter`` tends to 0, moments stay bounded if and
+    only if s = depth * parameter^mean_power stays bounded. Then E |y|^2 -> exp(mean_rate s) and E
+    |y|^4 -> exp(fourth_rate s).
 
     For other blocks, ``critical`` and ``rate`` describe the parameter. Fields that do not apply are
     None or empty.
@@ -333,7 +333,7 @@ class Stability(Printed):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, expressions as text.
+        """Everything as plain data, with expressions as text.
 
         Returns
         -------
@@ -354,9 +354,9 @@ class Stability(Printed):
 
 
 def depth_stability(block: Network, parameter: Any = None, features: Any = None) -> Stability:
-    """The scaling that keeps the moments of a repeated block bounded, or their rate of growth.
+    """Compute the scaling that keeps moments of a repeated block bounded, or their rate of growth.
 
-    A residual block whose branch is scaled by alpha m times gives s = L alpha^m; bounding L
+    A residual block whose branch contains m factors alpha gives s = L alpha^m; bounding L
     alpha^(2m) is not enough. A plain relu layer preserves its mean at alpha = 1. Its fourth moment
     then grows by a factor 1 + 5/n per layer, so widths must grow as fast as depth.
 
@@ -377,7 +377,7 @@ def depth_stability(block: Network, parameter: Any = None, features: Any = None)
     Raises
     ------
     KcalcError
-        As :func:`moments_at_depth` does, and for a parameter that is not in the block.
+        In the same cases as :func:`moments_at_depth`, and for a parameter that is not in the block.
 
     References
     ----------

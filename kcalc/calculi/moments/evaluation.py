@@ -1,6 +1,7 @@
 """Exact moments from the rewriting steps of monomials, each evaluated once.
 
-Moments of feature maps are computed forwards from values, those of Jacobians backwards by adjoints.
+Moments of feature maps are computed forwards from values, and moments of Jacobians backwards from
+adjoints.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class InputMoments:
     fourth: Number
 
     def moments(self, compiled: Compiled) -> dict[Key, Number]:
-        """The monomials of only the input: |x|^2, |x|^4 and sum_i x_i^4."""
+        """The monomials that contain only the input: |x|^2, |x|^4 and sum_i x_i^4."""
         source = next(v.id for v in compiled.vectors.all if isinstance(v, InputVector))
         square, four = self.square * self.square, (source, source, source, source)
         known: dict[Key, Number] = {(source, source): self.square, (0, *four): square}
@@ -141,7 +142,7 @@ def _scaled(forward: VectorMoments, feature: ScaledVector) -> Two:
 
 
 def fed_by(fresh: FreshProduct, node: Node) -> Fed:
-    """The part of a fresh vector that a node's weights feed."""
+    """The part of a fresh vector that the weights of a node produce."""
     return next(fed for fed in fresh.fed if fed.node == node)
 
 
@@ -150,7 +151,7 @@ def jacobian_moments(
 ) -> dict[Node, Two]:
     """{Affine node: (E |J|^2, E |J|^4)} with J = d out / d W.
 
-    ``backward``: a :class:`MomentAdjoints`, or that of expressions.
+    ``backward`` is a :class:`MomentAdjoints`, or a :class:`ClosedBackward` for expressions.
 
     ``E |J|^4 = E |x|^4 E (tr Q)^2``, where W multiplies x and Q = M M^T with M = d out / d (W x).
     """

@@ -1,7 +1,7 @@
-"""Laws of weights.
+"""Distributions of weights.
 
-Exact moments depend on the excess kurtosis of a law, and on whether it has atoms (single values of
-positive probability).
+Exact moments depend on the excess kurtosis of a distribution, and on whether it has atoms (single
+values of positive probability).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TAIL = sp.exp(-2) * sp.sqrt(2 / sp.pi) / sp.erf(sp.sqrt(2))
 
 @alone
 def _truncated() -> sp.Expr:
-    """The excess kurtosis of a normal law cut at two standard deviations."""
+    """The excess kurtosis of a normal distribution truncated at two standard deviations."""
     second = 1 - 2 * _TAIL
     fourth = 3 * second - 8 * _TAIL
     return fourth / second**2 - 3
@@ -33,10 +33,10 @@ def _truncated() -> sp.Expr:
 
 @dataclass(frozen=True)
 class WeightLaw:
-    """A symmetric law of weights.
+    """A symmetric distribution of weights.
 
     ``excess``: E w^4 / (E w^2)^2 - 3; ``atoms``: whether single values have positive probability;
-    ``stated``: False for a law given by its kurtosis only.
+    ``stated``: False for a distribution that is given only by its kurtosis.
     """
 
     name: str
@@ -60,8 +60,8 @@ LAWS: dict[str, WeightLaw] = {
         WeightLaw("sparse ternary", sp.Integer(0), atoms=True),
     )
 }
-"""Laws by name. "sparse ternary" weights are 0 with probability 2/3, else +s or -s; "truncated
-normal" weights are cut at two standard deviations."""
+"""Distributions by name. "sparse ternary" weights are 0 with probability 2/3, and otherwise +s or
+-s; "truncated normal" weights are cut at two standard deviations."""
 ALIASES = {
     "normal": "gaussian",
     "normal truncated": "truncated normal",
@@ -70,9 +70,10 @@ ALIASES = {
 
 
 def law_of(given: Any) -> WeightLaw:
-    """The law of the given name, or of the given excess kurtosis >= -2 (taken to have no atoms).
+    """The distribution with the given name, or with the given excess kurtosis >= -2.
 
-    Raises: KcalcError for an unknown name, other values that are not numbers, and numbers below -2.
+    A distribution given by its kurtosis is assumed to have no atoms. Raises: KcalcError for an
+    unknown name, other values that are not numbers, and numbers below -2.
     """
     if isinstance(given, WeightLaw):
         return given
@@ -80,7 +81,7 @@ def law_of(given: Any) -> WeightLaw:
         name = given.lower().replace("_", " ")
         found = LAWS.get(ALIASES.get(name, name))
         if found is None:
-            raise unknown("law of weights", given, LAWS)
+            raise unknown("distribution of weights", given, LAWS)
         return found
     excess = as_number(given, "the excess kurtosis of the weights")
     known = not getattr(excess, "free_symbols", None)
@@ -94,12 +95,14 @@ def law_of(given: Any) -> WeightLaw:
 
 
 def laws_by_node(network: Network, weights: Any) -> dict[Node, WeightLaw]:
-    """{Affine node: law} from one law, or from {node: law}, where the key None means the rest.
+    """{Affine node: distribution}; in {node: distribution}, the key None means all other nodes.
 
     Raises: KcalcError for a node that is not an Affine.
     """
     given = dict(weights) if isinstance(weights, Mapping) else {None: weights}
     default = law_of(given.pop(None, "gaussian"))
-    require_kind(network, given, " and has no weights; give laws only for Affine nodes", Affine)
+    require_kind(
+        network, given, " and has no weights; give distributions only for Affine nodes", Affine
+    )
     named = {node: law_of(one) for node, one in given.items()}
     return {node: named.get(node, default) for node in network.nodes_of(Affine)}

@@ -63,7 +63,7 @@ class Moment:
         return all(v is None or v == -math.inf or abs(v) < LARGEST for v in logs)
 
     def subs(self, values: Any) -> Moment:
-        """The moments with numbers instead of symbols; floats once no symbol is left.
+        """Substitute numbers for symbols; the results are floats once no symbol is left.
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class Moment:
             return Moment.of_balls(field.number(second), field.number(fourth))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; numbers beyond double precision and expressions as text.
+        """Plain data, in which numbers beyond double precision and expressions are text.
 
         Returns
         -------
@@ -101,7 +101,7 @@ class Moment:
 
     @classmethod
     def of_balls(cls, mean: Number, fourth: Number) -> Moment:
-        """From balls of 128 bits; a variance that is 0 up to their radius is 0."""
+        """Construct from balls of 128 bits; a variance that is 0 up to their radius is 0."""
         variance = fourth - mean * mean
         if not variance > 0:
             variance = variance * 0
@@ -118,12 +118,12 @@ class Moment:
 
     @classmethod
     def of_expressions(cls, mean: sp.Expr, fourth: sp.Expr) -> Moment:
-        """From SymPy expressions."""
+        """Construct from SymPy expressions."""
         relative = fourth / mean**2 - 1 if mean != 0 else sp.Integer(0)
         return cls(mean, fourth, fourth - mean**2, relative)
 
     def text(self, name: str) -> str:
-        """A number for a table; beyond double precision as a power of ten."""
+        """Format a number for a table; numbers beyond double precision are powers of ten."""
         value = getattr(self, name)
         if isinstance(value, sp.Basic):
             return str(value)

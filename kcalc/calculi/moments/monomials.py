@@ -2,12 +2,14 @@
 
 A pair (v, w) represents E <v, w>. A quadruple represents the mean of a product of four vectors, or
 of four Jacobians M_1, ..., M_4, summed over their rows (channels of the vectors) and columns
-(variables of differentiation). Columns are always summed in the pairs (12)(34). The kinds of
-quadruples are the sums over rows: paired (12)(34), (13)(24) or (14)(23), or CORNER, one row common
-to all four. Vectors are Jacobians with one column, and their quadruples serve E |y|^4. For four
-equal Jacobians M, with Q = M M^T, kind (12)(34) is T = E (tr Q)^2, the two other pairings are S = E
-tr Q^2, and CORNER is D = E sum_i Q_ii^2. A rewriting step averages over the newest weights. With
-variance c and excess kurtosis e, n channels, and all four vectors the same fresh W x:
+(variables of differentiation). Columns are always summed in the pairs (12)(34). The kind of a
+quadruple says how rows are summed: in the pairs (12)(34), (13)(24) or (14)(23), or as a CORNER,
+with one row common to all four. Vectors are Jacobians with one column, and their quadruples give E
+|y|^4. For four equal Jacobians M, with Q = M M^T, kind (12)(34) is T = E (tr Q)^2, the two other
+pairings are S = E tr Q^2, and CORNER is D = E sum_i Q_ii^2.
+
+A rewriting step averages over the newest weights. If these have variance c and excess kurtosis e,
+and if all four vectors are the same fresh W x with n channels, the step is:
 
     F_R    -> n (n - 1) c^2 F_R + n (c^2 sum_R' F_R' + e c^2 CORNER)
     CORNER -> n (c^2 sum_R' F_R' + e c^2 CORNER).
@@ -37,13 +39,13 @@ CORNER = 3
 
 
 def pairing_of(i: int, j: int) -> int:
-    """The index in PAIRINGS of the pairing that has the slots i and j together."""
+    """The index in PAIRINGS of the pairing that pairs the slots i and j."""
     low, high = (i, j) if i < j else (j, i)
     return high - 1 if low == 0 else 5 - low - high if (low, high) != (2, 3) else 0
 
 
 def fresh_of(vector: Vector) -> FreshProduct:
-    """The fresh vector itself, or the fresh vector that an activation is applied to."""
+    """The fresh vector itself, or the fresh vector to which an activation is applied."""
     fresh = vector.fresh if isinstance(vector, Rectified) else vector
     assert isinstance(fresh, FreshProduct)
     return fresh
@@ -57,8 +59,8 @@ def slots_of(key: Key) -> tuple[int, ...]:
 class Monomials:
     """Rewriting steps over one network's vectors, in one number system.
 
-    ``columns=False`` is for vectors, which have one column: slots are permuted to pair rows as
-    (12)(34), which leaves fewer monomials.
+    ``columns=False`` is for vectors, which have one column. Slots are then permuted so that rows
+    are paired as (12)(34), which leaves fewer monomials.
     """
 
     def __init__(
@@ -100,14 +102,14 @@ class Monomials:
         return (a, b) if a <= b else (b, a)
 
     def constant(self, value: Any) -> Number:
-        """A number of the network in this number system, converted once."""
+        """A number of the network in this number system; each number is converted only once."""
         key = (type(value), value)
         if key not in self._numbers:
             self._numbers[key] = self.field.number(value)
         return self._numbers[key]
 
     def given(self, key: Key) -> bool:
-        """True for monomials of only the input."""
+        """True for monomials that contain only the input."""
         return all(isinstance(self.vectors[i], InputVector) for i in slots_of(key))
 
     # -- steps -------------------------------------------------------------------------------------
@@ -115,8 +117,8 @@ class Monomials:
     def expand(self, key: Key) -> Terms:
         """A monomial as [(factor, older monomial)]; empty if it is 0.
 
-        Monomials of only the input have no expansion. Raises: NoRule if the mean over the newest
-        weights is not a combination of monomials.
+        Monomials that contain only the input have no expansion. Raises: NoRule if the mean over the
+        newest weights is not a combination of monomials.
         """
         slots = slots_of(key)
         kind = None if len(key) == 2 else key[0]
@@ -136,7 +138,7 @@ class Monomials:
         return self._averaged(kind, slots, held, taken)
 
     def _alike(self, kind: int | None, vector: Vector) -> Terms | None:
-        """The step for one fresh vector, fed by one matrix, in all slots; None otherwise."""
+        """The step for one fresh vector, produced by one matrix, in all slots; None otherwise."""
         if not isinstance(vector, FreshProduct | Rectified):
             return None
         fed = (vector.fresh if isinstance(vector, Rectified) else vector).fed
@@ -159,7 +161,7 @@ class Monomials:
         return [(factor, (pairing, x, x, x, x)) for factor, pairing in known]
 
     def _gathered(self, kind: int | None, rows: list[tuple[Number, Sequence[int]]]) -> Terms:
-        """Terms with equal monomials added up."""
+        """Add up the terms with equal monomials."""
         found: dict[Key, Number] = {}
         for factor, slots in rows:
             key = self.pair(slots[0], slots[1]) if kind is None else self.quad(kind, slots)
@@ -167,7 +169,7 @@ class Monomials:
         return [(factor, key) for key, factor in found.items()]
 
     def _mixed(self, kind: int | None, slots: Sequence[int], top: VectorSum) -> Terms:
-        """A linear combination written out in every slot that holds it."""
+        """Expand a linear combination in every slot that contains it."""
         parts = [(self.constant(factor), vector.id) for factor, vector in top.terms]
         rows: list[tuple[Number, Sequence[int]]] = [(1, ())]
         for slot in slots:
@@ -180,7 +182,7 @@ class Monomials:
     def _stacked(
         self, kind: int | None, slots: Sequence[int], held: list[Vector], place: int
     ) -> Terms:
-        """Stacks in slots that share a row, split into their left and right parts."""
+        """Split stacks, in slots that share a row, into their left and right parts."""
         if kind is None:
             together: tuple[int, ...] = (0, 1)
         elif kind == CORNER:
@@ -254,7 +256,7 @@ class Monomials:
     def _two(self, fresh: FreshProduct, one: Vector, other: Vector, together: bool) -> list[Number]:
         """The factors for a fresh vector in two slots, one per matrix of weights.
 
-        ``together``: the two slots share a row.
+        ``together``: whether the two slots share a row.
         """
         code = (self.shape(one), self.shape(other), together)
         if code not in self._twos:
@@ -264,7 +266,7 @@ class Monomials:
         return self._twos[code]
 
     def _all_four(self, kind: int, fresh: FreshProduct, held: list[Vector]) -> Terms:
-        """The step for a quadruple in a single fresh vector."""
+        """The step for a quadruple that contains a single fresh vector."""
         code = (kind, *(self.shape(v) for v in held))
         if code not in self._fours:
             self._fours[code] = self._template(kind, fresh, held)
@@ -281,9 +283,10 @@ class Monomials:
     def _template(
         self, kind: int, fresh: FreshProduct, held: list[Vector]
     ) -> list[tuple[Number, int, tuple[int, ...]]]:
-        """The terms of a quadruple in a single fresh vector.
+        """The terms of a quadruple that contains a single fresh vector.
 
-        Each is (factor, kind, index per slot of the matrix whose input replaces the vector).
+        Each term is (factor, kind, indices), with one index per slot: that of the matrix whose
+        input replaces the vector.
         """
         n = self.constant(fresh.width)
         same = self.slope_mean(held) * n
@@ -309,9 +312,9 @@ class Monomials:
         return [(factor, pairing, places) for (pairing, places), factor in found.items()]
 
     def seed(self, key: Key) -> tuple[int, Number] | None:
-        """(id of a fresh vector p, value) of a monomial in only p, as the Jacobian d p / d p is 1.
+        """(id of a fresh vector p, value) of a monomial that contains only p; else None.
 
-        None for monomials in several vectors.
+        The Jacobian d p / d p is 1.
         """
         slots = slots_of(key)
         first = self.vectors[slots[0]]
@@ -348,7 +351,8 @@ class Monomials:
 
     def _biased(self, slots: Sequence[int], activated: Vector) -> NoRule:
         return NoRule(
-            f"{self._called(slots)}: a Sum adds the activation {self.names[activated.id]!r} to an "
-            "addend without separate weights; the mean of the activation is not 0, so cross terms "
-            f"do not vanish. All addends of a Sum but one must end in their own Affine; {INSTEAD}"
+            f"{self._called(slots)}: a Sum adds the activation {self.names[activated.id]!r} to "
+            "an addend without separate weights; the mean of the activation is not 0, so cross "
+            "terms do not vanish. All but one of the addends of a Sum must end in separate "
+            f"Affine layers; {INSTEAD}"
         )

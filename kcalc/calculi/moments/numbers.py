@@ -1,6 +1,6 @@
 """The two number systems of exact moments.
 
-Balls of 128 bits, which neither overflow nor lose digits, and SymPy expressions.
+They are balls of 128 bits, which neither overflow nor lose digits, and SymPy expressions.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _BALLS = ball_field(30)
 
 
 class Numeric:
-    """Arb balls of 128 bits: 38 digits, and exponents without bounds."""
+    """Arb balls of 128 bits, with 38 digits and unbounded exponents."""
 
     def number(self, value: Any) -> Number:
-        """A number as a ball."""
+        """Convert a number to a ball."""
         return _BALLS.number(value)
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """The precision in force."""
+        """Set the precision within a ``with`` block."""
         with working(BITS):
             yield
 
@@ -39,7 +39,7 @@ class Symbolic:
     """SymPy expressions."""
 
     def number(self, value: Any) -> Number:
-        """A number as an exact expression; fractions with denominators above READABLE as floats."""
+        """A number as an exact expression; fractions with large denominators become floats."""
         if isinstance(value, Fraction) and value.denominator > READABLE:
             return sp.Float(float(value))
         return SYMPY.number(value)

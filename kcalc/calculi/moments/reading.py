@@ -1,4 +1,4 @@
-"""The class of networks with exact moments, and their translation into vectors."""
+"""The networks that have exact moments, and their translation into vectors."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class VectorRules:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: list[ScaledVector]) -> ScaledVector:
-        """The output of a node, from its inputs."""
+        """The output of a node, computed from its inputs."""
         raise no_rule("exact moments", op, node, HINTS)
 
     @rule.register
@@ -154,7 +154,7 @@ class VectorRules:
         return made
 
     def _joined(self, addends: list[ScaledVector]) -> FreshProduct:
-        """A Sum of products with weights that only it reads, as one fresh vector."""
+        """Combine a Sum of products whose weights only it reads into one fresh vector."""
         fed = []
         for one in addends:
             assert isinstance(one.vector, FreshProduct)
@@ -184,7 +184,7 @@ def entry_variance(sigma_w: Any, fan_in: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """SymPy's integers and fractions as Python's, which are quicker to compare."""
+    """Convert SymPy's integers and fractions to Python's, which are quicker to compare."""
     if isinstance(value, sp.Integer):
         return int(value)
     return Fraction(int(value.p), int(value.q)) if isinstance(value, sp.Rational) else value
@@ -197,16 +197,16 @@ def _not_dense(op: P.Fresh) -> str | None:
     if op.groups != 1:
         return "support only dense layers, and this one has groups"
     if op.standardised:
-        return "need independent weights, and standardised ones are not"
+        return "need independent weights, but these are standardised"
     if op.sigma_b != 0:
-        return "need sigma_b = 0, because moments of norms do not close with random biases"
+        return "need sigma_b = 0, because random biases break the recursion for moments of norms"
     return None
 
 
 def slopes(phi: Activation) -> tuple[Any, Any] | None:
     """(slope for x < 0, slope for x > 0) of a piecewise linear activation with its one kink at 0.
 
-    None for others.
+    None for other activations.
     """
     if phi.degree != 1 or phi.numeric_only or any(k != 0 for k in phi.kinks):
         return None

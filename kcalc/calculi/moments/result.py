@@ -1,4 +1,4 @@
-"""Exact moments as a result: per node and per matrix of weights, with their assumptions."""
+"""Exact moments as a result: per node and per weight matrix, with their assumptions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class InputSize:
     q: Any
 
     def subs(self, values: Any) -> InputSize:
-        """The size with numbers instead of symbols.
+        """Substitute numbers for symbols.
 
         Parameters
         ----------
@@ -60,7 +60,7 @@ class InputSize:
         return InputSize(sp.sympify(self.square).subs(values), sp.sympify(self.q).subs(values))
 
     def to_dict(self) -> dict[str, Any]:
-        """Numbers, with expressions as text.
+        """Plain data, with expressions as text.
 
         Returns
         -------
@@ -94,7 +94,7 @@ def input_size(network: Network, q: Any, signature: str) -> InputSize:
 class Moments(Shown):
     """Exact moments of a network at finite width, for one input.
 
-    Means are proportional to |x|^2, fourth moments and variances to |x|^4.
+    Means are proportional to |x|^2; fourth moments and variances are proportional to |x|^4.
 
     Attributes
     ----------
@@ -102,10 +102,10 @@ class Moments(Shown):
         The size of the input: ``square`` = |x|^2, 1 if no q value was given, and ``q`` = |x|^2 /
         channels.
     nodes
-        {node: :class:`Moment` of |y|^2}, y the feature map's channels.
+        {node: :class:`Moment` of |y|^2}, where y is the vector of channels.
     weights
-        {Affine: :class:`Moment` of |J|^2}, |J|^2 the sum of squares of d y_out / d W over all
-        channels of ``output`` and all entries of the weights.
+        {Affine: :class:`Moment` of |J|^2}, where |J|^2 is the sum of squares of d y_out / d W over
+        all channels of ``output`` and all entries of the weights.
     network
         The network with all widths filled in.
 
@@ -126,7 +126,8 @@ class Moments(Shown):
     def weights(self) -> dict[Node, Moment]:
         """{Affine: Moment of |J|^2}.
 
-        Raises: KcalcError if Jacobians were not requested, or if the law of weights has atoms.
+        Raises: KcalcError if Jacobians were not requested, or if the distribution of weights has
+        atoms.
         """
         if self.jacobians is None:
             raise KcalcError(self.refusal)
@@ -177,7 +178,7 @@ class Moments(Shown):
         return width_for(self.again, self.options, variance, most)
 
     def subs(self, values: Mapping[Any, Any]) -> Moments:
-        """The moments with numbers (or expressions) instead of symbols.
+        """Substitute numbers (or expressions) for symbols.
 
         Parameters
         ----------
@@ -298,7 +299,7 @@ class Moments(Shown):
 
 
 def law_names(network: Network, laws: Mapping[Node, Any]) -> list[tuple[Node, str]]:
-    """(node, law) of the weights, one pair for all if they are equal."""
+    """(node, distribution) of the weights; one pair for all weights if they have the same one."""
     names = {node: str(laws[node]) for node in network.nodes_of(Affine)}
     if len(set(names.values())) == 1:
         return [("network", next(iter(names.values())))]

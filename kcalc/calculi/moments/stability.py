@@ -1,4 +1,4 @@
-"""The width for a given variance, and relu compared with concatenated relu at equal parameters."""
+"""The width for a given variance, and relu against concatenated relu with equally many weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def width_for(
     if named.get(None) is None or not open_:
         raise KcalcError(
             "all widths are fixed by the layers (or given by node); leave some open, and kcalc "
-            "finds the smallest features=N"
+            "will find the smallest features=N"
         )
 
     def relative(width: int) -> float:
@@ -64,8 +64,8 @@ def width_for(
 class Budget(Shown):
     """ReLU layers of ``width`` channels, and concatenated ReLU with equally many weights per layer.
 
-    y = W1 relu(x) - W2 relu(-x) has two matrices, so ``crelu_width`` = width / sqrt 2. Rates are d
-    log E|y|^4 per layer at kept means.
+    y = W1 relu(x) - W2 relu(-x) has two matrices, so ``crelu_width`` = width / sqrt 2. Rates are
+    the change of log E|y|^4 per layer when the mean is preserved.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Budget(Shown):
 
     @property
     def crelu_variance(self) -> float:
-        """The same with concatenated relu."""
+        """Var |y|^2 / (E |y|^2)^2 after ``depth`` layers of concatenated relu."""
         return math.expm1(self.depth * self.crelu_rate)
 
     @property
@@ -131,7 +131,7 @@ def crelu_budget(width: Any, depth: int = 1) -> Budget:
 
     Both use the variance that preserves E |y|^2.
 
-    [Per-layer gradient, sec. 5: 2 sqrt 2/n against 5/n per layer].
+    The rates per layer are 2 sqrt 2/n and 5/n. [Per-layer gradient, sec. 5]
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def crelu_budget(width: Any, depth: int = 1) -> Budget:
     Returns
     -------
     Budget
-        Widths and relative variances of both.
+        The widths and relative variances of both networks.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Feature maps as vectors of five kinds, which make equality and independence explicit.
 
 A vector is the input, a fresh product of weights with older vectors, an activation of a fresh
-vector, a linear combination, or a stack of two. Equal vectors are the same object: applying an
-activation twice to one pre-activation gives one vector.
+vector, a linear combination, or a stack of two. Equal vectors are the same object: two equal
+activations of one pre-activation are one vector.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Vector:
     """A feature map of ``width`` channels.
 
     ``rank`` orders vectors by age: every vector that depends on a fresh vector has a greater rank,
-    except activations of it, which have the same.
+    except that its activations have the same rank.
     """
 
     id: int
@@ -39,7 +39,7 @@ class InputVector(Vector):
 class Fed:
     """The vector ``amplitude * W source`` with random weights W.
 
-    Entries of W have variance ``variance`` and excess kurtosis ``excess``.
+    The entries of W have variance ``variance`` and excess kurtosis ``excess``.
     """
 
     node: Node
@@ -51,7 +51,7 @@ class Fed:
 
 @dataclass(frozen=True, eq=False)
 class FreshProduct(Vector):
-    """``sum_j amplitude_j W_j x_j`` with weights used nowhere else.
+    """``sum_j amplitude_j W_j x_j`` with weights that are used nowhere else.
 
     Given the x_j, its channels are independent and symmetric.
     """
@@ -70,7 +70,7 @@ class Rectified(Vector):
 
 @dataclass(frozen=True, eq=False)
 class VectorSum(Vector):
-    """A linear combination of vectors of one width."""
+    """A linear combination of vectors of the same width."""
 
     terms: tuple[tuple[Number, Vector], ...] = ()
 
@@ -85,7 +85,7 @@ class Stacked(Vector):
 
 @dataclass(frozen=True)
 class ScaledVector:
-    """A feature map as ``factor * vector``; ``private``: exactly one node reads it."""
+    """A feature map as ``factor * vector``; ``private`` means that exactly one node reads it."""
 
     factor: Number
     vector: Vector
@@ -109,17 +109,17 @@ class Vectors:
         return [v.id for v in self.all if isinstance(v, FreshProduct)]
 
     def source(self, node: Node, width: Any) -> Vector:
-        """The input."""
+        """Return the input vector."""
         return self._kept(InputVector(len(self.all), len(self.all), width, node))
 
     def fresh(self, fed: tuple[Fed, ...], width: Any) -> FreshProduct:
-        """A fresh product, always a new one."""
+        """Return a new fresh product."""
         made = FreshProduct(len(self.all), len(self.all), width, fed)
         self.all.append(made)
         return made
 
     def rectified(self, p: FreshProduct, negative: Number, positive: Number) -> Vector:
-        """An activation of a fresh vector, of the same rank."""
+        """An activation of a fresh vector, with the same rank."""
         key = ("rectified", p.id, negative, positive)
         if key not in self._known:
             self._known[key] = self._kept(
@@ -128,7 +128,7 @@ class Vectors:
         return self._known[key]
 
     def mixed(self, terms: list[tuple[Number, Vector]]) -> ScaledVector | None:
-        """A linear combination with equal vectors merged; None if all terms cancel."""
+        """A linear combination in which equal vectors are merged; None if all terms cancel."""
         merged: dict[int, tuple[Number, Vector]] = {}
         for factor, vector in terms:
             old = merged.get(vector.id)
@@ -167,9 +167,9 @@ class Vectors:
     def activated(
         self, feature: ScaledVector, negative: Number, positive: Number
     ) -> ScaledVector | str:
-        """An activation with two slopes applied to a feature map, part by part.
+        """Apply an activation with two slopes to a feature map, part by part.
 
-        Describes the kind of vector if there is no rule for it.
+        If there is no rule, the result is a description of the vector.
         """
         key: Any = ("activated", negative, positive)
         done: dict[Any, ScaledVector] = self._known.setdefault(key, {})  # pyright: ignore
@@ -219,7 +219,7 @@ def _sides(vector: Rectified) -> tuple[tuple[Number, int], tuple[Number, int]]:
 
 
 def _sign(value: Number) -> int:
-    """The sign of a number, 0 if a symbol leaves it open (or it is 0)."""
+    """The sign of a number, or 0 if it is 0 or a symbol leaves the sign open."""
     positive, negative = getattr(value, "is_positive", None), getattr(value, "is_negative", None)
     if positive is None and negative is None and not hasattr(value, "free_symbols"):
         return (value > 0) - (value < 0)
@@ -227,7 +227,7 @@ def _sign(value: Number) -> int:
 
 
 def leaves(feature: ScaledVector) -> list[tuple[Number, Vector]]:
-    """The parts of a feature map in channel order, none of them a stack."""
+    """The parts of a feature map that are not stacks, in channel order."""
     return list(reversed(list(_backwards(feature.factor, feature.vector))))
 
 

@@ -1,6 +1,7 @@
 """The scaling calculus: forward and backward second moments, and scalings of parameters.
 
-A parameter's scaling compares the mean square of its gradient with its own.
+The scaling of a parameter is the mean square of its gradient relative to the mean square of the
+parameter.
 """
 
 from .calculus import LAWS, scaling

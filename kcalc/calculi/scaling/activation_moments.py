@@ -1,4 +1,4 @@
-"""Second moments after an activation: at one location, at two, and after a max pooling."""
+"""Second moments after an activation: at one location, at two, or after max pooling."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .levels import Level
 Array = np.ndarray
 LOCAL = LocationMaps()
 REACH = 12.0  # standard deviations: exp(-12^2 / 2) = 5e-32
-HIGHEST = 0.9999  # greater correlations within a window are replaced by this one
+HIGHEST = 0.9999  # greater correlations within a window are replaced by this value
 
 
 @lru_cache(maxsize=512)
 def rectifier(phi: Activation) -> tuple[sp.Expr, sp.Expr] | None:
-    """(a, b) where phi(x) = a x for x >= 0 and b x below; None for other activations."""
+    """(a, b) if phi(x) = a x for x >= 0 and b x for x < 0; None for other activations."""
     if phi.degree != 1 or any(k != 0 for k in phi.kinks) or phi.numeric_only:
         return None
     return SYMPY.number(phi.expr.subs(X, 1)), SYMPY.number(-phi.expr.subs(X, -1))
@@ -34,14 +34,14 @@ def rectifier(phi: Activation) -> tuple[sp.Expr, sp.Expr] | None:
 def half(phi: Activation) -> sp.Expr | None:
     """``(a^2 + b^2) / 2`` of a rectifier: its factor on every second moment of symmetric values.
 
-    None for others.
+    None for other activations.
     """
     sides = rectifier(phi)
     return None if sides is None else (sides[0] ** 2 + sides[1] ** 2) / 2
 
 
 def after(phi: Activation, q: Level, what: str) -> Level:
-    """E phi(z)^2 for z of mean square q, location by location.
+    """E phi(z)^2 for z of mean square q, at every location.
 
     ``what`` names q in messages. Raises: KcalcError if q is beyond double precision.
     """
@@ -132,10 +132,10 @@ def pairs_after(phi: Activation, q: Level, pairs: Level | None, what: str) -> tu
 def maximum(
     power: int, phi: Activation | None, q: float, rho: float, count: int, derivative: int = 0
 ) -> float:
-    """``E phi^(derivative)(Y)^power`` for Y the maximum of ``count`` normals (phi=None: identity).
+    """``E phi^(derivative)(Y)^power`` if Y is the maximum of ``count`` normals.
 
-    The normals have mean square q and mutual correlation rho. For four independent standard normals
-    E Y^2 = 1 + sqrt(3)/pi = 1.5513.
+    ``phi=None`` is the identity. The normals have mean square q and mutual correlation rho. For
+    four independent standard normals E Y^2 = 1 + sqrt(3)/pi = 1.5513.
     """
     root = math.sqrt(q)
     kinks = () if phi is None else phi.kink_points
@@ -151,7 +151,7 @@ def maximum(
 
 
 def _density(y: Array, rho: float, count: int) -> Array:
-    """The density of the maximum of ``count`` standard normals of mutual correlation rho >= 0."""
+    """The density of the maximum of ``count`` standard normals with correlation rho >= 0."""
     rho = min(max(rho, 0.0), HIGHEST)
     if rho < 1e-12:
         return _largest(y, count)

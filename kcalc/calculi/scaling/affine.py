@@ -1,4 +1,4 @@
-"""The forward rule of an Affine layer: sums over channels and taps, by location."""
+"""The forward rule of an Affine layer: sums over channels and taps, per location."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .state import ChannelPart, State
 
 Node = Hashable
 Number = Any
-FEW = 10  # this many rectified values or fewer are all 0 with a probability of 2^-10 or more
+FEW = 10  # up to this many rectified values are all 0 with a probability of at least 2^-10
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,9 @@ class Weight:
     """The data of an Affine that the backward pass needs.
 
     ``inputs``, ``outputs``: channels; ``variance`` = E W^2; ``window``: None for a dense layer;
-    ``read``: sum over channels and taps of the second moments of its input, by output location;
-    ``read_pairs``: the same for pairs of output locations, None if they are not followed.
+    ``read``: the sum over channels and taps of the second moments of its input, per output
+    location; ``read_pairs``: the same for pairs of output locations, or None if they are not
+    followed.
     """
 
     inputs: Number
@@ -68,7 +69,7 @@ def channel_sum(op: Fresh, below: State, number: Callable[[Any], Number]) -> Cha
 def gathered(
     one: ChannelPart, below: State, window: TapWindow | None, pairs: bool
 ) -> tuple[Level, Level | None]:
-    """The sum over taps, by output location, and for pairs of them if ``pairs``."""
+    """Sums over taps, per output location, and for pairs of output locations if ``pairs``."""
     if window is None:
         return (one.level.total(below.size) if below.flat else one.level), None
     if one.level.symbolic:
@@ -80,7 +81,7 @@ def gathered(
 
 
 def emitted(part: ChannelPart, variance: Number, bias: Number, followed: bool) -> ChannelPart:
-    """The moments of the output: E[W^2] ``part`` + ``bias``, the variance of a bias b.
+    """The moments of the output, E[W^2] ``part`` + ``bias``; ``bias`` is the variance of a bias b.
 
     All locations share b, so ``bias`` is also added to their covariances. ``followed``: whether
     pairs of locations are followed here.
@@ -101,7 +102,7 @@ def emitted(part: ChannelPart, variance: Number, bias: Number, followed: bool) -
 
 
 def atoms(below: State, fan: float, read: Level) -> list[str]:
-    """Violated assumptions if pre-activations are 0 with relevant probability.
+    """Assumptions that are violated because pre-activations are 0 with relevant probability.
 
     ``fan``: the number of values that one output reads.
     """

@@ -26,11 +26,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class ScalingMessage:
-    """The gradient with respect to a feature map: E[(d loss/d x)^2] by part and location.
+    """The gradient with respect to a feature map: E[(d loss/d x)^2] per part and location.
 
     ``mask``: the bits of the first Affine layers (or outputs) after the feature map, through which
-    the gradient arrives. ``terms``, ``source``, ``gate``, ``sides`` and ``slopes``: as for a
-    :class:`State`, with the activation's derivative in place of the activation.
+    the gradient arrives. ``terms``, ``source``, ``gate``, ``sides`` and ``slopes`` are those of a
+    :class:`State`, with the derivative of the activation in place of the activation.
     """
 
     parts: tuple[ChannelPart, ...]
@@ -52,7 +52,7 @@ def apart(one: ScalingMessage, two: ScalingMessage) -> bool:
 class ScalingBackward:
     """The rules of the reversed fold.
 
-    ``edges``: {(node, slot): the message to the parent in that slot}, filled in during the fold.
+    ``edges``: {(node, slot): the message to the parent in that slot}, filled during the fold.
     """
 
     forward: ScalingForward
@@ -116,7 +116,7 @@ class ScalingBackward:
         level = weighted([(part.channels, part.level) for part in message.parts])
         factor = weight.variance * self.forward.number(weight.outputs) / weight.groups
         pairs = message.parts[0].pairs if len(message.parts) == 1 else None
-        pairs = pairs if parents[0] in self.forward.pairs else None  # else without effect
+        pairs = pairs if parents[0] in self.forward.pairs else None  # otherwise they have no effect
         if weight.window is None:
             sent = (
                 level
@@ -201,7 +201,7 @@ class ScalingBackward:
     def _(
         self, op: P.Reshape, node: Node, message: ScalingMessage, parents: Sequence[Node]
     ) -> list[ScalingMessage]:
-        """After a Flatten locations are channels, whose cotangents are uncorrelated."""
+        """After a Flatten, locations are channels whose cotangents are uncorrelated."""
         return [replace(message, parts=tuple(replace(part, pairs=None) for part in message.parts))]
 
     @rule.register
@@ -257,7 +257,7 @@ class ScalingBackward:
         return ChannelPart(part.channels, level, pairs)
 
     def _largest_part(self, part: ChannelPart, window: Any, parent: Node) -> ChannelPart:
-        """One location of the window receives the whole gradient, each with probability 1/k^2."""
+        """One location of the window receives the whole gradient; each has probability 1/k^2."""
         number = window.counts
         level = part.level.mapped(lambda values: spread(window, values / number))
         if part.pairs is None or parent not in self.forward.pairs:
@@ -272,7 +272,7 @@ class ScalingBackward:
     def _aligned(
         self, parts: tuple[ChannelPart, ...], below: tuple[ChannelPart, ...]
     ) -> tuple[ChannelPart, ...]:
-        """The parts of a message, merged into those of the feature map that receives it.
+        """Merge the parts of a message into the parts of the feature map that receives it.
 
         Each range of channels in ``below`` is a union of ranges in ``parts``.
         """

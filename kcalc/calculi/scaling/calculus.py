@@ -31,7 +31,7 @@ from .state import ChannelPart, EntryLaw, State, locations_of
 
 Node = Hashable
 Number = Any
-PAIRS = 3.0e7  # maximal number of pairs of locations to follow, over all nodes
+PAIRS = 3.0e7  # largest number of pairs of locations to follow, over all nodes
 ATOMS = (
     "the weights have atoms: pre-activations are 0 with positive probability, where relu is not "
     "symmetric (gamma is off by a few percent)"
@@ -58,38 +58,38 @@ def scaling(
     weights: str = "gaussian",
     cotangent_moment: Any = 1,
 ) -> Scaling:
-    """Forward and backward second moments of every tensor, and the scalings of every parameter.
+    """Compute second moments of every tensor and gradient, and scalings of every parameter.
 
     For a tensor of n channels, with f = E[x^2] and b = E[(d loss/dx)^2] at location p: zeta = n
     sum_p f b. For the weights W of a layer from n to m channels with k^2 taps, gamma = zeta/(n m
-    k^2 E[W^2]^2). It equals nu = E[gW^2]/E[W^2], gW the gradient of W, at every width for
-    independent symmetric weights without atoms, rectifiers, and independent cotangents at the
-    output.
+    k^2 E[W^2]^2). It equals nu = E[gW^2]/E[W^2], where gW is the gradient of W, at every width, if
+    weights are independent and symmetric without atoms, activations are rectifiers, and cotangents
+    at the output are independent.
 
-    Convolutions are dense: all taps independent, Var W = sigma_w^2/(n k^2), unlike the
-    Delta-initialised ones of kernel maps. [Scaling sec. 4, 8; App. A-E]
+    Convolutions are dense: all taps are independent with Var W = sigma_w^2/(n k^2). Kernel maps
+    assume Delta initialisation instead. [Scaling sec. 4, 8; App. A-E]
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     features
-        The widths of layers without one, a number or {node: width}; numbers or SymPy symbols
-        (positive, integer).
+        The width of layers that do not specify one, or {node: width}. Widths are numbers or SymPy
+        symbols (positive, integer).
     image_shape
-        (height, width) of inputs whose layers define none.
+        (height, width) of inputs whose layers do not define it.
     input_moment
-        E[x^2] of the inputs, one number or {input: value}.
+        E[x^2] of the inputs: one number or {input: value}.
     input_symmetric
         Whether x and -x are equally likely.
     input_correlation
         The correlation of two locations of an input.
     correlation
-        The correlation within the windows of mean pooling (for max pooling: of the normals before
-        it), {Pool: r} or one number for all. None computes it.
+        The correlation within the windows of mean pooling, or of the normals before max pooling:
+        {Pool: r} or one number for all. None computes it.
     weights
-        The law: "gaussian", "uniform", "laplace", "orthogonal", "signs" or "ternary". Laws with
-        atoms are reported.
+        The distribution of weights: "gaussian", "uniform", "laplace", "orthogonal", "signs" or
+        "ternary". Distributions with atoms are reported as violations.
     cotangent_moment
         E[(d loss/dx)^2] at the outputs.
 
@@ -199,7 +199,7 @@ def _unit(value: Any, what: str, symbolic: bool) -> Number:
 
 
 def _given(value: Any, what: str, says: str, fits: Callable[[Any], Any], symbolic: bool) -> Number:
-    """A number that ``fits``, or an expression in symbols if the network also has symbols."""
+    """Check that a value is a number that ``fits``, or an expression if the network has symbols."""
     try:
         number = SYMPY.number(value)
         ok = not isinstance(value, bool) and (number.free_symbols or fits(number))
@@ -223,7 +223,9 @@ def _values(given: Any) -> list[Any]:
 def _check_law(weights: Any) -> None:
     if not isinstance(weights, str) or weights not in LAWS:
         raise unknown(
-            "law of weights of the scaling calculus (independent in all taps)", weights, LAWS
+            "distribution of weights of the scaling calculus (independent in all taps)",
+            weights,
+            LAWS,
         )
 
 
@@ -282,7 +284,7 @@ def _correlations(network: Network, correlation: Any) -> dict[Node, Number]:
 def _below_means(
     network: Network, sizes: Mapping[Node, int], forward: ScalingForward
 ) -> frozenset[Node]:
-    """The nodes with several locations on a path to a mean pooling, and those poolings."""
+    """The nodes with several locations on a path to mean pooling, and the mean pooling nodes."""
     found: set[Node] = set()
     for node, op, reads in reversed(network.operations):
         mean = (
@@ -353,7 +355,7 @@ def _read(
 
 
 def _reference(found: list[Level], symbolic: bool) -> Level:
-    """The geometric mean of all gamma; of symbolic ones the first gamma."""
+    """The geometric mean of all gamma; if they are symbolic, the first gamma."""
     if not found:
         return Level(sp.Integer(1)) if symbolic else Level(np.ones(1))
     if symbolic:
@@ -445,7 +447,9 @@ def _note_all(network: Network, forward: ScalingForward, given: _Inputs, law: st
         "convolution (kernel maps assume Delta initialisation)",
     )
     forward.note(
-        "network", "cotangents at the outputs are independent, also of the weights, and have mean 0"
+        "network",
+        "cotangents at the outputs are independent of each other and of the weights, "
+        "and have mean 0",
     )
     symmetric = "symmetric, " if given.symmetric else ""
     for node in network.inputs:

@@ -34,10 +34,10 @@ Number = Any
 class ScalingForward:
     """The calculus of forward second moments.
 
-    ``symbolic``: numbers are SymPy expressions, equal at all locations.  ``pairs``: the nodes at
-    which pairs of locations are followed. ``correlation``: {Pool: r} given by the caller.  Filled
-    in by the rules: ``weights``, ``notes``, ``violations``, ``slopes`` ({Nonlinear: E phi'^2 per
-    part}), ``windows`` of pools, and ``correlations`` ({Pool: r}).
+    ``symbolic``: numbers are SymPy expressions, equal at all locations. ``pairs``: the nodes at
+    which pairs of locations are followed. ``correlation``: {Pool: r} given by the caller. The rules
+    fill ``weights``, ``notes``, ``violations``, ``slopes`` ({Nonlinear: E phi'^2 per part}),
+    ``windows`` of pools, and ``correlations`` ({Pool: r}).
     """
 
     network: Network
@@ -60,11 +60,11 @@ class ScalingForward:
         self.readers = reader_counts(self.network.operations)
 
     def number(self, value: Any) -> Number:
-        """A number of the calculus: SymPy, or a float."""
+        """A number of the calculus: a SymPy expression or a float."""
         return SYMPY.number(value) if self.symbolic else float(value)
 
     def square(self, value: Any) -> Number:
-        """The square of a number that a layer gives; exact if the number is exact."""
+        """The square of a number given by a layer; exact if the number is exact."""
         if self.symbolic:
             return SYMPY.number(value) ** 2
         return float(SYMPY.number(value) ** 2) if isinstance(value, sp.Basic) else float(value) ** 2
@@ -81,7 +81,7 @@ class ScalingForward:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: list[State]) -> State:
-        """The state a primitive emits. Raises: NoRule, KcalcError naming the node."""
+        """The state that a primitive emits. Raises: NoRule, or KcalcError naming the node."""
         divides = (
             "it divides by a statistic of its input, so second moments do not determine its "
             "gradient; use net.without_normalization() (and net.normalised() for the sums)"
@@ -92,8 +92,8 @@ class ScalingForward:
     def _(self, op: P.Fresh, node: Node, inputs: list[State]) -> State:
         """f = E[W^2] R + sigma_b^2 with E[W^2] = sigma_w^2 / (n k^2 / groups).
 
-        R is the sum of E x^2 over the input channels and taps that an output reads, padding
-        excluded.
+        R is the sum of E x^2 over the input channels and taps that an output reads, without
+        padding.
         """
         (below,) = inputs
         if op.standardised:
@@ -156,8 +156,8 @@ class ScalingForward:
     def _(self, op: P.Post, node: Node, inputs: list[State]) -> State:
         """E phi(z)^2 for normal z.
 
-        A rectifier with slopes a and b gives f (a^2 + b^2) / 2 under any symmetric law of second
-        moment f.
+        A rectifier with slopes a and b gives f (a^2 + b^2) / 2 under any symmetric distribution
+        with second moment f.
         """
         (below,) = inputs
         phi = op.activation
@@ -214,12 +214,13 @@ class ScalingForward:
         elif not rectifies:
             self.note(
                 node,
-                f"E {phi.name}^2 and E {phi.name}'^2 are those of Gaussian pre-activations, the "
-                "limit of large widths",
+                f"E {phi.name}^2 and E {phi.name}'^2 are computed for Gaussian pre-activations, "
+                "which is the limit of large widths",
             )
         elif len(below.terms) > 1:
             self.note(
-                node, "it reads a sum whose law is symmetric as widths grow, to order 1/width"
+                node,
+                "it reads a sum whose distribution is symmetric as widths grow, to order 1/width",
             )
 
     def _activated(
@@ -236,7 +237,7 @@ class ScalingForward:
 
     @rule.register
     def _(self, op: P.Mix, node: Node, inputs: list[State]) -> State:
-        """sum_i w_i^2 f_i plus cross terms, which are 0 for addends of different last weights."""
+        """sum_i w_i^2 f_i plus cross terms, which are 0 for addends with different last weights."""
         if len(inputs) == 1:
             return self._scaled(inputs[0], op.weights[0])
         weights = [self.number(w) for w in op.weights]
@@ -303,7 +304,7 @@ class ScalingForward:
 
     @rule.register
     def _(self, op: P.Mask, node: Node, inputs: list[State]) -> State:
-        """f / (1 - p), as kept entries are divided by 1 - p; every location has its own mask."""
+        """f / (1 - p): kept entries are divided by 1 - p; every location has a separate mask."""
         (below,) = inputs
         keep = 1 - self.number(op.rate)
         if keep == 1:
@@ -326,7 +327,7 @@ class ScalingForward:
 
 
 def _together(inputs: Sequence[State]) -> tuple[EntryLaw, int, int]:
-    """(law, ``support``, ``final``) of a sum or a concatenation of feature maps."""
+    """(law, ``support``, ``final``) for a sum or a concatenation of feature maps."""
     kinds = {one.law.kind for one in inputs}
     symmetric = all(one.law.symmetric for one in inputs)
     law = EntryLaw("normal" if kinds == {"normal"} else "symmetric" if symmetric else "mixed")
@@ -345,7 +346,7 @@ def taken_as_uncorrelated(terms: Sequence[tuple[Number, State]]) -> bool:
 
 
 def _by_signs(one: State, two: State) -> bool:
-    """Whether flipping the sign of one's last weights changes only that one."""
+    """Whether flipping the sign of the last weights of one feature map changes only that one."""
     alone = one.final and not one.final & two.support
     return bool(alone or (two.final and not two.final & one.support))
 
@@ -353,8 +354,9 @@ def _by_signs(one: State, two: State) -> bool:
 def uncorrelated(one: State, two: State) -> bool:
     """True if E x y = 0 by symmetry.
 
-    Either flipping the sign of one's last weights, on which the other does not depend, changes only
-    its sign; or both are symmetric and share no input or weights.
+    There are two cases. Either the second feature map does not depend on the last weights of the
+    first, and flipping the sign of these weights flips the first. Or both are symmetric and share
+    no inputs or weights.
     """
     if _by_signs(one, two):
         return True

@@ -1,4 +1,4 @@
-"""Second moments by location with a separate exponent, so they never over- or underflow."""
+"""Second moments per location with a separate exponent, so that they never over- or underflow."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FAR = 200  # mantissas beyond 2^+-FAR are rescaled
 class Level:
     """Numbers with a common exponent, ``values * 2^exponent``.
 
-    ``values``: one number per location (P,), per pair of locations (P, P), or one SymPy expression
-    for all of them.
+    ``values`` has one number per location (P,) or per pair of locations (P, P), or is one SymPy
+    expression for all of them.
     """
 
     values: Any
@@ -39,7 +39,7 @@ class Level:
         return Level(self.values * factor, self.exponent)._settled()
 
     def plus(self, other: Level) -> Level:
-        """The sum of two."""
+        """The sum of two levels."""
         if self.symbolic:
             return Level(self.values + other.values)
         if self.exponent == other.exponent:
@@ -53,7 +53,7 @@ class Level:
         )._settled()
 
     def filled(self, number: Number) -> Level:
-        """One number for every value."""
+        """A level in which every value is the same number."""
         return Level(number if self.symbolic else np.full_like(self.values, number))
 
     def times(self, other: Level) -> Level:
@@ -97,7 +97,7 @@ class Level:
     def plain(self, what: str) -> Any:
         """The values as ordinary floats (or the expression).
 
-        Raises: KcalcError beyond double precision; ``what`` names them.
+        Raises: KcalcError beyond double precision; ``what`` names the values in the message.
         """
         if self.symbolic:
             return self.values
@@ -138,7 +138,7 @@ def quotient(one: Level, two: Level) -> Any:
 
 @dataclass(frozen=True)
 class FloatValues(Keyed[Any]):
-    """{node: number}; access converts to a float and raises KcalcError beyond double precision."""
+    """{node: number}; access converts to float and raises KcalcError beyond double precision."""
 
     levels: Mapping[Hashable, Level]
     what: str

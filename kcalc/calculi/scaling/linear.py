@@ -1,8 +1,8 @@
 """Second moments of sums with every cross term, for feature maps and for gradients.
 
 Both are linear combinations of *leaves*: outputs of weights, and activations of them (for
-gradients: times the activation's derivative). Leaves with different last weights are uncorrelated:
-flipping the sign of one's weights flips its sign and leaves the other unchanged.
+gradients: times the activation's derivative). Leaves with different last weights are uncorrelated,
+because flipping the sign of the weights of one leaf flips only that leaf.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def combined(
 ) -> tuple[ChannelPart, ...]:
     """The second moments of ``sum_i w_i x_i``.
 
-    ``apart(x, y)``: whether E x y = 0 by different weights; ``where`` names the sum in messages.
-    Raises: FreshnessError if a cross term has no rule.
+    ``apart(x, y)`` says whether E x y = 0 because of different weights; ``where`` names the sum in
+    messages. Raises: FreshnessError if a cross term has no rule.
     """
     if all(apart(one, two) for one, two in combinations(items, 2)):
         return _summed(
@@ -60,7 +60,7 @@ def _summed(rows: Sequence[tuple[ChannelPart, ...]]) -> tuple[ChannelPart, ...]:
 
 
 def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
-    """The leaves of a linear combination with their nonzero amplitudes."""
+    """The leaves of a linear combination, with their nonzero amplitudes."""
     amplitude: dict[int, Number] = {}
     known: dict[int, Item] = {}
     queue: list[int] = []
@@ -74,7 +74,7 @@ def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
     for weight, item in given:
         add(weight, item)
     leaves: list[tuple[Number, Item]] = []
-    while queue:  # newest first, so amplitudes are complete when a sum is opened
+    while queue:  # newest first, so that amplitudes are complete when a sum is opened
         serial = -heapq.heappop(queue)
         weight, item = amplitude[serial], known[serial]
         if weight == 0:
@@ -87,9 +87,9 @@ def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
 
 
 def _product(one: Item, two: Item, apart: Apart, where: str) -> tuple[ChannelPart, ...] | None:
-    """E x y of two leaves, None for 0; for Gaussians z and s, E z phi(s) = E z s E phi'(s).
+    """E x y of two leaves, or None for 0.
 
-    Raises: FreshnessError if it has no rule.
+    For Gaussians z and s, E z phi(s) = E z s E phi'(s). Raises: FreshnessError if no rule applies.
     """
     if one is two:
         return one.parts
@@ -149,5 +149,6 @@ def _expectation(one: Item, two: Item, apart: Apart, where: str) -> tuple[Channe
 def _unknown(where: str) -> FreshnessError:
     return FreshnessError(
         f"{where}: the addends (feature maps or their gradients) share weights, and their "
-        "correlation is unknown; end all addends of the Sum but one in separate Affine layers"
+        "correlation is unknown; end all but one of the addends of the Sum in separate Affine "
+        "layers"
     )

@@ -1,4 +1,4 @@
-"""Pooling: means and maxima of correlated locations [Scaling App. B.3, corrected]."""
+"""Pooling: means and maxima over correlated locations [Scaling App. B.3, corrected]."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Array = np.ndarray
 def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
     """The state after a pooling layer.
 
-    Raises: NoRule for weighted means; KcalcError for maxima and cut windows in networks with
-    symbols.
+    Raises: NoRule for weighted means; KcalcError for max pooling and for windows cut by the border
+    in networks with symbols.
     """
     if op.pooling == "weighted_mean":
         raise NoRule(
@@ -66,7 +66,8 @@ def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
 def _mean(calculus: Any, node: Node, part: ChannelPart, window: TapWindow) -> ChannelPart:
     """The mean square of a mean over k^2 locations.
 
-    It is computed from pairs of locations, or as f [1 + (k^2 - 1) r] / k^2 with one correlation r.
+    It is computed from pairs of locations, or as f [1 + (k^2 - 1) r] / k^2 if there is only one
+    correlation r.
     """
     given = calculus.correlation.get(node)
     taps = window.taps
@@ -103,7 +104,7 @@ def _mean(calculus: Any, node: Node, part: ChannelPart, window: TapWindow) -> Ch
 
 
 def uniform_pairs(level: Level, rho: float) -> Level:
-    """E x_p x_r, (P, P), where all pairs of locations have the correlation ``rho``."""
+    """E x_p x_r, (P, P), if all pairs of locations have the correlation ``rho``."""
     roots = np.sqrt(level.values)
     return with_diagonal(Level(rho * np.outer(roots, roots), level.exponent), level)
 
@@ -163,7 +164,7 @@ def _note_mean(
 def _largest(
     calculus: Any, node: Node, below: State, window: TapWindow, shape: tuple[int, ...] | None
 ) -> State:
-    """E[max^2] of normals, or of an increasing activation of them."""
+    """E[max^2] for normals, or for an increasing activation of them."""
     law, phi = below.law, None
     levels = [part.level for part in below.parts]
     rho = float(calculus.correlation.get(node, below.parts[0].rho))
@@ -174,7 +175,7 @@ def _largest(
     elif law.kind != "normal":
         calculus.violated(
             node,
-            "it takes the maximum of values of unknown law, treated as normal with that "
+            "it takes the maximum of values of unknown distribution, treated as normal with that "
             "mean square",
         )
     number = window.counts
@@ -233,7 +234,7 @@ def _largest_part(
             Level(mean.values, 2 * mean.exponent),
         )
         return ChannelPart(channels, square, None, _mean_correlation(square, vectors))
-    # sqrt of the mantissa: only used in products of two
+    # sqrt of the mantissa; only used in products of two
     roots = Level(np.sqrt(q.values), q.exponent)
     values = shared * np.outer(roots.values, roots.values)
     joint = Level(values, q.exponent).plus(
@@ -264,7 +265,7 @@ def _mean_correlation(level: Level, vectors: tuple[Level, ...]) -> float:
 def _by_window(
     power: int, phi: Activation | None, q: Level, rho: float, number: Array, derivative: int
 ) -> Level:
-    """E phi^(derivative)(Y)^power of every window's maximum Y, one integral per kind of window."""
+    """E phi^(derivative)(Y)^power for every window's maximum Y, one integral per kind of window."""
     if phi is None or act.rectifier(phi) is not None:
         table = {
             n: act.maximum(power, phi, 1.0, rho, round(n), derivative) for n in set(number.tolist())
@@ -291,7 +292,7 @@ def _by_window(
 def _selected(
     calculus: Any, node: Node, below: State, q: list[Level], rho: float, number: Array
 ) -> None:
-    """Replace E phi'^2 of the activation before a max pooling by that at the maximum of a window.
+    """Replace E phi'^2 of the activation before max pooling by its value at the window's maximum.
 
     Gradients arrive only at the location of the maximum.
     """
@@ -301,7 +302,8 @@ def _selected(
     if calculus.readers.get(law.node) != 1 or calculus.readers.get(parent) != 1:
         calculus.violated(
             node,
-            f"{law.node!r} is read by others too: its derivative is taken at a typical location",
+            f"{law.node!r} is also read by other nodes: its derivative is taken at a typical "
+            "location",
         )
         return
     slopes = []
@@ -325,7 +327,8 @@ def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State
     calculus.slopes[node] = tuple(slopes)
     calculus.note(
         node,
-        f"{phi.name} reads the maximum of a window of Gaussians; its moments are for that input",
+        f"{phi.name} reads the maximum of a window of Gaussians; its moments are computed for "
+        "that input",
         "heuristic",
     )
     return State(tuple(parts), below.locations, below.size, EntryLaw("mixed"), below.support)

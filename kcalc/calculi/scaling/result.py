@@ -1,4 +1,4 @@
-"""The result of the scaling calculus: tensors, weights, biases, scalars, violated assumptions."""
+"""The result of the scaling calculus: tensors, weights, biases, scalars and violations."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Node = Hashable
-Number = float  # a SymPy expression where the network has symbols
+Number = float  # a SymPy expression if the network has symbols
 
 
 @dataclass(frozen=True, eq=False)
 class TensorScaling:
-    """A feature map: ``channels`` over ``locations`` (None: no locations).
+    """A feature map with ``channels`` over ``locations`` (None: no locations).
 
-    ``ratio``: of a layer with one input, zeta of its output over zeta of its input, else None;
-    ``splits``: of a Sum, the share of each addend in zeta, else None.
+    ``ratio``: for a layer with one input, zeta of its output over zeta of its input, otherwise
+    None. ``splits``: for a Sum, the share of each addend in zeta, otherwise None.
     """
 
     node: Node
@@ -63,7 +63,7 @@ class TensorScaling:
     def scaling(self) -> Number:
         """The activation scaling zeta = n sum_p f(p) b(p) over n channels and locations p.
 
-        Raises: KcalcError beyond double precision. [Scaling eq. 1, by location]
+        Raises: KcalcError beyond double precision. [Scaling eq. 1, per location]
         """
         return one_value(self.scaling_level, f"the activation scaling at node {self.node!r}")
 
@@ -77,12 +77,12 @@ class TensorScaling:
 
     @property
     def forward_map(self) -> Number | np.ndarray:
-        """f by location, shape ``locations``."""
+        """f per location, of shape ``locations``."""
         return self._mapped(self.forward_level, "the second moment")
 
     @property
     def backward_map(self) -> Number | np.ndarray:
-        """b by location, shape ``locations``."""
+        """b per location, of shape ``locations``."""
         return self._mapped(self.backward_level, "the backward second moment")
 
     @property
@@ -91,7 +91,7 @@ class TensorScaling:
         return self.forward_level.log10(), self.backward_level.log10()
 
     def to_dict(self) -> dict[str, Any]:
-        """All values as plain data; logarithms for numbers beyond double precision."""
+        """All values as plain data, with logarithms for numbers beyond double precision."""
         names = ("forward", "backward", "scaling")
         if self.forward_level.symbolic:
             values: dict[str, Any] = {name: str(getattr(self, name)) for name in names}
@@ -130,10 +130,10 @@ class WeightScaling:
 
     @cached_property
     def gamma(self) -> Number:
-        """zeta / (n m k^2 E[W^2]^2 / groups), zeta with the gradient through this layer only.
+        """zeta / (n m k^2 E[W^2]^2 / groups), where zeta has the gradient through this layer only.
 
-        It predicts nu = E[gW^2]/E[W^2], gW the gradient of W, if cotangents of different locations
-        are uncorrelated. The name follows the paper; the gamma of shaped activations
+        It predicts nu = E[gW^2]/E[W^2], where gW is the gradient of W, if cotangents of different
+        locations are uncorrelated. The name follows the paper; the gamma of shaped activations
         (:attr:`Constants.gamma`) is an output scale.
 
         Raises: KcalcError beyond double precision.
@@ -142,7 +142,7 @@ class WeightScaling:
 
     @cached_property
     def extrinsic(self) -> Number:
-        """n k^2 sum_p f(x)^2 b(y)/f(y) over output locations p, x the input and y the output.
+        """n k^2 sum_p f(x)^2 b(y)/f(y) over output locations p, with the input x and the output y.
 
         It equals gamma if biases start at 0. [Scaling sec. 4, corrected]
         """
@@ -152,7 +152,7 @@ class WeightScaling:
     def ratio(self) -> Number | None:
         """nu = E[gW^2]/E[W^2] with the correlations of cotangents between locations.
 
-        Mean pooling makes such correlations; None if they were not followed.
+        Mean pooling causes such correlations. The ratio is None if they were not followed.
         """
         return (
             None
@@ -162,7 +162,7 @@ class WeightScaling:
 
     @cached_property
     def relative(self) -> Number:
-        """gamma over the network's reference, :attr:`Scaling.reference`."""
+        """gamma divided by the network's reference, :attr:`Scaling.reference`."""
         return (
             1 if self.reference_level is None else quotient(self.gamma_level, self.reference_level)
         )
@@ -178,7 +178,7 @@ class WeightScaling:
         return root(relative)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data; the logarithm of gamma where it is a number."""
+        """Everything as plain data, with the logarithm of gamma if it is a number."""
         names = ("inputs", "outputs", "taps", "groups", "variance", "relative", "correction")
         found = {name: plain(getattr(self, name)) for name in names}
         if self.gamma_level.symbolic:
@@ -205,9 +205,9 @@ class Scaling(Shown):
     weights
         {Affine: gamma}.
     biases
-        {Affine with a bias: gamma_b = sum_p b / f, f before adding the bias}.
+        {Affine with a bias: gamma_b = sum_p b / f}, where f is the moment before the bias is added.
     scalars
-        {Scale: zeta / u^4, the nu of its factor u if it were learned}.
+        {Scale: zeta / u^4}, which is the nu that its factor u would have if it were learned.
     correlations
         {Pool: correlation within its windows}.
     violations
@@ -228,7 +228,7 @@ class Scaling(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """All assumptions, node by node, including the violated ones."""
+        """All assumptions in the order of nodes, including the violated assumptions."""
         return (*self.network.assumptions, *self.notes, *self.violations)
 
     @property
@@ -238,12 +238,12 @@ class Scaling(Shown):
 
     @property
     def reference(self) -> Number:
-        """The target of corrections: the geometric mean of gamma (with symbols, the first)."""
+        """The target of corrections: the geometric mean of gamma (or the first, with symbols)."""
         return one_value(self.reference_level, "the mean gamma")
 
     @property
     def output_moment(self) -> Number:
-        """E[y^2] at the output, {output: value} for several outputs.
+        """E[y^2] at the output, or {output: value} for several outputs.
 
         Raises: KcalcError beyond double precision.
         """
@@ -251,7 +251,7 @@ class Scaling(Shown):
 
     @property
     def spread(self) -> Number:
-        """The largest gamma over the smallest, 1 in a preconditioned network.
+        """The ratio of the largest to the smallest gamma, which is 1 in a preconditioned network.
 
         Raises: KcalcError for networks with symbols.
         """
@@ -264,12 +264,12 @@ class Scaling(Shown):
         return max(values) / min(values) if values else 1.0
 
     def ordered(self) -> list[tuple[Node, WeightScaling]]:
-        """(node, weight), the largest gamma first (symbols: in the order of the network).
+        """(node, weight), with the largest gamma first; with symbols, in the order of the network.
 
         Returns
         -------
         list[tuple[Node, WeightScaling]]
-            Pairs of a node with the scaling of its weight.
+            Pairs of a node and the scaling of its weights.
 
         """
         rows = list(self.weights.items())
@@ -348,7 +348,7 @@ def _logarithms(values: FloatValues, symbolic: bool) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A number for JSON: expressions as text, None for numbers that are not finite."""
+    """A value for JSON: expressions become text, and numbers that are not finite become None."""
     if value is None:
         return None
     if isinstance(value, sp.Integer):

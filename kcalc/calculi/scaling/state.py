@@ -1,4 +1,4 @@
-"""States of the forward calculus: second moments by channel and location, and provenance."""
+"""States of the forward calculus: second moments per channel and location, and their origin."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SERIAL = count()
 
 @dataclass(frozen=True)
 class ChannelPart:
-    """Channels of equal second moments.
+    """Channels with equal second moments.
 
-    ``level``: E x^2 by location. ``pairs``: E x_p x_r for pairs of locations, None if they are
-    uncorrelated or not followed. ``rho``: one number for E x_p x_r / sqrt(E x_p^2 E x_r^2) of any
-    two locations, neglecting borders.
+    ``level``: E x^2 per location. ``pairs``: E x_p x_r for pairs of locations, or None if they are
+    uncorrelated or not followed. ``rho``: a single value of E x_p x_r / sqrt(E x_p^2 E x_r^2) for
+    all pairs of locations, neglecting borders.
     """
 
     channels: Number
@@ -46,7 +46,7 @@ class ChannelPart:
     def masked(self, keep: Number) -> ChannelPart:
         """The moments of the feature map after a random mask.
 
-        Entries stay with probability ``keep`` and are divided by it, else they are 0.
+        With probability ``keep`` an entry is divided by ``keep``; otherwise it becomes 0.
         """
         level = self.level.scaled(1 / keep)
         return replace(
@@ -57,7 +57,7 @@ class ChannelPart:
         )
 
     def pair_values(self) -> Level:
-        """The matrix of pairs, diagonal where ``pairs`` is None."""
+        """The matrix of pairs, which is diagonal if ``pairs`` is None."""
         return (
             Level(np.diag(self.level.values), self.level.exponent)
             if self.pairs is None
@@ -104,9 +104,9 @@ def mixed(*given: tuple[Level, Number]) -> Number:
 class EntryLaw:
     """The distribution of the entries of a feature map.
 
-    ``kind``: "normal" (symmetric, Gaussian in the limit of large widths), "symmetric", "post" (an
-    activation of a normal), "max" (the maximum of ``counts`` normals of mean squares ``levels`` and
-    correlation ``rho``), "mixed" (unknown, and not assumed symmetric).
+    ``kind`` is "normal" (symmetric, and Gaussian in the limit of large widths), "symmetric", "post"
+    (an activation of a normal), "max" (the maximum of ``counts`` normals with mean squares
+    ``levels`` and correlation ``rho``) or "mixed" (unknown, and not assumed to be symmetric).
     """
 
     kind: str
@@ -118,7 +118,7 @@ class EntryLaw:
 
     @property
     def symmetric(self) -> bool:
-        """Whether x and -x have the same law."""
+        """Whether x and -x have the same distribution."""
         return self.kind in ("normal", "symmetric")
 
 
@@ -126,12 +126,12 @@ class EntryLaw:
 class State:
     """A feature map.
 
-    ``locations``: its spatial shape (None: none, or flattened into channels); ``size``: their
-    number.  ``support``: the bits of the inputs and Affine layers that it depends on.  ``final``:
-    the bits of the Affine layers if it is a linear combination of their outputs, else 0. ``terms``:
-    the linear combination [(factor, state)] that it is.  Of the output of an activation: ``source``
-    is the pre-activation, ``sides`` are the slopes (for x >= 0, for x < 0) of a rectifier,
-    ``slopes`` is E phi' by part.
+    ``locations``: its spatial shape, or None if it has no locations or they are flattened into
+    channels; ``size``: the number of locations. ``support``: the bits of the inputs and Affine
+    layers that it depends on. ``final``: the bits of the Affine layers if it is a linear
+    combination of their outputs, otherwise 0. ``terms``: the terms [(factor, state)] of this
+    combination. For the output of an activation, ``source`` is the pre-activation, ``sides`` are
+    the slopes (for x >= 0, for x < 0) of a rectifier, and ``slopes`` is E phi' per part.
     """
 
     parts: tuple[ChannelPart, ...]
@@ -158,18 +158,18 @@ class State:
 
     @property
     def channels(self) -> Number:
-        """The number of channels, flattened locations counted."""
+        """The number of channels, including flattened locations."""
         own = sum(part.channels for part in self.parts)
         return own * self.size if self.flat else own
 
     def moment(self) -> Level:
-        """E x^2 by location, the mean over channels."""
+        """E x^2 per location, averaged over channels."""
         return weighted([(part.channels, part.level) for part in self.parts])
 
     def with_parts(
         self, parts: Sequence[ChannelPart], factor: Number = 1, law: EntryLaw | None = None
     ) -> State:
-        """The state times ``factor``, whose moments are ``parts``."""
+        """The state times ``factor``, with the moments ``parts``."""
         return replace(
             self,
             parts=tuple(parts),
@@ -202,7 +202,7 @@ def edges(parts: Sequence[Any]) -> tuple[Number, ...]:
 
 
 def refined(states: Sequence[State], where: str) -> list[tuple[ChannelPart, ...]]:
-    """The parts of several states, split at all boundaries of any of them.
+    """Split the parts of several states at the boundaries of all of them.
 
     Raises: KcalcError if symbolic boundaries differ.
     """
@@ -211,7 +211,7 @@ def refined(states: Sequence[State], where: str) -> list[tuple[ChannelPart, ...]
         return [state.parts for state in states]
     if any(getattr(end, "free_symbols", None) for one in ends for end in one):
         raise KcalcError(
-            f"{where}: misaligned concatenations are added; give the widths as numbers"
+            f"{where}: the addends are misaligned concatenations; give the widths as numbers"
         )
     union = sorted({end for one in ends for end in one})
     return [_cut(state.parts, union) for state in states]

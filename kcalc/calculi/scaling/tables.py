@@ -1,4 +1,4 @@
-"""A scaling as a table, with weights of equal extents and equal gamma in one row."""
+"""A scaling as a table, in which weights with equal shapes and equal gamma share a row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEAD = ("weight", "extents", "E W^2", "gamma", "gamma/ref", "correction")
 
 
 def rows(scaling: Any) -> list[tuple[str, ...]]:
-    """The table: a header, and a row per group of weights that only differ in name."""
+    """The table: a header, and a row per group of weights that differ only in name."""
     groups: dict[tuple[str, ...], list[Any]] = {}
     for _, weight in scaling.ordered():
         cells = (
@@ -44,7 +44,7 @@ def _range(found: list[Any]) -> str:
 
 
 def _differs(scaling: Any) -> bool:
-    """Whether nu differs from gamma at some weight."""
+    """Whether nu differs from gamma for some weight."""
     numeric = (
         []
         if scaling.symbolic
@@ -68,7 +68,7 @@ def _shown(value: Any) -> str:
 
 
 def _level(level: Level) -> str:
-    """A number as text, as a power of ten if it is beyond double precision."""
+    """Format a number, as a power of ten if it is beyond double precision."""
     if level.symbolic or abs(level.log10()) < 300:
         return _shown(one_value(level, "gamma"))
     return f"1e{level.log10():+.4f}"

@@ -34,11 +34,11 @@ def spread(window: TapWindow, values: Array) -> Array:
 def spread_pairs(window: TapWindow, values: Array) -> Array:
     """The transpose of ``window.summed_pairs``.
 
-    It takes pairs of output locations to pairs of locations, with the same tap for both.
+    It maps values at pairs of output locations to pairs of locations, with the same tap for both.
     """
     size = prod(axis.size for axis in window.axes)
     out = np.zeros((size, size))
-    for tap in window.sources.T:  # which may read a location twice if the image is extended
+    for tap in window.sources.T:  # a tap may read a location twice if the image is extended
         inside = np.flatnonzero(tap >= 0)
         np.add.at(out, np.ix_(tap[inside], tap[inside]), values[np.ix_(inside, inside)])
     return out
@@ -47,14 +47,14 @@ def spread_pairs(window: TapWindow, values: Array) -> Array:
 def spread_apart(window: TapWindow, values: Array) -> Array:
     """The transpose of ``window.summed_apart``.
 
-    It takes pairs of output locations to pairs of locations, with all pairs of taps.
+    It maps values at pairs of output locations to pairs of locations, over all pairs of taps.
     """
     matrix = incidence(window)
     return matrix.T @ values @ matrix
 
 
 def incidence(window: TapWindow) -> Array:
-    """(output locations, locations): 1 where the window reads the location."""
+    """The matrix (output locations, locations) that is 1 where the window reads the location."""
     sources = window.sources
     out = np.zeros((sources.shape[0], prod(axis.size for axis in window.axes)))
     rows, taps = np.nonzero(sources >= 0)

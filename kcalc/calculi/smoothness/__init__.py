@@ -1,6 +1,7 @@
 """Curvature and regularity of loss landscapes.
 
-Normalised layers, Lipschitz bounds, smallest eigenvalues, singular values of residual blocks.
+This package covers normalised layers, Lipschitz bounds, smallest eigenvalues and singular values of
+residual blocks.
 """
 
 from __future__ import annotations

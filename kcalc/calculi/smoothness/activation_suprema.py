@@ -1,4 +1,4 @@
-"""Bounds of an activation and its first two derivatives on an interval or the whole line."""
+"""Bounds on an activation and its first two derivatives, on an interval or the whole line."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from ...gaussian.certified.suprema import BITS, largest, least
 
 _JUMPING = (sp.sign, sp.Heaviside, sp.Piecewise)
 _UNKNOWN = (
-    "the behaviour of {} at infinity is not declared, so no bound is known on the whole "
-    "line; give reach="
+    "the behaviour of {} at infinity is not declared, so no bound on the whole line is known; "
+    "give reach="
 )
 _Parts = tuple[list[SmoothPiece], list[list[Interval]]]
 
 
 @dataclass(frozen=True)
 class ActivationBounds(Shown):
-    """Bounds on one interval, inf if nothing is proven.
+    """Bounds on one interval; inf if nothing is proven.
 
     Attributes
     ----------
     value
-        An upper bound of |phi|.
+        An upper bound on |phi|.
     slope
-        An upper bound of |phi'|.
+        An upper bound on |phi'|.
     curvature
-        An upper bound of |phi''| and a Lipschitz constant of phi'; inf if phi' jumps.
+        An upper bound on |phi''| and a Lipschitz constant of phi'; inf if phi' jumps.
     least_slope
-        A lower bound of |phi'|.
+        A lower bound on |phi'|.
     at_zero
         |phi(0)|.
     note
@@ -66,15 +66,15 @@ class ActivationBounds(Shown):
 
 
 def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBounds:
-    """Bounds of |phi|, |phi'| and |phi''| on |x| <= reach, by default on all x.
+    """Bound |phi|, |phi'| and |phi''| on |x| <= reach, by default on the whole line.
 
-    On a finite interval they are proven by ball arithmetic. On the whole line they are proven for
-    piecewise polynomials; for other catalogue activations they rely on declared behaviour at
-    infinity. Transformations by the four constants preserve them. For other activations they are
-    infinite there, and ``note`` says so; give ``reach``.
+    On a finite interval, the bounds are proven by ball arithmetic. On the whole line, they are
+    proven for piecewise polynomials. For other catalogue activations, they rely on declared
+    behaviour at infinity. Both remain true after transformations by the four constants. For all
+    other activations, the bounds on the whole line are infinite, and ``note`` recommends ``reach``.
 
-    The search for the suprema has a budget. Bounds usually exceed the suprema by at most 1e-9
-    (relative); they stay valid, but are less tight, if the budget runs out.
+    The search for the suprema has a budget. Bounds usually exceed the suprema by a relative error
+    of at most 1e-9. If the budget runs out, they are still valid but less tight.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
     """
     checked(phi).refuse_numeric_only("proven Lipschitz constant")
     if any(phi.jump_sizes(0)):
-        why = "jumps, so it has no Lipschitz constant; use a continuous one"
+        why = "jumps, so it has no Lipschitz constant; use a continuous activation"
         raise KcalcError(f"activation {phi.name!r} {why}")
     everywhere = isinstance(reach, float) and reach == math.inf
     wide = math.inf if everywhere else one_number(reach, "reach")
@@ -124,13 +124,13 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
 def _bounds(
     phi: Activation, tails: Tails, low: float, high: float, shift: float = 0.0
 ) -> ActivationBounds:
-    """The bounds of phi + shift on [low, high], without its value at 0."""
+    """Bounds on phi + shift over [low, high], without its value at 0."""
     near = whole = (low, high)
     if isinstance(tails, Core):
         core = below(float(tails.low)), above(float(tails.high))
         near = core if low <= core[0] and core[1] <= high else near
         whole, tails = whole if tails.grows else near, (None, None)
-    goes_on = max(-low, high) > getattr(phi, "reach", math.inf)  # there are more kinks beyond
+    goes_on = max(-low, high) > getattr(phi, "reach", math.inf)  # there are more kinks further out
     bends = zip(phi.kink_points, phi.jump_sizes(1), strict=True)
     has_corner = goes_on or any(jump for kink, jump in bends if low < kink < high)
     may_jump = goes_on and phi.expr.has(*_JUMPING)
@@ -148,7 +148,7 @@ def _bounds(
 
 
 def _largest(parts: _Parts, order: int, shift: float = 0.0) -> float:
-    """A bound of |phi^(order) + shift|."""
+    """An upper bound on |phi^(order) + shift|."""
     pieces, ranges = parts
     ends = [plus(values[order], (shift, shift)) for values in ranges]
     inside = [largest(pieces, order, shift)] if pieces else []
@@ -156,14 +156,14 @@ def _largest(parts: _Parts, order: int, shift: float = 0.0) -> float:
 
 
 def _least(parts: _Parts, order: int) -> float:
-    """A lower bound of |phi^(order)|."""
+    """A lower bound on |phi^(order)|."""
     pieces, ranges = parts
     inside = [least(pieces, order)] if pieces else []
     return min([*inside, *(max(0.0, low, -high) for low, high in (v[order] for v in ranges))])
 
 
 def _parts(phi: Activation, tails: Any, low: float, high: float) -> _Parts:
-    """[low, high] without its tails, and the ranges of phi and its derivatives on these."""
+    """[low, high] without its tails, and the ranges of phi and its derivatives on these parts."""
     pieces, ranges = _pieces(phi, low, high), []
     for side, declared in zip((-1, 1), tails, strict=True):
         piece = pieces[0 if side < 0 else -1]
@@ -195,7 +195,7 @@ def _limit(value: Any) -> Interval:
 
 
 def _pieces(phi: Activation, low: float, high: float) -> list[SmoothPiece]:
-    """The smooth pieces of phi on [low, high], and its whole expression where kinks are unknown."""
+    """The smooth pieces of phi on [low, high], or its whole expression if kinks are unknown."""
     reach = getattr(phi, "reach", math.inf)
     switches = {point for piece in phi.pieces for point in switch_points(piece)}
     points = sorted({*phi.kinks, *switches}, key=float)
@@ -215,6 +215,6 @@ def _pieces(phi: Activation, low: float, high: float) -> list[SmoothPiece]:
 
 
 def _outwards(exact: Any, place: float, side: int) -> float:
-    """The end of a piece as a float, rounded outwards unless it is exact."""
+    """Convert the end of a piece to a float, rounded outwards unless it is exact."""
     is_float = exact is None or sp.Rational(*place.as_integer_ratio()) == exact
     return place if is_float else below(place) if side < 0 else above(place)

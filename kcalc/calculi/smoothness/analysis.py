@@ -1,4 +1,4 @@
-"""``smoothness``: curvature and regularity of a loss landscape, from bounds of the layers."""
+"""``smoothness``: curvature and regularity of a loss landscape, from bounds on the layers."""
 
 from __future__ import annotations
 
@@ -47,40 +47,41 @@ def smoothness(
     level: float | None = None,
     output: Node = None,
 ) -> Smoothness:
-    """Lipschitz constants, curvature and regularity of a network as a function of its parameters.
+    """Bound Lipschitz constants, curvature and regularity of a network in its parameters.
 
-    The bounds hold over a stated set of parameters. Options of layers are one value, or {node:
-    value, None: others}.
+    The bounds hold over a stated set of parameters. An option for layers is one value, or {node:
+    value, None: value for all others}.
 
     Parameters
     ----------
     network
         A network without symbols.
     features
-        The width of layers without one, or {node: width, None: others}.
+        The width of layers that do not specify one, or {node: width, None: width of all others}.
     X
         The examples, (N, features) or (N, height, width, features); {input: array} for several
         inputs.
     examples, q
-        Instead of X: the number of examples and their mean square, a number or {input: number}.
+        Alternatives to X: the number of examples, and their mean square (a number or {input:
+        number}).
     weights
         {node: array (fan-in, outputs) or a convolution kernel, or {"weight": ..., "bias": ...}}.
     radius
-        Every layer's parameters lie in a Frobenius ball of this radius about its weights, about 0
-        if none are given. By default 0 for layers with given weights; the bounds of a normalised
-        layer without weights and radius hold for all w.
+        The parameters of every layer lie in a Frobenius ball of this radius around its weights, or
+        around 0 if no weights are given. The default is 0 for layers with given weights. The bounds
+        of a normalised layer without weights and radius hold for all w.
     normalisation
-        The layer's weights are W = P(w). None: P(w) = w. "entry": every entry x of w becomes scale
-        x / sqrt(epsilon + x^2). "weight": the weights r into each output become scale r /
+        The layer's weights are W = P(w). None means P(w) = w. "entry": every entry x of w becomes
+        scale x / sqrt(epsilon + x^2). "weight": the weights r into each output become scale r /
         sqrt(epsilon + |r|^2).
     epsilon
         A number > 0; a value for all nodes also applies to BatchNorm.
     scale
-        A factor, or "contracting", so the spectral norm of P(w) is at most 0.99 for all w.
+        A factor, or "contracting", which makes the spectral norm of P(w) at most 0.99 for all w.
     biases
-        False keeps biases constant at their given value, by default 0.
+        False keeps biases constant at their given values, which are 0 by default.
     loss
-        "square", "half_square", "cross_entropy" or "logistic", the mean over the examples.
+        "square", "half_square", "cross_entropy" or "logistic"; each is the mean over the examples.
     targets, level
         The curvature of the first two losses needs the targets, (N, outputs), or an upper bound
         ``level`` of the loss, for example its value at the start of descent.
@@ -155,7 +156,7 @@ def smoothness(
 
 
 def _up_to(network: Network, node: Node) -> Network:
-    """The part of a network that one output depends on."""
+    """The part of a network on which one output depends."""
     needed = {node}
     for name, _, parents in reversed(tuple(network.steps())):
         needed |= set(parents) if name in needed else set()
@@ -229,9 +230,9 @@ def _given_data(network: Network, X: Any) -> dict[Node, tuple[Bound, int, np.nda
 
 
 def _residual(loss: Any, level: Any, targets: Any, out: Bound, examples: int) -> float | None:
-    """The log of a bound of N |D gamma|, gamma the mean loss; None if there is none.
+    """Log of a bound on N |D gamma| for the mean loss gamma, or None if there is no bound.
 
-    Losses without bounded slope need the ``level`` or the ``targets``.
+    Losses with unbounded slope need the ``level`` or the ``targets``.
     """
     if loss.slope is not None:
         return log(loss.slope) + math.log(examples) / 2
@@ -259,7 +260,7 @@ def _layer(
     data: Mapping[Node, np.ndarray | None],
     examples: int,
 ) -> LayerBound:
-    """The bounds of one Affine layer, with its part of the lower bound of lambda(DF)."""
+    """Bounds on one Affine layer, with its part of the lower bound on lambda(DF)."""
     layer: Any = network.layer(node)
     p, z = rules.sets[node], bounds[network.parents(node)[0]]
     rows = math.log(examples * bounds[node].places) / 2
@@ -274,11 +275,12 @@ def _layer(
 def _regularity(p: ParameterSet, array: np.ndarray | None, rows: int) -> tuple[float, float]:
     """Logs of the smallest of N singular values of the data X, and of a lower bound for Df.
 
-    Df is the derivative of the layer f in its parameters. ``Df Df^T = (I x X^T) DP DP^T (I x X) + I
-    x 11^T``, x the Kronecker product, the second part only with a trained bias. So the smallest
-    singular value of Df is at least |DP|_min sigma(X), and at least min(1, |DP|_min) times sigma of
-    X with a column of ones. ``array``: X, or None if the layer reads other layers: then the bound
-    is 1 for one row and a trained bias, else 0.
+    Df is the derivative of the layer f in its parameters.
+    ``Df Df^T = (I x X^T) DP DP^T (I x X) + I x 11^T``, where x is the Kronecker product; the second
+    part is present only with a trained bias. So the smallest singular value of Df is at least
+    |DP|_min sigma(X), and at least min(1, |DP|_min) times sigma of X with a column of ones.
+    ``array`` is X, or None if the layer reads other layers. Without X the bound is 1 for one row
+    and a trained bias, and otherwise 0.
     """
     if array is None:
         return NONE, 0.0 if rows == 1 and p.trained_bias else NONE
@@ -292,7 +294,7 @@ def _regularity(p: ParameterSet, array: np.ndarray | None, rows: int) -> tuple[f
 def _smallest(array: np.ndarray) -> float:
     """The log of the smallest of N singular values of an (N, features) array.
 
-    NONE if its rank is below N.
+    It is NONE if the rank is below N.
     """
     if len(array) > array.shape[1]:
         return NONE
@@ -303,10 +305,7 @@ def _smallest(array: np.ndarray) -> float:
 def _read(
     network: Network, node: Node, data: Mapping[Node, np.ndarray | None]
 ) -> np.ndarray | None:
-    """The data that a layer reads, (N, features).
-
-    None if it reads the output of other layers.
-    """
+    """The data (N, features) that a layer reads, or None if it reads other layers."""
     factor, parent = 1.0, network.parents(node)[0]
     while len(network.parents(parent)) == 1:
         (_, op, _) = network.operations_of(parent)[-1]
@@ -319,7 +318,7 @@ def _read(
 
 
 def _set_text(rules: Upper) -> str:
-    """A description of the set of parameters."""
+    """Describe the set of parameters."""
     all_of_them = sum(p.whole for p in rules.sets.values())
     if all_of_them == len(rules.sets):
         return "bounds hold for all parameters: every layer is normalised, with no trained bias"

@@ -1,4 +1,4 @@
-"""The hypotheses of theorems about descent on a network's loss, and whether they hold."""
+"""Hypotheses of theorems about descent on a network's loss, and whether they hold."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFUTED = (
 class Hypothesis:
     """A hypothesis.
 
-    ``holds``: True if proved, False if not, None if the trajectory must be checked.
+    ``holds`` is True if it is proven, False if not, and None if the trajectory must be checked.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""Arithmetic of non-negative bounds by their natural logarithms.
+"""Arithmetic of non-negative bounds in terms of their natural logarithms.
 
-With them, products over thousands of layers neither overflow nor underflow.
+Products over thousands of layers then neither overflow nor underflow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NONE = -math.inf
 
 @dataclass(frozen=True)
 class Gain:
-    """Logs of bounds of the singular values of a Jacobian."""
+    """Logs of bounds on the singular values of a Jacobian."""
 
     smallest: float
     largest: float
@@ -44,7 +44,7 @@ def plus(*logs: Log) -> Log:
 
 
 def root_sum_square(logs: Iterable[Log]) -> Log:
-    """The log of the root of a sum of squares, -inf for none."""
+    """The log of the root of a sum of squares; -inf for an empty sum."""
     found = [2 * one for one in logs]
     return plus(*found) / 2 if found else NONE
 
@@ -65,7 +65,7 @@ def number(logarithm: float) -> float:
 
 
 def shown(logarithm: float, digits: int = 5) -> str:
-    """exp of a logarithm as text, with powers of ten beyond the range of floats."""
+    """Format exp of a logarithm, with powers of ten beyond the range of floats."""
     if math.isinf(logarithm) or abs(logarithm) < 690:
         return f"{number(logarithm):.{digits}g}"
     exponent = math.floor(logarithm / math.log(10))

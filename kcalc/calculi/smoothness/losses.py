@@ -1,6 +1,6 @@
 """Losses ``(1/N) sum_n c(z_n, y_n)``.
 
-They have bounds of the first and second derivative, and Polyak-Lojasiewicz constants.
+Each loss has bounds on its first and second derivatives, and a Polyak-Lojasiewicz constant.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ...foundation.errors import unknown
 
 @dataclass(frozen=True)
 class Loss:
-    """A cost c(z, y) for one example, z of any dimension.
+    """A cost c(z, y) for one example, with z of any dimension.
 
-    ``curvature`` >= |D^2 c|. ``slope`` >= |D c|, or None if it is unbounded: then |D c| <= ``pull``
-    |z - y|. ``pl`` is mu N in ``|grad gamma|^2 >= mu (gamma - inf gamma)`` for the mean gamma over
-    N examples, None if there is no such mu; ``remark`` gives the value or the reason. ``excess`` is
-    mean |z - y|^2 over the mean loss.
+    ``curvature`` >= |D^2 c|. ``slope`` >= |D c|; if it is None, |D c| is unbounded, but at most
+    ``pull`` |z - y|. ``pl`` is mu N in ``|grad gamma|^2 >= mu (gamma - inf gamma)`` for the mean
+    gamma over N examples, or None if there is no such mu; ``remark`` gives the value or the reason.
+    ``excess`` is the mean of |z - y|^2 divided by the mean loss.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Loss:
     excess: float = 0.0
 
     def residual(self, level: float, examples: int) -> float:
-        """A bound of N |D gamma| = |(D c(z_n))_n| if the mean loss is at most ``level``."""
+        """A bound on N |D gamma| = |(D c(z_n))_n| if the mean loss is at most ``level``."""
         return self.pull * math.sqrt(self.excess * level * examples)
 
 

@@ -1,11 +1,11 @@
-"""Bounds of singular values of the Jacobian J from every node to the output, by a reversed fold.
+"""Bounds on singular values of the Jacobian J from every node to the output, by a reversed fold.
 
 ``largest`` >= |J|; ``smallest`` <= inf |J^T v| over unit vectors v at the output, which is 0 if the
-output has more entries than the node. With this definition the product of smallest values bounds
-that of a product of Jacobians from below. A sum of Jacobians along several paths, with bounds s_i
-and g_i, has ``smallest >= max_i (s_i
-- sum_{j != i} g_j)``, which is 1 - |Jg| for a residual block x + g. Across nodes that every path
-crosses, bounds multiply.
+output has more entries than the node. With this definition, the product of the ``smallest`` of
+several Jacobians is a lower bound for the product of the Jacobians. A sum of Jacobians along
+several paths, with lower bounds s_i and upper bounds g_i, has
+``smallest >= max_i (s_i - sum_{j != i} g_j)``. This is 1 - |Jg| for a residual block x + g. Bounds
+multiply at nodes that every path crosses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Node = Hashable
 
 
 def either(one: Gain, two: Gain) -> Gain:
-    """Bounds of a sum of two Jacobians."""
+    """Bounds on a sum of two Jacobians."""
     if one.largest == NONE or two.largest == NONE:
         return two if one.largest == NONE else one
     high = max(one.largest, two.largest)
@@ -39,7 +39,7 @@ def _less(a: float, b: float) -> float:
 
 @dataclass(frozen=True)
 class PathPiece:
-    """The part between two nodes that every path crosses, with bounds for d exit / d entry."""
+    """The part between two nodes that every path crosses, with bounds on d exit / d entry."""
 
     entry: Node
     exit: Node
@@ -49,15 +49,15 @@ class PathPiece:
 def backward(
     network: Network, output: Node, own: Mapping[Node, Sequence[Gain]], cuts: Sequence[Node]
 ) -> tuple[dict[Node, Gain], list[PathPiece]]:
-    """({node: bounds of d output / d node}, the pieces between cuts in order).
+    """({node: bounds on d output / d node}, the pieces between cuts in order).
 
-    ``own``: {node: bounds of its own Jacobian in each of its inputs}, as :class:`Upper` records
-    them; ``cuts``: the nodes that every path crosses, in order.
+    ``own``: {node: bounds on its Jacobian in each of its inputs}, as :class:`Upper` records them;
+    ``cuts``: the nodes that every path crosses, in order.
     """
     crossed = frozenset(cuts)
 
     def sent(op: Primitive, node: Node, message: Gain, parents: Sequence[Node]) -> list[Gain]:
-        """One message per parent, relative to the next node that every path crosses."""
+        """One message for each node read, relative to the next node that every path crosses."""
         after = ONE if node in crossed else message
         return [NOTHING if after.largest == NONE else after * gain for gain in own[node]]
 

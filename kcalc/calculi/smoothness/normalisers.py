@@ -1,6 +1,6 @@
 """Normalised parameterisations.
 
-They provide the value, first and second derivative, and bounds for all parameters.
+Each class provides the value, the first and second derivatives, and bounds for all parameters.
 
 With eps > 0 and, for a row w, s = eps + |w|^2:
 
@@ -30,17 +30,18 @@ Array: TypeAlias = "np.ndarray | jax.Array"
 
 
 SECOND = 1.5 * 0.8**2.5
-"""max over t of 3 t (1 + t^2)^(-5/2), attained at t = 1/2: |f''| for f(t) = t (1 + t^2)^(-1/2)."""
+"""Maximum over t of |f''| for f(t) = t (1 + t^2)^(-1/2): 3 t (1 + t^2)^(-5/2) at t = 1/2."""
 
 
 @dataclass(frozen=True)
 class NormaliserBounds:
     """Suprema over all parameters.
 
-    ``value`` of the spectral norm of the matrix, ``first`` and ``second`` of the derivatives.
+    ``value`` is the supremum of the spectral norm of the matrix; ``first`` and ``second`` are the
+    suprema of norms of the derivatives.
 
-    ``first`` is the operator norm of the derivative, ``second`` that of the bilinear map D^2, both
-    in Frobenius norms.
+    ``first`` belongs to the operator norm of the derivative, and ``second`` to the norm of the
+    bilinear map D^2, both with respect to Frobenius norms.
     """
 
     value: float
@@ -56,14 +57,14 @@ class NormaliserBounds:
 class Normaliser:
     """A normalised parameterisation with regulariser ``epsilon`` > 0.
 
-    Raises: KcalcError for another epsilon.
+    Raises: KcalcError if ``epsilon`` is not a number > 0.
     """
 
     epsilon: float = 1.0
     kind: ClassVar[str] = ""
 
     def value(self, w: Array) -> Array:
-        """The normalised array, of the shape of ``w``."""
+        """The normalised array, with the shape of ``w``."""
         raise NotImplementedError
 
     def bounds(self, rows: int, columns: int) -> NormaliserBounds:
@@ -76,11 +77,11 @@ class Normaliser:
 
 @dataclass(frozen=True)
 class EntryNormalisation(Normaliser):
-    """``en(w) = w (eps + w^2)^(-1/2)`` entry by entry.
+    """``en(w) = w (eps + w^2)^(-1/2)``, elementwise.
 
-    [MacDonald et al. 2023, eq. 32-33, the exponent in 33 corrected to -5/2]
+    [MacDonald et al. 2023, eq. 32-33, with the exponent in 33 corrected to -5/2]
 
-    The derivatives are diagonal, and given as arrays of the shape of w.
+    The derivatives are diagonal, and are returned as arrays with the shape of w.
     """
 
     kind: ClassVar[str] = "entry"
@@ -110,9 +111,10 @@ class EntryNormalisation(Normaliser):
         return float(np.min(self.derivative(np.abs(np.asarray(w, float)).max(initial=0.0))))
 
     def bounds(self, rows: int, columns: int) -> NormaliserBounds:
-        """For (rows, columns) matrices.
+        """Bounds for (rows, columns) matrices.
 
-        |en| < sqrt(rows columns), |D| <= eps^(-1/2), |D^2| <= 0.85865 / eps, the last two attained.
+        |en| < sqrt(rows columns), |D| <= eps^(-1/2) and |D^2| <= 0.85865 / eps; the last two are
+        attained.
         """
         return NormaliserBounds(
             float(np.sqrt(rows * columns)), self.epsilon**-0.5, SECOND / self.epsilon
@@ -123,8 +125,8 @@ class EntryNormalisation(Normaliser):
 class WeightNormalisation(Normaliser):
     """``wn(w) = w (eps + |w|^2)^(-1/2)`` row by row [MacDonald et al. 2023, eq. 30-31].
 
-    Rows do not mix: of (..., d) the derivative is (..., d, d) with [..., j, l] = d wn_j / d w_l,
-    the second one (..., d, d, d).
+    Rows do not mix. For an array (..., d), the first derivative is (..., d, d) with [..., j, l] = d
+    wn_j / d w_l, and the second derivative is (..., d, d, d).
     """
 
     kind: ClassVar[str] = "weight"
@@ -144,7 +146,7 @@ class WeightNormalisation(Normaliser):
     def second_derivative(self, w: Array) -> Array:
         """The second derivative for every row.
 
-        ``s^(-3/2) (3 w_j w_l w_n / s - delta_jl w_n - delta_ln w_j - delta_jn w_l)``.
+        It is ``s^(-3/2) (3 w_j w_l w_n / s - delta_jl w_n - delta_ln w_j - delta_jn w_l)``.
         """
         xp, w = _rows(w, "w")
         s = (self.epsilon + (w * w).sum(-1))[..., None, None, None]
@@ -160,9 +162,10 @@ class WeightNormalisation(Normaliser):
         return self.epsilon * s**-1.5
 
     def bounds(self, rows: int, columns: int) -> NormaliserBounds:
-        """|wn| < sqrt(rows), approached if all rows are parallel.
+        """Bounds on wn and on its first and second derivatives for (rows, columns) matrices.
 
-        |D| <= eps^(-1/2), |D^2| <= 0.85865 / eps, the last two attained.
+        |wn| < sqrt(rows), which is approached if all rows are parallel. |D| <= eps^(-1/2) and
+        |D^2| <= 0.85865 / eps, and both are attained.
         """
         return NormaliserBounds(float(np.sqrt(rows)), self.epsilon**-0.5, SECOND / self.epsilon)
 
@@ -173,8 +176,8 @@ class BatchNormalisation(Normaliser):
 
     Gain and offset are omitted.
 
-    :meth:`value` and its derivatives are those of bn; :meth:`scaling` and :meth:`centring` are v
-    and m.
+    :meth:`value` and the derivatives belong to bn; :meth:`scaling` and :meth:`centring` are v and
+    m.
     """
 
     kind: ClassVar[str] = "batch"
@@ -190,37 +193,37 @@ class BatchNormalisation(Normaliser):
         return n**0.5 * rows.value(y)
 
     def _of_rows(self, y: Array) -> tuple[int, WeightNormalisation]:
-        """(N, weight normalisation), where v is sqrt(N) times that."""
+        """(N, weight normalisation); v is sqrt(N) times this normalisation."""
         n = _rows(y, "y")[1].shape[-1]
         return n, WeightNormalisation(n * self.epsilon)
 
     def scaling_derivative(self, y: Array) -> Array:
-        """Dv, (..., N, N)."""
+        """Dv, of shape (..., N, N)."""
         n, rows = self._of_rows(y)
         return n**0.5 * rows.derivative(y)
 
     def scaling_second_derivative(self, y: Array) -> Array:
-        """D^2 v, (..., N, N, N)."""
+        """D^2 v, of shape (..., N, N, N)."""
         n, rows = self._of_rows(y)
         return n**0.5 * rows.second_derivative(y)
 
     def value(self, w: Array) -> Array:
-        """bn(w): rows of mean 0 and mean square below 1."""
+        """bn(w), whose rows have mean 0 and mean square below 1."""
         return self.scaling(self.centring(w))
 
     def derivative(self, x: Array) -> Array:
-        """D bn = Dv(m x) (I - 11^T / N), (..., N, N)."""
+        """D bn = Dv(m x) (I - 11^T / N), of shape (..., N, N)."""
         first = self.scaling_derivative(self.centring(x))
         return first - first.mean(-1, keepdims=True)
 
     def second_derivative(self, x: Array) -> Array:
-        """D^2 bn, (..., N, N, N)."""
+        """D^2 bn, of shape (..., N, N, N)."""
         second = self.scaling_second_derivative(self.centring(x))
         second = second - second.mean(-1, keepdims=True)
         return second - second.mean(-2, keepdims=True)
 
     def bounds(self, rows: int, columns: int) -> NormaliserBounds:
-        """Bounds of bn and of its first and second derivative for (rows, N) matrices.
+        """Bounds on bn and on its first and second derivatives for (rows, N) matrices.
 
         |bn| < sqrt(N rows), |D| <= eps^(-1/2), |D^2| <= 0.85865 / (sqrt(N) eps).
         """
@@ -259,7 +262,7 @@ def _rows(w: Array, what: str) -> tuple[Any, Array]:
     xp, w = _arrays(w, what)
     if w.ndim < 1 or w.shape[-1] < 1:
         raise KcalcError(
-            f"{what} must hold rows, an array of shape (..., d) with d >= 1, got shape "
+            f"{what} must be an array of rows, of shape (..., d) with d >= 1, got shape "
             f"{tuple(w.shape)}"
         )
     return xp, w

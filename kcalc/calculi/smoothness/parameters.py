@@ -35,12 +35,12 @@ CONTRACTING = "contracting"
 class ParameterSet:
     """The weights of one Affine layer.
 
-    ``spectral`` >= |W|_2, ``bias`` >= |b|, over a set of parameters.
+    Bounds over a set of parameters: ``spectral`` >= |W|_2 and ``bias`` >= |b|.
 
     ``first``, ``second``: suprema of |DP| and |D^2 P| of the parameterisation W = P(w).
-    ``least_first`` <= the smallest singular value of DP, ``least`` <= that of W read towards its
-    outputs (0 if there are more outputs than inputs). ``trained_bias``: whether the bias is a
-    parameter. ``whole``: the set is all of parameter space.
+    ``least_first`` is a lower bound on the smallest singular value of DP, and ``least`` on that of
+    W as a map to the outputs (0 if there are more outputs than inputs). ``trained_bias``: whether
+    the bias is a parameter. ``whole``: whether the set is all of parameter space.
     """
 
     spectral: float
@@ -56,7 +56,7 @@ class ParameterSet:
 
 @dataclass(frozen=True)
 class Choices:
-    """The options of :func:`kcalc.calculi.smoothness.smoothness` on parameters.
+    """The options of :func:`kcalc.calculi.smoothness.smoothness` about parameters.
 
     Each is one value or {node: value, None: others}.
     """
@@ -70,15 +70,15 @@ class Choices:
 
 
 def of_node(given: Any, node: Node, default: Any = None) -> Any:
-    """The value for a node, from one value or {node: value, None: others}.
+    """The value for a node, from one value or {node: value, None: value for all others}.
 
-    ``default`` if it has none.
+    It is ``default`` if the node has no value.
     """
     return given.get(node, given.get(None, default)) if isinstance(given, Mapping) else given
 
 
 def check_nodes(network: Network, choices: Choices) -> None:
-    """Raises: KcalcError if options name nodes that are not Affine."""
+    """Check that options name only Affine nodes. Raises: KcalcError."""
     for name in ("weights", "radius", "normalisation", "epsilon", "scale", "biases"):
         value = getattr(choices, name)
         nodes = [node for node in value if node is not None] if isinstance(value, Mapping) else ()
@@ -148,7 +148,7 @@ def _rule(kind: Any, epsilon: Any, node: Node) -> Normaliser:
 def _radius(
     value: Any, given: Any, rule: Normaliser | None, trained: bool, node: Node
 ) -> float | None:
-    """The radius of the ball, None for all of parameter space."""
+    """The radius of the ball, or None for all of parameter space."""
     if value is None and given is not None:
         return 0.0
     if value is None:
@@ -182,7 +182,7 @@ def _arrays(
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """(weights of shape (fan-in, outputs), bias) from the value given for a node.
 
-    None if not given.
+    An entry is None if it is not given.
     """
     if given is None:
         return None, None
@@ -207,7 +207,7 @@ def _arrays(
 
 
 def _matrix(weight: np.ndarray | None, groups: int) -> tuple[float, float]:
-    """The largest and smallest singular value of weights towards the outputs.
+    """The largest and the smallest singular value of weights as a map to the outputs.
 
     With groups, weights are treated block by block.
     """
@@ -221,7 +221,7 @@ def _matrix(weight: np.ndarray | None, groups: int) -> tuple[float, float]:
 def _least_first(
     rule: Normaliser, weight: np.ndarray | None, rows: int, columns: int, radius: float
 ) -> float:
-    """A lower bound of the smallest singular value of DP over the ball.
+    """A lower bound on the smallest singular value of DP over the ball.
 
     It is attained when the longest entry or row is longer by ``radius``.
     """

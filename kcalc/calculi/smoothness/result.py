@@ -30,12 +30,12 @@ _HEAD = ("layer", "|W|", "|DP|", "|Df|", "sigma(J) >=", "|J| <=", "part of lambd
 
 @dataclass(frozen=True)
 class LayerBound:
-    """Bounds of one Affine layer.
+    """Bounds on one Affine layer.
 
-    ``set``: its parameters. Natural logs: ``own`` >= |Df|, Df the derivative of the layer in its
-    parameters, all examples together; ``gain``: bounds of the Jacobian from the layer to the
-    output; ``sigma``: the smallest singular value of the data that it reads; ``least`` <= the
-    smallest singular value of Df.
+    ``set``: its parameters. The other fields are natural logs. ``own`` >= |Df|, where Df is the
+    derivative of the layer in its parameters for all examples together; ``gain``: bounds on the
+    Jacobian from the layer to the output; ``sigma``: the smallest singular value of the data that
+    it reads; ``least`` <= the smallest singular value of Df.
     """
 
     node: Node
@@ -52,34 +52,35 @@ class LayerBound:
 
     @property
     def lipschitz(self) -> float:
-        """A bound of |D F| in the layer's parameters."""
+        """A bound on |D F| in the layer's parameters."""
         return number(self.own + self.gain.largest)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Smoothness(Shown):
-    """Bounds of the map F from parameters to outputs on the data, and of the loss.
+    """Bounds on the map F from parameters to outputs on the data, and on the loss.
 
     Norms of F are Frobenius norms. The bounds hold over the parameter set of ``assumptions``. The
-    attributes below are natural logarithms, so deep networks do not overflow. The properties are
-    plain numbers, inf if they overflow (the printed text uses powers of ten).
+    attributes below are natural logarithms, so that deep networks do not overflow. The properties
+    are plain numbers, inf if they overflow (the printed text uses powers of ten).
 
-    It prints a table of the Affine layers. ``|W|``, ``|DP|`` and ``|Df|`` are upper bounds on all
-    data: of the spectral norm of the weights, and of the operator norms of two derivatives. DP is
-    that of W = P(w) in the parameters w, and Df that of the layer in its parameters. ``sigma(J)``
-    and ``|J|`` bound the singular values of the Jacobian from the layer to the output from below
-    and above. ``part of lambda`` is the layer's term in the lower bound of lambda(DF).
+    The result prints as a table of the Affine layers. ``|W|`` is an upper bound on the spectral
+    norm of the weights. ``|DP|`` and ``|Df|`` are upper bounds on operator norms for all data: DP
+    is the derivative of W = P(w) in the parameters w, and Df is the derivative of the layer in its
+    parameters. ``sigma(J)`` and ``|J|`` bound the singular values of the Jacobian from the layer to
+    the output from below and above. ``part of lambda`` is the layer's term in the lower bound of
+    lambda(DF).
 
     Attributes
     ----------
     bounds
-        The bounds of F and of the loss.
+        The bounds on F and on the loss.
     gains
-        The bounds of the Jacobians between layers.
+        The bounds on the Jacobians between layers.
     pieces
-        The bounds of the pieces of the network.
+        The bounds on the pieces of the network.
     layers
-        The bounds of the Affine layers.
+        The bounds on the Affine layers.
 
     """
 
@@ -101,19 +102,19 @@ class Smoothness(Shown):
 
     @property
     def input_lipschitz(self) -> dict[Node, float]:
-        """{input: Lipschitz constant of the output in it}, for any fixed parameters of the set."""
+        """{input: Lipschitz constant of the output in it}, for any fixed parameters in the set."""
         return {
             node: number(float(value)) for node, value in self.bounds[self.output].inputs.items()
         }
 
     @property
     def parameter_lipschitz(self) -> float:
-        """A bound of |DF|, all examples together."""
+        """A bound on |DF|, for all examples together."""
         return number(float(self.bounds[self.output].slope[0]))
 
     @property
     def parameter_curvature(self) -> float:
-        """A bound of |D^2 F|, the Lipschitz constant of DF.
+        """A bound on |D^2 F|, which is a Lipschitz constant of DF.
 
         Raises: KcalcError if DF is not Lipschitz, naming node and reason.
         """
@@ -122,7 +123,7 @@ class Smoothness(Shown):
 
     @property
     def size(self) -> float:
-        """A bound of |F|, all examples together."""
+        """A bound on |F|, for all examples together."""
         return number(float(self.bounds[self.output].size[0]))
 
     @cached_property
@@ -132,7 +133,7 @@ class Smoothness(Shown):
         if self.residual is None:
             raise KcalcError(
                 f"the curvature of the loss {self.loss.name!r} grows with the residual; give "
-                f"level= (of the loss) or targets="
+                "level=, a bound on the loss, or targets="
             )
         out = self.bounds[self.output]
         first = math.log(self.loss.curvature) + 2 * float(out.slope[0])
@@ -142,16 +143,17 @@ class Smoothness(Shown):
     def beta(self) -> float:
         """A Lipschitz constant of the loss's gradient.
 
-        ``(sup|D^2 c| |DF|^2 + |D gamma| N |D^2 F|) / N``.
+        It is ``(sup|D^2 c| |DF|^2 + |D gamma| N |D^2 F|) / N``.
 
-        It holds on the parameter set and, with ``level``, on its sublevel set. Raises: KcalcError
-        if some derivative is not Lipschitz, or if neither level nor targets bound the residual.
+        It is valid on the parameter set and, with ``level``, on its sublevel set. Raises:
+        KcalcError if some derivative is not Lipschitz, or if neither level nor targets bound the
+        residual.
         """
         return number(self.log_beta)
 
     @property
     def step_size(self) -> float:
-        """The bound 2 / beta of the learning rate [Theorem 2.3].
+        """The bound 2 / beta on the learning rate [Theorem 2.3].
 
         Any smaller learning rate decreases the loss at every step that stays in the parameter set.
         """
@@ -175,9 +177,9 @@ class Smoothness(Shown):
 
     @property
     def regularity(self) -> float:
-        """A lower bound of lambda(DF), the smallest eigenvalue of DF DF^T.
+        """A lower bound on lambda(DF), the smallest eigenvalue of DF DF^T.
 
-        ``sum_l lambda(Df_l) prod_(j>l) lambda(Jf_j)`` [Prop. 4.6].
+        It is ``sum_l lambda(Df_l) prod_(j>l) lambda(Jf_j)`` [Prop. 4.6].
         """
         return number(self.log_regularity)
 
@@ -185,8 +187,8 @@ class Smoothness(Shown):
     def ingredients(self) -> dict[Node, dict[str, float]]:
         """{layer: factors of its part of lambda, and the part}.
 
-        The factors are the smallest singular values of its data, of DP, of Df, and of the Jacobian
-        from the layer to the output.
+        The factors are the smallest singular values of the layer's data, of DP, of Df, and of the
+        Jacobian from the layer to the output.
         """
         return {
             node: {
@@ -201,7 +203,7 @@ class Smoothness(Shown):
 
     @property
     def blocks(self) -> dict[tuple[Node, Node], tuple[float, float]]:
-        """{(entry, exit): (lower, upper) bounds of the singular values of d exit / d entry}.
+        """{(entry, exit): (lower, upper) bounds on the singular values of d exit / d entry}.
 
         Entry and exit are consecutive nodes that every path crosses.
         """
@@ -214,16 +216,16 @@ class Smoothness(Shown):
     def pl_constant(self) -> float | None:
         """The constant mu lambda in ``|grad l|^2 >= mu lambda (l - inf gamma)`` [Theorem 2.4].
 
-        The inequality holds over the parameter set. None for losses without a mu.
+        The inequality holds over the parameter set. It is None for losses without a mu.
         """
         if self.loss.pl is None:
             return None
         return self.loss.pl / self.examples * self.regularity
 
     def rate(self, step: Any = None) -> float:
-        """The factor by which l - l* falls per step.
+        """The factor by which l - l* shrinks per step.
 
-        ``1 - mu lambda eta (1 - beta eta / 2)``, eta = 1/beta unless given [Theorem 2.3].
+        It is ``1 - mu lambda eta (1 - beta eta / 2)``, with eta = 1/beta by default [Theorem 2.3].
 
         It holds as long as descent stays in the parameter set.
 
@@ -235,7 +237,7 @@ class Smoothness(Shown):
         Returns
         -------
         float
-            A factor per step; below 1 the loss decreases.
+            The factor per step. The loss decreases if it is below 1.
 
         Raises
         ------
@@ -267,7 +269,7 @@ class Smoothness(Shown):
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the bounds of the Jacobian from every layer to the output.
+        """Draw the bounds on the Jacobian from every layer to the output.
 
         Parameters
         ----------
@@ -291,7 +293,7 @@ class Smoothness(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data.
 
-        None for constants that do not exist, logs for large numbers.
+        Constants that do not exist are None, and large numbers are given as logs.
 
         Returns
         -------
@@ -378,7 +380,7 @@ class Smoothness(Shown):
 
 
 def _finite(value: Any) -> Any:
-    """Plain data with infinities and nan as text."""
+    """Plain data in which infinities and nan are text."""
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Singular values of a I + b A for a wide random A.
+"""Singular values of a I + b A for a wide random matrix A.
 
 The support, density and mean square have closed forms.
 
@@ -35,10 +35,10 @@ _NODES = 4096
 class ResidualSpectrum(Printed):
     """The singular value distribution of ``shortcut_weight I + residual_weight A``.
 
-    Var A_ij = sigma_w^2 / n, n large.
+    The entries have Var A_ij = sigma_w^2 / n, with n large.
 
-    It describes the bulk for random A. A few singular values of one draw may lie outside; for a
-    fixed matrix, such as A = -I/2, all may.
+    It describes the bulk for random A. A few singular values of a draw may lie outside. For a fixed
+    matrix, such as A = -I/2, all of them may lie outside.
     """
 
     sigma_w: float
@@ -49,7 +49,7 @@ class ResidualSpectrum(Printed):
     def deviation(self) -> float:
         """tau = |residual_weight| sigma_w.
 
-        sqrt(n) times the standard deviation of an entry of the random part.
+        It is sqrt(n) times the standard deviation of an entry of the random part.
         """
         return abs(self.residual_weight) * self.sigma_w
 
@@ -57,15 +57,16 @@ class ResidualSpectrum(Printed):
     def support(self) -> tuple[float, float]:
         """(smallest, largest) singular value of the bulk.
 
-        ``a`` is the shortcut weight and ``tau`` the residual weight times sigma_w. For a = 1 and t
-        = tau: ``q = sqrt(1 + 8/t^2)``, ``s+ = t sqrt((q+3)^3 / (8 (q+1)))`` and ``s- = t
-        sqrt((q-3)^3 / (8 (q-1)))`` where t < 1, else 0; both scale with a. A by itself fills [0, 2
-        tau]. Uniform entries on (-1/sqrt n, 1/sqrt n): [1/(2 sqrt 3), 4 sqrt 2 / 3].
+        ``a`` is the shortcut weight and ``tau`` the residual weight times sigma_w. With a = 1 and t
+        = tau, ``q = sqrt(1 + 8/t^2)``, ``s+ = t sqrt((q+3)^3 / (8 (q+1)))`` and
+        ``s- = t sqrt((q-3)^3 / (8 (q-1)))`` if t < 1, otherwise 0. Both scale with a. A by itself
+        fills [0, 2 tau]. For entries uniform on (-1/sqrt n, 1/sqrt n), the support is [1/(2 sqrt
+        3), 4 sqrt 2 / 3].
         """
         a, tau = abs(self.shortcut_weight), self.deviation
         if a == 0:
             return 0.0, 2 * tau
-        r = (a / tau) ** 2  # q - 1 and q - 3 from r, without cancellation for small and large t
+        r = (a / tau) ** 2  # q - 1 and q - 3 from r, without cancellation at small and large t
         q = np.sqrt(1 + 8 * r)
         high = tau * np.sqrt((q + 3) ** 3 / (8 * (q + 1)))
         excess = 8 * (a - tau) * (a + tau) / tau**2 / (q + 3)
@@ -74,7 +75,7 @@ class ResidualSpectrum(Printed):
 
     @property
     def mean_square(self) -> float:
-        """``a^2 + tau^2``, the mean of the squared singular values at every n."""
+        """``a^2 + tau^2``, the mean of the squared singular values for every n."""
         return self.shortcut_weight**2 + self.deviation**2
 
     @overload
@@ -82,7 +83,7 @@ class ResidualSpectrum(Printed):
     @overload
     def density(self, x: Numbers) -> Array: ...
     def density(self, x: Any) -> float | Array:
-        """The density at singular values x >= 0, vectorised.
+        """Evaluate the density at singular values x >= 0, vectorised.
 
         Parameters
         ----------
@@ -97,7 +98,7 @@ class ResidualSpectrum(Printed):
         Raises
         ------
         KcalcError
-            Unless all x are numbers >= 0.
+            If some x is not a number >= 0.
 
         """
         points = self._points(x)
@@ -110,7 +111,7 @@ class ResidualSpectrum(Printed):
     @overload
     def cdf(self, x: Numbers) -> Array: ...
     def cdf(self, x: Any) -> float | Array:
-        """The share of singular values up to x, vectorised; about 1e-6 accurate.
+        """Evaluate the share of singular values up to x, vectorised and accurate to about 1e-6.
 
         Parameters
         ----------
@@ -127,7 +128,7 @@ class ResidualSpectrum(Printed):
         return finished(np.interp(points, *self._table), points.shape, False)
 
     def mean(self) -> float:
-        """The mean singular value; 8 tau / (3 pi) without a shortcut.
+        """The mean singular value, which is 8 tau / (3 pi) without a shortcut.
 
         Returns
         -------
@@ -140,17 +141,17 @@ class ResidualSpectrum(Printed):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the law."""
+        """The assumptions of the distribution."""
         text = (
-            "square weights, independent entries of mean 0 and equal variance, width to infinity; "
-            "for the bulk, not for a single matrix"
+            "square weights with independent entries of mean 0 and equal variance, in the limit "
+            "of infinite width; for the bulk, not for a single matrix"
         )
         return (Assumption("network", text, "convention"),)
 
     def plot(self, ax: Axes | None = None, values: Any = None) -> Axes:
         """Draw the density.
 
-        It is drawn over a histogram of the singular values ``values`` if given.
+        If ``values`` are given, their histogram is drawn below it.
 
         Parameters
         ----------
@@ -250,15 +251,15 @@ class ResidualSpectrum(Printed):
 def residual_spectrum(
     sigma_w: Any, shortcut_weight: Any = 1, residual_weight: Any = 1
 ) -> ResidualSpectrum:
-    """The singular value distribution of ``shortcut_weight I + residual_weight A``.
+    """Compute the singular value distribution of ``shortcut_weight I + residual_weight A``.
 
     A is a wide random square matrix.
 
     Parameters
     ----------
     sigma_w
-        ``sqrt(n)`` times the standard deviation of the entries of A, as in Affine layers; the
-        weights are real numbers.
+        ``sqrt(n)`` times the standard deviation of the entries of A, as in Affine layers. All three
+        arguments are real numbers.
     shortcut_weight
         The amplitude of the shortcut. If only one weight is given, the squares of the two sum to 1.
     residual_weight
@@ -283,6 +284,7 @@ def residual_spectrum(
     residual = one_number(residual_weight, "residual_weight")
     if residual == 0:
         raise KcalcError(
-            "residual_weight = 0 leaves no random part: all singular values are |shortcut_weight|"
+            "residual_weight = 0 leaves no random part, so all singular values are "
+            "|shortcut_weight|; give another residual_weight"
         )
     return ResidualSpectrum(positive_number(sigma_w, "sigma_w"), shortcut, residual)

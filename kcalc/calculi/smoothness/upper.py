@@ -1,8 +1,8 @@
-"""Upper bounds of every feature map over a set of parameters, by a forward fold.
+"""Upper bounds on every feature map over a set of parameters, by a forward fold.
 
-They bound its size, its Lipschitz constants in parameters and inputs, and its curvature in the
-parameters. For a feature map Z(theta), with |.| the Frobenius norm of all examples together or of a
-single example:
+They bound the size of the feature map, its Lipschitz constants in parameters and inputs, and its
+curvature in the parameters. For a feature map Z(theta), where |.| is the Frobenius norm for all
+examples together or for a single example:
 
     affine:     |Z'| <= w |Z| + beta sqrt(R);   DZ' = W DZ + dP Z + db 1^T
                 |D2Z'| <= the norm of [[p2 |Z|, p1 |DZ|], [p1 |DZ|, w |D2Z|]]
@@ -12,7 +12,7 @@ single example:
     concat:     roots of sums of squares.
 
 w >= |W|, beta >= |b|, p1 >= |DP| and p2 >= |D2P| bound the layer's parameters. R is the number of
-rows (examples times locations), l1 >= |phi'| and l2 >= |phi''|. Bounds of DZ are kept per source:
+rows (examples times locations), l1 >= |phi'| and l2 >= |phi''|. Bounds on DZ are kept per source:
 the parameters of one layer, or all parameters before a node that every path crosses. Different
 sources are orthogonal directions, so their squares add up. A residual block x + g(x) multiplies the
 bound of earlier sources by 1 + |Jg|, and adds new sources.
@@ -43,16 +43,16 @@ Sources = dict[Node, Log]
 
 
 def _bounds(phi: Any, reach: float = math.inf) -> Any:
-    """Proven bounds of an activation, see :func:`kcalc.activation_bounds`."""
+    """Proven bounds on an activation; see :func:`kcalc.activation_bounds`."""
     return KERNELS["activation bounds", "balls"](phi, reach)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Natural logs of bounds of one feature map Z; arrays hold (all examples, any one example).
+    """Natural logs of bounds on one feature map Z; arrays hold (all examples, any one example).
 
-    ``size``: of |Z|_F; ``spectral``: of |Z|_2; ``own``: {source: of |DZ|}; ``bend``: of |D2Z|;
-    ``inputs``: {input: of the Lipschitz constant}.
+    ``size`` bounds |Z|_F, ``spectral`` |Z|_2, and ``bend`` |D2Z|. ``own`` is {source: bound on
+    |DZ|}, and ``inputs`` is {input: bound on the Lipschitz constant}.
     """
 
     size: Log
@@ -65,7 +65,7 @@ class Bound:
 
     @property
     def slope(self) -> Log:
-        """The log of the bound of |DZ| over all parameters."""
+        """The log of the bound on |DZ| over all parameters."""
         return root_sum_square(self.own.values()) if self.own else np.full(2, NONE)
 
     @property
@@ -81,7 +81,7 @@ def start(
     channels: int,
     locations: tuple[int, int] | None,
 ) -> Bound:
-    """The bound of an input: ``size``, |X|_F of (all examples, one), and ``spectral``, |X|_2."""
+    """The bound on an input: ``size`` is |X|_F of (all examples, one), ``spectral`` is |X|_2."""
     sizes = np.array([log(s) for s in size])
     widest = np.array([log(min(spectral, size[0])), sizes[1]])
     return Bound(sizes, widest, {}, np.full(2, NONE), {node: 0.0}, channels, locations)
@@ -91,9 +91,9 @@ def start(
 class Upper:
     """The rules of the forward fold.
 
-    ``examples``: their number; ``epsilon``: that of BatchNorm; ``cuts``: nodes that every path
-    crosses. Filled in by the rules: ``sets``, {Affine: its parameters}; ``rough``, {node: the
-    reason why its derivative is not Lipschitz}; ``gains``, {node: bounds of its own Jacobian in
+    ``examples``: the number of examples; ``epsilon``: the epsilon of BatchNorm; ``cuts``: the nodes
+    that every path crosses. The rules fill ``sets``, {Affine: its parameters}; ``rough``, {node:
+    the reason why its derivative is not Lipschitz}; ``gains``, {node: bounds on its Jacobian in
     each of its inputs}.
     """
 
@@ -107,8 +107,8 @@ class Upper:
     notes: list[Assumption] = field(default_factory=list)
 
     def rule(self, op: P.Primitive, node: Node, inputs: list[Bound]) -> Bound:
-        """The bound a primitive emits."""
-        # 0 times infinity, if all weights after a kink are 0
+        """The bound that a primitive emits."""
+        # 0 times infinity occurs if all weights after a kink are 0
         with np.errstate(invalid="ignore"):
             found = self._rule(op, node, inputs)
         self.gains.setdefault(node, (ONE,) * len(inputs))
@@ -126,13 +126,13 @@ class Upper:
             return self._over_batch(node, inputs[0])
         divides = (
             "it divides by a norm without epsilon, so its derivative is unbounded near feature "
-            "maps without variance and no Lipschitz constant exists; use BatchNorm (with epsilon "
-            "here), normalisation= of weights, or net.without_normalization()"
+            "maps without variance, and no Lipschitz constant exists; use BatchNorm (with "
+            "epsilon here), normalisation= of weights, or net.without_normalization()"
         )
         raise no_rule("smoothness bounds", op, node, {P.Norm: divides})
 
     def _rows(self, places: int) -> np.ndarray:
-        """The logs of the numbers of rows: all examples, one example."""
+        """The logs of the numbers of rows for (all examples, one example)."""
         return np.log(np.array([self.examples * places, places], float))
 
     @_rule.register
@@ -191,9 +191,9 @@ class Upper:
         return replace(out, size=size, spectral=size, bend=bend)
 
     def _local(self, phi: Any, node: Node, reach: float, what: str) -> tuple[float, float, float]:
-        """Bounds of (|phi|, |phi'|, |phi''|) for pre-activations |x| <= reach.
+        """Bounds on (|phi|, |phi'|, |phi''|) for pre-activations |x| <= reach.
 
-        ``what``: what phi has on the whole line.
+        ``what`` describes phi on the whole line.
 
         Raises: KcalcError if the slope is unbounded there too.
         """
@@ -201,8 +201,8 @@ class Upper:
         if math.isinf(near.slope):
             raise KcalcError(
                 f"node {node!r}: the derivative of {phi.name!r} is unbounded, or no bound is "
-                f"proven (over |x| <= {reach:.3g} too): no Lipschitz constant; use an activation "
-                "with bounded slope, a smaller radius, or smaller inputs"
+                f"proven, even over |x| <= {reach:.3g}, so there is no Lipschitz constant; use "
+                "an activation with bounded slope, a smaller radius, or smaller inputs"
             )
         text = (
             f"{phi.name} has {what}; the bound is over the pre-activations that the parameter set "
@@ -266,7 +266,8 @@ class Upper:
                 "convention",
             )
         )
-        whole = {source: np.full(2, v[0] + first) for source, v in z.own.items()}  # depends on all
+        # an entry depends on all examples
+        whole = {source: np.full(2, v[0] + first) for source, v in z.own.items()}
         size = np.full(2, min(float(z.size[0]) + first, log(bounds.value)))
         bend = np.full(
             2, plus(float(z.bend[0]) + first, log(bounds.second) + 2 * float(z.slope[0]))
@@ -275,7 +276,7 @@ class Upper:
 
 
 def scaled(z: Bound, factor: float) -> Bound:
-    """The bound of a multiple of a feature map; ``factor``: the log of the factor."""
+    """The bound on a multiple of a feature map; ``factor`` is the log of the factor."""
     return replace(
         z,
         size=z.size + factor,
@@ -303,7 +304,7 @@ def _joined(parts: list[Bound], add: Any, channels: int) -> Bound:
 
 
 def rounded_up(reach: float) -> float:
-    """A reach rounded up to a power of 2^(1/4), so similar layers share one cached bound."""
+    """Round a reach up to a power of 2^(1/4), so that similar layers share one cached bound."""
     return 2.0 ** (math.ceil(4 * math.log2(reach)) / 4) if 0 < reach < 1e60 else reach
 
 
@@ -311,10 +312,10 @@ def _why_rough(phi: Any) -> str:
     if any(phi.jump_sizes(1)):
         where = next(k for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True) if jump)
         return (
-            f"the derivative of {phi.name!r} jumps at {where:g}; use one whose derivative is "
-            f"Lipschitz (tanh, softplus ...)"
+            f"the derivative of {phi.name!r} jumps at {where:g}; use an activation with a "
+            "Lipschitz derivative (tanh, softplus ...)"
         )
     return (
-        f"the derivative of {phi.name!r} is not Lipschitz (phi'' is unbounded): C^1 is not "
-        f"enough; use a smoother one"
+        f"the derivative of {phi.name!r} is not Lipschitz (phi'' is unbounded), and C^1 is not "
+        "enough; use a smoother activation"
     )

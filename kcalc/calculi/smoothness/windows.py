@@ -21,7 +21,9 @@ def _pair(value: Any, node: Node) -> Locations:
         return value, value
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(v, int) for v in value):
         return value
-    raise KcalcError(f"node {node!r}: windows have two whole extents here, got {glimpse(value)}")
+    raise KcalcError(
+        f"node {node!r}: a window must be two integers (height, width) here, got {glimpse(value)}"
+    )
 
 
 def affine_window(
@@ -29,9 +31,9 @@ def affine_window(
 ) -> tuple[int, float, Locations | None]:
     """(taps, norm of the map from an image to its patches, locations of the output).
 
-    A location lies in at most ``prod ceil(k/s)`` patches, whose root bounds the norm; it is 1 for a
-    kernel of one tap. Raises: KcalcError for kernels without locations to act on, and if no window
-    fits.
+    A location lies in at most ``prod ceil(k/s)`` patches, and the square root of this number bounds
+    the norm. The norm is 1 for a kernel of one tap. Raises: KcalcError for kernels without
+    locations to act on, and if no window fits.
     """
     kernel, stride = _pair(op.kernel, node), _pair(op.stride, node)
     if locations is None:
@@ -66,9 +68,9 @@ def pool_norms(
     """(norm, smallest singular value, locations of the output) of pooling.
 
     The smallest singular value is inf |A^T v| over unit vectors v of outputs. The norm of mean
-    pooling is bounded by Schur's test, exact if windows do not overlap; that of max pooling by the
-    root of the number of windows that cover one entry. Raises: NoRule for weighted means,
-    KcalcError for inputs without locations.
+    pooling is bounded by Schur's test, which is exact if windows do not overlap. The norm of max
+    pooling is bounded by the square root of the number of windows that cover one entry. Raises:
+    NoRule for weighted means, KcalcError for inputs without locations.
     """
     if op.pooling == "weighted_mean":
         raise NoRule(

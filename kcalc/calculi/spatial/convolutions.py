@@ -1,7 +1,7 @@
-"""Convolutions over locations: sums over the taps of a window, and their parameters' kernels.
+"""Convolutions over locations: sums over the taps of a window, and kernels of their parameters.
 
-``K'[p, p'] = sigma_w^2 / taps * sum_t K[p + t, p' + t] + sigma_b^2``, p and p' locations of two
-images.
+``K'[p, p'] = sigma_w^2 / taps * sum_t K[p + t, p' + t] + sigma_b^2``, where p and p' are locations
+of two images.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Array = np.ndarray
 DENSE = (
     "dense Gaussian weights, Var W = sigma_w^2 / (taps x channels); zero padding counts as zeros"
 )
-NEAR = 0.01  # gaps 1 - c below this are computed from differences of vectors
+NEAR = 0.01  # smaller gaps 1 - c are computed from differences of vectors
 
 
 def defect(a: Array, b: Array, signs: Array, full: bool) -> Array:
     """``1 - sum_k sign_k a_k b_k`` of vectors (..., P, k) with ``sum_k sign_k a_k^2 = 1``, or 0.
 
-    Small values are computed as ``sum_k sign_k (a_k - b_k)^2 / 2``. ``full``: at all pairs of
-    locations, (..., P, P); otherwise at equal locations, (..., P).
+    Small values are computed as ``sum_k sign_k (a_k - b_k)^2 / 2``. ``full``: whether to compute
+    all pairs of locations, (..., P, P), or only equal locations, (..., P).
     """
     if full:
         value = 1 - np.matmul(a * signs, np.swapaxes(b, -1, -2))
@@ -62,11 +62,12 @@ def _added(parts: Sequence[Any]) -> Array:
 
 @dataclass(frozen=True)
 class ConvolutionWeights:
-    """The initialisation of convolutions, and the parameters counted in the tangent kernel.
+    """The initialisation of convolutions, and the parameters that the tangent kernel includes.
 
-    ``delta``: only the centre tap of a convolution is non-zero. ``tangent``: gaps are jets of order
-    1 that carry tangent kernels. ``fan_in``: {Affine: channels read by one tap} for the standard
-    parameterisation, else None. ``seeds``: as in :class:`kcalc.calculi.tangent.Tangent`.
+    ``delta``: whether only the centre tap of a convolution is non-zero. ``tangent``: whether gaps
+    are jets of order 1 that carry tangent kernels. ``fan_in``: {Affine: channels read by one tap}
+    for the standard parameterisation, otherwise None. ``seeds``: see
+    :class:`kcalc.calculi.tangent.Tangent`.
     """
 
     delta: bool = False
@@ -111,8 +112,8 @@ class Convolutions:
     ) -> list[tuple[float, Array, Array]]:
         """Terms ``sign v1 v2`` that an Affine adds to the covariance in addition to its taps.
 
-        Biases have sign 1, the subtracted means of standardised weights -1; v1 and v2, (..., P),
-        are those of the two images. ``many``: whether there are several input channels.
+        Biases have sign 1, and the subtracted means of standardised weights have sign -1. v1 and
+        v2, (..., P), belong to the two images. ``many``: whether there are several input channels.
         """
         out = []
         bias = self.kernel.field.number(op.sigma_b)
@@ -147,8 +148,8 @@ class Convolutions:
         """(q1, q2) as (..., P), and the gap of a sum over taps k.
 
         ``1 - C = sum_k (a_k - b_k)^2 / 2 + sum_k a_k b_k gap_k``. Here a_k and b_k are the square
-        roots of the two images' addends of q1 and q2, over sqrt(q1) and sqrt(q2). This form keeps
-        the digits of 1 - C for near-duplicates.
+        roots of the two images' addends of q1 and q2, divided by sqrt(q1) and sqrt(q2). This form
+        keeps the digits of 1 - C for near-duplicates.
         """
         source = self.forms.parents[node][0]
         groups = [(float(share) * weight, pair.moments) for share, pair in below.groups]
@@ -186,7 +187,7 @@ class Convolutions:
         return q1, q2, Jet((np.clip(base + lost[0], 0.0, 2.0), *lost[1:]))
 
     def _settled(self, total: Array, squares: Sequence[Array], node: Node) -> Array:
-        """The q values ``total``.
+        """Check the q values ``total`` and return them.
 
         Raises: KcalcError if the subtracted means leave less than 1e-14 of the sum over taps.
         """
@@ -206,7 +207,7 @@ class Convolutions:
     def _own(
         self, op: P.Fresh, node: Node, below: Channels, gap: Jet, q1: Array, q2: Array
     ) -> Array:
-        """The kernel of a layer's parameters over sqrt(q1 q2) of its output."""
+        """The kernel of a layer's parameters, divided by sqrt(q1 q2) of its output."""
         weights, biases = op.trains
         if self.weights.fan_in is None:
             whole = 1 - gap.value

@@ -1,9 +1,9 @@
-"""Array shapes of location-wise numbers: by location of one image, or by pair of locations.
+"""Array shapes of numbers over locations: per location of one image, or per pair of locations.
 
-P is the number of locations, leading axes index images. If all pairs of locations are followed, a
-number of the first image is ``(..., P, 1)``, one of the second ``(..., 1, P)``, one of a pair
-``(..., P, P)``; otherwise all three are ``(..., P)``. A number equal at all locations may be a
-scalar.
+P is the number of locations, and leading axes index images. If all pairs of locations are followed,
+numbers of the first image are ``(..., P, 1)``, numbers of the second image ``(..., 1, P)``, and
+numbers of a pair ``(..., P, P)``. Otherwise all three are ``(..., P)``. A number that is equal at
+all locations may be a scalar.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Forms:
         )
 
     def sides(self, values: tuple[Any, Any], node: Node) -> tuple[Array, Array]:
-        """A number of the first and one of the second image as ``(..., P)``."""
+        """A number of the first image and a number of the second image, each as ``(..., P)``."""
         return self.first(values[0], node), self.second(values[1], node)
 
     def lifted(self, one: Array, two: Array, node: Node) -> tuple[Array, Array]:
@@ -57,7 +57,7 @@ class Forms:
         return (one[..., :, None], two[..., None, :]) if self.places[node].full else (one, two)
 
     def gathered(self, values: Array, window: TapWindow, node: Node) -> Array:
-        """Sums over taps, from the shapes of the node read to those of ``node``."""
+        """Sums over taps, converted from the shapes of the node read to the shapes of ``node``."""
         if self.places[node].full:
             return window.summed_pairs(values)
         if self.places[self.parents[node][0]].full:
@@ -65,7 +65,7 @@ class Forms:
         return window.summed(values)
 
     def spread(self, values: Array, node: Node) -> Array:
-        """Numbers ``(..., P)`` from one per location, or from one for all of them."""
+        """Numbers ``(..., P)`` from one number per location, or from one for all locations."""
         count = self.places[node].count
         return (
             np.broadcast_to(values, (*np.shape(values)[:-1], count))
@@ -74,7 +74,7 @@ class Forms:
         )
 
     def over_norm(self, tangent: Array, q1: Array, q2: Array, node: Node) -> Array:
-        """A tangent kernel over sqrt(q1 q2), 0 if both are 0.
+        """A tangent kernel divided by sqrt(q1 q2), or 0 if both are 0.
 
         Raises: KcalcError if q is 0 but the tangent kernel is not.
         """

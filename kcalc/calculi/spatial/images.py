@@ -1,4 +1,4 @@
-"""Images given to a network: checked arrays, their q values and unit vectors at every location."""
+"""Images given to a network: checked arrays, and their q values and unit vectors per location."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ...network.network import Network
 Node = Hashable
 Array = np.ndarray
 Shapes = dict[Node, tuple[int, ...]]
-LARGEST = 1e140  # entries of images; the square of a larger one overflows in sums
+LARGEST = 1e140  # largest entries of images; squares of larger entries overflow in sums
 
 
 def input_shapes(network: Network, image_shape: Any) -> Shapes:
     """{input: (height, width)} from ``image_shape``, one shape for all inputs or {input: shape}.
 
-    By default the shapes stated by the Input layers. Raises: KcalcError if a shape is missing, does
-    not hold integers >= 1, or shapes have different numbers of axes.
+    The default is the shapes of the Input layers. Raises: KcalcError if a shape is missing or does
+    not consist of integers >= 1, or if shapes have different numbers of axes.
     """
     if isinstance(image_shape, Mapping):
         for node in image_shape:
@@ -77,7 +77,7 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
         channels = network.layer(node).features
         if array.shape[-1] == 0 or (channels is not None and array.shape[-1] != channels):
             raise KcalcError(
-                f"{what} has {array.shape[-1]} channels, the input {node!r} expects "
+                f"{what} has {array.shape[-1]} channels, but the input {node!r} expects "
                 f"{channels or 'at least 1'}"
             )
         if array.size and np.abs(array).max() > LARGEST:
@@ -85,19 +85,20 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
                 f"{what} contains {np.abs(array).max():g}, whose square is beyond double "
                 "precision; scale the images"
             )
-        # the sum with 0.0 turns -0.0 into 0.0, so equal images have equal bytes
+        # adding 0.0 turns -0.0 into 0.0, so that equal images have equal bytes
         out[node] = array.reshape(array.shape[0], prod(shape), array.shape[-1]) + 0.0
     counts = {len(array) for array in out.values()}
     if len(counts) > 1 or 0 in counts:
         raise KcalcError(
-            f"{what} must hold the same number >= 1 of images for every input, got {sorted(counts)}"
+            f"{what} must have the same number of images (at least 1) for every input, got "
+            f"{sorted(counts)}"
         )
     return out
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images of every input by location.
+    """Images of every input, per location.
 
     ``q``: mean squares over channels, (N, P); ``mean``: means over channels, (N, P); ``units``: x /
     |x|, or 0 if x = 0, (N, P, channels).

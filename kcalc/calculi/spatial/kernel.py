@@ -1,15 +1,17 @@
 """Exact kernel rules over pairs of locations: dense convolutions, mean pooling, flattening.
 
-The numbers of a state are arrays. With P locations per image, images in leading axes: if all pairs
-of locations are followed, q1 is ``(..., P, 1)``, q2 ``(..., 1, P)`` and the gap ``(..., P, P)``; if
-equal locations suffice, all three are ``(..., P)``. Layers that act on each location separately use
-the rules of :class:`kcalc.calculi.kernel.Kernel`; an Affine and a Pool mix locations:
+The numbers of a state are arrays, with P locations per image and images in the leading axes. If all
+pairs of locations are followed, q1 is ``(..., P, 1)``, q2 ``(..., 1, P)`` and the gap
+``(..., P, P)``. If equal locations suffice, all three are ``(..., P)``. Layers that act on each
+location separately use the rules of :class:`kcalc.calculi.kernel.Kernel`; an Affine and a Pool mix
+locations:
 
     K'[p, p'] = sigma_w^2 / taps * sum_t K[p + t, p' + t] + sigma_b^2
     K'[p, p'] = mean over s, t in the windows of K[p + s, p' + t].
 
-A location with q = 0 (a black pixel, padding) carries the constant 0: an activation is the constant
-phi(0) there. The gap at such a location is set to 1, and its weight in every sum is 0.
+At a location with q = 0 (a black pixel, padding), the feature map is the constant 0, and an
+activation is the constant phi(0). The gap at such a location is set to 1, and its weight in every
+sum is 0.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ def location_kernel(
 ) -> LocationKernel:
     """The calculus of kernel maps over pairs of locations, in float64.
 
-    ``pooled``: as for :class:`Pools`.
+    See :class:`Pools` for ``pooled``.
     """
     moments = ZeroMoments(NUMPY, False)
     statistics = Statistics(moments, AssumptionLog(), True, assume_independent, check_not_negative)
@@ -67,8 +69,9 @@ def location_kernel(
 class LocationKernel:
     """The calculus of kernel maps over pairs of locations.
 
-    ``kernel`` contains the rules of layers that act on each location separately, ``convolutions``
-    the rule of new weights, ``pools`` the rules of pooling and of matrices over locations.
+    ``kernel`` contains the rules of layers that act on each location separately. ``convolutions``
+    has the rule of new weights, and ``pools`` has the rules of pooling and of matrices over
+    locations.
     """
 
     kernel: Kernel
@@ -82,15 +85,15 @@ class LocationKernel:
             self.kernel.whole,
             self.convolutions.weights.tangent,
         )
-        self.gradual = Tangent(self.kernel, {})  # of operations that have its own gradient
+        self.gradual = Tangent(self.kernel, {})  # for operations with a custom gradient
 
     def entered(
         self, node: Node, q: tuple[Array, Array], mean: tuple[Array, Array], gap: Array
     ) -> Channels:
         """The state of an Input node.
 
-        It is built from the q values and means ``(..., P)`` of the node and the gaps in the node's
-        form.
+        It is built from the q values and means ``(..., P)`` of the node, and from gaps in the shape
+        that the node uses.
         """
         q1, q2 = self.forms.lifted(*q, node)
         mean1, mean2 = self.forms.lifted(*mean, node)
@@ -99,7 +102,7 @@ class LocationKernel:
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """The state a primitive emits.
+        """The state that a primitive emits.
 
         Raises: NoRule, FreshnessError, KcalcError naming the node.
         """
@@ -139,7 +142,7 @@ class LocationKernel:
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[Channels]) -> Channels:
-        """A matrix, a window of several locations, or the identity."""
+        """Apply a matrix, a window of several locations, or the identity."""
         if not mixes(op, self.forms.places[node]):
             return inputs[0]
         if isinstance(op, P.Blend) and op.weighted:
@@ -153,7 +156,7 @@ class LocationKernel:
         return inputs[0].map(lambda pair: self.pools.gathered(pair, node))
 
     def _broadcast(self, state: Channels, parent: Node, node: Node) -> Channels:
-        """A factor with one location (a gate from a global mean), broadcast over a product's."""
+        """Broadcast a factor with one location (a gate from a global mean) over all locations."""
         if not self.forms.places[node].full or self.forms.places[parent].full:
             return state
 
@@ -170,7 +173,7 @@ class LocationKernel:
         return state.map(lifted)
 
     def _group_norm(self, op: P.Norm, node: Node, below: Channels) -> Channels:
-        """Divide by the size over all channels and locations; if centred, subtract the mean."""
+        """Divide by the size over all channels and locations, and subtract the mean if centred."""
         # one channel of a given image suffices for statistics over locations
         if not all(t.atom.raw for pair in below.pairs for t in pair.terms):
             check_several(op, node)

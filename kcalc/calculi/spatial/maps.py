@@ -5,15 +5,15 @@ and mean pooling do not. This module follows the q value of every location and t
 pairs of locations, for the NNGP, the tangent kernel and kernel maps. [DKS sec. 20; Novak et al.
 2019; Arora et al. 2019]
 
-Cost per pair of images and layer, P locations: O(P taps) operations, or O(P^2 taps) in layers
-before a mean pooling.
+With P locations, the cost per pair of images and per layer is O(P taps) operations, or O(P^2 taps)
+in layers before a mean pooling.
 
-Accuracy: kernels are accurate to rounding. 1 - c of near-duplicates keeps its digits through
+Kernels are accurate up to rounding errors. For near-duplicates, 1 - c keeps its digits through
 convolutions, homogeneous activations and Flatten. Mean pooling forms 1 - c from covariances, with
-an absolute error of about 1e-16; C' of a kinked activation after it has an error of about 1e-8. The
-kernel of equal images is that of one image with itself. Activations without a closed form are
-evaluated by Hermite series; if a series is too long, they are integrated numerically, and more than
-:data:`kcalc.calculi.location_maps.MOST` pairs of q values are refused.
+an absolute error of about 1e-16; after it, C' of a kinked activation has an error of about 1e-8.
+The kernel of equal images is the kernel of one image with itself. Activations without a closed form
+are evaluated by Hermite series. If a series is too long, they are integrated numerically, and more
+than :data:`kcalc.calculi.location_maps.MOST` pairs of q values are rejected.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ Node = Hashable
 Array = np.ndarray
 Values = dict[Node, tuple[Array, ...]]  # {output: (NNGP, NTK) or (NNGP,)}, each (..., P)
 WEIGHTS = ("dense", "delta")
-CACHED = 2**18  # numbers per array in a block, so arrays stay in the cache
+CACHED = 2**18  # numbers per array in a block, so that arrays stay in the cache
 NUMBERS = (4, 20)  # float64 arrays per node: stored, and temporary in one rule
 COEFFICIENTS = 4000  # float64 numbers per location for the Hermite series of an activation
 
 
 @dataclass(frozen=True)
 class Own:
-    """Every image paired with itself: kernels at the outputs, q values, pooled q values.
+    """Every image paired with itself: kernels at the outputs, q values and pooled q values.
 
     ``q``: {node: (N, P)}; ``pooled``: {Pool node: [(N, P) per channel group]}.
     """
@@ -69,10 +69,10 @@ class Own:
 class LocationReading:
     """A network with image shapes, evaluated by :class:`LocationKernel`.
 
-    ``delta``: convolutions are Delta-initialised; ``assume``: as ``assume_independent`` of the
+    ``delta``: whether convolutions are Delta-initialised; ``assume``: ``assume_independent`` of the
     kernel calculus; ``fan_in``: {Affine: channels read by one tap} for the standard
-    parameterisation; ``trial``: whether the tangent kernel is also needed; ``all_pairs``: all pairs
-    of locations are followed at every node.
+    parameterisation; ``trial``: whether the tangent kernel is also needed; ``all_pairs``: whether
+    all pairs of locations are followed at every node.
     """
 
     network: Network
@@ -97,8 +97,8 @@ class LocationReading:
     ) -> tuple[LocationKernel, dict[Node, Channels]]:
         """The calculus and the state of every node.
 
-        ``pooled``: pooled q values as in :class:`Pools`; None if ``first`` and ``second`` are the
-        same images.
+        ``pooled``: pooled q values as in :class:`Pools`, or None if ``first`` and ``second`` are
+        the same images.
         """
         weights = ConvolutionWeights(self.delta, tangent, self.fan_in, seeds)
         kernel = location_kernel(Forms(self.places, self._parents), weights, self.assume, pooled)
@@ -116,11 +116,11 @@ class LocationReading:
                 (first.mean[node], second.mean[node]),
                 np.clip(gap, 0, 2),
             )
-        with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
+        with np.errstate(all="ignore"):  # the rules raise a KcalcError that names the node
             return kernel, interpret(self.network, kernel, inputs)
 
     def values(self, kernel: LocationKernel, states: Mapping[Node, Channels]) -> Values:
-        """Kernels at the outputs; averaged over locations after a Flatten."""
+        """Kernels at the outputs, averaged over locations after a Flatten."""
         out: Values = {}
         for node in self.network.outputs:
             q1, q2, gap = kernel.whole(states[node])
@@ -140,7 +140,7 @@ class LocationReading:
         return 8 * (NUMBERS[0] * sum(entries) + NUMBERS[1] * max(entries))
 
     def images_within(self, memory: float) -> int:
-        """The maximal side of a block whose Hermite coefficients fit in ``memory`` MiB."""
+        """The largest side of a block whose Hermite coefficients fit in ``memory`` MiB."""
         kinds = [
             (self.network.layer(node), self.places[node])
             for node in self.network.nodes_of(Nonlinear)
@@ -151,7 +151,7 @@ class LocationReading:
     def pairs_within(self, memory: float) -> int:
         """The number of pairs of images that fit into ``memory`` MiB.
 
-        Raises: KcalcError if one does not.
+        Raises: KcalcError if not even one pair fits.
         """
         pairs = int(
             positive_number(memory, "memory, a number of MiB,") * 2**20 / self.bytes_per_pair()
@@ -168,7 +168,7 @@ class LocationReading:
     def alone(
         self, images: Images, tangent: bool, pairs: int, seeds: Mapping[Node, float] | None = None
     ) -> Own:
-        """Every image paired with itself, ``pairs`` images at a time."""
+        """Pair every image with itself, ``pairs`` images at a time."""
         found: list[tuple[Values, dict[Node, Array], dict[Node, list[Array]]]] = []
         for part in _blocks(len(images), pairs):
             some = images.taken(part)
@@ -190,7 +190,7 @@ class LocationReading:
         return Own(values, q, pooled)
 
     def refuse_slow(self, own: Own) -> None:
-        """Reject activations with too many numerical integrals at the q values of these images.
+        """Reject activations that need too many numerical integrals for these images.
 
         Raises: KcalcError naming the node.
         """
@@ -207,7 +207,7 @@ class LocationReading:
         tangent: bool,
         seeds: Mapping[Node, float] | None,
     ) -> Values:
-        """Kernels of a block of pairs of images, (rows, columns, P)."""
+        """Compute the kernels of a block of pairs of images, (rows, columns, P)."""
         first, second = images.taken(rows, 1), images.taken(columns, 0)
         pooled = {
             node: [(q[rows][:, None], q[columns][None]) for q in groups]
@@ -217,7 +217,7 @@ class LocationReading:
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions made on two random images, node by node."""
+        """The assumptions for two random images, in the order of nodes."""
         arrays = {}
         for node, shape in self.shapes.items():
             channels = getattr(self.network.layer(node), "features", None) or 3
@@ -237,11 +237,13 @@ def _blocks(count: int, size: int) -> Iterator[slice]:
 class SpatialKernelMap(OfReading, Shown):
     """Kernel maps of a network on images.
 
-    ``C(X, Y=None)`` are the cosines of its outputs, ``C.matrix(X, Y=None)`` their covariances.
+    ``C(X, Y=None)`` returns the cosines of its outputs, and ``C.matrix(X, Y=None)`` returns their
+    covariances.
 
     Images are arrays (N, height, width, channels), or {input: array}; ``memory`` bounds the work
-    space in MiB. Results are (N, M), for an output that is an image (N, M, height, width), at equal
-    locations; {output: array} for several outputs. Equal images are computed once.
+    space in MiB. Results are arrays (N, M), or {output: array} for several outputs. For an output
+    that is an image, they are (N, M, height, width), at equal locations. Equal images are computed
+    only once.
     """
 
     def __init__(self, reading: LocationReading) -> None:
@@ -252,7 +254,7 @@ class SpatialKernelMap(OfReading, Shown):
     ) -> Array:
         """The cosines of the outputs for all pairs of images.
 
-        Nan if an output is 0 with certainty.
+        A cosine is nan if an output is 0 for all weights.
         """
         table, own = self._table(X, Y, False, memory, progress)
         first, second = own
@@ -266,7 +268,7 @@ class SpatialKernelMap(OfReading, Shown):
         return self._finished({node: cosine(node) for node in table}, single_precision(X, Y))
 
     def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Array:
-        """The covariance of the outputs as a Gaussian process, all pairs of images.
+        """Compute the covariance of the outputs as a Gaussian process, for all pairs of images.
 
         Parameters
         ----------
@@ -296,7 +298,7 @@ class SpatialKernelMap(OfReading, Shown):
         )
 
     def q_values(self, X: Any, memory: float = 1024) -> dict[Node, Array]:
-        """{node: q value at every location}, (N, *locations).
+        """Compute {node: q value at every location}, each of shape (N, *locations).
 
         Parameters
         ----------
@@ -320,7 +322,7 @@ class SpatialKernelMap(OfReading, Shown):
         }
 
     def c_values(self, x: Any, y: Any, pairs: bool = False) -> dict[Node, Array]:
-        """{node: c value at every location} for two images.
+        """Compute {node: c value at every location} for two images.
 
         Entries are nan if a q value is 0, because there is no cosine.
 
@@ -372,7 +374,7 @@ class SpatialKernelMap(OfReading, Shown):
         progress: bool,
         seeds: Mapping[Node, float] | None = None,
     ) -> tuple[Values, tuple[dict[Node, Array], dict[Node, Array]]]:
-        """Kernels of all pairs, (N, M, P), and the NNGP of every image of X and Y with itself."""
+        """Kernels of all pairs, (N, M, P), and the NNGP of every image in X and Y with itself."""
         reading = self.reading
         given = [read_images(self.network, reading.shapes, X, "X")]
         given += [] if Y is None else [read_images(self.network, reading.shapes, Y, "Y")]
@@ -398,7 +400,7 @@ class SpatialKernelMap(OfReading, Shown):
         )
 
     def _block(self, memory: float) -> tuple[int, int]:
-        """(images paired with themselves in one pass, images on a side of a block of pairs)."""
+        """(images paired with themselves in one pass, images along a side of a block of pairs)."""
         pairs, images = self.reading.pairs_within(memory), self.reading.images_within(memory)
         return min(pairs, images), min(isqrt(pairs), images)
 
@@ -413,9 +415,9 @@ class SpatialKernelMap(OfReading, Shown):
         progress: bool,
         seeds: Any,
     ) -> Values:
-        """Kernels of the distinct images ``left`` with ``right``.
+        """Kernels between the distinct images ``left`` and ``right``.
 
-        If both are the same images, one half is computed and mirrored.
+        If both contain the same images, only half of the entries are computed.
         """
         symmetric = np.array_equal(left, right)
         side = block[1]
@@ -456,7 +458,7 @@ class SpatialKernelMap(OfReading, Shown):
         return sole(out)
 
     def to_dict(self) -> dict[str, Any]:
-        """The number of nodes, image shapes, kind of weights and assumptions as plain data.
+        """Everything as plain data: number of nodes, image shapes, kind of weights and assumptions.
 
         Returns
         -------
@@ -495,8 +497,7 @@ class SpatialKernelMap(OfReading, Shown):
 class SpatialTangentKernel(SpatialKernelMap):
     """The tangent kernel of a network on images, ``K.matrix(X, Y=None)``.
 
-    ``K.nngp`` provides its NNGP kernel, ``K.nngp.matrix(X, Y=None)``, and its cosines, ``K.nngp(X,
-    Y=None)``.
+    ``K.nngp.matrix(X, Y=None)`` is its NNGP kernel, and ``K.nngp(X, Y=None)`` are the cosines.
     """
 
     @property
@@ -510,7 +511,7 @@ class SpatialTangentKernel(SpatialKernelMap):
         return "ntk" if self.reading.fan_in is None else "standard"
 
     def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Array:
-        """The tangent kernel of all pairs of images.
+        """Compute the tangent kernel of all pairs of images.
 
         Parameters
         ----------
@@ -531,7 +532,7 @@ class SpatialTangentKernel(SpatialKernelMap):
         Raises
         ------
         KcalcError
-            As for ``nngp``, and for activations that jump.
+            In the same cases as for ``nngp``, and for activations that jump.
 
         """
         return self._parts(X, Y, memory, progress, None)[1]
@@ -539,7 +540,7 @@ class SpatialTangentKernel(SpatialKernelMap):
     def both(
         self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False
     ) -> tuple[Array, Array]:
-        """(NNGP, tangent kernel) from one pass.
+        """Compute (NNGP, tangent kernel) in one pass.
 
         Parameters
         ----------
@@ -563,12 +564,12 @@ class SpatialTangentKernel(SpatialKernelMap):
     def layer_kernel(
         self, node: Node, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False
     ) -> Array:
-        """The part of the tangent kernel from the parameters of one Affine; all parts sum to it.
+        """Compute the part of the tangent kernel that comes from the parameters of one Affine.
 
         Parameters
         ----------
         node
-            The label of a node.
+            The label of a node. The parts of all Affine nodes sum to the tangent kernel.
         X
             Images, (N, height, width, channels), or {input: array}.
         Y
@@ -586,7 +587,7 @@ class SpatialTangentKernel(SpatialKernelMap):
         Raises
         ------
         KcalcError
-            As for :meth:`matrix`, and for a node that is not an Affine.
+            In the same cases as for :meth:`matrix`, and for a node that is not an Affine.
 
         """
         if node not in self.network.nodes_of(Affine):

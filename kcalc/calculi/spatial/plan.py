@@ -35,9 +35,9 @@ MAX = (
 class SpatialPlace:
     """The locations of one feature map.
 
-    ``full``: all pairs of locations are followed, otherwise only equal ones. ``flat``: after a
-    Flatten, so locations are channels. ``window``: the locations of its input that an Affine, Pool
-    or TokenMix reads; None for other layers.
+    ``full``: whether all pairs of locations are followed, or only equal locations. ``flat``:
+    whether it comes after a Flatten, so that locations are channels. ``window``: the locations of
+    its input that an Affine, Pool or TokenMix reads; None for other layers.
     """
 
     shape: tuple[int, ...]
@@ -64,10 +64,10 @@ def plan(
 ) -> dict[Node, SpatialPlace]:
     """{node: :class:`SpatialPlace`} for inputs of the given shapes.
 
-    ``delta``: convolutions only read their centre tap. Pairs of different locations matter only for
-    mean pooling and token mixing, so they are followed in layers before these; ``all_pairs``:
-    follow them everywhere. Raises: KcalcError naming the node for shapes that do not fit, max
-    pooling, and a convolution or pooling after Flatten.
+    ``delta``: whether convolutions read only their centre tap. Pairs of different locations matter
+    only for mean pooling and token mixing, so they are followed only in layers before these.
+    ``all_pairs`` follows them everywhere. Raises: KcalcError naming the node for shapes that do not
+    fit, max pooling, and a convolution or pooling after Flatten.
     """
     places: dict[Node, SpatialPlace] = {}
     for node, op, reads in network.operations:
@@ -139,9 +139,9 @@ def _alike(
 
 
 def mixes(op: P.Primitive | None, place: SpatialPlace) -> bool:
-    """Whether a primitive's input may follow other pairs of locations than its output.
+    """Whether the input of a primitive may follow other pairs of locations than its output.
 
-    True for new weights, matrices over positions, and pooling windows of several locations.
+    This is true for new weights, matrices over positions, and pooling windows of several locations.
     """
     if isinstance(op, P.Window):
         return op.matrix is not None or (place.window is not None and not place.window.trivial)
@@ -153,7 +153,7 @@ def _followed(
 ) -> dict[Node, bool]:
     """{node: whether all pairs of locations are followed}.
 
-    Nodes connected without new weights or a pool in between have one answer.
+    Nodes that are connected without new weights or pooling in between have the same value.
     """
     root: dict[Node, Node] = {}
 
@@ -179,10 +179,10 @@ def _followed(
 
 
 def tap_widths(network: Network, features: int | None) -> dict[Node, int]:
-    """{Affine: channels that one of its outputs reads at one location}.
+    """{Affine: number of channels that one of its outputs reads at one location}.
 
-    ``features``: the width of layers without one. Raises: KcalcError naming a node of unknown
-    width.
+    ``features``: the width of layers that do not specify one. Raises: KcalcError naming a node of
+    unknown width.
     """
     known = dict(filled(network, features, L.Affine).features)
     out: dict[Node, int] = {}

@@ -1,4 +1,4 @@
-"""Fixed weights over locations: means over windows, weighted means, matrices.
+"""Fixed weights over locations: means over windows, weighted means and matrices.
 
 ``K'[p, p'] = mean over s, t in the windows of K[p + s, p' + t]``
 """
@@ -27,15 +27,15 @@ WEIGHTED = (
     "weighted mean pooling averages over its random weights, which all channels share (exact for "
     "many locations per window)"
 )
-LOST = 1e-13  # a pooled q below this fraction of its upper bound counts as 0
+LOST = 1e-13  # a pooled q below this fraction of its upper bound is set to 0
 
 
 @dataclass(frozen=True)
 class Pools:
     """The rules of pooling and of matrices over locations.
 
-    ``pooled``: {Pool node: [(q1, q2) per channel group]}, known from pairing every image with
-    itself. None during that pass, in which ``recorded`` collects {Pool node: [q per channel
+    ``pooled`` is {Pool node: [(q1, q2) per channel group]}, known from pairing every image with
+    itself. It is None during that pass, in which ``recorded`` collects {Pool node: [q per channel
     group]}.
     """
 
@@ -46,14 +46,14 @@ class Pools:
     recorded: dict[Node, list[Array]] = field(default_factory=dict)
 
     def weighted_mean(self, node: Node, below: Channels) -> Channels:
-        """Weighted means whose random weights are shared by all channels."""
+        """Apply weighted means whose random weights are shared by all channels."""
         window = self.forms.places[node].window
         assert isinstance(window, TapWindow)
         self.kernel.note(node, WEIGHTED)
         return below.map(lambda pair: self._weighted(pair, window, node))
 
     def mean(self, node: Node, below: Channels) -> Channels:
-        """Fixed weights over locations: means over windows, or a matrix."""
+        """Apply fixed weights over locations: means over windows, or a matrix."""
         window = self.forms.places[node].window
         assert isinstance(window, TapWindow | Mixing)
         order: list[Pair] = []
@@ -75,10 +75,10 @@ class Pools:
         )
 
     def gathered(self, pair: Pair, node: Node) -> Pair:
-        """One group of channels whose locations are copies of locations, or 0.
+        """One group of channels at locations that are copies of other locations, or 0.
 
-        For locations that read different channels of one location, the second moment is the product
-        of their means.
+        If two locations read different channels of one location, their second moment is the product
+        of the means.
         """
         m, place, source = pair.moments, self.forms.places[node], self.forms.parents[node][0]
         window, full = place.window, self.forms.places[source].full
@@ -111,7 +111,7 @@ class Pools:
         return Pair.of(Atom(node, moments, pair.support, pair.gaussian, pair.raw, mixed=True))
 
     def _picked(self, values: Any, at: Array, full: bool, wanted: bool) -> Array:
-        """A number of pairs of locations at the locations ``at``."""
+        """Select a number of pairs of locations at the locations ``at``."""
         values = np.asarray(values)
         if full and wanted:
             return values[..., at[:, None], at[None]]
@@ -123,12 +123,12 @@ class Pools:
         )
 
     def _averaged(self, pair: Pair, window: TapWindow | Mixing, node: Node, group: int) -> Pair:
-        """One group of channels averaged over windows."""
+        """Average one group of channels over windows."""
         m, place, source = pair.moments, self.forms.places[node], self.forms.parents[node][0]
         joint = np.sqrt(m.q1) * np.sqrt(m.q2)
         shares = np.outer(window.counts, window.counts)
         below = [joint * part for part in (1 - m.gap.value, *(-a for a in m.gap.coefficients[1:]))]
-        if not self.forms.places[source].full:  # the input has one location
+        if not self.forms.places[source].full:  # the input has only one location
             below = [np.asarray(part)[..., None] for part in below]
         kernels = [window.summed_apart(part) / shares for part in below]
         if not place.full:

@@ -35,17 +35,19 @@ def ntk(
 
 
 def _of_images(options: dict[str, Any]) -> tuple[Any, str]:
-    """The image shape and the law of weights.
+    """Return the image shape and the distribution of weights.
 
-    Raises: KcalcError for unknown words, for ``image_shape`` or ``weights`` with "delta", and for
-    tokens.
+    Raises: KcalcError for unknown values of options, for ``image_shape`` or ``weights`` with
+    "delta", and for tokens.
     """
     spatial, shape = options.pop("spatial", "delta"), options.pop("image_shape", None)
     weights = options.pop("weights", "dense")
     choice(spatial, "spatial", SPATIAL)
     choice(weights, "weights", WEIGHTS)
     if spatial == "delta":
-        raise KcalcError("image_shape and weights need spatial='exact'; pass it too, or drop them")
+        raise KcalcError(
+            "image_shape and weights need spatial='exact'; pass it as well, or drop them"
+        )
     if options:
         raise KcalcError(
             f"{next(iter(options))}= is for exchangeable tokens; with spatial='exact' give "

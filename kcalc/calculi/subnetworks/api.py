@@ -23,14 +23,14 @@ Node = Hashable
 
 
 class Subnetworks(tuple[Subnetwork, ...], Shown):
-    """Subnetworks of a network in the order of their exits, a tuple that can be drawn.
+    """Subnetworks of a network in the order of their exits, as a tuple that can be drawn.
 
     Attributes
     ----------
     permissive
         Whether the reading is permissive; see :func:`subnetworks`.
     warning
-        A warning about depth that the strict reading hides.
+        A warning if the strict reading hides depth, otherwise None.
 
     """
 
@@ -49,7 +49,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         return Subnetworks, (tuple(self), self.network, self.permissive)
 
     def bounds(self, psi: float | None = None) -> SlopeBounds:
-        """Strict mu, forward bound and longest-path bound at ``psi``, with the warning, if any.
+        """Compute strict mu, forward bound and longest-path bound at ``psi``, with any warning.
 
         Parameters
         ----------
@@ -68,19 +68,19 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
     def warning(self) -> str | None:
         """A warning if taps, heads or further inputs hide depth from the strict reading.
 
-        None if they do not.
+        It is None if they do not.
         """
         return None if self.permissive else maximal_slope(self.network).warning
 
     @property
     def nonlinear(self) -> Subnetworks:
-        """The subnetworks with a nonlinear layer; others have slope 1 and curvature 0."""
+        """The subnetworks with a nonlinear layer; all others have slope 1 and curvature 0."""
         nonlinear = {owner(node) for node, op, _ in self.network.operations if isinstance(op, Post)}
         kept = (s for s in self if not nonlinear.isdisjoint(s.layers))
         return Subnetworks(kept, self.network, self.permissive)
 
     def draw(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """The network with the subnetworks as coloured regions.
+        """Draw the network with the subnetworks as coloured regions.
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Entry, exit and layers of each subnetwork as plain data.
+        """Everything as plain data: entry, exit and layers of each subnetwork.
 
         Returns
         -------
@@ -120,7 +120,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
         return {"permissive": self.permissive, "subnetworks": pieces, "warning": self.warning}
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The same as :meth:`draw`.
+        """Draw the network; the same as :meth:`draw`.
 
         Parameters
         ----------
@@ -156,17 +156,17 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
 
 
 def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
-    """The maximal subnetworks: those that do not compose with another to form a larger one.
+    """Find the maximal subnetworks, which do not compose with others to larger subnetworks.
 
     In the strict reading, every subnetwork lies in exactly one of them, as an interval between two
     of its cut points. Subnetworks without a nonlinear layer are also listed. In a network with
     several inputs, no subnetwork contains the layer where the inputs first meet.
 
-    In the permissive reading a subnetwork is any layer t together with all layers between it and a
-    feature map that every path to t passes. The maximal ones, one for each t, begin at the earliest
-    such map. The papers' formulas are strict [DKS eq. 20], [TAT App. B.5]; the maximum over
-    permissive ones is ``kc.maximal_slope(net).forward``. The cost is O((nodes + edges) log nodes);
-    ``layers`` are computed on access.
+    In the permissive reading, a subnetwork is any layer t together with all layers between it and a
+    feature map that every path to t passes. The maximal subnetworks, one for each t, begin at the
+    earliest such map. The papers' formulas are strict [DKS eq. 20], [TAT App. B.5]; the maximum
+    over permissive subnetworks is ``kc.maximal_slope(net).forward``. The cost is O((nodes + edges)
+    log nodes); the attribute ``layers`` is computed on access.
 
     Parameters
     ----------

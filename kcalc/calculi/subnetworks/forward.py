@@ -1,7 +1,7 @@
 """The largest slope from the inputs to a node, ``max_t V(t)``, and the depth of a network.
 
 Both count paths across feature maps that have several readers or are outputs. No subnetwork
-contains such paths, so a maximum over subnetworks misses them.
+contains these paths, so a maximum over subnetworks misses them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HIDDEN = "taps, heads or further inputs hide depth from the strict reading"
 class _State(NamedTuple):
     """``V = psi^power * exp(log_constant) * V(base)``.
 
-    Base 0 is the inputs, with V = 1; other bases are mixes.
+    Base 0 stands for the inputs, with V = 1; the other bases are mixes.
     """
 
     base: int
@@ -41,7 +41,7 @@ class _State(NamedTuple):
 
 
 class _Forward(ConvexCalculus[_State]):
-    """The calculus of these states; ``mixes[k]`` holds (shares, states) of base k + 1."""
+    """The calculus of these states; ``mixes[k]`` holds (shares, states) for base k + 1."""
 
     def __init__(self, network: Network, q: Any) -> None:
         super().__init__(network, q)
@@ -88,7 +88,7 @@ class ForwardSlope:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the formal reading."""
+        """The assumptions under which the slope is computed."""
         return self._reading.assumptions
 
     @cached_property
@@ -110,7 +110,7 @@ class ForwardSlope:
         return logs, degrees
 
     def _greatest(self, log_psi: float) -> tuple[float, float, Node]:
-        """``log max_t V(t)``, its derivative, and the node."""
+        """``log max_t V(t)``, its derivative, and the node that attains it."""
         logs, degrees = self._bases(log_psi)
         value, degree, index = max(
             (logs[s.base] + s.power * log_psi + s.log_constant, degrees[s.base] + s.power, -k)
@@ -132,12 +132,12 @@ class ForwardSlope:
     @overload
     def __call__(self, psi: Numbers) -> Array: ...
     def __call__(self, psi: Any) -> float | Array:
-        """The largest slope, elementwise. Raises: KcalcError for psi < 1."""
+        """The largest slope, elementwise. Raises: KcalcError if psi < 1."""
         logs = as_slopes(psi)
         return exponential([self._greatest(float(log))[0] for log in logs.flat], logs.shape)
 
     def active(self, psi: float) -> Node:
-        """The node t of largest slope V(t) at a number ``psi``."""
+        """The node t with the largest slope V(t) at a number ``psi``."""
         logs = as_slopes(psi)
         if logs.ndim:
             raise KcalcError("active accepts one psi at a time")
@@ -148,10 +148,10 @@ class ForwardSlope:
     @overload
     def inverse(self, target: Numbers) -> Array: ...
     def inverse(self, target: Any) -> float | Array:
-        """``psi`` with largest slope ``target``, elementwise.
+        """``psi`` at which the largest slope is ``target``, elementwise.
 
-        Raises: KcalcError for a target not above the value at ``psi = 1``, and without nonlinear
-        layers.
+        Raises: KcalcError for a target that does not exceed the value at ``psi = 1``, and for
+        networks without nonlinear layers.
         """
         if not self.depth:
             raise KcalcError("the forward slope has no inverse: the network has no nonlinear layer")
@@ -186,7 +186,7 @@ class ForwardSlope:
     def depth(self) -> int:
         """The largest number of nonlinear layers on any path through the network.
 
-        Paths may cross all taps, heads and inputs.
+        Paths across taps, heads and inputs are included.
         """
         return max(self._depths[s.base][0] + s.power for s, _ in self._candidates)
 
@@ -195,7 +195,7 @@ class ForwardSlope:
     @overload
     def longest_path_bound(self, psi: Numbers) -> Array: ...
     def longest_path_bound(self, psi: Any) -> float | Array:
-        """The bound ``psi^depth`` of the slope between any two nodes.
+        """The bound ``psi^depth`` on the slope between any two nodes.
 
         With LayerNorm slopes it is multiplied by their largest product on a path.
         """
@@ -208,7 +208,7 @@ class ForwardSlope:
 
 
 def depths_text(strict: int, depth: int) -> str:
-    """A sentence on the depth of the deepest subnetwork and that of the network."""
+    """Compare the depth of the deepest subnetwork with the depth of the network, in a sentence."""
     return (
         f"the deepest subnetwork has {strict} of the {depth} nonlinear layers on the longest path"
     )
@@ -218,9 +218,10 @@ def depths_text(strict: int, depth: int) -> str:
 class SlopeBounds(Shown):
     """Three measures of the slope of a network at ``psi``: ``strict <= forward <= longest_path``.
 
-    ``strict`` is the maximum over subnetworks, ``forward`` that of the slope from the inputs to any
-    node, ``longest_path`` is ``psi^depth``. ``strict_depth`` is the number of nonlinear layers of
-    the deepest subnetwork. ``hidden``: ``strict`` misses depth, so use the other two.
+    ``strict`` is the maximum over subnetworks, ``forward`` is the maximum of the slope from the
+    inputs to any node, and ``longest_path`` is ``psi^depth``. ``strict_depth`` is the number of
+    nonlinear layers of the deepest subnetwork. ``hidden`` says whether ``strict`` misses depth; if
+    so, use the other two.
     """
 
     psi: float
@@ -233,7 +234,7 @@ class SlopeBounds(Shown):
 
     @property
     def warning(self) -> str | None:
-        """A warning if the strict reading hides depth, else None."""
+        """A warning if the strict reading hides depth, otherwise None."""
         if not self.hidden:
             return None
         figures = (
@@ -274,15 +275,15 @@ class SlopeBounds(Shown):
 
 
 def exponential(logs: Any, shape: tuple[int, ...]) -> Any:
-    """Slopes from their logarithms, of the given shape, inf beyond double precision."""
+    """Slopes of the given shape from their logarithms; inf beyond double precision."""
     with np.errstate(over="ignore"):
         return np.exp(logs).reshape(shape)[()]
 
 
 def inverse(function: Any, target: Any, least: float) -> Any:
-    """``psi`` with slope ``target``, by :func:`newton`, for targets above ``least``.
+    """``psi`` at which a slope is ``target``, by :func:`newton`, for targets above ``least``.
 
-    ``least``: the slope at ``psi = 1``.
+    ``least`` is the slope at ``psi = 1``.
     """
     values = real_array(target, "target")
     if not np.all(values > least):

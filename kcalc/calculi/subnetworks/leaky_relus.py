@@ -1,4 +1,4 @@
-"""The maximal c value of networks of leaky ReLUs with the same negative slope."""
+"""The maximal c value of networks whose leaky ReLUs all have the same negative slope."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _array(k: Values, c: Values) -> Values:
 
 
 class MaximalCValue:
-    """The maximal c value function ``max_f C_f(0)`` for leaky ReLUs with the same slope.
+    """The maximal c value ``max_f C_f(0)`` if all leaky ReLUs have the same negative slope.
 
     It decreases strictly in the negative slope ``alpha`` on [-1, 1], from at most 1 to 0 at alpha =
     1.
@@ -57,9 +57,9 @@ class MaximalCValue:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the formal reading.
+        """The assumptions under which this function is computed.
 
-        Norms that subtract means of activations are heuristic.
+        For norms that subtract means of activations, the result is heuristic.
         """
         same = "every nonlinear layer is a leaky ReLU with the same negative slope"
         told = self.network.assumptions
@@ -92,7 +92,7 @@ class MaximalCValue:
         return np.asarray(self._maximal._greatest([leaky_relu_map(values)], start))[()]
 
     def active(self, negative_slope: float) -> Subnetwork:
-        """The (first) subnetwork that attains the maximum.
+        """The first subnetwork that attains the maximum.
 
         Parameters
         ----------
@@ -131,7 +131,7 @@ class MaximalCValue:
         KcalcError
             For other targets.
         UnreachableTarget
-            If the network is too shallow, even with ``alpha = -1``.
+            If the network is too shallow to reach the target, even with ``alpha = -1``.
 
         """
         values = real_array(target, "target")
@@ -149,7 +149,7 @@ class MaximalCValue:
         return zero_between(lambda alpha: float(self(alpha)) - value, -1.0, 1.0, 1e-15)
 
     def to_dict(self) -> dict[str, Any]:
-        """The kind of maximum, the largest value and the assumptions, as plain data.
+        """Everything as plain data: kind of maximum, largest value and assumptions.
 
         Returns
         -------
@@ -169,7 +169,7 @@ class MaximalCValue:
 
 
 def maximal_c_value(network: Network) -> MaximalCValue:
-    """The maximal c value function of a network; see :class:`MaximalCValue`.
+    """Create the maximal c value function of a network; see :class:`MaximalCValue`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Maxima over subnetworks for any function ``r`` instead of the C map."""
+"""Maxima over subnetworks for an arbitrary function ``r`` in place of the C map."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ Function = Callable[[Values], Values]
 
 
 class _NegativeFactor(Exception):
-    """Raised if a Product has a negative factor, so it decreases in the others."""
+    """Raised if a Product has a negative factor, so that it decreases in the other factors."""
 
 
 class _Expressions(ConvexCalculus[int]):
     """``U_{f,r}`` as numbered expressions without repeats.
 
     ``table[k]`` is ("x",), ("r", i, index of r), ("mix", numbers, shares), ("norm", i, slope),
-    ("times", numbers), ("greater", i) or ("lesser", i): the greater or lesser of x and entry i.
-    ``positive``: raise _NegativeFactor if a Product has a negative factor.
+    ("times", numbers), ("greater", i) or ("lesser", i); the last two are the greater and the lesser
+    of x and entry i. ``positive``: whether to raise _NegativeFactor if a Product has a negative
+    factor.
     """
 
     name = "maxima over subnetworks"
@@ -60,7 +61,7 @@ class _Expressions(ConvexCalculus[int]):
         return 0
 
     def restart(self, which: str, state: int) -> int:
-        """The "greater" or "lesser" of a state and x, if x starts a new subnetwork."""
+        """The "greater" or "lesser" of a state and x, where x starts a new subnetwork."""
         return self._intern((which, state)) if state else 0
 
     def nonlinear(self, op: Post, node: Node, state: int) -> int:
@@ -84,8 +85,8 @@ class _Expressions(ConvexCalculus[int]):
     def evaluate(self, functions: Sequence[Function], x: Values) -> list[Values]:
         """The value of every expression.
 
-        Raises: KcalcError if an ``r`` decreases between values it was called with; _NegativeFactor
-        for a Product with a negative factor, if ``positive``.
+        Raises: KcalcError if a function ``r`` decreases between values with which it was called;
+        _NegativeFactor for a Product with a negative factor, if ``positive``.
         """
         values: list[Values] = []
         calls: list[list[tuple[Values, Values]]] = [[] for _ in functions]
@@ -119,7 +120,7 @@ class _Expressions(ConvexCalculus[int]):
 def _finite(after: Any, before: Values) -> Values:
     """The values of ``r`` as finite floats of the shape of its argument.
 
-    Raises: KcalcError for other results of ``r``.
+    Raises: KcalcError if ``r`` returns anything else.
     """
     try:
         numbers = np.asarray(after, dtype=float)
@@ -138,7 +139,7 @@ def _finite(after: Any, before: Values) -> Values:
 
 
 def _check_monotone(pairs: Sequence[tuple[Values, Values]]) -> None:
-    """Reject an ``r`` that decreases on the values it was called with, point by point."""
+    """Reject a function ``r`` that decreases, at some point, on the values given to it."""
     if not pairs:
         return
     shape = np.shape(pairs[0][0])
@@ -161,8 +162,8 @@ def _check_monotone(pairs: Sequence[tuple[Values, Values]]) -> None:
 class _Exit(NamedTuple):
     """The place of an expression: cut point ``index`` of ``path`` (node numbers).
 
-    ``states``: {index of a later cut point: expression}. ``start``: the index of the cut point
-    whose value is x; None if the path restarts at every cut point with a value below x.
+    ``states``: {index of a later cut point: expression}. ``start`` is the index of the cut point at
+    which the value is x, or None if the path restarts at every cut point with a value below x.
     """
 
     path: tuple[int, ...]
@@ -175,9 +176,10 @@ class _Paths:
     """The expressions at the cut points of the maximal subnetworks.
 
     A path restarts with the value x at a cut point where x is greater than the value there. A path
-    with Products is evaluated again with restarts where x is smaller: these minimal values show
-    whether any subnetwork has a negative factor. With ``every``, such a path is evaluated once from
-    each of its cut points instead, at a cost quadratic in their number; factors may have any sign.
+    with Products is evaluated again with restarts where x is smaller. These minimal values show
+    whether any subnetwork has a negative factor. With ``every``, such a path is instead evaluated
+    once from each of its cut points, and factors may have any sign. The cost is quadratic in the
+    number of cut points.
     """
 
     def __init__(self, network: Network, kinds: Mapping[Node, int], q: Any, every: bool) -> None:
@@ -196,7 +198,7 @@ class _Paths:
                 self._states(path, 0, "lesser")
 
     def _states(self, path: tuple[int, ...], start: int, restart: str = "") -> dict[int, int]:
-        """{later cut point: expression} of a path whose value at cut point ``start`` is x."""
+        """{later cut point: expression} for a path with the value x at the cut point ``start``."""
         state, found = 0, {}
         for index, (entry, leaving) in enumerate(pairwise(path[start:]), start + 1):
             found[index] = state = self._behind(entry, leaving, state)
@@ -204,7 +206,7 @@ class _Paths:
         return found
 
     def _behind(self, entry: int, leaving: int, state: int) -> int:
-        """The expression at the cut point ``leaving`` from that at the cut point ``entry``."""
+        """Compute the expression at the cut point ``leaving`` from the ``state`` at ``entry``."""
         reached = {entry: state}
         for member in _between(leaving, reached, self._parents):
             reached[member] = self.expressions.of_node(
@@ -217,7 +219,7 @@ class _Paths:
             self.exits.setdefault(state, _Exit(path, index, states, start))
 
     def active(self, values: Sequence[Values], x: float) -> tuple[Node, Node]:
-        """Entry and exit of the first subnetwork of largest value; of nested ones, the longest."""
+        """Entry and exit of the first subnetwork with the largest value; if nested, the longest."""
         best = max(self.exits, key=lambda number: float(values[number]))
         path, last, states, start = self.exits[best]
         longer = range(last, len(path))
@@ -234,14 +236,16 @@ class Maximal(Approximable):
     ``r`` is any non-decreasing function.
 
     ``U_{g,r}`` is the C map of ``g`` with ``r`` in place of the C map of every nonlinear layer.
-    Every subnetwork lies between two cut points of a maximal one, so one sweep over the cut points,
-    ``m <- U(max(x, m))``, finds the maximum over all of them. If ``r(y) >= y`` everywhere, a
-    maximal subnetwork attains it; otherwise a shorter one may. Isomorphic parts are evaluated once.
-    A Product decreases in its factors if they are negative, as for ``x < 0``; every subnetwork is
-    then evaluated separately, at a cost quadratic in the number of cut points.
+    Every subnetwork lies between two cut points of a maximal subnetwork, so one sweep over the cut
+    points, ``m <- U(max(x, m))``, finds the maximum over all of them. If ``r(y) >= y`` everywhere,
+    a maximal subnetwork attains it; otherwise a shorter subnetwork may attain it. Isomorphic parts
+    are evaluated once. A Product decreases in its factors if they are negative, for example if
+    ``x < 0``. Every subnetwork is then evaluated separately, at a cost quadratic in the number of
+    cut points.
 
-    With ``q``, the q value of the inputs, mixes are weighted by true q values, and LayerNorms have
-    their C maps. Callable on numbers, and on arrays if ``r`` is.
+    If ``q``, the q value of the inputs, is given, mixes are weighted by the true q values and
+    LayerNorms act by their C maps. The object is callable on numbers, and on arrays if ``r``
+    accepts arrays.
 
     References
     ----------
@@ -262,11 +266,11 @@ class Maximal(Approximable):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the formal reading."""
+        """The assumptions under which the maximum is computed."""
         return self._sweep.expressions.assumptions
 
     def _values(self, functions: Sequence[Function], x: Values) -> tuple[_Paths, list[Values]]:
-        """The values of all expressions at ``x``: of every subnetwork if a factor is negative."""
+        """The values of all expressions at ``x``; for every subnetwork, if a factor is negative."""
         with suppress(_NegativeFactor):
             return self._sweep, self._sweep.expressions.evaluate(functions, x)
         return self._intervals, self._intervals.expressions.evaluate(functions, x)
@@ -288,7 +292,8 @@ class Maximal(Approximable):
     def __call__(self, x: Values) -> float | Array:
         """The maximum at ``x``, elementwise.
 
-        Raises: KcalcError if ``r`` decreases or is not finite at the values it is called with.
+        Raises: KcalcError if ``r`` decreases, or is not finite, at the values with which it is
+        called.
         """
         array = real_array(x, "x")
         return np.asarray(self._greatest(self.functions, array if array.ndim else float(array)))[()]
@@ -296,7 +301,7 @@ class Maximal(Approximable):
     def active(self, x: float) -> Subnetwork:
         """The first subnetwork that attains the maximum at a number ``x``.
 
-        Of nested ones, the longest.
+        Among nested subnetworks, it is the longest.
 
         Parameters
         ----------
@@ -318,7 +323,7 @@ class Maximal(Approximable):
         return Subnetwork(*paths.active(values, x), self.network)
 
     def inverse(self, target: float, low: float, high: float) -> float:
-        """``x`` in [low, high] with maximum ``target``; ``r`` must be continuous.
+        """Find ``x`` in [low, high] at which the maximum is ``target``; ``r`` must be continuous.
 
         Parameters
         ----------
@@ -350,7 +355,7 @@ class Maximal(Approximable):
         return zero_between(lambda x: float(self(x)) - value, low, high, 1e-15, rtol=1e-14)
 
     def to_dict(self) -> dict[str, Any]:
-        """The map, the number of subnetworks and the assumptions, as plain data.
+        """Everything as plain data: the map, the number of subnetworks and the assumptions.
 
         Returns
         -------
@@ -379,7 +384,7 @@ class Maximal(Approximable):
 
 
 def _between(node: int, reached: Mapping[int, int], parents: Sequence[Sequence[int]]) -> list[int]:
-    """``node`` and the nodes between it and the reached ones, in topological order."""
+    """``node`` and the nodes between it and the ``reached`` nodes, in topological order."""
     if all(parent in reached for parent in parents[node]):
         return [node]
     found: set[int] = {node}
@@ -420,14 +425,14 @@ def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int
 
 
 def maximal(network: Network, r: Function | Mapping[Any, Function], q: Any = None) -> Maximal:
-    """The maximum over subnetworks with ``r`` instead of local C maps; see :class:`Maximal`.
+    """Create the maximum over subnetworks with ``r`` in place of local C maps.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     r
-        One function, or {node or activation name: function}.
+        One function, or {node or activation name: function}; see :class:`Maximal`.
     q
         The q value of the inputs, or None.
 

@@ -1,6 +1,6 @@
-"""Removal of slope polynomials proved to lie below another for all ``psi >= 1``.
+"""Removal of slope polynomials that are proven to lie below another for all ``psi >= 1``.
 
-The rule of [DKS sec. 17.2, 21.3], to drop divisors of another polynomial, is wrong:
+The rule of [DKS sec. 17.2, 21.3] to drop divisors of another polynomial is wrong:
 ``p_f = ((1 + psi)/2)^13`` divides ``p_h = p_f (psi^2 - 3 psi + 3)``, which lies below it on (1, 2).
 """
 
@@ -16,18 +16,19 @@ from ..expansion import needed_factors, rational_polynomials
 from ..factored import Factors, Monomial, Terms
 
 MOST_TERMS = 600  # polynomials with more coefficients are not compared
-MOST_PIECES = 24  # more polynomials are not compared
-MOST_ROOTS = 64  # the degree up to which roots are isolated
-MOST_PRODUCTS = 20_000  # terms of polynomials in several symbols; longer ones are not compared
+MOST_PIECES = 24  # if there are more polynomials, they are not compared
+MOST_ROOTS = 64  # roots are isolated up to this degree
+# terms of polynomials in several symbols; longer polynomials are not compared
+MOST_PRODUCTS = 20_000
 MOST_BITS = 4_000_000  # bits of all rational coefficients together
 BALL_DIGITS = 120
 
 
 def not_included(polynomials: Mapping[Monomial, Any]) -> list[Monomial]:
-    """The products not contained in another as multisets of factors, longest first.
+    """The products that are not contained in another as multisets of factors, longest first.
 
-    Dropping the others is sound: the quotient is a product of slope polynomials, so >= 1 for psi >=
-    1.
+    It is safe to drop the others: the quotient is a product of slope polynomials, so it is >= 1 for
+    psi >= 1.
     """
     kept: list[Monomial] = []
     holders: dict[int, list[dict[int, int]]] = {}
@@ -44,12 +45,12 @@ def not_included(polynomials: Mapping[Monomial, Any]) -> list[Monomial]:
 
 
 def certified(factors: Factors, monomials: Sequence[Monomial]) -> list[Monomial]:
-    """The products without those that are proved to lie below another for all ``psi >= 1``.
+    """Drop the products that are proven to lie below another for all ``psi >= 1``.
 
-    Rationals are exact; floats (as binary rationals, shares of a mix scaled to sum 1) and other
-    numbers are in ball arithmetic. If weights have symbols or polynomials are too long, all
-    products are kept; with several slope symbols, only comparisons proved by Taylor coefficients of
-    rational polynomials count.
+    Rationals are exact. Floats (as binary rationals, with the shares of a mix scaled to sum to 1)
+    and other numbers are in ball arithmetic. If weights have symbols or polynomials are too long,
+    all products are kept. With several slope symbols, only comparisons that are proven by Taylor
+    coefficients of rational polynomials count.
     """
     kept = list(monomials)
     if not 1 < len(kept) <= MOST_PIECES:
@@ -65,11 +66,12 @@ def certified(factors: Factors, monomials: Sequence[Monomial]) -> list[Monomial]
 
 
 def dominates(upper: Any, lower: Any) -> bool:
-    """True if ``upper >= lower`` for all ``psi >= 1`` is proved.
+    """True if it is proven that ``upper >= lower`` for all ``psi >= 1``.
 
-    Parameters: polynomials of python-flint in ``t = psi - 1`` (one t, or one per slope symbol). The
-    proof: either all coefficients of the difference are >= 0, or (exact coefficients, one t) it is
-    positive for large t and its real roots t > 0, isolated rigorously, all have even multiplicity.
+    The arguments are python-flint polynomials in ``t = psi - 1`` (one t, or one per slope symbol).
+    There are two ways to prove the inequality. Either all coefficients of the difference are >= 0.
+    Or, for exact coefficients and one t, the difference is positive for large t, and its real roots
+    t > 0, isolated rigorously, all have even multiplicity.
     """
     import flint
 
@@ -95,7 +97,7 @@ def dominates(upper: Any, lower: Any) -> bool:
 def expanded(factors: Factors, monomials: Sequence[Monomial]) -> list[Any] | None:
     """Products as python-flint polynomials in ``t = psi - 1``.
 
-    None if they are not polynomials in one symbol, or too long.
+    The result is None if they are not polynomials in one symbol, or if they are too long.
     """
     import flint
 
@@ -137,7 +139,7 @@ def _of_several_symbols(factors: Factors, monomials: Sequence[Monomial]) -> list
 def _power(
     factors: Factors, needed: Sequence[int], symbol: int, monomials: Sequence[Monomial]
 ) -> list[int]:
-    """The degrees of products in one symbol."""
+    """The degrees of products in a single symbol."""
     degrees: dict[int, int] = {}
     for k in needed:
         entry = factors.table[k]
@@ -169,7 +171,7 @@ def _factor(entry: sp.Expr | Terms, known: Mapping[int, Any], make: Any, exact: 
     for share, (_, part) in zip(shares, entry, strict=True):
         total += share * _product(part, known, make)
     if not exact and all(known[f][0] == 1 for _, part in entry for f, _ in part):
-        total[0] = 1  # the shares add up to 1
+        total[0] = 1  # ensure that the shares add up to 1
     return total
 
 

@@ -1,15 +1,16 @@
-"""Subnetworks: the single-entry single-exit regions of a network; an entry is a feature map.
+"""Subnetworks: the single-entry single-exit regions of a network.
 
-A subnetwork is a non-empty set of layers that fulfils three rules. (1) It reads exactly one feature
-map from outside, that of its *entry*. (2) It has no other edges from outside. (3) Exactly one of
-its layers, its *exit*, is used outside or is a network output. Rule 3 is the strict reading, which
-reproduces [DKS eq. 20] and [TAT App. B.5].
+A subnetwork is a non-empty set of layers that satisfies three rules. (1) It reads exactly one
+feature map from outside, which is the output of its *entry*. (2) It has no other edges from
+outside. (3) Exactly one of its layers, its *exit*, is used outside or is a network output. Rule 3
+is the strict reading, which reproduces [DKS eq. 20] and [TAT App. B.5].
 
-In :func:`find_regions` nodes are numbers 0 ... n-1 in topological order; ``parents[v]`` may repeat
-and is empty at inputs. ``idom`` is the dominator tree from a virtual root above the inputs,
-``ipdom`` the post-dominator tree from a virtual sink below the outputs; both virtual nodes have the
-number n. ``A(s, t)`` contains the nodes reached backwards from ``t`` without passing ``s``. A pair
-(s, t) is a subnetwork iff ``s`` strictly dominates ``t`` and ``t`` post-dominates ``A(s, t)``.
+In :func:`find_regions`, nodes are numbers 0 ... n-1 in topological order. ``parents[v]`` may
+contain a node several times, and is empty at inputs. ``idom`` is the dominator tree from a virtual
+root above the inputs, and ``ipdom`` is the post-dominator tree from a virtual sink below the
+outputs. Both virtual nodes have the number n. ``A(s, t)`` contains the nodes reached backwards from
+``t`` without passing ``s``. A pair (s, t) is a subnetwork iff ``s`` strictly dominates ``t`` and
+``t`` post-dominates ``A(s, t)``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _keeps_gaussian(op: P.Primitive) -> bool:
 class Regions:
     """``idom[v]`` (n for the virtual root) and the maximal regions as paths (entry, t_1, ..., t_k).
 
-    Any two nodes of a path bound a region, and these are all the regions; each node is an exit in
+    Any two nodes of a path bound a region, and there are no other regions. Each node is an exit in
     at most one path.
     """
 
@@ -52,8 +53,8 @@ class _Tree:
     """A tree to which leaves are added, with skip pointers; its root is ``size``.
 
     ``meet`` and ``spread`` cost O(log depth). Every node has an interval of labels, [``low``,
-    ``high``]; ``least`` and ``most`` are the least and largest label on the way from a node to the
-    target of its skip pointer, the target excluded.
+    ``high``]. ``least`` and ``most`` are the smallest and largest label on the way from a node to
+    the target of its skip pointer, excluding the target.
     """
 
     def __init__(self, size: int) -> None:
@@ -89,7 +90,7 @@ class _Tree:
         return a
 
     def spread(self, node: int, top: int) -> tuple[int, int]:
-        """Least and largest label from ``node`` up to its ancestor ``top``, excluding ``top``."""
+        """The smallest and largest label from ``node`` to its ancestor ``top``, without ``top``."""
         level = self.depth[top]
         low, high = self.low[node], self.high[node]
         while node != top:
@@ -118,7 +119,7 @@ def _post_dominators(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -
 
 
 def _euler(ipdom: Sequence[int]) -> tuple[list[int], list[int]]:
-    """First and last preorder number in the subtree of every node of the post-dominator tree."""
+    """The first and last preorder number in every subtree of the post-dominator tree."""
     size = len(ipdom)
     weight = [1] * (size + 1)
     # readers come later, so a subtree is complete when its root is reached
@@ -137,9 +138,9 @@ def find_regions(parents: Sequence[Sequence[int]], outputs: Iterable[int]) -> Re
     """Dominators and maximal regions, in O((nodes + edges) log nodes).
 
     A(idom t, t) without ``t`` is the union of A(idom d, d) over ``d`` on the dominator path from
-    each parent of ``t`` up to ``idom t``. So the span of Euler numbers over that set comes from the
-    spans of earlier nodes, and ``t`` post-dominates the set iff the span lies in its own interval;
-    if it does not, no region ends at ``t``. Regions that follow one another form paths.
+    each parent of ``t`` up to ``idom t``. So the span of Euler numbers over that set follows from
+    the spans of earlier nodes. ``t`` post-dominates the set iff this span lies in the interval of
+    ``t``; otherwise no region ends at ``t``. Regions that follow one another form paths.
     """
     size = len(parents)
     ipdom = _post_dominators(parents, outputs)
@@ -198,7 +199,8 @@ class Subnetwork(Shown):
     def layers(self) -> tuple[Node, ...]:
         """The nodes on paths from ``entry`` to ``exit``, without entry, in topological order."""
         order: dict[Node, None] = {}
-        stack: list[tuple[Node, bool]] = [(self.exit, False)]  # not recursion: networks are deep
+        # no recursion, because networks are deep
+        stack: list[tuple[Node, bool]] = [(self.exit, False)]
         while stack:
             node, done = stack.pop()
             if node in order or node == self.entry:
@@ -212,7 +214,7 @@ class Subnetwork(Shown):
 
     @cached_property
     def network(self) -> Network:
-        """The subnetwork as its own network, with an Input in place of ``entry``.
+        """The subnetwork as a separate network, with an Input in place of ``entry``.
 
         If the feature map of ``entry`` is Gaussian, ``entry`` becomes an Affine that reads the
         Input.
@@ -253,7 +255,7 @@ class Subnetwork(Shown):
         return True
 
     def to_dict(self) -> dict[str, Any]:
-        """Entry, exit and layers as plain data.
+        """Everything as plain data: entry, exit and layers.
 
         Returns
         -------
@@ -278,9 +280,9 @@ class Subnetwork(Shown):
 
 
 def network_regions(network: Network) -> tuple[list[Node], list[tuple[int, ...]], Regions]:
-    """The nodes of a network in order, their parents and the regions.
+    """The nodes of a network in order, the indices of their parents, and the regions.
 
-    Returns: (nodes, numbers of their parents in slot order, regions).
+    Returns (nodes, indices of their parents in slot order, regions).
     """
     require_network(network)
     number = {node: k for k, node in enumerate(network)}

@@ -1,9 +1,9 @@
 """Maxima of the slope and of the curvature over all subnetworks of a network.
 
-DKS and TAT choose activations for given values of these maxima. The reading is strict: no
-subnetwork contains an interior feature map with a reader outside, an output, or the junction of two
-inputs. A maximum over subnetworks therefore misses the depth across them; see
-``MaximalSlope.bounds`` and ``.warning``.
+DKS and TAT choose activations such that these maxima have given values. The reading is strict. No
+subnetwork contains an interior feature map that is an output or is read outside, or the node where
+two inputs meet. A maximum over subnetworks therefore misses the depth of paths across such nodes;
+see ``MaximalSlope.bounds`` and ``.warning``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Polynomials:
     def from_inputs(self, node: Node) -> Monomial:
         """The slope polynomial from the inputs, which move together, to a node.
 
-        It is the product over the node's dominators.
+        It is a product over the dominators of the node.
         """
         at, parts = self._nodes.index(node), list[Monomial]()
         while at < len(self._nodes):
@@ -65,9 +65,9 @@ class Polynomials:
     def _local(self, steps: Sequence[Step], parents: Sequence[Sequence[int]]) -> list[Monomial]:
         """The polynomial of every node relative to its immediate dominator.
 
-        A mix of nodes p needs them relative to its own dominator s: the product over the dominator
-        path from p up to s, kept at p. Equal layers that read equal polynomials are computed once;
-        with q values, every mix has separate weights.
+        A mix of nodes p needs their polynomials relative to its own dominator s. Each is a product
+        over the dominator path from p up to s, and is stored at p. Equal layers that read equal
+        polynomials are computed once. With q values, every mix has separate weights.
         """
         calculus, idom, centring = self.calculus, self._idom, self.calculus.centring
         features = calculus.network.features
@@ -110,8 +110,8 @@ class MaximalSlope(Approximable):
 
     The maximum is over all subnetworks ``f``.
 
-    Callable on numbers and arrays; if activations have separate symbols, on a mapping {activation
-    name: slope}.
+    The object is callable on numbers and arrays. If activations have separate symbols, it is
+    callable on a mapping {activation name: slope}.
 
     References
     ----------
@@ -128,9 +128,9 @@ class MaximalSlope(Approximable):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the formal reading.
+        """The assumptions under which the slope is computed.
 
-        It needs neither Gaussian inputs of activations nor independent addends.
+        Inputs of activations need not be Gaussian, and addends need not be independent.
         """
         return self._set.calculus.assumptions
 
@@ -138,11 +138,11 @@ class MaximalSlope(Approximable):
     def pieces(self) -> tuple[sp.Expr, ...]:
         """The slope polynomials to maximise over, as SymPy expressions.
 
-        The highest degrees come first.
+        Polynomials of the highest degree come first.
 
-        Equal ones are listed once. A polynomial is dropped if its factors are a sub-multiset of
-        another's, or (numeric weights) if it is proved to lie below another for all ``psi >= 1``.
-        Numerical evaluation applies only the first rule.
+        Equal polynomials are listed once. A polynomial is dropped if its factors are a sub-multiset
+        of the factors of another. With numeric weights, it is also dropped if it is proven to lie
+        below another for all ``psi >= 1``. Numerical evaluation applies only the first rule.
         """
         return tuple(self._factors.expr(monomial) for monomial in self._pruned)
 
@@ -162,7 +162,7 @@ class MaximalSlope(Approximable):
 
     @property
     def symbols_of(self) -> Mapping[Activation, sp.Symbol]:
-        """The slope symbol of every activation, if symbols differ by activation."""
+        """The slope symbol of every activation, if activations have separate symbols."""
         return MappingProxyType(self._set.calculus.symbols)
 
     @overload
@@ -170,7 +170,7 @@ class MaximalSlope(Approximable):
     @overload
     def __call__(self, psi: Numbers) -> Array: ...
     def __call__(self, psi: Any) -> float | Array:
-        """``mu(psi)``, elementwise.
+        """Evaluate ``mu(psi)``, elementwise.
 
         Raises: KcalcError for psi < 1 and for symbols in mixing weights.
         """
@@ -178,7 +178,7 @@ class MaximalSlope(Approximable):
         return exponential(logs.max(axis=0), shape)
 
     def active(self, psi: Any) -> Subnetwork:
-        """The (first) maximal subnetwork that attains the maximum at a number ``psi``.
+        """The first maximal subnetwork that attains the maximum at a number ``psi``.
 
         Parameters
         ----------
@@ -206,9 +206,10 @@ class MaximalSlope(Approximable):
     @overload
     def inverse(self, target: Numbers) -> Array: ...
     def inverse(self, target: Any) -> float | Array:
-        """``psi`` with ``mu(psi) = target``, elementwise, to rounding, for targets above ``mu(1)``.
+        """Find ``psi`` with ``mu(psi) = target``, elementwise, for targets above ``mu(1)``.
 
-        ``mu(1)`` is 1, or greater if LayerNorms have slopes > 1.
+        ``mu(1)`` is 1, or more if LayerNorms have slopes > 1. The result is accurate up to rounding
+        errors.
 
         ``log mu`` is convex in ``log psi`` (a maximum of log-sum-exp) and ``mu(psi) >= psi``, so
         Newton's method descends monotonically from ``log psi = log target``.
@@ -245,7 +246,7 @@ class MaximalSlope(Approximable):
     @overload
     def slope_to(self, node: Node, psi: Numbers) -> Array: ...
     def slope_to(self, node: Node, psi: Any) -> float | Array:
-        """The slope from the inputs to the feature map of a node, elementwise in ``psi >= 1``.
+        """Slope from the inputs to the feature map of a node, elementwise in ``psi >= 1``.
 
         The inputs move together.
 
@@ -264,7 +265,7 @@ class MaximalSlope(Approximable):
         Raises
         ------
         KcalcError
-            For an unknown node, several slope symbols, psi < 1 and symbols in mixing weights.
+            For an unknown node, several slope symbols, psi < 1, or symbols in mixing weights.
 
         """
         self.network.layer(node)
@@ -280,14 +281,14 @@ class MaximalSlope(Approximable):
 
     @cached_property
     def forward(self) -> ForwardSlope:
-        """``max_t V(t)`` over all nodes, a function of psi with a method ``inverse``."""
+        """``max_t V(t)`` over all nodes, as a function of psi with a method ``inverse``."""
         return ForwardSlope(self.network, self._q)
 
     @property
     def depth(self) -> int:
         """The largest number of nonlinear layers on any path through the network.
 
-        Paths may cross all taps, heads and inputs.
+        Paths across taps, heads and inputs are included.
         """
         return self.forward.depth
 
@@ -296,7 +297,7 @@ class MaximalSlope(Approximable):
     @overload
     def longest_path_bound(self, psi: Numbers) -> Array: ...
     def longest_path_bound(self, psi: Any) -> float | Array:
-        """``psi^depth``, above the slope between any two nodes.
+        """The bound ``psi^depth`` on the slope between any two nodes.
 
         Parameters
         ----------
@@ -349,12 +350,12 @@ class MaximalSlope(Approximable):
         Raises
         ------
         KcalcError
-            If activations have their own symbols.
+            If activations have separate symbols.
 
         """
         if len(self.symbols) > 1:
             raise KcalcError(
-                "bounds need one slope for all activations: build the function without "
+                "bounds need one slope for all activations; build the function without "
                 "symbols_by_activation"
             )
         if psi is not None:
@@ -374,13 +375,13 @@ class MaximalSlope(Approximable):
 
     @property
     def _has_taps(self) -> bool:
-        """Whether it has nonlinear layers, and several inputs or outputs."""
+        """Whether the network has nonlinear layers, and several inputs or outputs."""
         return len(self.network.inputs) + len(self.network.outputs) > 2 and self.depth > 0
 
     def _hidden(self, psi: float, strict: int, mu: float) -> bool:
         """Whether an output is deeper or steeper than all subnetworks.
 
-        Only networks of several inputs or outputs are checked.
+        Only networks with several inputs or outputs are checked.
         """
         if not self._has_taps:
             return False
@@ -391,11 +392,12 @@ class MaximalSlope(Approximable):
     def warning(self) -> str | None:
         """A warning if taps, heads or further inputs hide depth from the strict reading.
 
-        None if they do not.
+        It is None if they do not.
 
-        Criteria: the deepest subnetwork has less than 0.9 of the depth, or (numeric weights) an
-        output's ``log V`` exceeds ``log mu`` by more than a tenth at ``psi = 1.5^(1/depth)``. None
-        for networks of one input and one output.
+        There are two criteria. Either the deepest subnetwork has less than 0.9 of the depth. Or,
+        for numeric weights, ``log V`` of an output exceeds ``log mu`` by more than a tenth at
+        ``psi = 1.5^(1/depth)``. The warning is always None for networks with one input and one
+        output.
         """
         if not self._has_taps:
             return None
@@ -417,7 +419,7 @@ class MaximalSlope(Approximable):
     def _evaluate(
         self, psi: Any, monomials: Sequence[Monomial] | None = None
     ) -> tuple[Array, tuple[int, ...]]:
-        """Logs (polynomial, point), by default of the pieces, and the shape of the points."""
+        """Logs (polynomial, point), by default for the pieces, and the shape of the points."""
         if isinstance(psi, Mapping):
             names = [str(symbol) for symbol in self.symbols]
             given: dict[str, Any] = {}
@@ -463,7 +465,7 @@ class MaximalSlope(Approximable):
         return self._text(str, "max{%s}")
 
     def _text(self, write: Callable[[Any], str], maximum: str) -> str:
-        """The maximum as text; long polynomials are described by their degree."""
+        """Format the maximum as text; long polynomials are described by their degree."""
         parts = polynomial_texts(self._factors, self._pruned, write)
         return (
             parts[0]
@@ -472,7 +474,7 @@ class MaximalSlope(Approximable):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The maximum as text, its symbols and the assumptions, as plain data.
+        """Everything as plain data: the maximum as text, its symbols and the assumptions.
 
         Returns
         -------
@@ -500,9 +502,9 @@ class MaximalSlope(Approximable):
 def maximal_slope(
     network: Network, q: Any = None, *, symbols_by_activation: bool = False
 ) -> MaximalSlope:
-    """The maximal slope function ``mu`` of a network.
+    """Create the maximal slope function ``mu`` of a network.
 
-    See :class:`MaximalSlope` and, for ``q``, ``kc.slope_polynomial``.
+    See :class:`MaximalSlope`, and ``kc.slope_polynomial`` for ``q``.
 
     Parameters
     ----------
@@ -511,7 +513,7 @@ def maximal_slope(
     q
         The mean square of the inputs, for exact slopes; None uses one symbol for all layers.
     symbols_by_activation
-        Whether each kind of activation has its own slope symbol.
+        Whether each activation has a separate slope symbol.
 
     Returns
     -------
@@ -558,16 +560,16 @@ class MaximalCurvature:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the formal reading."""
+        """The assumptions under which the maximum is computed."""
         return *self._set.calculus.assumptions, Assumption(
             "network", "C'(1) = 1 for every nonlinear layer"
         )
 
     @cached_property
     def multipliers(self) -> tuple[sp.Expr, ...]:
-        """``p_f'(1)`` of the subnetworks to maximise over, exact.
+        """The exact values ``p_f'(1)`` of the subnetworks to maximise over.
 
-        Only the largest if all are numbers.
+        If all are numbers, only the largest is returned.
         """
         exact = [self._set.calculus.factors.curvature(monomial) for monomial in self._set.monomials]
         if all(value.is_number for value in exact):
@@ -576,7 +578,7 @@ class MaximalCurvature:
 
     @property
     def pieces(self) -> tuple[sp.Expr, ...]:
-        """The functions to maximise over, in ``kc.symbols.kappa``."""
+        """The functions to maximise over, in terms of ``kc.symbols.kappa``."""
         return tuple(value * common_curvature for value in self.multipliers)
 
     @property
@@ -613,7 +615,7 @@ class MaximalCurvature:
     @overload
     def inverse(self, target: Numbers) -> Array: ...
     def inverse(self, target: Any) -> float | Array:
-        """``kappa`` with maximal curvature ``target`` > 0, elementwise.
+        """Find ``kappa`` at which the maximal curvature is ``target`` > 0, elementwise.
 
         Parameters
         ----------
@@ -628,7 +630,7 @@ class MaximalCurvature:
         Raises
         ------
         KcalcError
-            Without nonlinear layers.
+            For a network without nonlinear layers.
 
         """
         values = real_array(target, "target")
@@ -641,7 +643,7 @@ class MaximalCurvature:
         return (values / self.multiplier)[()]
 
     def to_dict(self) -> dict[str, Any]:
-        """The maximum as text and the assumptions, as plain data.
+        """Everything as plain data: the maximum as text and the assumptions.
 
         Returns
         -------
@@ -668,7 +670,7 @@ class MaximalCurvature:
 
 
 def maximal_curvature(network: Network, q: Any = None) -> MaximalCurvature:
-    """The maximal curvature function of a network; see :class:`MaximalCurvature`.
+    """Create the maximal curvature function of a network; see :class:`MaximalCurvature`.
 
     Parameters
     ----------
