@@ -43,7 +43,7 @@ def _refused(*_: Any, **__: Any) -> Any:
 
 
 def _batched(arrays: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, int]:
-    """Handle jax.vmap: its axis becomes axis 0, and batch norm with an axis name averages over it."""
+    """Handle jax.vmap: its axis becomes axis 0; a batch norm with an axis name averages over it."""
     import jax.numpy as jnp
 
     if any(d is not None for d in dims[1:]):
