@@ -116,8 +116,7 @@ def _hint(trace: Callable[[Sequence[Any]], Trace], given: Sequence[Any], model: 
             f"examples, give {(1, *shape)}"
         )
     return (
-        f"; it takes one example at a time, without a batch axis: give x[0], or the shape "
-        f"{shape}"
+        f"; it takes one example at a time, without a batch axis: give x[0], or the shape {shape}"
     )
 
 

@@ -340,8 +340,7 @@ def _of_ids(error: Exception, inputs: Sequence[Any]) -> str:
 
     shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(inputs))
     hint = (
-        "; a shape describes an array of floats: if the model reads ids, give an array of "
-        "integers"
+        "; a shape describes an array of floats: if the model reads ids, give an array of integers"
     )
     return hint if shapes and "integer" in str(error) else ""
 

@@ -29,9 +29,7 @@ def _dot(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
         return _contraction(reader, eqn, values, "batched matrix product", reason)
     ref = reader.spread(ref)
     if 0 in [ref.order[a] for a in mine]:
-        return reader.not_read(
-            "mixing of examples", "its weights act along the axis of examples"
-        )
+        return reader.not_read("mixing of examples", "its weights act along the axis of examples")
     free = [a for a in range(len(ref.shape)) if a not in mine]
     fresh = [a for a in range(weight.array.ndim) if a not in theirs]
     if not mine:

@@ -197,9 +197,7 @@ class JaxReader:
         self.present = eqn, values, len(self.tape)
         inner, name = inner_jaxpr(eqn), eqn.primitive.name
         if "callback" in name or not eqn.outvars:
-            return self.not_read(
-                "callback", "it calls Python code, which kcalc cannot trace"
-            )
+            return self.not_read("callback", "it calls Python code, which kcalc cannot trace")
         if inner is not None:
             return self._call(eqn, inner, values)
         if all(isinstance(v, KnownArray) for v in values):

@@ -25,9 +25,7 @@ def pool(node: Node) -> Made:
     if x.rank < 3 or extent is None:
         raise node.fail(f"it pools windows {extent} of an array of shape {x.shape}")
     if any(d != 1 for d in node.wholes("dilations") or ()):
-        return node.unread(
-            "dilated pooling", "its windows have gaps; kcalc has no rule for it"
-        )
+        return node.unread("dilated pooling", "its windows have gaps; kcalc has no rule for it")
     found = window_of(node, x.shape[2:], extent)
     if found is None:
         return node.unread("pooling", "its padding is negative")
