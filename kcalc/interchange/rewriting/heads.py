@@ -274,7 +274,7 @@ class _Heads(MixingPlacement):
         ).reshape(raw.shape)
 
     def _mask_given(self, core: AttentionCore) -> bool:
-        """Whether an array with as many tokens as the example masks the scores."""
+        """Whether the scores are masked by an array, whose size fixes the number of tokens."""
         if core.softmax is None:
             return len(core.op.reads) > 3
         left = [core.softmax.reads[0]]
@@ -285,7 +285,7 @@ class _Heads(MixingPlacement):
             left += () if isinstance(op, Contract) else op.reads
         return False
 
-    # -- putting it in -----------------------------------------------------------------------------
+    # -- replacement -------------------------------------------------------------------------------
 
     def _joined(
         self,
@@ -295,9 +295,9 @@ class _Heads(MixingPlacement):
         numbers: DoubleEvaluation,
         fields: dict[str, Any],
     ) -> None:
-        """Put the attention operation where its heads are joined.
+        """Insert the attention operation where the model joins the heads.
 
-        If tokens come before examples there, the next layer may be replaced too.
+        If tokens come before examples there, the next layer may have to be replaced too.
         """
         count, _, tokens, _ = heads.shape
         wanted = [
@@ -368,10 +368,9 @@ class _Heads(MixingPlacement):
             self.ops[name] = old.moved(made.shape, made.name)
 
     def _behind(self, core: AttentionCore, layer: Linear, made: Attention, tokens: int) -> None:
-        """Replace a layer that reads tokens before examples by one with examples first.
+        """Replace a layer that reads (tokens, examples, ...) by one with the examples first.
 
-        The operations after it are rearranged, up to the array that restores the original order of
-        axes.
+        The operations after it, up to the one that restores the order of axes, are dropped.
         """
         shape = (self.count, tokens, layer.shape[-1])
         twin = replace(
@@ -390,7 +389,7 @@ class _Heads(MixingPlacement):
             there, name = through(there, [op]), op.name
 
     def _channels(self, source: ChannelSource, heads: int, core: AttentionCore) -> str:
-        """Return an operation that emits only the channels of a source, with examples first."""
+        """Return an operation that outputs the channels of a source, with the examples first."""
         op = source.op
         key = (op.name, source.rows)
         if key not in self.made or self.made[key] not in self.ops:
@@ -440,7 +439,7 @@ class _Heads(MixingPlacement):
         return name
 
     def _normed(self, source: ChannelSource, name: str, heads: int) -> str:
-        """Return a norm of every head as one of all channels."""
+        """Add a norm over all channels in place of a norm of every head."""
         assert source.norm is not None
         key = (source.norm.name, source.rows)
         if key not in self.made or self.made[key] not in self.ops:
@@ -464,7 +463,7 @@ class _Heads(MixingPlacement):
 
 
 def _ordered(array: Array, order: Sequence[int | None], count: int) -> Array:
-    """Return an operand as (examples, heads, tokens, width), with missing heads as one."""
+    """Return an operand with shape (examples, heads, tokens, width); without heads, one head."""
     there = array.transpose([axis for axis in order if axis is not None])
     if order[0] is None or there.shape[0] % count:
         raise NoAttentionError(BY_EXAMPLE)
@@ -473,7 +472,7 @@ def _ordered(array: Array, order: Sequence[int | None], count: int) -> Array:
 
 
 def _equal(array: Array, wanted: Array) -> bool:
-    """Whether two arrays contain the same numbers in the same order."""
+    """Whether two arrays contain the same numbers in the same order, up to rounding."""
     return np.allclose(array.reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-6)
 
 
