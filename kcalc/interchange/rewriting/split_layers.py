@@ -36,9 +36,9 @@ from ..trace import (
 from .editing import Rows, TraceEditor, span
 from .numbers import through
 
-LARGEST = 2**24  # entries of an array whose places are followed one by one
+LARGEST = 2**24  # arrays with more entries are not followed
 MOVES = (Reshape, Transpose, Pass, Part, Reorder)
-PIECES = 32  # greatest number of layers into which a layer is cut
+PIECES = 32  # maximum number of layers into which a layer is split
 
 
 class NoPartError(Exception):

@@ -248,7 +248,7 @@ class _Flow:
             told = "the draws of random numbers" if RANDOM in what else what
             yield from ((parent, RANGE, f"{told} at {node!r}") for parent in parents)
         if type(op) in (NotRead, Contract, Pointwise) or op is None:
-            told = f"positive numbers to an operation that is not read ({what}, {node!r})"
+            told = f"an operation that was not read ({what}, {node!r})"
             yield from ((parent, FACTORS, told) for parent in read)
         yield from ((parent, kind, why) for parent in read for kind, why in needs.items())
 
