@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Module = TypeVar("Module", bound="torch.nn.Module")
 
-MOST = 50_000  # objects that are examined after one reference
+MOST = 50_000  # maximum number of objects examined for one reference
 PLAIN = (str, bytes, int, float, complex, type, types.ModuleType, type(None), weakref.ProxyType)
-# most values have these types, which contain no further references
+# common types that contain no further references
 HELD = {str, bytes, int, float, bool, type(None)}
 SEQUENCES = (list, deque)
 

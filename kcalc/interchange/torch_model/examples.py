@@ -24,9 +24,10 @@ from .padding import unpadded
 def example_arguments(model: Any, examples: Sequence[Any]) -> Call:
     """Convert example inputs to positional and keyword arguments of ``model``.
 
-    Tensors do not change, arrays become tensors, shapes (including the batch) random tensors.
+    Tensors stay unchanged, arrays become tensors, and shapes (including the batch) become random
+    tensors.
 
-    Raises: KcalcError if there are none, for invalid shapes, and for a batch without examples.
+    Raises: KcalcError if there are no inputs, a shape is invalid, or a batch is empty.
     """
     if not examples:
         raise KcalcError(
