@@ -61,7 +61,7 @@ DECIDED = ("is_scripting", "is_tracing", "is_exporting", "is_compiling")  # Fals
 
 
 def not_run(graph: CallGraph, used: Iterable[str], edits: Iterable[Edit]) -> dict[str, str]:
-    """Return {description: why it is left alone}.
+    """Return {description of code that did not run: why it is left alone}.
 
     ``used``: the parameters that the reading uses; ``edits``: the edits of the model.
     """
