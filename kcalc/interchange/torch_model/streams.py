@@ -4,8 +4,8 @@ Public code writes hyper-connections in many ways: with einsums or matrix produc
 merged into the axis of examples, with Sinkhorn loops over parameters or over gates that depend on
 the input. So the weights are measured. The graph runs with noise in the streams, and least squares
 gives each sum of streams.
-Products of the input and weights that only gates read are set to 0, so that gates have their initial
-values.
+Products of the input and weights that only gates read are set to 0, so that the gates have their
+initial values.
 """
 
 from __future__ import annotations

@@ -15,18 +15,18 @@ LOOKUP = (
     "the model after it"
 )
 RECURRENT = (
-    "a recurrent layer reuses its weights at every step, which correlates them; kernel maps need "
-    "fresh weights"
+    "a recurrent layer uses the same weights at every step, but kernel maps need independent "
+    "weights"
 )
-ORDER = "it depends on the order of the numbers along an axis"
+ORDER = "it depends on the order of numbers along an axis"
 BY_HAND = (
-    "hand-written normalisation that was not recognised; use nn.LayerNorm, nn.GroupNorm or "
-    "nn.RMSNorm"
+    "it may be part of a normalisation that kcalc did not recognise; use nn.LayerNorm, "
+    "nn.GroupNorm or nn.RMSNorm"
 )
-LENGTH = "a length over an axis; use nn.RMSNorm for normalisation by length"
-FUSED = "the layer is fused, which hides its attention: use model.train()"
+LENGTH = "it is a norm over an axis; use nn.RMSNorm to normalise by it"
+FUSED = "the layer is fused, which hides its attention; read the model after model.train()"
 
-# {operator: (its name, reason)}
+# {operator: (name, reason)}
 REASONS: dict[str, tuple[str, str]] = {
     **{
         name: (what, reason)
@@ -125,11 +125,11 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "stack": (
         "a stack",
-        "arrays are stacked along a new axis; concatenate the channels instead",
+        "it stacks arrays along a new axis; concatenate the channels instead",
     ),
-    "grid_sampler": ("grid sampling", "the locations that are read depend on the input"),
-    "cdist": ("distances", "distances between activations"),
-    "cosine_similarity": ("a cosine", "an angle between activations"),
+    "grid_sampler": ("grid sampling", "the locations that it reads depend on the input"),
+    "cdist": ("distances", "it computes distances between activations"),
+    "cosine_similarity": ("a cosine", "it computes angles between activations"),
     "bilinear": ("a bilinear layer", "it multiplies two feature maps through weights"),
     "bernoulli": (
         "random noise",

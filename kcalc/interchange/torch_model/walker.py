@@ -119,18 +119,18 @@ class Walker:
         self.names = Names()
         self.remarks: list[str] = list(captured.remarks)
         self.values: dict[Any, Any] = {}
-        self.made: dict[Any, Any] = {}  # node -> its value before later writes into its memory
+        self.made: dict[Any, Any] = {}  # {node: its value before later writes into its memory}
         self._memory: dict[
             Any, Any
-        ] = {}  # node -> the node whose memory it shares, as far as this was needed
+        ] = {}  # {node: node whose memory it shares}, filled on demand
         self._constants: dict[Any, str] = {}
         self._tainted: dict[int, Any] = {}  # {memory of constants: activations written into it}
         self._kept: dict[tuple[Any, ...], Any] = {}
         self.places: dict[str, tuple[tuple[int, ...], bool]] = {}
         self.dropping: dict[str, Call] = {}  # dropout that is active in this run
-        self.whole: dict[str, str] = {}  # operation -> the module that is reported as one
+        self.whole: dict[str, str] = {}  # {operation: module that is reported as one operation}
         self.token_ids = TokenIds(captured)
-        self.plan: Plan | None = None  # of several residual streams
+        self.plan: Plan | None = None  # the plan for several residual streams
         self.streams: dict[tuple[int, int], TensorRef] = {}  # {(stream, level): its feature map}
 
     # -- walking -----------------------------------------------------------------------------------
@@ -265,10 +265,10 @@ class Walker:
             raise
         except (
             Exception
-        ) as error:  # an operator called in an unusual way must not keep the rest from being read
+        ) as error:  # unusual arguments of one call must not keep the rest from being read
             for name in list(self.ops)[len(made) :]:
                 del self.ops[name]
-            where = f"the rule for {call.kind}: its arguments are not understood"
+            where = f"the rule for {call.kind}, which does not understand its arguments"
             return call.unread(call.spoken, internal_error(error, where))
 
     def _fresh(self, value: Any, where: str) -> Any:

@@ -21,10 +21,12 @@ def drawn(
 ) -> torch.Tensor:
     """Draw weights (outputs, inputs / groups, kernel...) with Var W = sigma_w^2 / inputs.
 
-    Only one tap of the kernel has weights. A transposed convolution of stride ``spread`` has
-    ``spread`` such taps with equal weights, so every output location reads one input location.
+    Only the central tap of the kernel is nonzero. A transposed convolution of stride ``spread`` has
+    ``spread`` nonzero taps with equal weights, so that every output location reads one input
+    location.
 
-    They are drawn on the CPU, in double precision for double weights and else in single.
+    The numbers are drawn on the CPU, in double precision for double weights, else in single
+    precision.
 
     "orthogonal_delta": every group has Haar-distributed orthonormal rows or columns, multiplied by
     max(sqrt(outputs / inputs), 1). [DKS sec. 4.1]

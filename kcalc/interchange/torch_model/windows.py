@@ -79,7 +79,7 @@ def _kind(modules: list[Any], config: Any) -> str | None:
         indices = (getattr(m, name, None) for m in modules for name in ("layer_idx", "layer_id"))
         index = next((n for n in indices if type(n) is int and 0 <= n < len(kinds)), None)
         return kinds[index] if index is not None else kinds[0] if len({*kinds}) == 1 else None
-    told = ((SLIDING, "sliding_window"), (CHUNKED, "attention_chunk_size"))  # settings for all layers
+    told = ((SLIDING, "sliding_window"), (CHUNKED, "attention_chunk_size"))  # for all layers
     return next((kind for kind, name in told if _size(config, name)), "")
 
 

@@ -1,4 +1,4 @@
-"""JSON: the document ``kcalc.shaping/1``, which contains the shaped network.
+"""Write JSON documents with the schema ``kcalc.shaping/1``, which contain the shaped network.
 
 The network has the format ``kcalc.network/1``.
 """
@@ -21,7 +21,7 @@ def write_json_text(content: Content) -> str:
 
 
 def shaping_document(content: Content) -> dict[str, Any]:
-    """Return ``Shaping.to_dict()`` with the version, the constants by node, and the network."""
+    """Return ``Shaping.to_dict()`` with the version, the constants of every node, and the network."""
     table: dict[Any, list[Node]] = {}
     for node, constants in content.source.constants.by_node.items():
         table.setdefault(constants, []).append(node)
