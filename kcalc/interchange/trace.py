@@ -428,11 +428,11 @@ def spoken(op: Op) -> str:
 class Trace:
     """A traced model.
 
-    ``channel_axis``: the axis of channels in images unless an operation determines it: 1 or -1.
+    ``channel_axis``: the channel axis of images, 1 or -1, unless an operation determines it.
 
-    ``remarks``: of the front end, on the whole model. ``path_only``: only operations that ran for
-    the example inputs are listed, and other inputs may run different ones. ``model``: the
-    framework's object for transformations, never used here.
+    ``remarks``: remarks of the front end on the whole model. ``path_only``: whether the trace lists
+    only operations that ran for the example inputs, so that other inputs may run different
+    operations. ``model``: an object that the framework needs to edit the model.
     """
 
     framework: str

@@ -21,7 +21,7 @@ def write_json_text(content: Content) -> str:
 
 
 def shaping_document(content: Content) -> dict[str, Any]:
-    """Return ``Shaping.to_dict()`` with the version, the constants of every node, and the network."""
+    """Return ``Shaping.to_dict()`` with the version, the constants by node, and the network."""
     table: dict[Any, list[Node]] = {}
     for node, constants in content.source.constants.by_node.items():
         table.setdefault(constants, []).append(node)

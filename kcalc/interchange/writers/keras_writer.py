@@ -142,7 +142,7 @@ def normalise_locations(x: keras.KerasTensor, extra: str = "mean_norm", value: f
     """Normalise inputs (batch, *locations, channels) so that every location has mean square 1.
 
     A new last channel keeps information about the norm: ``extra`` "mean_norm" adds the root mean square of the
-    example, "constant" adds ``value``, and "none" adds no channel. A zero vector then gives nan.
+    example, "constant" adds ``value``, and "none" adds no channel. Locations where all channels are 0 become nan.
     """
     if extra not in ("mean_norm", "constant", "none"):
         raise ValueError(f'extra must be "mean_norm", "constant" or "none", got {{extra!r}}')

@@ -247,7 +247,7 @@ def _exponent(factor: Any, w: Any) -> int:
 
 
 def _sum(terms: list[Any]) -> Any:
-    """Rewrite polynomials with Horner's rule, c exp(w) - c as c expm1(w), and other sums by term."""
+    """Rewrite polynomials by Horner's rule, c exp(w) - c as c expm1(w), and other sums by term."""
     expr: Any = sp.Add(*terms)
     if expr.is_polynomial(X) and sp.Poly(expr, X).degree() > 2:
         return sp.horner(expr, X)
