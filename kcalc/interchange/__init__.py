@@ -1,12 +1,12 @@
 """Readers and writers of networks, and edits of models that were read.
 
 Reading: ``read``, its ``FORMATS`` of files, and ``Reading`` with ``Fidelity`` and ``Note``.
-    A trace lists operations: ``Op``; ``Linear`` (weights on one axis), ``Lookup`` (rows of a
-    table), ``Normalise``, ``Pointwise`` (a function of entries), ``Held`` (a constant array),
-    ``Prefixed`` (learned entries before others).
-Example inputs: ``listed`` makes a tuple of them; ``by_name`` and ``as_one`` sort them by argument
-    name; ``is_shape``, ``example_shape`` (a checked shape), ``example_ids`` (token ids).
-    ``first_line`` and ``place`` give a model's error and its place.
+    A trace is a list of operations. Their base class is ``Op``. Among them are ``Linear`` (weights
+    on one axis), ``Lookup`` (rows of a table), ``Normalise``, ``Pointwise`` (an elementwise
+    function), ``Held`` (a constant array) and ``Prefixed`` (learned entries put before others).
+Example inputs: ``listed`` makes a tuple of them, ``by_name`` and ``as_one`` sort them by argument
+    name. ``is_shape`` recognises shapes, ``example_shape`` checks them, and ``example_ids`` makes
+    token ids. ``first_line`` and ``place`` report an error that the model raised, and where.
 Editing: ``Edits`` of ``Edit``, ``load_edits``, ``apply_edits``, ``load_edited``.
 Files: ``save_json``, ``load_json``, ``network_to_dict``, ``network_from_dict``, ``json_text``.
 """

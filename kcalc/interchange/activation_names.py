@@ -13,15 +13,15 @@ from ..foundation.errors import glimpse
 from ..network.layers import Nonlinear
 from ..network.network import Network
 
-SHOWN = 300  # characters of an expression
+SHOWN = 300  # characters of an expression that are printed
 
 
 def with_short_names(network: Network) -> tuple[Network, tuple[str, ...]]:
     """Return the network with long-named activations named after the first node that uses them.
 
-    Otherwise their names would be the beginnings of their expressions.
+    Otherwise the first characters of their expressions would serve as names.
 
-    Returns: the network, and the activation of every such name.
+    Returns: the network, and a definition of each new name.
     """
     long = {phi for phi in network.activations if len(phi.name) == NAME_LENGTH}
     if not long:

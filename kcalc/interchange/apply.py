@@ -24,22 +24,22 @@ Module = TypeVar("Module", bound="torch.nn.Module")
 
 Node = Hashable
 SHAPE_FIRST = (
-    "these edits need the shaping of a model that was read: kc.shape(kc.read(model, x)).edits"
+    "edits need the shaping of a model that kcalc has read: kc.shape(kc.read(model, x)).edits"
 )
 
 
 def edits_of(reading: Reading | None, shaping: Any) -> Edits:
-    """Return the edits that make the model of a reading compute a shaping.
+    """Return the edits with which the model that was read computes the shaped network.
 
-    Nodes without a place in the model's code are in ``left_alone``. Raises: KcalcError for readings
-    without the operations of the model, and frameworks without edits.
+    Nodes that have no place in the model's code are listed in ``left_alone``. Raises: KcalcError if
+    the reading does not hold the model's operations or kcalc cannot edit models of the framework.
     """
     if reading is None:
         raise KcalcError(SHAPE_FIRST)
     if reading.trace is None:
         raise KcalcError(
-            "the reading has lost the operations of the model (it is a copy from a pickle, or a "
-            "network built in kcalc); read the model again, kc.read(model, example)"
+            "the reading does not hold the operations of the model, because it was unpickled or "
+            "its network was built in kcalc; read the model again: kc.read(model, example)"
         )
     if reading.framework not in OPTIONS:
         raise _no_twin(reading, shaping)
@@ -56,24 +56,25 @@ def scaled_edits_of(reading: Reading, factors: Mapping[Node, float]) -> Edits:
     asked = ("scaled edits", reading.framework)
     if asked not in FRAMEWORKS:
         raise KcalcError(
-            "edits scale the weights of PyTorch models only, and this model is of "
-            f"{reading.framework}; multiply its weights by the factors in .weights and "
+            "edits can scale the weights of PyTorch models only, and this is a "
+            f"{reading.framework} model; multiply its weights by the factors in .weights and "
             ".query_key_scale"
         )
     return FRAMEWORKS[asked](reading, factors)
 
 
 def target_of(reading: Reading, shaping: Any) -> Target:
-    """Return the target of a shaping, or of anything else with a ``network``."""
+    """Return the target of a shaping, or of another object with a ``network``."""
     networks = getattr(shaping, "networks", None)
     left = dict(getattr(shaping, "left_alone", {}))
     return Target(reading, (shaping.network,) if networks is None else networks, left)
 
 
 def unplaced(reading: Reading, shaping: Any) -> tuple[Mapping[Node, str], Mapping[str, str]]:
-    """List what else is left alone: {shaped node without a place in the model's code: reason}.
+    """Return what the edits leave unchanged beyond what the shaping leaves unchanged.
 
-    Then {description: reason} for code of the model that did not run while it was read.
+    Returns: {shaped node that has no place in the model's code: reason}, and {description: reason}
+    for parts of the model's code that did not run while the model was read.
     """
     if reading.trace is None or reading.framework not in OPTIONS:
         return {}, {}
@@ -91,10 +92,10 @@ def unplaced(reading: Reading, shaping: Any) -> tuple[Mapping[Node, str], Mappin
 def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> Any:
     """Return a copy of ``model`` that computes ``shaping.network``; ``model`` does not change.
 
-    You may omit ``example_inputs`` if this process has read this very object before. ``options``:
-    ``weights`` and the source of randomness. This is ``generator`` for PyTorch (None, the default:
-    PyTorch's global one) and ``key`` for JAX, Flax, Equinox and Keras (0 by default, so the weights
-    are the same every time; see :func:`kcalc.apply_edits`).
+    You may omit ``example_inputs`` if this process has already read the same model object.
+    ``options`` are ``weights`` and the source of randomness: ``generator`` for PyTorch (by default
+    PyTorch's global generator), ``key`` for JAX, Flax, Equinox and Keras (by default 0, which gives
+    the same weights every time). See :func:`kcalc.apply_edits`.
 
     Raises: KcalcError for models that cannot be read or edited, and for networks with nodes that
     the model does not have.
@@ -105,8 +106,8 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
             reading = read(model)
         except KcalcError as error:
             raise KcalcError(
-                f"this very object was not read before: give example inputs, s.apply_to(model, x) "
-                f"({error})"
+                f"kcalc has not read this model object yet; pass example inputs: "
+                f"s.apply_to(model, x) ({error})"
             ) from None
     reading = reading or read(model, *example_inputs)
     known = OPTIONS.get(reading.framework)
@@ -122,8 +123,8 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     left = {node: why for node, why in edits.left_alone.items() if node in nodes}
     for node, why in left.items():
         raise KcalcError(
-            f"node {node!r} of the shaped network cannot be edited in the model: {why}; shape the "
-            f"reading itself, kc.shape(kc.read(model, x)), which leaves such nodes alone"
+            f"node {node!r} of the shaped network cannot be edited in the model: {why}. Shape the "
+            f"reading itself, kc.shape(kc.read(model, x)); it leaves such nodes unchanged"
         )
     return apply_edits(model, edits, **options)
 
@@ -149,21 +150,22 @@ def apply_edits(
     Parameters
     ----------
     model : torch.nn.Module, or a model of JAX, Flax, Equinox or Keras
-        A model built by the code that was read and not edited since. Pass functions and Linen
-        modules with their parameters, ``(function, params)``, ``(module, variables)``.
+        A model built by the same code as the model that was read, and not edited since. Pass
+        functions and Linen modules together with their parameters: ``(function, params)`` or
+        ``(module, variables)``.
     edits : Edits
         ``s.edits`` of a shaping, or edits loaded from a file.
     weights : str
-        ``"orthogonal_delta"`` and ``"gaussian_delta"`` draw new weights on the central tap of every
-        kernel. ``"keep"`` keeps the weights of the model, which need not meet the conditions of the
-        shaping; use it before you load trained weights.
+        ``"orthogonal_delta"`` and ``"gaussian_delta"`` draw new weights for the central tap of
+        every kernel. ``"keep"`` keeps the weights of the model, which may not meet the conditions
+        of the shaping. Use it if you load trained weights afterwards.
     generator : torch.Generator, optional
-        The source of random numbers for PyTorch; its global one by default.
+        The source of random numbers for PyTorch, by default its global generator.
     key : int or jax.random.key, optional
-        The source of random numbers for JAX, Flax, Equinox and Keras, 0 by default; equal keys give
-        equal weights.
+        The source of random numbers for JAX, Flax, Equinox and Keras, by default 0. Equal keys
+        give equal weights.
     inplace : bool
-        Whether to change ``model`` itself, for PyTorch.
+        Whether to change ``model`` itself. PyTorch only.
 
     Returns
     -------
@@ -173,7 +175,8 @@ def apply_edits(
     Raises
     ------
     KcalcError
-        If the model or its source is not the one that was shaped. Nothing changes in this case.
+        If the model or its source code differs from the model that was shaped. The model then
+        stays unchanged.
 
     Examples
     --------
@@ -197,10 +200,10 @@ def apply_edits(
     if edits.framework in JAX:
         for name, given in (("inplace", inplace), ("generator", generator)):
             if given:
-                raise KcalcError(f"{name}= is for PyTorch; leave it out for a JAX model")
+                raise KcalcError(f"{name}= is for PyTorch models; leave it out for a JAX model")
         return perform(model, edits, law, 0 if key is None else key)
     if key is not None:
-        raise KcalcError("key= is for JAX; give generator= for a PyTorch model")
+        raise KcalcError("key= is for JAX models; use generator= for a PyTorch model")
     return perform(model, edits, law, generator, inplace)
 
 
@@ -219,18 +222,18 @@ def load_edited(
 def load_edited(model: Any, path: Path, edits: Any = None, **options: Any) -> object:
     """Load an edited model with its saved weights.
 
-    For transformers, ``kc.load_edited(cls, folder)`` loads what ``save_pretrained(folder)`` of an
-    edited model wrote: its weights and ``edits.json``. For other PyTorch code,
-    ``kc.load_edited(Net, "weights.pt", "edits.json")`` loads what ``torch.save(model.state_dict(),
-    "weights.pt")`` and ``s.edits.save("edits.json")`` wrote.
+    For transformers, ``kc.load_edited(cls, folder)`` loads the weights and ``edits.json`` that an
+    edited model saved with ``save_pretrained(folder)``. For other PyTorch models,
+    ``kc.load_edited(Net, "weights.pt", "edits.json")`` loads the files saved by
+    ``torch.save(model.state_dict(), "weights.pt")`` and ``s.edits.save("edits.json")``.
 
     Parameters
     ----------
     model : type, callable or torch.nn.Module
-        A class with ``from_pretrained``, also ``AutoModel...``; or a callable that builds the model
-        that was shaped; or such a model, in which case the result is an edited copy.
+        A class with ``from_pretrained`` (``AutoModel...`` included), or a callable that builds the
+        model that was shaped, or a model that it built. A model is copied before it is edited.
     path : path-like
-        The folder, or the name of the model on the hub; or the file with the weights.
+        The folder, the name of the model on the hub, or the file with the weights.
     edits : path-like or Edits, optional
         The edits, by default ``edits.json`` in the folder.
     **options
@@ -244,14 +247,15 @@ def load_edited(model: Any, path: Path, edits: Any = None, **options: Any) -> ob
     Raises
     ------
     KcalcError
-        If there are no edits, or the model's source or weights differ from those that were saved.
+        If there are no edits, or if the model's source code or weights do not match the saved
+        files.
 
     """
     if not isinstance(path, str | os.PathLike):
         raise KcalcError(f"path must name a folder or a file of weights, got {glimpse(path)}")
     if not callable(model):
         raise KcalcError(
-            "model must be a class, a torch.nn.Module or a callable that builds it, got "
+            "model must be a class, a torch.nn.Module or a callable that builds one, got "
             f"{glimpse(model)}"
         )
     return FRAMEWORKS["loaded", "torch"](model, path, edits, options)

@@ -1,8 +1,8 @@
-"""The order in which operations hold the locations of their source feature maps.
+"""Track the order in which operations hold the locations of a feature map.
 
-Transposing height and width, or pieces of them, changes nothing for a single feature map, since its
-locations are exchangeable. Combined with the original feature map it is not a copy of it: different
-locations of the same random function meet.
+Transposing height and width, or blocks of them, does not change the law of a single feature map,
+because its locations are exchangeable. But a sum or product of the transposed and the original
+feature map combines different locations of the same random function.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from .trace import (
     Transpose,
 )
 
-# places of the locations in their source; () for their original order, a name if nothing shares it
+# indices of the locations in the source; () for the original order, a name for an order that no
+# other operation shares
 Order = tuple[int | str, ...]
-# where weights or unread operations come between
+# operations whose output starts in the original order
 FRESH = (
     Entry,
     Linear,
@@ -48,10 +49,7 @@ FRESH = (
 
 
 def mixed_orders(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
-    """Find the operations that add or multiply one feature map and a rearrangement of it.
-
-    A rearrangement is the feature map with its locations in another order.
-    """
+    """Find the operations that add or multiply two orderings of one feature map's locations."""
     shapes: dict[str, Shape] = {}
     orders: dict[str, Order] = {}
     sources: dict[str, int] = {}  # bit masks
@@ -62,7 +60,7 @@ def mixed_orders(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
         wide = [
             name for name in reads if orders[name] or prod(_places(shapes[name], axes[name])) > 1
         ]
-        # concatenated channels do not meet
+        # a concatenation does not combine channels with each other
         unlike = len({orders[name] for name in wide}) > 1 and not isinstance(op, Join | NotRead)
         if unlike and any(
             orders[a] != orders[b] and sources[a] & sources[b] for a, b in combinations(wide, 2)
@@ -87,14 +85,14 @@ def mixed_orders(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
 def channel_position_mixups(
     ops: Sequence[Op], axes: Mapping[str, int | None], guessed: Collection[str]
 ) -> set[str]:
-    """Find elementwise operations where channels of one feature map meet locations of another.
+    """Find elementwise operations that align channels of one input with locations of another.
 
-    ``guessed`` axes may be anywhere.
+    Operations in ``guessed`` are skipped, because their channel axis is uncertain.
     """
     shapes = {op.name: op.shape for op in ops}
     found: set[str] = set()
     for op in ops:
-        places = set[int]()  # of the channels, counted from the end, as arrays are broadcast
+        places = set[int]()  # channel axes, counted from the last one as in broadcasting
         for name in op.reads if isinstance(op, Pointwise) else ():
             axis = axes[name]
             if axis is not None and shapes[name][axis] > 1 and name not in guessed:
@@ -105,8 +103,8 @@ def channel_position_mixups(
 
 
 WINDOWS = (
-    "its windows cover locations that the model rearranged, by a reshape or a transposition, "
-    "which the network leaves out"
+    "its windows cover locations that the model rearranged by a reshape or a transpose, which the "
+    "network leaves out"
 )
 ENDS = "the model transposes its locations at the output, which the network leaves out"
 
@@ -114,16 +112,16 @@ ENDS = "the model transposes its locations at the output, which the network leav
 def moved_windows(
     ops: Sequence[Op], axes: Mapping[str, int | None], ends: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return {node: how its locations differ from the model's}.
+    """Return {node: how the order of its locations differs from the model's}.
 
-    Networks contain no reshapes and transpositions.
+    They can differ because networks contain no reshapes or transposes.
 
-    ``ends``: {output of the model: its node}.
+    ``ends``: {output of the model: node that computes it}.
     """
     shapes: dict[str, Shape] = {}
     orders: dict[str, Order] = {}
-    known: dict[str, Shape] = {}  # the locations of the network at this point
-    ranks: dict[str, int] = {}  # along this many axes
+    known: dict[str, Shape] = {}  # extents of the locations in the network
+    ranks: dict[str, int] = {}  # number of location axes in the network
     found: dict[str, str] = {}
     for op in ops:
         shapes[op.name], here = op.shape, _places(op.shape, axes[op.name])
@@ -157,9 +155,9 @@ def _places(shape: Shape, axis: int | None) -> Shape:
 
 
 def _order(op: Op, before: set[Order], axes: Mapping[str, int | None], shape: Shape) -> Order:
-    """Return the order of an operation's locations, given that of its inputs.
+    """Return the order of an operation's locations.
 
-    ``shape``: the shape of the first input.
+    ``before``: the orders of its inputs; ``shape``: the shape of the first input.
     """
     order = next(iter(before))
     if isinstance(op, Pooling) and prod(_places(op.shape, axes[op.name])) == 1:

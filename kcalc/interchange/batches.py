@@ -1,6 +1,7 @@
-"""Test that a model treats every example separately: trace it with two numbers of examples.
+"""Test that a model treats examples separately, by tracing it with two numbers of examples.
 
-For one example, ``h + h[:1]`` is ``2 h`` and ``h * len(h)`` is ``h``; not for two and three.
+With one example, ``h + h[:1]`` equals ``2 h`` and ``h * len(h)`` equals ``h``. With two or three
+examples they differ.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from ..foundation.errors import KcalcError
 from .internal_errors import INTERNAL, internal_error
 from .trace import Entry, Held, NotRead, Op, Part, Pointwise, Trace
 
-# and not the result
+# fields that do not affect the computed values
 NAMES = ("name", "shape", "reads", "source", "parameter", "bias_parameter", "compute")
-COUNTED = "it depends on how many examples there are, so it is not a function of one example"
+COUNTED = "it depends on the number of examples, so it is not a function of one example"
 ALONE = "the model takes only one example at a time, so kcalc cannot test whether it mixes examples"
 FIXED = "the model takes only {} examples, so kcalc cannot test whether it depends on their number"
 Traced = Callable[[int], Trace]
@@ -28,10 +29,10 @@ Alike = Callable[[int], bool]
 def of_batches(size: int, traced: Traced, alike: Alike | None = None, cheap: bool = True) -> Trace:
     """Trace a model for ``size`` examples, without the parts that depend on their number.
 
-    ``traced``: returns the trace for a number of examples; raises KcalcError for a number that the
-    model does not take. ``alike``: a quick proof that the model computes the same for some examples
-    and for one more; without it, both traces are compared. ``cheap``: whether a trace costs little;
-    if not, the trace for two examples is also used for one.
+    ``traced(n)`` returns the trace for n examples, or raises KcalcError if the model does not
+    accept n. ``alike(n)`` is an optional quick check that the model computes the same for n and
+    n + 1 examples; without it, the two traces are compared. ``cheap``: whether tracing is fast. If
+    not, the trace for two examples also serves for one.
     """
     if size > 1:
         return _compared(traced(size), size, traced, alike)
@@ -45,7 +46,7 @@ def of_batches(size: int, traced: Traced, alike: Alike | None = None, cheap: boo
 
 
 def _compared(trace: Trace, count: int, traced: Traced, alike: Alike | None) -> Trace:
-    """Trace ``count`` examples and drop the operations that differ for one more."""
+    """Drop the operations of a trace that change if there is one more example."""
     try:
         if alike is not None and alike(count):
             return trace
@@ -63,7 +64,7 @@ def _compared(trace: Trace, count: int, traced: Traced, alike: Alike | None) -> 
 
 
 def _of_two(traced: Traced) -> Trace | None:
-    """Trace two examples; None if the model does not take two, or merges them into one."""
+    """Trace two examples; return None if the model does not accept two or merges them."""
     try:
         trace = traced(2)
     except KcalcError:
@@ -72,7 +73,7 @@ def _of_two(traced: Traced) -> Trace | None:
 
 
 def _emits(trace: Trace, count: int) -> bool:
-    """Whether an output holds this many examples."""
+    """Whether the first axis of some output has ``count`` entries."""
     return any(op.shape[:1] == (count,) for op in trace.ops if op.name in trace.outputs)
 
 
@@ -81,13 +82,16 @@ def _unread(op: Op, reason: str) -> NotRead:
 
 
 def _failed(trace: Trace, other: Trace) -> str:
-    """Say why operations differ: an error inside a reader in one of the traces, or their number."""
+    """Return why operations differ: an internal error in one trace, or the number of examples."""
     here, there = ({op.reason for op in t.ops if isinstance(op, NotRead)} for t in (trace, other))
     return next((reason for reason in sorted(there - here) if INTERNAL in reason), COUNTED)
 
 
 def _counted(trace: Trace, other: Trace) -> set[str]:
-    """Find operations that depend on the number of examples; all outputs if the graphs differ."""
+    """Find operations that depend on the number of examples.
+
+    If the graphs differ, return all outputs.
+    """
     graphs = [[(type(op), op.name, op.reads) for op in found.ops] for found in (trace, other)]
     if graphs[0] != graphs[1]:
         return set(trace.outputs)
@@ -100,9 +104,9 @@ def _counted(trace: Trace, other: Trace) -> set[str]:
 def _same(a: Any, b: Any) -> bool:
     """Whether two operations, or fields of operations, compute the same.
 
-    Arrays of different shapes have the examples along an axis, which no rule reads. A part of the
-    first axis is a part of the examples, which is never read, or belongs to an array with separate
-    numbers.
+    Arrays of different shapes have the examples along an axis; no rule reads these. A part of the
+    first axis needs no test: it selects examples, which is never read, or it belongs to an array
+    whose numbers are compared anyway.
     """
     if isinstance(a, Part) and a.axis == 0:
         return True
@@ -121,5 +125,5 @@ def _same(a: Any, b: Any) -> bool:
 def _expression(op: Any) -> Any:
     try:
         return op.function(*sp.symbols(f"y:{len(op.reads)}", real=True))
-    except Exception:  # without a SymPy expression it is not read
+    except Exception:  # kcalc does not read it without a SymPy expression
         return None

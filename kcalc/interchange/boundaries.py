@@ -10,9 +10,9 @@ Node = Hashable
 
 
 def measured_q(reading: Reading, nodes: Sequence[Node]) -> dict[Node, float]:
-    """Return {node: q of the model as it was read}; empty if no example arrays were given.
+    """Return {node: q of the model's feature map}; empty if no example arrays were given.
 
-    ``nodes``: operations of the model, by the labels of their nodes.
+    ``nodes``: nodes of the network whose labels are names of the model's operations.
     """
     trace = reading.trace
     if trace is None or trace.framework != "torch" or not nodes:

@@ -1,6 +1,6 @@
-"""The nodes made so far while kcalc reads a trace, and the pending elementwise expressions.
+"""Collect the nodes of a network while kcalc reads a trace.
 
-A pending expression is not yet a node.
+Elementwise expressions stay pending until another operation needs them as a node.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CORRELATED = "its {} are correlated with those of {!r}; read as independent"
 class Builder:
     """The state of one pass over a trace.
 
-    It holds the outcome of every operation, and the steps of the network so far.
+    It holds the result of every operation read so far, and the nodes of the network.
     """
 
     def __init__(self, trace: Trace, sigmas: bool) -> None:
@@ -71,7 +71,7 @@ class Builder:
         self.layers: dict[str, tuple[Layer, tuple[str, ...]]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.notes: list[Note] = []
-        # on the laws of outputs, which matter only to activations and norms
+        # about the distribution of outputs, which matters only to activations and norms
         self.of_biases: list[Note] = []
         self.epsilons: dict[str, float] = {}  # of norms
         self.joined: dict[str, tuple[int, ...]] = {}  # the channels of a Concat's inputs
@@ -79,9 +79,9 @@ class Builder:
         self.weights_like, self.biases_like = Resemblance(), Resemblance()
         self.tokens: dict[str, int] = {}  # the axis along which a node mixes locations
         self.made: dict[tuple[str, Any], str] = {}
-        # {node: the operations that it was read from}
+        # {node: operations from which it was read}
         self.read_at: dict[str, dict[str, None]] = {}
-        # a stopped expression -> the expression inside
+        # {stopped expression: expression inside the stop}
         self.stopped: dict[tuple[Any, Any], str] = {}
 
     def note(self, node: str, level: str, text: str, of_weights: bool = False) -> None:
@@ -123,9 +123,9 @@ class Builder:
         return self.node(op, Opaque(what, reason, self.width(op)), parents or [first])
 
     def label(self, name: str, final: bool = False) -> str:
-        """Return the node that emits an operation's output.
+        """Return the node that holds an operation's output.
 
-        If the output is an unfinished elementwise expression, the node is made now.
+        If the output is a pending expression, the node is created now.
         """
         form, op = self.forms[name], self.by_name[name]
         if isinstance(form, Unary) and form.source is not None:
@@ -141,7 +141,7 @@ class Builder:
             return name
         if final and not (isinstance(form, Unary) and form.expr == 0):
             raise KcalcError(
-                f"{self.trace.framework}: the output {name!r} is {what}, which no network computes"
+                f"{self.trace.framework}: the output {name!r} is {what}; networks cannot compute it"
             )
         self.forms[name] = self.opaque(
             replace(op, reads=()), "constant", f"{what} is read as a feature map"
@@ -176,7 +176,7 @@ class Builder:
         return self._nonlinear(at, source, expr, self.width(op))
 
     def _with_stops(self, op: Op, source: str, expr: Any, width: int | None) -> str:
-        """Return the node of an expression that gradients pass only in part."""
+        """Return the node for an expression through which only part of the gradient passes."""
         value, slope = released(expr), slope_of(expr)
         if slope == 0:
             return self._stopped(op, source, expr, width)
@@ -198,7 +198,7 @@ class Builder:
         return op.name
 
     def _stopped(self, op: Op, source: str, expr: Any, width: int | None) -> str:
-        """Place a stop of gradients after the stopped expression, or before a function of it."""
+        """Put a stop of gradients after the stopped expression, or before a function of it."""
         before = self.stopped.get((source, expr))
         if before is not None or released(expr) == X:
             self.node(op, StopGradient(), [source if before is None else self.label(before)])
@@ -211,7 +211,7 @@ class Builder:
         if not isinstance(expr, sp.Expr):
             reason = "a comparison is read as a feature map"
         elif not expr.has(X):
-            reason = f"it is {expr} whatever the input is"
+            reason = f"it is {expr} for every input"
         else:
             try:
                 self.node(op, Nonlinear(recognised(expr)), [source])
@@ -225,12 +225,12 @@ class Builder:
         return op.name
 
     def sigma_b(self, node: str, values: Any) -> float:
-        """Return the root mean square of the biases of an Affine; a nonzero mean is noted."""
+        """Return the root mean square of the biases of an Affine; note a nonzero mean."""
         if self.sigmas and biased(values):
             numbers = np.asarray(values, dtype=np.float64)
             text = (
-                f"its biases have mean {numbers.mean():.4g}; read as Gaussian ones of mean 0 and "
-                f"the same root mean square"
+                f"its biases have mean {numbers.mean():.4g}; they are read as Gaussian with mean 0 "
+                f"and the same root mean square"
             )
             self.of_biases.append(self._noted(node, "approximate", text, True))
         if self.sigmas and (kin := self.biases_like(node, values)):
@@ -238,7 +238,7 @@ class Builder:
         return self.spread(values)
 
     def spread(self, values: Any) -> float:
-        """Return the root mean square of some numbers; 0 if their sizes are not read."""
+        """Return the root mean square of some numbers, or 0 if sizes are not read."""
         if not self.sigmas:
             return 0
         return self.finite(
@@ -248,7 +248,7 @@ class Builder:
         )
 
     def finite(self, spread: float) -> float:
-        """Return the root mean square of weights. Raises: KcalcError if it is nan or infinite."""
+        """Return ``spread`` if it is finite. Raises: KcalcError if it is nan or infinite."""
         if not math.isfinite(spread):
             raise ModelError(
                 f"{self.trace.framework}: the weights contain nan or infinity; fix the model, or "

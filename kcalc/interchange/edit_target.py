@@ -1,4 +1,4 @@
-"""The required result of a model after its edits, next to its present operations."""
+"""Compare what a model must compute after its edits with what it computes now."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .trace import Drop, Held, Op, Pass, Pointwise, Reorder, Repeat, Reshape, St
 Node = Hashable
 REMOVABLE = (L.Normalisation, L.Scale, L.Dropout, L.Identity)
 LAYOUT = (Reshape, Transpose, Pass, Reorder, Repeat, Drop)
-PASSED = (*LAYOUT, Pointwise, Stopped)  # what may belong to the node after it
+PASSED = (*LAYOUT, Pointwise, Stopped)  # operations that may belong to the next node
 
 
 class Target:
-    """The required and the present computation of a model.
+    """What a model must compute after its edits, and what it computes now.
 
-    ``steps``: {node: (layer, parents)} of the shaped network; ``left_alone``: {node that does not
-    change: reason}.
+    ``steps``: {node: (layer, parents)} of the shaped network; ``left_alone``: {node that stays
+    unchanged: reason}.
     """
 
     def __init__(
@@ -55,22 +55,22 @@ class Target:
         self._check()
 
     def _check(self) -> None:
-        """Check that a network equals the model's except for what edits change.
+        """Check that edits can turn the model's network into the shaped network.
 
         Raises: KcalcError naming the node.
         """
         for node, (layer, parents) in self.steps.items():
             if node not in self.model:
                 raise KcalcError(
-                    f"node {node!r} of the shaped network is not an operation of the model; keep "
-                    "the nodes of the network that was read"
+                    f"node {node!r} of the shaped network is not an operation of the model; shape "
+                    "the network that was read and keep its nodes"
                 )
             before = self.model.layer(node)
             if _as_edited(before) != _as_edited(layer):
                 raise KcalcError(
                     f"node {node!r} is {before} in the model and {layer} in the shaped network; "
-                    "edits change only activations, weights of sums, scales of initial weights, "
-                    "and removed layers: keep the rest as it was read"
+                    "edits can only change activations, weights of sums and scales of initial "
+                    "weights, and remove layers; keep everything else as it was read"
                 )
             known = tuple(map(self.past, self.model.parents(node)))
             if known != parents:
@@ -96,11 +96,11 @@ class Target:
         return node
 
     def made_by(self, node: Node) -> list[list[str]]:
-        """Return the operations that make a node's feature map: one list per computation.
+        """Return the operations that compute a node's feature map, one list per computation.
 
-        A model may compute the same thing twice, as in ``b(relu(x)) + c(relu(x))``. The first
-        operation of a list computes the values and the others pass them on. Values that only other
-        activations use are excluded.
+        A model may compute the same feature map twice, as in ``b(relu(x)) + c(relu(x))``. The first
+        operation of each list computes the values and the others pass them on. Values that only
+        other activations use are excluded.
         """
         lists: dict[str, list[str]] = {}
         first: dict[str, str] = {}
@@ -127,7 +127,7 @@ class Target:
         return same.pop() if returned == X else ""
 
     def _number(self, name: str) -> Any:
-        """The number that an operation returns, a symbol for other arrays."""
+        """Return the number that an operation returns, or a symbol if it returns an array."""
         op = self.ops[name]
         if isinstance(op, Pointwise) and name not in self.reading.places:
             return simplified(op.function(*map(self._number, op.reads)))
@@ -135,7 +135,7 @@ class Target:
         return sp.Symbol(name, real=True) if number is None else number
 
     def read_from(self, node: Node, name: str) -> list[list[str]]:
-        """Return, by parent, the operations from whose values ``name`` makes the feature map."""
+        """Return, for each parent, the operations that ``name`` reads to make its feature map."""
         parents = self.model.parents(node)
         found = {parent: [] for parent in parents}
         for read, place in self._within(node, name):
@@ -144,9 +144,9 @@ class Target:
         return [found[parent] or [names[0] for names in self.made_by(parent)] for parent in parents]
 
     def _within(self, node: Node, name: str) -> Iterator[tuple[str, Node | None]]:
-        """Yield (operation, its node) for the parents of a node and everything computed from them.
+        """Yield (operation, its node) for all operations between a node and its parents.
 
-        It covers everything that ``name``, which returns the node's feature map, depends on.
+        The parents are included. ``name``: the operation that returns the node's feature map.
         """
         parents, op = self.model.parents(node), self.ops.get(name)
         waiting = [] if op is None else list(op.reads)
@@ -157,7 +157,7 @@ class Target:
                 continue
             seen.add(read)
             place = self.reading.places.get(read)
-            if place not in self.model:  # of a node that reaches no output
+            if place not in self.model:  # the node reaches no output
                 place = None
             if place in parents:
                 yield read, place
@@ -167,9 +167,10 @@ class Target:
 
     @cached_property
     def parts(self) -> set[Node]:
-        """Return the nodes from which other nodes are computed, besides those that these read.
+        """Return the nodes that the model uses to compute another node that does not read them.
 
-        Such as 2 x in ``b(2 * x) + c(relu(2 * x))``, where relu(2 x) is one activation of x.
+        An example is 2 x in ``b(2 * x) + c(relu(2 * x))``: relu(2 x) is read as one activation of
+        x.
         """
         found: set[Node] = set()
         for node in self.model:
@@ -180,7 +181,7 @@ class Target:
 
 
 def _as_edited(layer: L.Layer) -> Any:
-    """Return what edits never change: the kind of a layer and its other fields."""
+    """Return the part of a layer that edits never change: its kind and some of its fields."""
     if isinstance(layer, L.Nonlinear | L.Sum | L.Scale):
         return type(layer)
     if isinstance(layer, L.Affine):

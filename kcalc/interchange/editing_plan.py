@@ -1,8 +1,8 @@
-"""Plan the edits that make a model compute a shaped network, from the calls that made each value.
+"""Plan the edits with which a model computes a shaped network.
 
-This works the same way in every framework: scale the input and output of an activation, weight the
-terms of a sum, replace a norm by its input. If an edit has no place in the code, its node is left
-alone.
+The plan uses the calls that compute each value and is the same for every framework: scale the input
+and output of an activation, weight the terms of a sum, replace a norm by its input. If an edit has
+no place in the model's code, its node stays unchanged.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ NO_VALUE = "no single call of the model computes it"
 NO_INPUT = "no call of the model reads its input {!r} there"
 SHARED = "the model also uses one of its intermediate values elsewhere"
 NO_PATH = "its input is not a result of the calls that would be left out"
-TOGETHER = "the model computes it together with other nodes, which are not edited in the same way"
+TOGETHER = "the model computes it together with nodes that need different edits"
 ZERO = "the model multiplies one of its terms by 0"
 TWICE = "one call of the model belongs to two nodes that are edited"
 
 
 class Unplaced(Exception):
-    """Raised for an edit that has no place in the model's code; the text is the reason."""
+    """Raised if an edit has no place in the model's code. The message is the reason."""
 
 
 @dataclass(frozen=True)
 class WholeModule:
-    """A module with the same input and output as a group of calls: it may be edited as one.
+    """A module whose input and output are those of a group of calls, so it can be edited instead.
 
-    ``key``: the framework's name for it; ``slot``: the argument that is the input.
+    ``key``: the framework's name for the module; ``slot``: the argument that is the input.
     """
 
     key: Any
@@ -46,15 +46,16 @@ class WholeModule:
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """The calls of a model in order, and what they read of each other.
+    """The calls of a model in order, and the data flow between them.
 
-    ``reads``: for each call, {slot: what made the argument}; ``values``: {operation of the trace:
-    what made its value}; ``carries``: whether a call passes numbers on in another layout or type;
-    ``single``: whether a call returns one array; ``whole``: the smallest module that computes a
-    value from another, None if there is none; ``shape``: of a value, None if unknown; ``written``:
-    the later calls that write into a value; ``needed``: whether the gradient of the call that made
-    a value reads it; ``returned``: the model's outputs; ``unsteady``: why a call with its data at
-    some slots reads other numbers in training, "" if it does not.
+    ``reads``: for each call, {slot: value of the argument}; ``values``: {operation of the trace:
+    its value}; ``returned``: the model's outputs. The other fields are functions. ``carries(call)``
+    tests whether a call only changes the layout or type of its argument, and ``single(call)``
+    whether it returns one array. ``whole(start, end)`` returns the smallest module that computes
+    ``end`` from ``start``, or None. ``shape(value)`` returns the shape, or None if unknown.
+    ``written(value)`` returns the later calls that write into a value. ``needed(value)`` tests
+    whether the call that made a value reads it again for its gradient. ``unsteady(call, slots)``
+    returns why a call with data at these slots reads different numbers in training, or "".
     """
 
     reads: Sequence[Mapping[Slot, Made]]
@@ -70,7 +71,7 @@ class Flow:
 
     @cached_property
     def readers(self) -> dict[Made, set[int]]:
-        """{value: the calls that read it}."""
+        """Return {value: calls that read it}."""
         found: dict[Made, set[int]] = {}
         for call, reads in enumerate(self.reads):
             for made in reads.values():
@@ -84,9 +85,9 @@ Calls = dict[Any, Action]  # {call, or key of a whole module: what happens there
 
 @dataclass(frozen=True)
 class CallGroup:
-    """The calls between some values and one that is computed from them.
+    """The calls that compute one value from given start values.
 
-    ``entries``: {(call, slot): the value that is read there}.
+    ``entries``: {(call, slot): start value that is read there}.
     """
 
     end: Made
@@ -97,8 +98,8 @@ class CallGroup:
 def group(flow: Flow, starts: Sequence[Made], end: Made) -> CallGroup:
     """Collect the calls from ``starts`` to ``end``.
 
-    Raises: Unplaced if a start is not read, an intermediate value is used outside, or a call reads
-    other numbers in training.
+    Raises: Unplaced if no call reads a start, a call outside the group reads an intermediate value,
+    or a call reads different numbers in training.
     """
     entries, inside = _between(flow, starts, end)
     for call in inside - {end[0]}:
@@ -115,7 +116,7 @@ Entries = dict[tuple[int, Slot], Made]
 
 
 def _between(flow: Flow, starts: Sequence[Made], end: Made) -> tuple[Entries, set[int]]:
-    """Return the places that read ``starts`` on the way to ``end``, and the calls on the way."""
+    """Return the arguments that are start values, and all calls from ``starts`` to ``end``."""
     wanted = set(starts)
     reached: set[int] = set()
     entries: dict[tuple[int, Slot], Made] = {}
@@ -137,7 +138,7 @@ def _between(flow: Flow, starts: Sequence[Made], end: Made) -> tuple[Entries, se
 
 
 def _check_steady(flow: Flow, entries: Entries, inside: set[int]) -> None:
-    """Raises: Unplaced if a call reads numbers besides its data that change in training."""
+    """Raise Unplaced if a call reads numbers other than its data that change in training."""
     for call in inside:
         reads = flow.reads[call].items()
         slots = {s for s, made in reads if (call, s) in entries or made[0] in inside}
@@ -146,7 +147,7 @@ def _check_steady(flow: Flow, entries: Entries, inside: set[int]) -> None:
 
 
 def _depending(flow: Flow, calls: set[int], first: set[int]) -> set[int]:
-    """Return the calls that depend on the ``first`` ones."""
+    """Return the calls that depend on a call in ``first``."""
     found: set[int] = set()
     for call in sorted(calls):
         made = {source for source, _ in flow.reads[call].values()}
@@ -158,8 +159,7 @@ def _depending(flow: Flow, calls: set[int], first: set[int]) -> set[int]:
 class Planner:
     """Decides the action at every call, node by node.
 
-    ``made``: {call or whole module: action} of all nodes so far; ``left``: {node: why it has no
-    place}.
+    ``left``: {node: why its edit has no place in the model's code}.
     """
 
     def __init__(self, target: Target, flow: Flow, constants: Mapping[Node, Any]) -> None:
@@ -167,9 +167,9 @@ class Planner:
         self.left: dict[Node, str] = {}
 
     def edits(self) -> Iterator[tuple[Edit, Calls]]:
-        """Yield every edit of activations, sums and removed layers, with its actions by call.
+        """Yield every edit of an activation, a sum or a removed layer, with {call: action}.
 
-        If several nodes are parts of one operation, the first has all the actions.
+        If several nodes are parts of one operation, all actions come with the first edit.
         """
         found = [*self._by_node()]
         for members in self._parts(found):
@@ -183,7 +183,7 @@ class Planner:
         yield from ((e, calls) for e, calls in found if self.by_name[e.node] not in self.left)
 
     def _parts(self, found: Sequence[tuple[Edit, Calls]]) -> list[list[tuple[Edit, Calls]]]:
-        """Return the edits of operations that are read in parts, by operation."""
+        """Group the edits of nodes that are parts of the same operation."""
         by_whole: dict[str, list[tuple[Edit, Calls]]] = {}
         for edit, calls in found:
             op = self.target.ops.get(edit.node)
@@ -193,7 +193,7 @@ class Planner:
 
     @cached_property
     def whole_of(self) -> dict[str, set[str]]:
-        """Return {operation that is read in parts: the nodes that are its parts}."""
+        """Return {operation that is read as several nodes: these nodes}."""
         found: dict[str, set[str]] = {}
         for name in self.by_name:
             op = self.target.ops.get(name)
@@ -258,10 +258,12 @@ class Planner:
         return edit, self._wherever_made(node, at)
 
     def _after_gain(self, node: Node, numbers: Numbers, same: bool) -> tuple[str | None, Numbers]:
-        """Return the norm that an activation's calls read if it has a gain, and the gain's numbers.
+        """Account for the gain of a norm before an activation.
 
-        With one gain g and one bias h in the norm, the activation that was read is f(g z + h). The
-        model calls f of g z + h, or of z if the norm is removed. ``same``: whether f stays.
+        If the norm has a single gain g and bias h, the activation that was read is f(g z + h). The
+        model applies f to g z + h, or to z if the norm is removed. ``same``: whether f stays.
+        Returns: the norm whose output the calls read, or None without such a gain, and the numbers
+        changed accordingly.
         """
         norm = self.target.model.parents(node)[0]
         known = self.target.reading.gains.get(str(norm))
@@ -279,9 +281,10 @@ class Planner:
     def _wherever_made(self, node: Node, at: Callable[[str], Calls]) -> Calls:
         """Return the actions at every computation of a node's feature map.
 
-        ``at``: the actions at an operation that returns it. In each computation one operation has
-        them: the node's own, or the last one with a place. A later operation may have none, such as
-        a multiplication by a factor that is 1 in evaluation only.
+        ``at``: returns the actions at an operation that returns the feature map. Each computation
+        needs them once: at the node's own operation if possible, else at the last operation where
+        an edit has a place. It has no place, for example, at a multiplication by a factor that is 1
+        in evaluation mode only.
         """
         made: Calls = {}
         for names in self.target.made_by(node):
@@ -293,7 +296,7 @@ class Planner:
 
     @staticmethod
     def _at_one(names: Sequence[str], at: Callable[[str], Calls]) -> Calls:
-        """Return the actions at the first of some operations that has a place for them."""
+        """Return the actions at the first operation in ``names`` where they have a place."""
         failed: Unplaced | None = None
         for name in names:
             try:
@@ -306,7 +309,7 @@ class Planner:
     def _scaled(
         self, starts: Sequence[Made], end: Made, a: float, b: float, scale: float, shift: float
     ) -> Calls:
-        """Return affine changes of the input and output of the calls between two values."""
+        """Return the actions that scale and shift the input and output of a group of calls."""
         whole = self._whole(starts, end)
         if whole is not None:
             return {whole.key: Scaled(((whole.slot, a, b),), scale, shift)}
@@ -318,7 +321,7 @@ class Planner:
         return made
 
     def _whole(self, starts: Sequence[Made], end: Made) -> WholeModule | None:
-        """Return the smallest module that computes a value from another; None if there is none."""
+        """Return the smallest module that computes ``end`` from ``starts``, or None."""
         if len(starts) > 1:
             return None
         found = self.flow.whole(starts[0], end)
@@ -351,7 +354,7 @@ class Planner:
             for start in starts:
                 factors.setdefault(start, set()).add(w / known)
         if any(len(found) > 1 for found in factors.values()):
-            raise Unplaced("one value appears in it as two terms with different weights")
+            raise Unplaced("it adds the same value twice, with different weights")
         found = group(self.flow, list(factors), end)
         made: Calls = {}
         for (call, slot), start in found.entries.items():
@@ -376,7 +379,7 @@ class Planner:
 
         return edit, self._wherever_made(node, at)
 
-    # -- what goes ---------------------------------------------------------------------------------
+    # -- removed layers ----------------------------------------------------------------------------
 
     def _removed(self, node: Node) -> tuple[Edit, Calls]:
         layer = self.target.model.layer(node)
@@ -389,7 +392,7 @@ class Planner:
         return edit, self._wherever_made(node, at)
 
     def _passed(self, starts: Sequence[Made], end: Made, reason: str) -> Calls:
-        """Return every call between two equal values, each of which must pass its argument on."""
+        """Return the actions with which every call between two values returns its argument."""
         whole = self._whole(starts, end)
         if whole is not None:
             return {whole.key: Taken(whole.slot, self._copied(starts, end))}
@@ -412,11 +415,11 @@ class Planner:
         return made
 
     def _copied(self, starts: Sequence[Made], end: Made) -> bool:
-        """Whether a value must be copied to keep it apart from the memory of an equal value.
+        """Whether a value must be copied so that it does not share memory with an equal value.
 
         A copy is needed if the model writes into the other value. It is also needed if the model
-        writes into this one and the other must not change: an input, a value that is read
-        elsewhere, or one that gradients need.
+        writes into this value and the other must not change because it is an input, is read
+        elsewhere, or is needed for gradients.
         """
         flow, written = self.flow, bool(self.flow.written(end))
         if not written and not any(map(flow.written, starts)):
@@ -437,7 +440,7 @@ class Planner:
     # -- values ------------------------------------------------------------------------------------
 
     def _starts(self, node: Node, name: str) -> list[list[Made]]:
-        """Return, by parent, what makes the feature maps that an operation reads."""
+        """Return, for each parent, the values of its feature map that ``name`` is made from."""
         found = self.target.read_from(node, name)
         return [list(dict.fromkeys(map(self._value, names))) for names in found]
 
@@ -459,7 +462,7 @@ class Planner:
 
 
 def transformation(phi: Activation) -> tuple[Activation, Numbers]:
-    """Return (phi, (a, b, scale, shift)) of scale * (phi(a x + b) + shift)."""
+    """Write an activation as scale * (phi(a x + b) + shift); return (phi, (a, b, scale, shift))."""
     change = phi.transformation
     if change is None:
         return phi, (1.0, 0.0, 1.0, 0.0)

@@ -1,6 +1,6 @@
-"""Edits of a model as data: the changes of a shaping, to print, save, load and apply.
+"""Edits of a model as data that can be printed, saved, loaded and applied.
 
-Nothing here runs code of the model; each framework has an applier for that.
+This module never runs code of the model. Each framework has its own code to apply the edits.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ SCHEMA = "kcalc.edits/1"
 Slot = tuple[Any, ...]  # the place of an argument, and the place inside a list or tuple
 Place = tuple[
     Any, ...
-]  # nested tuples of text and whole numbers, whose meaning depends on the framework
+]  # nested tuples of strings and integers; their meaning depends on the framework
 
 
-# -- what happens at a call ------------------------------------------------------------------------
+# -- changes of calls ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Scaled:
     """``scale * (f(a x + b, ...) + shift)`` in place of ``f(x, ...)``.
 
-    ``inputs``: (slot, a, b) of the arguments that change.
+    ``inputs``: (slot, a, b) for every argument that changes.
     """
 
     inputs: tuple[tuple[Slot, float, float], ...] = ()
@@ -42,7 +42,7 @@ class Scaled:
     shift: float = 0.0
 
     def after(self, first: Scaled) -> Scaled:
-        """Combine two changes at one call; this one reads its inputs before ``first``."""
+        """Combine two changes of one call: apply ``first``, then this change around it."""
         known = {slot: (a, b) for slot, a, b in first.inputs}
         for slot, a, b in self.inputs:
             inner, shift = known.get(slot, (1.0, 0.0))
@@ -55,9 +55,9 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Taken:
-    """Replace the call's result by its argument at a slot.
+    """Replace the call's result by its argument at ``slot``.
 
-    ``copied``: use a copy of it, because the model writes into the result.
+    ``copied``: use a copy of the argument, because the model writes into the result.
     """
 
     slot: Slot
@@ -66,7 +66,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Exchanged:
-    """Replace the result by ``scale * (phi(a x + b) + shift)`` of the argument at a slot."""
+    """Replace the result by ``scale * (phi(a x + b) + shift)``; x is the argument at ``slot``."""
 
     slot: Slot
     activation: Activation
@@ -82,10 +82,11 @@ Action = Scaled | Taken | Exchanged
 
 @dataclass(frozen=True)
 class CallEdit:
-    """What happens at one call: the ``visit``-th of ``visits`` at its place; at every call if 1.
+    """The change of one call.
 
-    ``written``: the argument that the call writes into, as ``relu_(x)`` does; ``calls``: the name
-    of the function called, if the code tells it.
+    If the code at ``place`` runs several times, the change applies to run ``visit`` of ``visits``;
+    with ``visits`` = 1, to every run. ``written``: the argument that the call writes into, as
+    ``relu_(x)`` does; ``calls``: the name of the called function, if the code shows it.
     """
 
     place: Place
@@ -96,18 +97,19 @@ class CallEdit:
     calls: str = ""
 
 
-# -- what happens to weights -----------------------------------------------------------------------
+# -- changes of weights ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a parameter stores a layer's weights.
+    """The layout of a layer's weights in a parameter.
 
-    ``wide``: their canonical shape (outputs, inputs / groups, kernel...); ``stored``: the shape of
-    the parameter; ``flipped``: stored as (inputs, outputs); ``turned``: stored as in a transposed
-    convolution; ``rows``: the outputs that belong to the layer, all if empty; ``height``: the
-    number of all outputs. Alternatively ``strides`` and ``offset``: the step of every axis in the
-    flat parameter, and the first entry.
+    ``wide``: the canonical shape (outputs, inputs / groups, kernel...); ``stored``: the shape of
+    the parameter; ``flipped``: whether it is stored as (inputs, outputs); ``turned``: whether it is
+    stored as in a transposed convolution. ``rows``: the outputs of the parameter that belong to the
+    layer (empty for all); ``height``: the number of outputs of the parameter. Alternatively,
+    ``strides`` and ``offset`` give the step along every axis in the flattened parameter and the
+    index of the first entry.
     """
 
     wide: tuple[int, ...]
@@ -124,12 +126,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class WeightEdit:
-    """New numbers for one parameter.
+    """A change of one parameter's numbers.
 
-    ``kind``: "drawn" with ``sigma`` (that of the layer), "normal" with the standard deviation
-    ``sigma``, "filled" with ``sigma``, or "scaled" by it. ``layout``: of a layer's weights;
-    ``rows``: only these entries of axis 0. ``added``: the parameter is new. ``padding``: these rows
-    stay 0.
+    ``kind``: "drawn" (as weights of a layer with ``sigma``), "normal" (with standard deviation
+    ``sigma``), "filled" (with the number ``sigma``) or "scaled" (by ``sigma``). ``layout``: the
+    layout of drawn weights. ``rows``: the entries of axis 0 that change (empty for all).
+    ``added``: whether the parameter is new. ``padding``: rows that stay 0.
     """
 
     parameter: str
@@ -147,9 +149,9 @@ class WeightEdit:
 class Edit:
     """One change of a model.
 
-    ``node``: of the network that was read; ``kind``: "activation", "sum", "norm", "factor",
-    "dropout", "weight" or "bias"; ``what``: a description of the change; ``where``: a description
-    of its place.
+    ``node``: the node of the network that was read; ``kind``: "activation", "sum", "norm",
+    "factor", "dropout", "weight" or "bias"; ``what`` and ``where``: descriptions of the change and
+    of its place in the code.
     """
 
     node: str
@@ -162,9 +164,9 @@ class Edit:
 
 @dataclass(frozen=True)
 class Edits(Tabled):
-    """The changes that a shaping makes to a model, in the order of its nodes.
+    """The changes that a shaping makes to a model, in the order of the nodes.
 
-    Iterating yields each :class:`Edit`; ``edits[node]`` returns those of one node.
+    Iteration yields each :class:`Edit`; ``edits[node]`` returns the edits of one node.
 
     Attributes
     ----------
@@ -173,8 +175,8 @@ class Edits(Tabled):
     model
         The name of its class.
     left_alone
-        {node: why nothing changes there}, with entries for code that did not run when the model was
-        read.
+        {node: why it stays unchanged}. Descriptions of code that did not run while the model was
+        read are keys too.
 
     """
 
@@ -200,17 +202,17 @@ class Edits(Tabled):
         return tuple(found[node])
 
     def only(self, *kinds: str) -> Edits:
-        """Return the edits of some kinds, such as ``edits.only("activation", "sum")``.
+        """Select edits by kind, as in ``edits.only("activation", "sum")``.
 
         Parameters
         ----------
         *kinds
-            Names of kinds of edits.
+            The kinds to keep.
 
         Returns
         -------
         Edits
-            A copy with these edits only.
+            A copy that contains only edits of these kinds.
 
         """
         known = ("activation", "sum", "norm", "factor", "dropout", "weight", "bias")
@@ -249,12 +251,12 @@ class Edits(Tabled):
     # -- as a document -----------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the edits as plain data: places and numbers, never code.
+        """Return the edits as plain data. It contains places and numbers, but no code.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Values that JSON can represent.
 
         """
         return {
@@ -266,12 +268,12 @@ class Edits(Tabled):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the edits as JSON for :func:`kcalc.load_edits`.
+        """Save the edits as JSON. :func:`kcalc.load_edits` loads them.
 
         Parameters
         ----------
         path
-            The path of the JSON file.
+            The path of the JSON file to write.
 
         """
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
@@ -284,24 +286,24 @@ class Edits(Tabled):
         *,
         root: str | os.PathLike[str] | None = None,
     ) -> str:
-        """Write the edits as a patch of the model's source, which then runs without kcalc.
+        """Return the edits as a patch of the model's source code, which then runs without kcalc.
 
         ``patch -p1 < shaped.patch`` changes the edited calls in the user's files, such as
-        ``F.relu(x)`` to ``shaped(self, 1, F.relu, x)``, and makes a new file with ``shaped`` and
-        ``init``. ``init(model)`` gives a newly built model its constants and its initial weights;
-        ``init(model, draw=False)`` only the constants. Models without ``init`` behave as before.
-        Library code does not change: the new file contains copies of the library functions that are
-        edited.
+        ``F.relu(x)`` to ``shaped(self, 1, F.relu, x)``, and adds a file that defines ``shaped`` and
+        ``init``. ``init(model)`` sets the constants and the initial weights of a newly built model,
+        ``init(model, draw=False)`` only the constants. A model that is not passed to ``init``
+        behaves as before. Library code does not change: the added file contains edited copies of
+        library functions.
 
         Parameters
         ----------
         model : torch.nn.Module
-            The model that was shaped, or another built by the same code.
+            The model that was shaped, or another model built by the same code.
         path : path-like, optional
             A file to write the patch to.
         root : path-like, optional
-            The folder in which you will apply the patch. By default the current one if it contains
-            the model's files, else the one from which they are imported.
+            The folder in which you will apply the patch. By default this is the current folder if
+            it contains the model's files, else the folder from which they are imported.
 
         Returns
         -------
@@ -311,8 +313,8 @@ class Edits(Tabled):
         Raises
         ------
         KcalcError
-            If the model or its source is not the one that was shaped, or its code cannot be
-            patched, such as code in notebooks.
+            If the model or its source code differs from the model that was shaped, or if its code
+            cannot be patched (for example, code in a notebook).
 
         """
         require_patches(self.framework)
@@ -338,7 +340,7 @@ def load_edits(path: str | os.PathLike[str]) -> Edits:
     Raises
     ------
     KcalcError
-        For files that are missing, too large, or not documents of edits.
+        If the file is missing, is too large, or does not contain edits.
 
     """
     return edits_from_dict(read_json(path, "a document of edits"))
@@ -374,7 +376,7 @@ def _action_to_dict(action: Action) -> dict[str, Any]:
 
 
 def _plain(record: Any) -> dict[str, Any]:
-    """Return a dataclass of numbers and text as a dictionary without default fields."""
+    """Return a dataclass as a dictionary without the fields that have their default value."""
     made = {}
     for f in fields(record):
         value = getattr(record, f.name)
@@ -384,9 +386,9 @@ def _plain(record: Any) -> dict[str, Any]:
 
 
 def edits_from_dict(data: Any) -> Edits:
-    """Return the edits in a document of :meth:`Edits.to_dict`.
+    """Return the edits in a document made by :meth:`Edits.to_dict`.
 
-    Raises: KcalcError naming the entry that is wrong.
+    Raises: KcalcError that names the first invalid entry.
     """
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise KcalcError(f"this is not a document of edits: its schema must be {SCHEMA!r}")
@@ -426,7 +428,7 @@ def _call(data: Any, where: str, reader: TreeReader) -> CallEdit:
     place = _place(_list(data, "place", where), where)
     visit, visits = (_whole(data, name, where) for name in ("visit", "visits"))
     if not visit < visits:
-        raise KcalcError(f"{where}: visit {visit} of {visits}")
+        raise KcalcError(f"{where}: visit {visit} must be less than visits, {visits}")
     given = data.get("written", ())
     written = _slot(given, where) if given else ()
     calls = _text({"calls": ""} | data, "calls", where)
@@ -450,7 +452,7 @@ def _action(data: Any, where: str, reader: TreeReader) -> Action:
 
 def _input(entry: Any, where: str) -> tuple[Slot, float, float]:
     if not isinstance(entry, list) or len(entry) != 3:
-        raise KcalcError(f"{where}: an input is a place and two numbers")
+        raise KcalcError(f"{where}: an input must be a list of a place and two numbers")
     return _slot(entry[0], where), _real(entry[1], where), _real(entry[2], where)
 
 
@@ -506,7 +508,7 @@ def _list(data: Any, name: str, where: str) -> list[Any]:
 def _whole(data: Any, name: str, where: str) -> int:
     value = data.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise KcalcError(f"{where}: {name} must be a whole number, not {value!r}")
+        raise KcalcError(f"{where}: {name} must be a nonnegative integer, got {value!r}")
     return value
 
 
@@ -528,13 +530,13 @@ def _numbers(value: Any, where: str, signed: bool = False) -> tuple[int, ...]:
         type(n) is int and (n >= 0 or signed) and abs(n) < 2**62 for n in value
     )
     if not good:
-        raise KcalcError(f"{where}: expected a list of whole numbers")
+        raise KcalcError(f"{where}: expected a list of integers")
     return tuple(value)
 
 
 def _slot(value: Any, where: str) -> Slot:
     if not isinstance(value, list) or not value or not all(type(v) in (int, str) for v in value):
-        raise KcalcError(f"{where}: the place of an argument is a list of numbers and names")
+        raise KcalcError(f"{where}: the place of an argument must be a list of numbers and names")
     return tuple(value)
 
 
@@ -546,5 +548,5 @@ def _place(value: Iterable[Any], where: str, depth: int = 0) -> Place:
         elif type(part) in (int, str):
             made.append(part)
         else:
-            raise KcalcError(f"{where}: a place consists of lists of text and whole numbers")
+            raise KcalcError(f"{where}: a place must consist of lists of strings and integers")
     return tuple(made)

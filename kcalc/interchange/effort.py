@@ -1,6 +1,6 @@
-"""The estimated cost of using an expression from a file as an activation.
+"""Estimate the cost of using an expression from a file as an activation.
 
-The estimate comes before the expression is differentiated or evaluated.
+The estimate is made before the expression is differentiated or evaluated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..activations import X
 from ..fields.expressions import ELEMENTARY, Fold
 from ..foundation.errors import KcalcError
 
-MOST = 1500  # units; one is about half a millisecond
+MOST = 1500  # terms; each takes about half a millisecond
 POINTS = (-30.0, -2.0, 0.3, 2.0, 30.0)
 Sizes = tuple[int, int, int]
 COMPLEX: dict[Any, Callable[..., complex]] = {
@@ -26,9 +26,9 @@ COMPLEX: dict[Any, Callable[..., complex]] = {
 
 
 def check_effort(expr: Any, where: str) -> None:
-    """Reject an expression whose first two derivatives are too long.
+    """Reject an expression if its first two derivatives have too many terms.
 
-    Expressions that clearly have no real value somewhere are also rejected.
+    Also reject expressions without a real value at one of a few test points.
 
     Raises: KcalcError.
     """
@@ -49,7 +49,7 @@ def check_effort(expr: Any, where: str) -> None:
 class TermCounts(Fold[Sizes]):
     """The numbers of terms of an expression and of its first and second derivatives.
 
-    Derivatives are counted before any simplification.
+    The derivatives are counted before simplification.
     """
 
     def number(self, expr: Any) -> Sizes:
@@ -92,10 +92,10 @@ def _product(f: Sizes, g: Sizes) -> Sizes:
 
 
 class PointValues(Fold[complex]):
-    """Values at a point in double precision.
+    """Evaluates expressions at a point in double precision.
 
-    Raises ArithmeticError, TypeError, ValueError or KeyError if a value overflows or a function is
-    not among those above.
+    Raises ArithmeticError, TypeError, ValueError or KeyError if a value overflows or a function has
+    no entry in the tables above.
     """
 
     def __init__(self, point: float) -> None:
@@ -122,7 +122,7 @@ class PointValues(Fold[complex]):
 
 
 def value_at(expr: Any, point: float) -> complex | None:
-    """Return the value in double precision; None if it is unknown."""
+    """Return the value of an expression at a point, or None if it cannot be evaluated."""
     try:
         return PointValues(point)(expr)
     except (TypeError, ValueError, ArithmeticError, KeyError):

@@ -1,6 +1,6 @@
-"""The elementwise functions that frameworks share, as functions of SymPy expressions.
+"""Elementwise functions that several frameworks provide, as functions of SymPy expressions.
 
-They return the forms that the catalogue of activations uses.
+They return the same forms as the catalogue of activations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def named(name: str) -> Function:
 
 
 def is_condition(expr: Any) -> bool:
-    """Whether an expression is a Boolean; a symbol could be either, and counts as a number."""
+    """Whether an expression is a Boolean. Symbols count as numbers."""
     return isinstance(expr, Boolean | bool) and not isinstance(expr, sp.Expr)
 
 
@@ -53,17 +53,17 @@ def elu(x: Any, alpha: Any = 1, scale: Any = 1, inside: Any = 1) -> Any:
 
 
 def celu(x: Any, alpha: Any = 1) -> Any:
-    """The exponential linear unit with a continuous slope."""
+    """The continuously differentiable exponential linear unit."""
     return sp.Piecewise((alpha * (sp.exp(x / alpha) - 1), x < 0), (x, True))
 
 
 def leaky(x: Any, slope: Any) -> Any:
-    """The rectifier with a slope below 0."""
+    """The leaky rectifier, with the given slope below 0."""
     return sp.Piecewise((slope * x, x < 0), (x, True))
 
 
 def shrunk(x: Any, threshold: Any, bias: Any) -> Any:
-    """Return 0 within a threshold, and outside the value moved by ``bias`` towards 0."""
+    """Return 0 if abs(x) is below the threshold, else x moved towards 0 by ``bias``."""
     return sp.Piecewise((x + bias, x < -threshold), (0, x < threshold), (x - bias, True))
 
 

@@ -1,4 +1,4 @@
-"""Example inputs given as shapes, with the same rules for every framework and the command line."""
+"""Example inputs given as shapes. Every framework and the command line share these rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import items
 
-FIRST_ID, IDS = 3, 5  # example ids are 3 to 7, which exist even in small vocabularies
+FIRST_ID, IDS = 3, 5  # example ids are 3 to 7, which are valid even in small vocabularies
 MOST = 2**31 - 1  # entries of one example input, 8 GiB in single precision
 
 
@@ -24,9 +24,9 @@ def is_shape(value: Any) -> bool:
 
 
 def listed(given: Any) -> tuple[object, ...]:
-    """Return the inputs in ``example_inputs=``: one array or shape, or a sequence of them.
+    """Return ``example_inputs`` as a tuple; it may be one array or shape, or a sequence of them.
 
-    A dictionary of inputs by argument name counts as one input, or as the last of a sequence
+    A dictionary of inputs by argument name counts as one input; in a sequence it comes last
     (:mod:`kcalc.interchange.named_inputs`). Raises: KcalcError for anything else.
     """
     one = is_shape(given) or hasattr(given, "__array__") or isinstance(given, Mapping)
@@ -36,13 +36,13 @@ def listed(given: Any) -> tuple[object, ...]:
 def example_shape(shape: Any, where: str) -> tuple[int, ...]:
     """Return a shape as Python integers.
 
-    Raises: KcalcError for sizes that are not positive, and for more entries than an example needs.
+    Raises: KcalcError if a size is not positive, or if the array would have too many entries.
     """
     sizes = tuple(int(n) for n in shape)
     if any(n < 1 for n in sizes):
         raise KcalcError(
             f"{where}: the shape {glimpse(sizes)} (including the batch) must contain positive "
-            "numbers"
+            "integers"
         )
     if prod(sizes) > MOST:
         raise too_large(sizes, where)
@@ -52,18 +52,18 @@ def example_shape(shape: Any, where: str) -> tuple[int, ...]:
 class ExampleIds(np.ndarray):
     """Token ids that the user did not choose.
 
-    Readers replace those that a model uses as padding.
+    Readers replace ids that the model treats as padding.
     """
 
 
 def example_ids(shape: tuple[int, ...]) -> ExampleIds:
-    """Return token ids of a shape: small whole numbers, none of them 0."""
+    """Return an array of small positive token ids with the given shape."""
     return (FIRST_ID + np.arange(prod(shape)).reshape(shape) % IDS).view(ExampleIds)
 
 
 def too_large(sizes: tuple[int, ...], where: str) -> KcalcError:
     """Return the error for a shape that does not fit into memory."""
     return KcalcError(
-        f"{where}: an array of the shape {glimpse(sizes)} is too large for an example; give a "
-        "smaller one, 2 examples are enough"
+        f"{where}: an array of shape {glimpse(sizes)} is too large for an example input; use a "
+        "smaller shape, 2 examples are enough"
     )

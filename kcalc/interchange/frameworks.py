@@ -1,7 +1,7 @@
-"""The frameworks whose models kcalc can edit: how it finds edits, applies them and writes patches.
+"""Registry of the frameworks whose models kcalc can edit.
 
-A framework is a folder, and one entry of ``PLACES`` for every question that it answers. Its folder
-is imported when the question is asked.
+Each framework has a package, and entries in ``PLACES`` that name its functions: how to find edits,
+apply them and write patches. The package is imported when one of them is first used.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ PLACES = {
 }
 
 FRAMEWORKS = Registry("frameworks whose models are edited")
-"""{(question, framework): the function that answers it}."""
+"""{(question, framework): function that answers it}."""
 
 for key, place in PLACES.items():
     FRAMEWORKS.register(key, f"interchange.{place}")
 
 
 def require_patches(framework: str) -> None:
-    """Raises: KcalcError for frameworks without patches."""
+    """Raise KcalcError if kcalc cannot write patches for models of a framework."""
     if ("patch", framework) not in FRAMEWORKS:
         raise KcalcError(
-            f"patches are for PyTorch models only, not for those of {framework}; edit the model, "
+            f"patches are for PyTorch models only, not for {framework} models; edit the model, "
             "kc.apply_edits(model, s.edits), or write the constants, s.export(...)"
         )

@@ -1,6 +1,6 @@
-"""Elementwise operations as SymPy expressions in their inputs.
+"""Elementwise operations as SymPy expressions of their inputs.
 
-They are pieces of one activation, addends or factors.
+Consecutive operations combine into one activation, or into terms of a sum or factors of a product.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..fields.degrees import check_degree, expandable
 from ..foundation.errors import KcalcError
 from .trace import Held
 
-# significant digits within which a literal counts as the decimal number that it prints as
+# significant digits to which a literal must agree with a decimal number to be read as it
 SHORT = 7
-LARGEST = 400  # operations in one expression
-SINGLE = 3e-7  # the effect of rounding a few literals to single precision
+LARGEST = 400  # operations allowed in one expression
+SINGLE = 3e-7  # relative change from rounding a few literals to single precision
 PROBES = np.linspace(-7, 7, 57)
 _SELU_SCALE = sp.Float("1.0507009873554804934193349852946", 32)
 _SELU_ALPHA = sp.Float("1.6732632423543772848170429916717", 32)
@@ -50,7 +50,7 @@ FAMOUS = tuple((float(value), value) for value in _FAMOUS)
 
 
 class Still(sp.Function):
-    """Its argument, through which no gradient passes."""
+    """The identity function, but with gradient 0 in backpropagation."""
 
     is_real = True
 
@@ -61,12 +61,12 @@ class Still(sp.Function):
 
 
 def released(expr: Any) -> Any:
-    """Return the values of an expression, without its stops of gradients."""
+    """Return an expression without its stops of gradients."""
     return expr.replace(Still, lambda inner: inner)
 
 
 def slope_of(expr: Any) -> Any:
-    """Return the derivative of an expression in X in backpropagation, where stops are constants."""
+    """Return the derivative in X that backpropagation computes; it treats stops as constants."""
     stops = {stop: sp.Dummy(real=True) for stop in expr.atoms(Still)}
     outer = [stop for stop in stops if not any(stop in s.args[0].atoms(Still) for s in stops)]
     derivative = sp.diff(expr.xreplace({stop: stops[stop] for stop in outer}), X)
@@ -75,9 +75,10 @@ def slope_of(expr: Any) -> Any:
 
 @dataclass(frozen=True)
 class Unary:
-    """``expr``, in X, of the output of node ``source``; a number if ``source`` is None.
+    """An expression in X, where X is the output of node ``source``.
 
-    ``home``: the label if it becomes a node.
+    If ``source`` is None, the expression is a number. ``home``: the label that a node made from it
+    gets.
     """
 
     source: str | None
@@ -93,20 +94,20 @@ class Constant:
 
     @property
     def number(self) -> Any:
-        """Return the number that all its entries equal; None if they differ or there are none."""
+        """Return the number if all entries are equal, else None; also None for empty arrays."""
         value = self.held.value
         if value.size == 0 or not (value == value.flat[0]).all():
             return None
         return exact_number(value.flat[0].item(), value.dtype)
 
     def value_axes(self, shape: Sequence[int]) -> set[int]:
-        """Return the axes of ``shape`` along which it varies."""
+        """Return the axes of ``shape`` along which the array varies if broadcast to it."""
         mine = self.held.value.shape
         padded = (1,) * (len(shape) - len(mine)) + tuple(mine)
         return {axis for axis, size in enumerate(padded) if size != 1}
 
     def along(self, shape: Sequence[int], axis: int | None) -> bool:
-        """Whether it varies along one axis only, broadcast to ``shape``."""
+        """Whether the array, broadcast to ``shape``, varies along no axis but ``axis``."""
         mine = self.held.value.shape
         if axis is None or len(mine) > len(shape):
             return False
@@ -119,16 +120,16 @@ class Constant:
 
 @dataclass(frozen=True)
 class Unusable:
-    """An operation that could not be read and did not become a node."""
+    """An operation that kcalc could not read and that did not become a node."""
 
     reason: str
 
 
 def exact_number(value: Any, dtype: Any = np.float64) -> Any:
-    """Return a literal as the exact number that it clearly represents; else a float.
+    """Return the exact number that a literal clearly represents, else a float.
 
-    Short decimals become rationals, also if single precision cut them short; roundings of sqrt 2,
-    pi, ... become these numbers.
+    Short decimals become rationals, even if they were rounded to single precision. Rounded values
+    of sqrt(2), pi and similar constants become these constants.
     """
     if isinstance(value, bool | int):
         return sp.Integer(int(value))
@@ -173,9 +174,10 @@ def as_number(number: Any) -> Any:
 def recognised(expr: Any) -> Activation:
     """Return the activation of an expression in X.
 
-    It is a registered one if the only difference is literals rounded to single precision.
+    If it differs from a registered activation only by the rounding of literals to single precision,
+    return the registered one.
 
-    Raises: KcalcError if it is not an activation.
+    Raises: KcalcError if the expression is not an activation.
     """
     check_degree(expr)
     try:
@@ -206,9 +208,9 @@ def _registered(phi: Activation) -> Activation | None:
 
 
 def _celu(phi: Activation) -> Activation | None:
-    """Return ``celu(alpha)`` if phi is that function.
+    """Return ``celu(alpha)`` if phi equals it for some alpha, else None.
 
-    Frameworks write it in several ways, and only its second derivative left of 0 reveals 1/alpha.
+    Frameworks write CELU in several ways, so alpha is taken from the second derivative left of 0.
     """
     if phi.kinks != (0,) or phi.pieces[1] != X or not phi.pieces[0].has(sp.exp):
         return None
@@ -220,7 +222,7 @@ def _celu(phi: Activation) -> Activation | None:
 
 
 def linear_factor(expr: Any) -> Any:
-    """Return c if the expression is c X; else None."""
+    """Return c if the expression is c X, else None."""
     c = expr.coeff(X, 1) if expr.is_Add or expr.is_Mul or expr == X else None
     return (
         c
@@ -235,12 +237,11 @@ def is_affine(expr: Any) -> bool:
 
 
 def combination(expr: Any, symbols: Sequence[sp.Symbol]) -> tuple[str, Any] | None:
-    """Return ("sum", weights), ("product", factor) or ("extreme", sign).
+    """Classify an expression of several symbols as a sum, a product or an extreme.
 
-    None for other expressions.
-
-    "sum" is a homogeneous linear expression, "product" a multiple of the product of all symbols,
-    "extreme" the maximum (1) or minimum (-1) of two.
+    Returns: ("sum", weights) for a homogeneous linear expression, ("product", factor) for a
+    multiple of the product of all symbols, ("extreme", 1) for the maximum of two symbols,
+    ("extreme", -1) for their minimum, and None for other expressions.
     """
     if not isinstance(expr, sp.Expr):
         return None

@@ -1,6 +1,6 @@
-"""Windows, strides and paddings of a trace, expressed as fields of layers.
+"""Convert the windows, strides and paddings of a trace to fields of layers.
 
-If the layers have no such field, a text says how positions differ.
+If a layer cannot express a padding, a note describes how the positions differ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def checked_law(weights: Any) -> str:
 
 
 def extent(values: Sequence[int]) -> int | tuple[int, ...]:
-    """Return one number if all axes agree; 1 if there are none."""
+    """Return a single number if all axes have the same one (1 without axes), else a tuple."""
     if not values:
         return 1
     return int(values[0]) if len(set(values)) == 1 else tuple(int(v) for v in values)
@@ -37,7 +37,8 @@ def same_pads(
 ) -> list[tuple[int, int]]:
     """Return the "same" padding around each axis.
 
-    It gives ceil(size / stride) windows, with the smaller half first.
+    With it, an axis has ceil(size / stride) windows. If the padding is odd, the extra entry comes
+    last.
     """
     out = []
     for size, k, s in zip(sizes, window, stride, strict=True):
@@ -48,10 +49,10 @@ def same_pads(
 
 @dataclass(frozen=True)
 class Fit:
-    """The nearest ``padding`` that :class:`kcalc.network.layers.Affine` takes.
+    """The nearest ``padding`` that :class:`kcalc.network.layers.Affine` supports.
 
-    ``text``: how positions differ from the model's, "" if they do not; ``centred``: whether one tap
-    reads the image at every output, as the centre tap of Delta-initialised weights must.
+    ``text``: how the positions differ from the model's, "" if they agree; ``centred``: whether some
+    tap reads the image, not the padding, at every output. Delta initialisation needs such a tap.
     """
 
     padding: Any
@@ -60,7 +61,7 @@ class Fit:
 
 
 def affine_fit(op: Linear, sizes: Sequence[int]) -> Fit:
-    """Return the windows of a dense layer or convolution in the form that an Affine takes.
+    """Return the nearest padding of an Affine for a dense layer or convolution.
 
     ``sizes``: the extents of the image.
     """
@@ -82,7 +83,9 @@ def affine_fit(op: Linear, sizes: Sequence[int]) -> Fit:
 
 
 def spread_fit(op: Linear, sizes: Sequence[int]) -> tuple[Fit, int]:
-    """Return a transposed convolution as the window of an Affine after a Resize by zeros.
+    """Return how to read a transposed convolution as an Affine after a Resize with zeros.
+
+    Returns: the nearest padding of the Affine, and the place of the image among the zeros.
 
     ``sizes``: the extents of the image before the Resize.
     """

@@ -1,9 +1,9 @@
-"""Tests of weights and biases against the assumption of independent random draws.
+"""Test whether weights and biases look like independent random draws.
 
-The kernel calculus treats weights as independent draws. Only a sample of a layer's outputs is
-examined, so the cost hardly grows with their number. Every threshold is far beyond chance for the
-usual initialisers of any shape: Gaussian, uniform, truncated, orthogonal, Delta-orthogonal, sparse
-with many entries.
+The kernel calculus assumes that they are. The tests use a sample of a layer's outputs, so the cost
+hardly grows with the number of outputs. For weights of any shape from the usual initialisers, a
+false alarm is very unlikely: Gaussian, uniform, truncated, orthogonal, Delta-orthogonal, or sparse
+with many nonzero entries.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 from .trace import Linear
 
 Array = np.ndarray
-OUTPUTS, ENTRIES = 128, 2**16  # of the sample
-RANKED = (64, 512)  # greatest numbers of rows and columns for a rank
-FEW = 8  # number of weights into an output up to which its sum is not Gaussian yet
-SAME = 1e-10  # relative difference that separates two sums
-FLAT = 5e-3  # singular values below this fraction of the greatest count as 0
-SURE = 10.0  # standard errors
+OUTPUTS, ENTRIES = 128, 2**16  # size of the sample
+RANKED = (64, 512)  # rows and columns used to determine a rank
+FEW = 8  # with at most this many weights, the sum in an output is not close to Gaussian
+SAME = 1e-10  # sums with a smaller relative difference count as equal
+FLAT = 5e-3  # singular values below this fraction of the largest count as 0
+SURE = 10.0  # standard errors that count as certain
 COMPARED = 4096  # entries used to compare two arrays
-ALIKE = 6.0  # standard errors of their correlation
-BENT = 0.5  # excess kurtosis (0 for Gaussian numbers) that changes q by about five per cent
+ALIKE = 6.0  # standard errors of a correlation that count as certain
+BENT = 0.5  # excess kurtosis that changes q by about 5 percent
 OF_INPUT = "the numbers that it reads"
 
 
 class Resemblance:
-    """Searches for correlated arrays among those seen so far, by name."""
+    """Finds arrays that are correlated with an earlier array."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], dict[str, Array]] = {}
@@ -36,7 +36,7 @@ class Resemblance:
     def __call__(self, name: str, array: Array) -> str | None:
         """Return the name of an earlier array of the same shape that is correlated with this one.
 
-        It finds equal numbers, their negatives, and copies with noise.
+        Correlated arrays are equal arrays, negatives and noisy copies.
         """
         chosen = np.unravel_index(_chosen(np.size(array), COMPARED), np.shape(array))
         numbers = _unit(np.asarray(array)[chosen].astype(np.float64))
@@ -49,22 +49,22 @@ class Resemblance:
 
 
 def dependence(op: Linear, of_input: bool) -> str:
-    """Say in a sentence how weights and biases differ from independent draws; "" if they do not.
+    """Describe how weights and biases differ from independent draws; "" if they do not.
 
     ``of_input``: whether the layer reads an input of the model, whose channels are not copies of
     each other by construction.
     """
     if found := _structure(op, of_input):
-        size = "read as independent ones of that size"
+        size = "they are read as independent weights of the same size"
         return f"its weights are not independent draws: {found}; {size}"
     if _follows(op):
-        mean = "as if a mean of its input were subtracted; read as independent ones"
+        mean = "as if a mean were subtracted from its input; they are read as independent"
         return f"its biases are correlated with the sums of its weights, {mean}"
     return ""
 
 
 def unlike_gaussian(op: Linear) -> str:
-    """Say in a sentence how the outputs of a layer differ from Gaussian ones; "" if they do not.
+    """Describe how the distribution of a layer's outputs differs from Gaussian; "" if it does not.
 
     This matters only to activations and norms after the layer.
     """
@@ -73,34 +73,34 @@ def unlike_gaussian(op: Linear) -> str:
         return ""
     reason = "few terms in its sums, or biases that are far from Gaussian"
     size = f"excess kurtosis {kurtosis:.2g} for q = 1"
-    return f"its outputs are not Gaussian ({size}: {reason}); read as Gaussian ones of that size"
+    return f"its outputs are not Gaussian ({size}: {reason}); they are read as Gaussian"
 
 
 def _chosen(size: int, count: int) -> Array:
-    """Return the places of a sample, in order and the same at every call."""
+    """Return the sorted indices of a sample, the same in every call."""
     places = np.random.default_rng(0).choice(size, min(size, count), replace=False)
     return np.sort(places)
 
 
 def _outputs(weight: Array) -> Array:
-    """Return the outputs in the sample."""
+    """Return the indices of the outputs in the sample."""
     return _chosen(len(weight), max(RANKED[0], min(OUTPUTS, ENTRIES // max(weight[0].size, 1))))
 
 
 def _unit(numbers: Array) -> Array:
-    """Divide the numbers by the root of their sum of squares; zeros if that is 0 or infinite."""
+    """Divide numbers by their Euclidean norm; return zeros if it is 0 or infinite."""
     size = float(np.linalg.norm(numbers))
     return numbers / size if 0 < size < np.inf else np.zeros(numbers.shape)
 
 
 def _correlated(a: Array, b: Array) -> bool:
-    """Whether two unit vectors are more similar than independent ones are by chance."""
+    """Whether two unit vectors are more similar than independent vectors would be by chance."""
     cosine = abs(float(a @ b))
     return cosine > 1 - 1e-9 or cosine > ALIKE * float(np.sqrt(np.square(a) @ np.square(b)))
 
 
 def _kurtosis(numbers: Array) -> float:
-    """Return the mean fourth power in units of the squared mean square: 3 for Gaussian numbers."""
+    """Return the mean fourth power divided by the squared mean square, 3 for Gaussian numbers."""
     squares = np.square(numbers)
     return float(np.square(squares).mean() / squares.mean() ** 2)
 
@@ -119,10 +119,10 @@ def _follows(op: Linear) -> bool:
 def _excess(op: Linear) -> float:
     """Return the excess kurtosis of the outputs for an input of q = 1.
 
-    0 if it is small or uncertain.
+    It is 0 if it is small or uncertain.
 
-    For n independent terms of variance 1/n it is the excess kurtosis of one term divided by n.
-    Depthwise layers are excluded, because activations after them have no rule.
+    A sum of n independent terms of variance 1/n has the excess kurtosis of one term divided by n.
+    Depthwise layers are excluded, because the calculus has no rule for activations after them.
     """
     if op.groups > 1 and op.weight.shape[1] == 1:
         return 0.0
@@ -148,11 +148,12 @@ def _excess(op: Linear) -> float:
 
 @dataclass(frozen=True, eq=False)
 class WeightSample:
-    """Weights (outputs, inputs, taps) into some outputs, in units of the greatest.
+    """Weights of the outputs in a sample, divided by the largest absolute value.
 
-    Taps without weights are left out. ``rows``: the weights of the outputs that have any, as a
-    matrix; ``kurtosis``: of these weights. ``diagonal``: of the tap with the largest weights, if
-    there are as many outputs as inputs, in units of that tap's root mean square.
+    ``weights``: shape (outputs, inputs, taps), without taps whose weights are all 0; ``rows``: a
+    matrix with the weights of every output that has nonzero weights; ``kurtosis``: the kurtosis of
+    ``rows``. ``diagonal``: for square layers, the diagonal of the tap with the largest weights,
+    divided by the root mean square of this tap.
     """
 
     weights: Array
@@ -172,9 +173,9 @@ def _structure(op: Linear, of_input: bool) -> str:
 
 
 def _sampled(op: Linear) -> WeightSample | None:
-    """Return the sample.
+    """Return a sample of a layer's weights.
 
-    None for weights that are all 0 or not finite, which are reported elsewhere.
+    Returns None if the weights are all 0 or not all finite; these cases are reported elsewhere.
     """
     whole = np.asarray(op.weight)
     whole = whole.reshape(*whole.shape[:2], -1)
@@ -201,7 +202,7 @@ def _few(sample: WeightSample) -> str:
         return f"each output reads about {count:.2g} of {width} numbers"
     squares = np.square(rows)
     share = float((np.square(squares).sum(1) / squares.sum(1) ** 2).mean())
-    # a fraction, and the least width and height
+    # (threshold of the share, minimum width, minimum number of rows)
     bounds = ((0.25, 32, 8), (0.5, 16, 1), (0.9, 4, 4))
     large = any(share > most and width >= w and len(rows) >= h for most, w, h in bounds)
     about = f"of {width} numbers, each output reads about {1 / share:.2g} with large weights"
@@ -227,7 +228,7 @@ def _paired_inputs(sample: WeightSample) -> str:
 
 
 def _columns(sample: WeightSample) -> tuple[int, int]:
-    """Count distinct columns and all columns; the numbers are equal where chance makes copies."""
+    """Return the numbers of distinct and of all columns, equal if copies may be due to chance."""
     rows, width = sample.rows, sample.rows.shape[1]
     values = np.unique(np.abs(rows).ravel()[:4096]).size
     if len(rows) < 4 or (len(rows) < 16 and values <= 16):
@@ -242,7 +243,7 @@ def _distinct(rows: Array) -> int:
 
 
 def _rank(sample: WeightSample) -> str:
-    """Detect products of slim matrices, and weights that are nearly multiples of each other."""
+    """Detect weights of low rank, and weights that are nearly multiples of each other."""
     rows = sample.rows[: RANKED[0]]
     rows = rows[:, rows.any(0)]
     rows = rows[:, :: max(1, rows.shape[1] // RANKED[1])]
@@ -259,7 +260,7 @@ def _rank(sample: WeightSample) -> str:
 
 
 def _diagonal(sample: WeightSample) -> str:
-    """Detect an identity, or signs on the diagonal, with noise."""
+    """Detect an identity, or a diagonal of signs, plus noise."""
     count = len(sample.diagonal)
     if count < 4:
         return ""
@@ -275,5 +276,5 @@ def _sizes(sample: WeightSample) -> str:
     for sums, what in ((energy.sum((1, 2)), "output"), (energy.sum((0, 2)), "input channel")):
         chance = (sample.kurtosis - 1) * len(sums) / energy.size
         if sums.var() > (0.1 + (2 + 8 / np.sqrt(len(sums))) * chance) * sums.mean() ** 2:
-            return f"their sizes differ by {what}"
+            return f"their sizes differ from one {what} to another"
     return ""

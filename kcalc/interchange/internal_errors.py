@@ -1,8 +1,9 @@
-"""Errors inside a reader: each becomes a reason why a part is not read, never a crash.
+"""Report errors inside a reader as reasons why a part of the model is not read.
 
-Each of them is a fault in kcalc, or caused by a model that no rule foresaw. They are logged with
-their traceback (``logging.getLogger("kcalc.interchange")``, level INFO). The reasons begin with
-"internal error", which distinguishes them from operations that kcalc has no rule for.
+Such an error is a bug in kcalc, or the model does something that no rule expected. It does not stop
+the reading. The logger ``logging.getLogger("kcalc.interchange")`` logs it with its traceback at
+level INFO. The reason begins with "internal error", to distinguish it from operations that kcalc
+has no rule for.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ INTERNAL = "internal error"
 
 
 class ModelError(KcalcError):
-    """An error of the whole model, such as weights without values: no part can be left out."""
+    """An error that concerns the whole model, such as weights without values.
+
+    It stops the reading.
+    """
 
 
 def internal_error(error: Exception, where: str) -> str:
-    """Describe an unexpected error: its place, its class and its first line."""
+    """Describe an unexpected error by its place, its class and the first line of its message."""
     LOG.info("%s in %s", INTERNAL, where, exc_info=error)
     lines = [line for line in str(error).splitlines() if line.strip()]
     said = f"{type(error).__name__}: {lines[0].strip()[:160]}" if lines else type(error).__name__

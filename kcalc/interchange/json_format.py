@@ -1,6 +1,6 @@
-"""Networks as JSON with the schema ``kcalc.network/1``.
+"""Networks as JSON documents with the schema ``kcalc.network/1``.
 
-They are read without evaluating anything, and written completely or not at all.
+Reading never evaluates code. Writing is atomic.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ _PROBES = np.array(
 
 
 def network_to_dict(network: Network) -> dict[str, Any]:
-    """Return a network as plain data, the content of a JSON document.
+    """Return a network as plain data for a JSON document.
 
-    Node labels must be text or whole numbers.
+    Node labels must be strings or integers.
     """
     require_network(network)
     nodes, plain = [], dict[int, dict[str, Any]]()
     for node, layer, parents in network.steps():
         if isinstance(node, bool) or not isinstance(node, str | int):
             raise KcalcError(
-                f"node label {node!r} cannot be written to JSON; relabel first, net.relabelled(str)"
+                f"node label {node!r} cannot be written to JSON; relabel the nodes first, "
+                "net.relabelled(str)"
             )
-        # a deep network has few distinct layers, and naming their activations takes SymPy
+        # a deep network has few distinct layers, and naming their activations with SymPy is slow
         if id(layer) not in plain:
             plain[id(layer)] = layer_to_dict(layer)
         nodes.append({"id": node, "layer": deepcopy(plain[id(layer)]), "reads": list(parents)})
@@ -56,7 +57,7 @@ def network_to_dict(network: Network) -> dict[str, Any]:
 
 
 def _note_to_dict(note: Note) -> dict[str, Any]:
-    """Return a note as plain data, without default fields."""
+    """Return a note as plain data, without fields that have their default value."""
     values = {item: getattr(note, item.name) for item in fields(note)}
     return {item.name: value for item, value in values.items() if value != item.default}
 
@@ -76,7 +77,7 @@ def _value(value: Any) -> Any:
         return activation_to_dict(value)
     if isinstance(value, tuple):
         return [_value(v) for v in value]
-    if isinstance(value, Network):  # a part of a layer
+    if isinstance(value, Network):  # layers may contain networks
         return network_to_dict(value)
     return to_tree(value) if isinstance(value, sp.Basic) else value
 
@@ -84,10 +85,11 @@ def _value(value: Any) -> Any:
 def activation_to_dict(phi: Activation) -> dict[str, Any]:
     """Return an activation as a dictionary.
 
-    Registered activations are written by name, a leaky relu by its slope, any other by its
+    Registered activations are written by name, leaky ReLU by its slope, and all others by their
     expression and kinks.
 
-    Raises: KcalcError for another function under a registered name, which could not be read back.
+    Raises: KcalcError if the activation has the name of a different registered one, because it
+    could not be read back.
     """
     phi.refuse_symbols("a JSON file")
     slope = getattr(phi, "negative_slope", None)
@@ -104,11 +106,11 @@ def activation_to_dict(phi: Activation) -> dict[str, Any]:
 def network_from_dict(data: Any) -> Network:
     """Return the network that a document describes.
 
-    Raises: KcalcError for another schema, unknown types or fields, bad numbers, duplicate or
-    missing ids, and cycles.
+    Raises: KcalcError for a different schema, unknown types or fields, invalid numbers, duplicate
+    or missing ids, and cycles.
     """
     if not isinstance(data, dict):
-        raise KcalcError(f"a network document is a JSON object, got {type(data).__name__}")
+        raise KcalcError(f"a network document must be a JSON object, got {type(data).__name__}")
     if data.get("schema") != SCHEMA:
         raise KcalcError(
             f"this is not a kcalc network: schema {str(data.get('schema'))[:40]!r}, expected "
@@ -128,13 +130,13 @@ def network_from_dict(data: Any) -> Network:
 
 
 def _notes(entries: Any) -> Iterator[Note]:
-    """Yield the notes of a network that was read from a model."""
+    """Yield the notes of a document, which exist if its network was read from a model."""
     if not isinstance(entries, list) or len(entries) > MAX_NODES:
         raise KcalcError(f"notes must be a list of at most {MAX_NODES} objects")
     for entry in entries:
         if not isinstance(entry, dict) or not _is_label(entry.get("node")):
             got = str(entry)[:60]
-            raise KcalcError(f"every note needs a node (text or a whole number), got {got}")
+            raise KcalcError(f"every note needs a node (a string or an integer), got {got}")
         where = f"the note on node {entry['node']!r}"
         _only(entry, tuple(item.name for item in fields(Note)), where)
         choice(entry.get("level"), f"level of {where}", tuple(CARRIED))
@@ -145,7 +147,9 @@ def _notes(entries: Any) -> Iterator[Note]:
             or not isinstance(source, str)
             or not isinstance(of_weights, bool)
         ):
-            raise KcalcError(f"{where}: text and source are text, of_weights is true or false")
+            raise KcalcError(
+                f"{where}: text and source must be strings, of_weights must be true or false"
+            )
         words = utf8(text, where), utf8(source, where)
         yield Note(entry["node"], entry["level"], *words, of_weights)
 
@@ -155,7 +159,7 @@ def _steps(nodes: list[Any]) -> Iterator[tuple[Any, Layer, tuple[Any, ...]]]:
     for entry in nodes:
         if not isinstance(entry, dict) or not _is_label(entry.get("id")):
             raise KcalcError(
-                f"every node needs an id (text or a whole number), got {str(entry)[:60]}"
+                f"every node needs an id (a string or an integer), got {str(entry)[:60]}"
             )
         where = f"node {entry['id']!r}"
         _only(entry, ("id", "layer", "reads"), where)
@@ -205,16 +209,16 @@ def _field(name: str, value: Any, where: str, reader: TreeReader) -> Any:
 
 
 def activation_from_dict(data: Any, where: str, reader: TreeReader) -> Activation:
-    """Return the activation that a dictionary of :func:`activation_to_dict` describes.
+    """Return the activation that a dictionary from :func:`activation_to_dict` describes.
 
-    Raises: KcalcError naming ``where`` for anything else.
+    Raises: KcalcError with ``where`` in its message for anything else.
     """
     if (
         not isinstance(data, dict)
         or not isinstance(data.get("name"), str)
         or len(data["name"]) > 200
     ):
-        raise KcalcError(f"{where}: an activation is an object with a name")
+        raise KcalcError(f"{where}: an activation must be an object with a name")
     utf8(data["name"], f"{where}: the name")
     _only(data, ("name", "expr", "kinks", "negative_slope"), where)
     if "negative_slope" in data:
@@ -232,15 +236,15 @@ def activation_from_dict(data: Any, where: str, reader: TreeReader) -> Activatio
 
 
 def _own_name(phi: Activation, where: str) -> Activation:
-    """Check that the activation does not have the name of another function of the catalogue.
+    """Return the activation if no other activation is registered under its name.
 
-    Raises: KcalcError.
+    Raises: KcalcError if there is one.
     """
     key = phi.name.strip().lower()
     if key not in names() and key not in aliases():
         return phi
     known = activation(key)
-    if known != phi:  # the same function may be written in another way
+    if known != phi:  # their expressions may still be equal
         with np.errstate(all="ignore"):
             same = np.allclose(
                 phi.numeric(0)(_PROBES),
@@ -251,8 +255,8 @@ def _own_name(phi: Activation, where: str) -> Activation:
             )
         if not same:
             raise KcalcError(
-                f"{where}: {phi.name!r} is the name of {known.expr}, but the function given here "
-                "differs; rename it"
+                f"{where}: {phi.name!r} is the name of {known.expr}, a different function; rename "
+                "yours"
             )
     return phi
 
@@ -278,21 +282,21 @@ def load_json(path: str | os.PathLike[str]) -> Network:
     Returns
     -------
     Network
-        The network, equal to the saved one.
+        The network. It equals the one that was saved.
 
     Raises
     ------
     KcalcError
-        For missing, oversized and malformed files, and for other documents.
+        If the file is missing, too large or malformed, or contains another kind of document.
 
     """
     return network_from_dict(read_json(path, "a network document"))
 
 
 def read_json(path: str | os.PathLike[str], what: str) -> Any:
-    """Return the data of a JSON file. ``what``: what it should be.
+    """Return the data in a JSON file; ``what`` describes the expected content.
 
-    Raises: KcalcError for a file that is missing, too large, or not JSON.
+    Raises: KcalcError if the file is missing, too large, or not JSON.
     """
     file = file_path(path)
     try:
@@ -310,7 +314,10 @@ def read_json(path: str | os.PathLike[str], what: str) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse JSON; nan, infinities and errors of syntax raise a KcalcError with line and column."""
+    """Parse JSON text.
+
+    Raises: KcalcError for syntax errors (with line and column), nan and infinities.
+    """
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_doubles)
     except json.JSONDecodeError as error:
@@ -321,20 +328,20 @@ def parse_json(text: str, where: str) -> Any:
         raise KcalcError(f"{where} is nested too deeply") from None
     except _Refused as error:
         raise KcalcError(f"{where} is not valid JSON: {error}") from None
-    except ValueError:  # Python does not read longer integers
+    except ValueError:  # Python limits the number of digits
         most = sys.get_int_max_str_digits()
         raise KcalcError(
-            f"{where} contains a whole number of more than {most} digits, far more than any "
-            "network needs; correct it"
+            f"{where} contains an integer of more than {most} digits, which no network needs; "
+            "correct it"
         ) from None
 
 
 class _Refused(ValueError):
-    """Raised for a constant or a repeated key, which JSON forbids or leaves undefined."""
+    """Raised for nan, an infinity or a repeated key, which JSON does not allow or define."""
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; a repeated key raises an error, because the first value would be lost."""
+    """Make a dictionary of pairs. Repeated keys raise an error, because a value would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
         seen = set[str]()
@@ -350,12 +357,12 @@ def _refuse_constant(name: str) -> Any:
 def save_json(network: Network, path: str | os.PathLike[str]) -> None:
     """Write a network as JSON; ``path="-"`` writes to standard output.
 
-    The file is written completely or not at all.
+    The file is written atomically.
 
     Parameters
     ----------
     network
-        The :class:`kcalc.Network`.
+        The :class:`kcalc.Network` to write.
     path
         The path of the file.
 
@@ -364,7 +371,7 @@ def save_json(network: Network, path: str | os.PathLike[str]) -> None:
 
 
 def json_text(data: Any) -> str:
-    """Return plain data as JSON text, as in files."""
+    """Return plain data as JSON text, formatted as in files."""
     return json.dumps(data, indent=1, allow_nan=False, default=str) + "\n"
 
 
@@ -375,7 +382,7 @@ def write_json(data: Any, path: str | os.PathLike[str]) -> None:
     """
     text = json_text(data)
     if isinstance(path, str) and path == "-":
-        if sys.stdout is not None:  # None if it is closed
+        if sys.stdout is not None:  # it is None if the process has no standard output
             sys.stdout.write(text)
         return
     write_whole(file_path(path), text)

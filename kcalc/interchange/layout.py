@@ -1,4 +1,4 @@
-"""The channel axis of every traced array, and how a reshape moves it."""
+"""Find the channel axis of every traced array, and follow it through reshapes."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ Shape = tuple[int, ...]
 
 
 def channel_axes(trace: Trace) -> dict[str, int | None]:
-    """Return {operation: the axis of its output that carries channels}.
+    """Return {operation: channel axis of its output}.
 
-    None for arrays that depend on no input, and where channels were lost.
+    The axis is None for arrays that depend on no input, and for arrays whose channels were merged
+    with other axes.
 
-    An input's axis is that of its first weights or normalisation; else 1 for vectors, else the
-    framework's convention.
+    The channel axis of an input is the axis on which its first weights or normalisation act. If
+    there are none, it is 1 for vectors, and otherwise the framework's convention.
     """
     by_name = {op.name: op for op in trace.ops}
     wanted = _wanted(trace, by_name)
@@ -55,9 +56,9 @@ def channel_axes(trace: Trace) -> dict[str, int | None]:
 
 
 def id_arrays(trace: Trace) -> set[str]:
-    """Return the arrays of ids that are looked up in tables, which have no channels."""
+    """Return the arrays of ids that are looked up in tables. They have no channels."""
     found: set[str] = set()
-    entered: set[str] = set()  # whole numbers stored as real ones are ids if they are an input
+    entered: set[str] = set()  # integers stored as floats are ids if they are an input
     for op in trace.ops:
         moved = isinstance(op, Pass | Reshape | Part) or getattr(op, "what", "") == CAST
         if isinstance(op, Entry) or (moved and entered.issuperset(op.reads)):
@@ -70,9 +71,9 @@ def id_arrays(trace: Trace) -> set[str]:
 
 
 def guessed_axes(trace: Trace, found: Mapping[str, int | None]) -> set[str]:
-    """Return the operations whose channel axis is only the framework's convention.
+    """Return the operations whose channel axis follows only from the framework's convention.
 
-    No weights and no normalisation determine it.
+    No weights or normalisation determine it.
     """
     by_name = {op.name: op for op in trace.ops}
     wanted = _wanted(trace, by_name)
@@ -103,7 +104,7 @@ def guessed_axes(trace: Trace, found: Mapping[str, int | None]) -> set[str]:
 def _wanted(trace: Trace, by_name: dict[str, Op]) -> dict[str, int]:
     """Return {operation: the axis on which its first reader expects channels}.
 
-    The axes are found from the end of the trace backwards.
+    The axes are found by going backwards from the end of the trace.
     """
     wanted: dict[str, int] = {}
     for op in reversed(trace.ops):
@@ -115,9 +116,9 @@ def _wanted(trace: Trace, by_name: dict[str, Op]) -> dict[str, int]:
 
 
 def _expected(op: Op, shape: Shape, axis: int | None) -> int | None:
-    """Return the axis of ``op``'s input that must carry channels if ``axis`` of its output does.
+    """Return the channel axis of an operation's input, given the channel axis of its output.
 
-    The input has the shape ``shape``.
+    ``shape``: the shape of the input.
     """
     if isinstance(op, Linear | Attention):
         return op.axis
@@ -164,7 +165,7 @@ def _forward(
     if isinstance(op, Attention):
         return op.axis
     if isinstance(op, Linear):
-        along = found[op.reads[0]]  # channels that the weights do not touch stay where they are
+        along = found[op.reads[0]]  # the channel axis stays if the weights act on another axis
         return (
             op.out_axis
             if along is None or along == op.axis or op.kernel or op.axis != op.out_axis
@@ -176,7 +177,7 @@ def _forward(
         return kept
     if isinstance(op, NotRead):
         if rank > 3 and op.name not in wanted and all(found[name] is None for name in op.reads):
-            return None  # heads: the channels are on two axes
+            return None  # heads: the channels are spread over two axes
         return wanted.get(op.name, _habit(rank, habit))
     if isinstance(op, Pointwise):
         known = [(name, axis) for name in op.reads if (axis := found[name]) is not None]
@@ -199,9 +200,9 @@ def _forward(
 
 
 def adds_channels(op: Op, source: Op, axis: int | None) -> bool:
-    """Whether a reshape adds a channel axis to an input of grey-scale images.
+    """Whether a reshape adds a channel axis to an input of greyscale images.
 
-    Grey-scale images are arrays (examples, height, width).
+    Greyscale images are arrays (examples, height, width).
     """
     return (
         isinstance(op, Reshape)
@@ -229,11 +230,11 @@ def _habit(rank: int, habit: int) -> int | None:
 
 
 def reshaped_axis(before: Shape, after: Shape, axis: int) -> tuple[str, int] | None:
-    """Return the axis of the channels at ``axis`` after a reshape.
+    """Follow the channel axis through a reshape.
 
-    ("kept", new axis), or ("merged", new axis) if locations were merged with them.
+    Returns: ("kept", new axis), or ("merged", new axis) if locations were merged with the channels.
 
-    None where they are split or merged with the examples.
+    Returns None if channels were split, or merged with the examples.
     """
     for group, out in _groups(before, after):
         if axis not in group:
@@ -255,7 +256,7 @@ def _within(
 ) -> tuple[str, int] | None:
     """Return the channel axis after a reshape that keeps it whole.
 
-    It is kept if the sizes before and after it multiply to the same numbers.
+    The axis is kept if the products of the sizes before it and of those after it stay the same.
     """
     left = prod(before[i] for i in group if i < axis)
     for i in out:
@@ -265,9 +266,9 @@ def _within(
 
 
 def _groups(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
-    """Return the finest split of both shapes into consecutive runs of equal size.
+    """Return the finest split of both shapes into consecutive groups with equal products.
 
-    Axes of size 1 at the ends join the last run.
+    Axes of size 1 at the ends join the last group.
     """
     runs: list[tuple[list[int], list[int]]] = []
     i = j = 0
@@ -296,6 +297,6 @@ def _groups(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
 
 
 def keeps_locations(op: Transpose, axis: int | None) -> bool:
-    """Whether a transposition keeps all axes except the channels in order."""
+    """Whether a transpose keeps the order of all axes except the channel axis."""
     rest = [a for a in op.order if a != axis]
     return rest == sorted(rest)

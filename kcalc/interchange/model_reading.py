@@ -1,4 +1,4 @@
-"""Results of readers: the network, and its differences from the model."""
+"""The result of reading a model: a network, and its differences from the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..network.notes import LEVELS, Note
 from .trace import Trace
 
 Node = Hashable
-SHOWN = 8  # nodes named in one line
+SHOWN = 8  # nodes listed in one line
 HEADINGS = {
     "exact": "exact",
     "locations": "exact but for locations",
@@ -34,7 +34,7 @@ class Fidelity:
     Attributes
     ----------
     level
-        The worst level of a node.
+        The worst level of any node.
 
     """
 
@@ -66,19 +66,19 @@ class Reading(Tabled):
     remarks
         Remarks on the model as a whole.
     sources
-        {node: place in the model}.
+        {node: place in the model's code}.
     trace
-        The operations as the framework lists them; None in a copy from a pickle.
+        The operations of the model; None in an unpickled reading.
     apart
-        The network in which neighbouring operations that were not read are separate nodes.
+        The network before neighbouring operations that were not read were merged into one node.
     places
-        {operation of the trace: the node whose feature map it returns}.
+        {operation of the trace: node whose feature map it returns}.
     gains
-        {norm: (gain, bias)} of norms whose single gain and bias belong to the node after them in
+        {norm: (gain, bias)} for norms whose single gain and bias became part of the next node of
         the network.
     read_at
-        {node: the operations from which other nodes read it}, several if the model computes it
-        several times.
+        {node: operations from which other nodes read its feature map}. There are several if the
+        model computes the feature map several times.
 
     """
 
@@ -99,14 +99,14 @@ class Reading(Tabled):
 
     @property
     def unmerged(self) -> Network:
-        """Return the network in which operations that were not read are separate nodes."""
+        """Return the network in which each operation that was not read is a separate node."""
         return self.network if self.apart is None else self.apart
 
     @cached_property
     def fidelity(self) -> Fidelity:
-        """Return how well the network represents the model: a level for every node.
+        """Return how well each node represents the model.
 
-        Prints as counts.
+        The result prints as counts of nodes by level.
         """
         worst = dict.fromkeys(self.network, "exact")
         order = list(LEVELS)
@@ -117,23 +117,25 @@ class Reading(Tabled):
 
     @cached_property
     def parts(self) -> tuple[Network, ...]:
-        """Return the parts that were understood: the network cut at its Opaque nodes.
+        """Return the parts of the network between Opaque nodes.
 
-        The outputs of Opaque nodes are inputs of the part after them.
+        The outputs of Opaque nodes become inputs of the parts after them.
 
-        Results for a part apply to that part in isolation, from the q values and cosines of its
-        inputs. These are assumed uncorrelated with the other addends of Sums, which may be wrong
-        for the output of a layer that was not read (attention).
+        Results for a part start from the q values and cosines of its inputs. They assume that
+        these inputs are uncorrelated with the other terms of Sums. This may be wrong if an input is
+        the output of a layer that was not read, such as attention.
         """
         return self.cut(self.unmerged.nodes_of(Opaque)) or (self.network,)
 
     def cut(self, nodes: Iterable[Node]) -> tuple[Network, ...]:
-        """Return the connected parts of the network without some nodes, which become inputs.
+        """Remove nodes, and return the connected parts that remain.
+
+        Outputs of removed nodes become inputs.
 
         Parameters
         ----------
         nodes
-            The nodes to leave out.
+            The nodes to remove.
 
         Returns
         -------
@@ -143,11 +145,11 @@ class Reading(Tabled):
         Raises
         ------
         KcalcError
-            For a node that does not exist.
+            If a node does not exist.
 
         """
         taken = items(nodes, "nodes")
-        for node in taken:  # before making a set of them: something unhashable is not a node
+        for node in taken:  # check before making a set, because nodes must be hashable
             self.unmerged.layer(node)
         return tuple(connected_parts(self.unmerged, set(taken))) if taken else ()
 
@@ -159,12 +161,12 @@ class Reading(Tabled):
         return "\n".join(lines)
 
     def _of_level(self, level: str) -> list[str]:
-        """Return the nodes read at one level of fidelity, then their notes."""
+        """Return lines with the nodes at one level of fidelity, and with their notes."""
         nodes = [str(node) for node, known in self.fidelity.nodes.items() if known == level]
         told = _listed(tuple(note for note in self.notes if note.level == level))
         if not nodes and not told:
             return []
-        if not nodes:  # nodes that also have notes of another level
+        if not nodes:  # all nodes of these notes have notes of a worse level too
             return [f"also {HEADINGS[level]}", *told]
         count = f"{len(nodes)} node" + ("s" if len(nodes) != 1 else "")
         return [f"{HEADINGS[level]} ({count}): {named(nodes)}", *told]
@@ -200,12 +202,12 @@ class Reading(Tabled):
         return sorted(self.notes, key=lambda note: -order.index(note.level))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the reading as plain data: the network's document, fidelity by node, and notes.
+        """Return the reading as plain data: the network, the fidelity of each node, and notes.
 
         Returns
         -------
         dict[str, Any]
-            Plain values, ready for JSON.
+            Values that JSON can represent.
 
         """
         from .json_format import network_to_dict
@@ -225,23 +227,23 @@ class Reading(Tabled):
 
 
 def _listed(notes: tuple[Note, ...], most: int = 40) -> list[str]:
-    """Return one line for every distinct note, with its nodes."""
+    """Return one line per distinct note, with the nodes that have it."""
     places: dict[str, list[str]] = {}
     for note in notes:
         places.setdefault(note.text, []).append(str(note.node))
     lines = [f"  {named(list(dict.fromkeys(nodes)), 3)}: {text}" for text, nodes in places.items()]
     return lines[:most] + (
-        [f"  ... and {len(lines) - most} more kinds of notes"] if len(lines) > most else []
+        [f"  ... and {len(lines) - most} more distinct notes"] if len(lines) > most else []
     )
 
 
 def named(nodes: list[str], most: int = SHOWN) -> str:
-    """Name the first few nodes, and say how many more there are."""
+    """List the first few nodes and the number of the others."""
     return ", ".join(nodes[:most]) + (f" and {len(nodes) - most} more" if len(nodes) > most else "")
 
 
 def connected_parts(network: Network, opaque: set[Node]) -> list[Network]:
-    """Return the connected parts of a network without some nodes, which become inputs."""
+    """Remove nodes, whose outputs become inputs, and return the connected parts that remain."""
     import networkx as nx
 
     links: Any = nx.Graph()

@@ -1,4 +1,4 @@
-"""Example inputs by argument name, with one rule for every function that takes example inputs."""
+"""Example inputs by argument name. All functions that take example inputs share these rules."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional arguments, and others by name
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword arguments
 
 
 def by_name(function: Any, examples: Sequence[Any]) -> Call:
-    """Return the arguments of one call of a function.
+    """Convert example inputs to the arguments of one call.
 
-    A dictionary at the end contains arguments by name if its keys are names of arguments that were
-    not given yet, or if the function accepts any name. Any other dictionary is one argument, as for
-    a model whose ``forward`` takes a dictionary.
+    A dictionary in the last place holds arguments by name if its keys are names of arguments that
+    are still missing, or if the function accepts any name. Any other dictionary is passed as one
+    argument, for models whose ``forward`` takes a dictionary.
 
-    Named arguments that may also be given by position are passed by position, up to the first
-    missing one. Raises: KcalcError for a dictionary in which only some keys are names.
+    Named arguments are passed by position if possible, up to the first missing argument. Raises:
+    KcalcError if only some keys of the dictionary are names of arguments.
     """
     given = tuple(examples)
     last = given[-1] if given else None
@@ -33,14 +33,14 @@ def by_name(function: Any, examples: Sequence[Any]) -> Call:
     if strange and not open_ended:
         raise KcalcError(
             f"the example inputs name the argument {strange[0]!r}, which the model does not have: "
-            f"{_told(signature)}; to pass a dictionary as one argument, put it into another, "
+            f"{_told(signature)}; to pass a dictionary as one argument, wrap it in another one, "
             f"{{{next(iter(free), 'x')!r}: {{...}}}}"
         )
     return _ordered(signature, given[:-1], dict(last))
 
 
 def signature_of(function: Any) -> inspect.Signature | None:
-    """Return the signature; None for scripts and for functions not written in Python."""
+    """Return the signature; None for TorchScript and for functions not written in Python."""
     try:
         return inspect.signature(function)
     except (AttributeError, TypeError, ValueError):
@@ -48,7 +48,7 @@ def signature_of(function: Any) -> inspect.Signature | None:
 
 
 def _free(signature: inspect.Signature, count: int) -> tuple[list[str], bool]:
-    """Return (names of arguments after ``count`` positional ones, whether any name is accepted)."""
+    """Return (names of arguments after the first ``count``, whether any name is accepted)."""
     places = [p for p in signature.parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
     named = [p.name for p in places[count:] if p.kind is p.POSITIONAL_OR_KEYWORD]
     named += [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -56,7 +56,7 @@ def _free(signature: inspect.Signature, count: int) -> tuple[list[str], bool]:
 
 
 def _ordered(signature: inspect.Signature, given: tuple[Any, ...], named: dict[Any, Any]) -> Call:
-    """Return the call with as many positional arguments as possible, the others in their order."""
+    """Pass as many named arguments as possible by position, and the others in signature order."""
     positional = list(given)
     places = [p for p in signature.parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
     for parameter in places[len(given) :]:
@@ -69,7 +69,7 @@ def _ordered(signature: inspect.Signature, given: tuple[Any, ...], named: dict[A
 
 
 def positional(function: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the arguments as positional ones; missing ones have their default values.
+    """Return all arguments by position, with defaults for missing arguments.
 
     Raises: KcalcError if an argument is keyword-only.
     """
@@ -84,14 +84,14 @@ def positional(function: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
     bound.apply_defaults()
     if bound.kwargs:
         raise KcalcError(
-            f"the model takes {next(iter(bound.kwargs))!r} by name only: read a function that "
+            f"the model takes {next(iter(bound.kwargs))!r} by keyword only; read a function that "
             "takes it by position and passes it on"
         )
     return bound.args
 
 
 def as_one(function: Any, examples: Sequence[Any]) -> str:
-    """Explain a failed call whose last argument is a dictionary; "" if it is not."""
+    """Return a hint if the last argument of a failed call is a dictionary, else ""."""
     signature = signature_of(function)
     given, _ = by_name(function, examples)
     last = given[-1] if given else None

@@ -1,4 +1,4 @@
-"""Which layer owns which weights: layers that share weights are not independent."""
+"""Find layers that share weights, which the calculus cannot treat as independent."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from .trace import Linear, Lookup
 from .weight_statistics import NamesOfArrays, absolute_moments, matrix
 
-ROUNDING = 1e-12  # of the mean square: smaller variances count as equal weights
-# relative: rounding, in a mean that was subtracted or in sums in another order
+ROUNDING = 1e-12  # weights count as equal if their variance is below this part of the mean square
+# relative error from rounding in a subtracted mean, or from summing in another order
 ALIKE = 1e-6
 
 
 def is_standardised(op: Linear) -> bool:
-    """Whether the weights into every output have mean 0 up to rounding.
+    """Whether the weights of every output have mean 0 up to rounding.
 
     This holds for centred or standardised weights.
     """
@@ -27,9 +27,9 @@ def is_standardised(op: Linear) -> bool:
 
 
 def has_mean(op: Linear) -> bool:
-    """Whether the weights into the outputs have a mean that independent weights would not have.
+    """Whether the means of the weights are too large for independent weights of mean 0.
 
-    The reference is independent weights of mean 0; the threshold is ten standard errors.
+    The threshold is ten standard errors.
     """
     found = op.statistics
     if found.size < 16 or not np.isfinite(found.mean_square):
@@ -38,41 +38,42 @@ def has_mean(op: Linear) -> bool:
     if variance <= ROUNDING * found.mean_square:
         return found.mean_square > 0
     outputs = len(found.sums)
-    # chi-squared, with one degree of freedom each
+    # chi-squared with one degree of freedom per output
     excess = np.square(found.sums) / found.fan_in / variance
     return bool(excess.sum() > outputs + 10 * np.sqrt(2 * outputs) or excess.max() > 10**2)
 
 
 class Owners:
-    """The layers found so far, by their weights."""
+    """Records the layers read so far and their weights."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[tuple[frozenset[int] | None, str]]] = {}
-        self._by_size: dict[int, list[tuple[float, Linear]]] = {}  # -> (rms / greatest, layer)
+        self._by_size: dict[int, list[tuple[float, Linear]]] = {}  # -> (rms / largest, layer)
         self._rows = NamesOfArrays()
         self._along: dict[str, str] = {}
 
     def along_locations(self, op: Linear) -> str | None:
-        """Return the layer that treats these weights as Gaussian.
+        """Record a layer that mixes locations, and return an earlier layer with its weights.
 
-        Otherwise they may be used as fixed numbers, as often as they are read.
+        If no layer treats these weights as Gaussian, several layers may share them, because they
+        are used as fixed numbers. Then return None.
         """
         self._along.setdefault(op.parameter, op.name)
         return next((name for _, name in self._parts.get(op.parameter, ())), None)
 
     def looked_up(self, op: Lookup) -> str | None:
-        """Return the layer that owns the table of an embedding.
+        """Record an embedding, and return an earlier layer that uses its table.
 
-        Record this one if there is none.
+        Return None if there is none.
         """
         known = self._parts.setdefault(op.parameter, [])
         known.append((None, op.name))
         return known[0][1] if len(known) > 1 else None
 
     def sharing(self, op: Linear) -> str | None:
-        """Return the layer that shares this parameter, or some of its rows.
+        """Return an earlier layer that shares this parameter or some of its rows.
 
-        Record this one if there is none.
+        If there is none, record this layer and return None.
         """
         rows = None if op.rows is None else frozenset(op.rows)
         if op.parameter in self._along:
@@ -85,9 +86,9 @@ class Owners:
         return None
 
     def twin(self, op: Linear) -> str | None:
-        """Return a layer with the same weights up to order and one factor.
+        """Return an earlier layer with the same weights up to their order and a common factor.
 
-        They are tied through memory or arithmetic, or are copies that were not redrawn.
+        Such weights are tied through memory or arithmetic, or are copies that were not redrawn.
         """
         if not _tells(op):
             return None
@@ -100,9 +101,9 @@ class Owners:
         return self._same_rows(op)
 
     def _same_rows(self, op: Linear) -> str | None:
-        """Return a layer some of whose outputs have the same weights as outputs of this one.
+        """Return an earlier layer that has an output with the same weights as one of this layer.
 
-        These are overlapping slices of one array.
+        The layers then use overlapping slices of one array.
         """
         rows = matrix(op.weight)
         starts = np.sort(rows[:, :16], axis=1)
@@ -112,16 +113,16 @@ class Owners:
 
 
 def _tells(op: Linear) -> bool:
-    """Whether the moments of these weights identify them, because many of them differ."""
+    """Whether the weights have enough distinct values for their moments to identify them."""
     sample = np.abs(op.weight.flat[:4096])
     return op.weight.size >= 16 and 0 < op.statistics.top < np.inf and np.unique(sample).size >= 8
 
 
 def _same_moments(op: Linear, other: Linear) -> bool:
-    """Whether the sums of |w| and w^4, in units of the greatest |w|, agree in both layers.
+    """Whether the sums of |w| and w^4, in units of the largest |w|, agree for both layers.
 
-    They do not depend on the order of the weights, nor on a common factor. Independent draws do not
-    agree to six digits in both sums and in the root mean square.
+    These sums do not depend on the order of the weights or on a common factor. For independent
+    draws, they and the root mean square do not all agree to six digits.
     """
     moments = (absolute_moments(layer.weight, layer.statistics.top) for layer in (op, other))
     return bool(np.allclose(*moments, rtol=ALIKE, atol=0))

@@ -1,4 +1,4 @@
-"""Entries picked at fixed places along one axis, however the model picks them."""
+"""Recognise operations that pick fixed entries along one axis, however they are written."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from math import prod
 import numpy as np
 
 Array = np.ndarray
-LARGEST = 2**24  # entries of an array whose places are followed one by one
+LARGEST = 2**24  # arrays with more entries are not tested
 
 
 def in_step(places: Sequence[int]) -> Sequence[int]:
-    """Return the places as a range if they are equally spaced."""
+    """Return the places as a range if they are equally spaced, else as a tuple."""
     step = places[1] - places[0] if len(places) > 1 else 1
     whole = range(places[0], places[-1] + 1, step) if len(places) and step > 0 else range(0)
     return whole if tuple(whole) == tuple(places) else tuple(places)
@@ -21,24 +21,24 @@ def in_step(places: Sequence[int]) -> Sequence[int]:
 def picked(
     shape: Sequence[int], pick: Callable[[Array], Array]
 ) -> tuple[int, Sequence[int]] | None:
-    """Return the axis and the places along it of the entries that ``pick`` takes of an array.
+    """Return the axis along which an operation picks entries, and the places of these entries.
 
-    (0, all examples) if it takes everything unchanged. None if it picks entries by other rules,
-    such as other places for every example.
+    Returns (0, all examples) if the operation returns its input unchanged. Returns None if the
+    entries do not have this form, for example if they are at different places in every example.
 
     Parameters
     ----------
     shape
-        The shape of the array, examples first.
+        The shape of the input, with the examples first.
     pick
-        The model's operation, which is run on the place of every entry.
+        The model's operation. It is called with an array of entry numbers.
 
     """
     if not prod(shape) or prod(shape) > LARGEST:
         return None
     whole = np.arange(prod(shape)).reshape(shape)
     there = np.asarray(pick(whole))
-    if np.isnan(there).any():  # places beyond the end
+    if np.isnan(there).any():  # some places are beyond the end
         return None
     there = there.astype(np.int64)
     if np.array_equal(there.ravel(), whole.ravel()):

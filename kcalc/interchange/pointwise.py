@@ -1,4 +1,4 @@
-"""Elementwise operations of a trace: pieces of one activation, weighted sums, products, biases."""
+"""Read elementwise operations of a trace as activations, weighted sums, products or biases."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from .trace import Op, Pointwise
 
 Node = Hashable
 BEHIND = (
-    "it has one bias per channel after an activation; read as independent biases of mean 0 and "
-    "their root mean square, {:.3g}"
+    "it adds one bias per channel after an activation; they are read as independent biases of "
+    "mean 0 with the same root mean square, {:.3g}"
 )
-SLOPES = "every channel has a different slope; read as their root mean square, {:.4g}"
+SLOPES = "every channel has a different slope; all are read as the root mean square, {:.4g}"
 
 
 class ElementwiseRules(Builder):
     """The rules for elementwise operations."""
 
     def pointwise(self, op: Pointwise) -> Form:
-        """Return the outcome of an elementwise operation."""
+        """Return how an elementwise operation is read."""
         forms = [self.forms[name] for name in op.reads]
         if gone := next((form for form in forms if isinstance(form, Unusable)), None):
             return self.opaque(op, op.label, gone.reason)
         if any(self._turned(name, op) for name in op.reads):
             shapes = ", ".join(str(self.by_name[name].shape) for name in op.reads)
-            reason = "the examples of one run along another axis of the other"
+            reason = "broadcasting aligns the examples of one with another axis of the other"
             return self.opaque(op, op.label, f"of arrays of shapes {shapes}, {reason}")
         if any(isinstance(form, Constant) for form in forms):
             if any(self._spread(name, op) for name in op.reads):
@@ -63,7 +63,7 @@ class ElementwiseRules(Builder):
                 if isinstance(form, Constant) and number is None:
                     text = (
                         f"{form.held.parameter or 'a constant'} of shape {form.held.value.shape} "
-                        f"is not one number"
+                        f"is not a single number"
                     )
                     return self.opaque(
                         op, op.label, f"it combines a feature map with an array; {text}"
@@ -80,18 +80,18 @@ class ElementwiseRules(Builder):
         )
 
     def _turned(self, name: str, op: Pointwise) -> bool:
-        """Whether broadcasting puts the examples of a feature map along another axis."""
+        """Whether broadcasting moves the examples of a feature map to another axis."""
         form = self.forms[name]
         fewer = len(self.by_name[name].shape) < len(op.shape)
         return fewer and isinstance(form, Unary) and form.source is not None
 
     def _spread(self, name: str, op: Pointwise) -> bool:
-        """Whether broadcasting repeats the channels of a feature map that an operation reads."""
+        """Whether broadcasting repeats a single channel of an input."""
         axis, shape = self.axes[name], self.by_name[name].shape
         return axis is not None and shape[axis] == 1 != op.shape[axis - len(shape)]
 
     def _approximate(self, op: Pointwise, form: Unary) -> Form:
-        """Make a separate node for a function that only approximates the model's.
+        """Make a separate node for a function that only approximates the model's function.
 
         The note about the difference is attached to that node.
         """
@@ -128,7 +128,7 @@ class ElementwiseRules(Builder):
         return self._several(op, forms)
 
     def _after_stop(self, op: Pointwise, forms: list[Unary]) -> list[Unary]:
-        """Return the feature map that a function reads as a node if gradients do not pass it."""
+        """Make the input of a function a node if no gradient passes through it."""
         reads = [form for form in forms if form.source is not None]
         if len(reads) != 1 or not isinstance(reads[0].expr, Still) or _compares(op, forms):
             return forms
@@ -137,7 +137,10 @@ class ElementwiseRules(Builder):
         return [Unary(node, X, node) if form is reads[0] else form for form in forms]
 
     def _rescales(self, op: Pointwise, source: str, expr: Any) -> bool:
-        """Merge a factor into the weights of a sum without other readers: (x + y) / sqrt 2."""
+        """Merge a factor into the weights of a sum, as in (x + y) / sqrt 2.
+
+        The sum must have no other readers.
+        """
         layer, parents = self.layers[source]
         factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
         if (
@@ -183,8 +186,7 @@ class ElementwiseRules(Builder):
             return self.opaque(
                 op,
                 op.label,
-                f"{op.label} of several feature maps is neither their weighted sum nor their "
-                f"product",
+                f"{op.label} of several feature maps is neither a weighted sum nor a product",
             )
         kind, detail = found
         names = {(f.source, f.expr): name for f, name in zip(forms, op.reads, strict=True)}
@@ -197,8 +199,7 @@ class ElementwiseRules(Builder):
             return self.opaque(
                 op,
                 kind,
-                f"a feature map of {min(counts)} channels is broadcast over {max(counts)}, which "
-                "share it",
+                f"a feature map of {min(counts)} channels is broadcast over {max(counts)} channels",
             )
         self._check_places(op, {key[0]: names[key] for key in keys}, kind == "product")
         if kind == "extreme":
@@ -216,7 +217,7 @@ class ElementwiseRules(Builder):
         return self.node(op, L.Sum(None if all(w == 1 for w in weights) else weights), list(terms))
 
     def _extreme(self, op: Op, reads: list[str], sign: int) -> Form:
-        """Read max(x, y) = (x + y + |x - y|) / 2, or the minimum with the other ``sign``."""
+        """Read a maximum (``sign`` 1) or minimum (-1) as (x + y + sign |x - y|) / 2."""
         nodes, half = [self.label(name) for name in reads], sp.Rational(1, 2)
         apart, size = (replace(op, name=f"{op.name}.{part}") for part in ("difference", "size"))
         difference = self.node(apart, L.Sum((1, -1)), nodes).home
@@ -232,9 +233,9 @@ class ElementwiseRules(Builder):
         )
 
     def _check_places(self, op: Op, reads: Mapping[Any, str], product: bool) -> None:
-        """Note feature maps with fewer locations than the result.
+        """Add a note if some inputs have fewer locations than the result.
 
-        Factors of one location are exact in a Product.
+        Factors of a product that have a single location are exact and need no note.
         """
         shapes = [self.shapes[source] for source in reads]
         few = [shape for shape in shapes if math.prod(shape) != math.prod(op.shape)]
@@ -249,9 +250,9 @@ class ElementwiseRules(Builder):
         )
 
     def _with_array(self, op: Pointwise, forms: list[Form]) -> Form | None:
-        """Read biases, gains and shifts by channel.
+        """Read an operation with arrays, such as biases, gains and shifts per channel.
 
-        None if the arrays are single numbers or unknown.
+        Returns None if all arrays are single numbers, or if one is unknown.
         """
         maps = [form for form in forms if isinstance(form, Unary) and form.source is not None]
         arrays = [form for form in forms if isinstance(form, Constant)]
@@ -303,9 +304,7 @@ class ElementwiseRules(Builder):
             return self.without_token_bias(maps[0], source, fixed.held.value)
         alone = isinstance(layer, L.Input) and self.readers[source] == 1
         if alone and expr in (y + v, y - v, v * y, y / v) and is_affine(maps[0].expr):
-            text = (
-                "the input is shifted or scaled by an array first; its q value refers to the result"
-            )
+            text = "an array first shifts or scales the input; its q value refers to the result"
             self.note(source, "approximate", text)
             return Unary(source, X, source)
         return (
@@ -322,10 +321,10 @@ class ElementwiseRules(Builder):
         fixed: Constant,
         kinds: tuple[bool, bool, bool],
     ) -> Form | None:
-        """Read gains, biases after activations and slopes by channel; None for others.
+        """Read gains, biases after activations, and slopes that differ by channel.
 
-        ``kinds``: whether the feature map is a plain node, whether the array is added, and whether
-        it multiplies.
+        ``kinds``: whether the feature map is a node without pending functions, whether the array is
+        added, and whether it multiplies. Returns None for other operations.
         """
         bare, added, times = kinds
         source, values = str(form.source), np.asarray(fixed.held.value, dtype=np.float64)
@@ -348,7 +347,8 @@ class ElementwiseRules(Builder):
             return Unary(source, simplified(made), op.name)
         if times and self.sigmas:
             text = (
-                f"every channel has a different factor; read as their root mean square, {size:.6g}"
+                f"every channel has a different factor; all are read as the root mean square, "
+                f"{size:.6g}"
             )
             self.note(op.name, "approximate", text, of_weights=True)
             return Unary(self.label(place), sp.Float(size) * X, op.name)
@@ -357,9 +357,9 @@ class ElementwiseRules(Builder):
     def _positions(
         self, op: Pointwise, place: str, expr: Any, y: Any, v: Any, fixed: Constant
     ) -> Form | None:
-        """Read vectors added to the tokens of a transformer, the same for all inputs.
+        """Read positional vectors, which are added to the tokens of every input.
 
-        None for other arrays.
+        Returns None for other arrays.
         """
         axis, varied = self.axes[op.name], fixed.value_axes(op.shape)
         if expr != y + v or axis not in varied or len(op.shape) < 3:
@@ -379,9 +379,9 @@ class ElementwiseRules(Builder):
         )
 
     def without_token_bias(self, form: Unary, node: str, bias: np.ndarray) -> Form:
-        """Return a mixing of locations without the biases that each location has for all channels.
+        """Leave out the biases of a mixing of locations, which are the same for all channels.
 
-        A single number if they agree; otherwise they are noted.
+        If all locations have the same bias, it stays as a shift. Otherwise add a note.
         """
         values = np.asarray(bias, dtype=np.float64).reshape(-1)
         if not self.sigmas or not values.any():
@@ -392,15 +392,15 @@ class ElementwiseRules(Builder):
         self.note(
             node,
             "approximate",
-            f"its biases, one per location and the same for all channels (rms {size:.3g}), are "
-            f"left out",
+            f"its biases per location, the same for all channels, are left out (root mean square "
+            f"{size:.3g})",
         )
         return form
 
     def _alone(self, source: str, place: str) -> bool:
-        """Whether the output of an operation has only one reader.
+        """Whether only one operation uses the output of ``source``.
 
-        The reader may follow operations that pass the output on.
+        ``place``: the operation through which it is read; those in between pass the output on.
         """
         while place != source:
             if self.readers[place] != 1 or not self.by_name[place].reads:
@@ -418,7 +418,7 @@ def _compares(op: Pointwise, forms: list[Unary]) -> bool:
 
 
 def extreme_parts(network: Network, node: Node) -> tuple[Node, ...]:
-    """Return the nodes ``x - y`` and ``|x - y|`` of a maximum or minimum; empty for other nodes."""
+    """Return the nodes ``x - y`` and ``|x - y|`` of a maximum or minimum, else ()."""
     layer, parents = network.layer(node), network.parents(node)
     if not isinstance(layer, L.Sum) or len(parents) != 3:
         return ()

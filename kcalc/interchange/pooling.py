@@ -1,4 +1,4 @@
-"""Traced pooling as a layer."""
+"""Convert traced pooling to a layer."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from ..network.layers import Identity, Layer, Pool
 from .geometry import extent, reached_pads, same_pads, windows
 from .trace import Pooling
 
-COUNTED = "its means at the edge also count the padding zeros; read as means inside the image"
+COUNTED = "its means at the edge include padding zeros; they are read as means inside the image"
 
 
 def operation(op: Pooling) -> str:
-    """Name the operation of the model: "mean", "maximum", "sum"."""
+    """Return the name of the model's operation: "mean", "maximum" or "sum"."""
     return op.told or {"max": "maximum"}.get(op.kind, op.kind)
 
 
 def pool_layer(
     op: Pooling, before: tuple[int, ...], axis: int | None
 ) -> tuple[Layer | None, str, str]:
-    """Return (layer, level, note) for a pooling of an array of shape ``before``.
+    """Return (layer, level of fidelity, note) for the pooling of an array of shape ``before``.
 
-    ``axis``: the axis of the channels. The level is "" if the layer is exact.
+    ``axis``: the channel axis of the array. The level is "" if the layer is exact.
     """
     locations = [i for i in range(1, len(before)) if i != axis]
     if axis is None or axis in op.axes or 0 in op.axes:
@@ -49,6 +49,6 @@ def pool_layer(
     if windows(pads, sizes, window, stride) == [
         -(-n // s) for n, s in zip(sizes, stride, strict=True)
     ]:
-        text = f"{told} read as 'same': as many windows, in positions up to one location off"
+        text = f"{told} read as 'same', with as many windows but up to one location off"
         return padded, "locations", text
     return pool, "locations", f"{told} left out: fewer windows"

@@ -1,7 +1,7 @@
-"""A product of a feature map and one array of weights, with axes named as in einsum.
+"""Read a product of a feature map and an array of weights as a dense layer.
 
-It is a dense layer, with reshapes and transpositions around it if the weights have more than two
-axes.
+The axes are named as in einsum. If the weights have more than two axes, reshapes and transposes
+surround the layer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ Words = tuple[str, str, str]  # the axes of the feature map, of the weights, of 
 
 
 def summed_and_new(words: Words) -> tuple[str, str] | None:
-    """Return the axes over which a layer sums, and those that it creates.
+    """Return the axes over which a product sums, and the axes that it creates.
 
-    None for products that are not dense layers, whose weights differ along an axis of the result.
+    Returns None if the product is not a dense layer, because the weights differ along an axis that
+    the feature map and the result share.
     """
     data, weights, out = words
     gone = "".join(c for c in data if c not in out)
@@ -34,11 +35,11 @@ def dense_product(
     move: Callable[..., Any],
     dense: Callable[..., Any],
 ) -> Any:
-    """Return the value of a product that is a dense layer.
+    """Add the operations of a dense layer, and return its output.
 
-    sizes: of the axes. x: the feature map. move: ``move(kind, shape, x, **fields)`` adds an
-    operation that rearranges numbers. dense: ``dense(x, order, axis, out_axis, shape)`` adds the
-    layer; ``order``: the order of the axes of the weights as (new, summed over).
+    ``sizes``: {axis: size}; ``x``: the feature map. ``move(kind, shape, x, **fields)`` adds an
+    operation that rearranges numbers. ``dense(x, order, axis, out_axis, shape)`` adds the layer;
+    ``order`` is the order of the weights' axes in which the new ones come before the summed ones.
     """
     (data, weights, out), (gone, new) = words, summed_and_new(words) or ("", "")
 

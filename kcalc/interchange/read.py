@@ -1,4 +1,4 @@
-"""Read the user's model, in any framework."""
+"""Read a model of any supported framework."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .trace import Trace
 
 _KNOWN: dict[
     int, tuple[weakref.ref[Any], Reading]
-] = {}  # by identity: some models have no hash, and equal models are different objects
+] = {}  # keyed by id(), because models may be unhashable or compare equal
 FORMATS = (".onnx", ".json")
 FRONT_ENDS = {"torch_model": "torch", "onnx_model": "onnx", "jax_model": ""}
-"""{package: the library whose objects it reads}; "": asked last, for any object."""
+"""{package: library of the models that it reads}; "" for any object, tried last."""
 
 
 def read(
@@ -43,39 +43,41 @@ def read(
     Parameters
     ----------
     model
-        A ``torch.nn.Module``, an Equinox or Flax module (for Flax Linen the module and its
-        variables), a Keras 3 model, or a network. Also any JAX function with its parameters as the
-        first example input, the path of an ONNX or kcalc JSON file, or an ``onnx.ModelProto``.
+        A ``torch.nn.Module``, an Equinox or Flax module (for Flax Linen, a pair of module and
+        variables), a Keras 3 model, or a network. It may also be a JAX function with its parameters
+        as the first example input, the path of an ONNX or kcalc JSON file, or an
+        ``onnx.ModelProto``.
     *inputs
-        One array for every input of the model, or its shape as a tuple of integers with the
-        examples first. For JAX models give shapes for all inputs or for none, because a tuple next
-        to an array is a setting.
+        For every input of the model, an array or a shape. A shape is a tuple of integers that
+        starts with the number of examples. For JAX models, give shapes for all inputs or for none,
+        because a tuple next to an array is read as a setting.
     example_inputs
-        ``[x, y]`` is another form of x and y after the model. The last input may be a dictionary of
-        inputs by argument name, ``{"idx": ids}``. Its keys must be names of arguments that were not
-        given yet; otherwise the dictionary is one argument. For an Equinox module, which is written
-        for one example, give one example as an array, such as one of shape (3, 32, 32), or the
-        shape of a batch, such as (2, 3, 32, 32). Keras models and files know their inputs.
+        ``example_inputs=[x, y]`` is equivalent to passing x and y after the model. The last input
+        may be a dictionary of inputs by argument name, ``{"idx": ids}``. If its keys are not names
+        of arguments that are still missing, the dictionary is passed as one argument. An Equinox
+        module takes a single example: give an array, for example of shape (3, 32, 32), or the shape
+        of a batch, for example (2, 3, 32, 32). Keras models and files declare their inputs.
     sigmas
-        Whether to read standard deviations. Weights then give ``sigma_w = sqrt(fan_in mean W^2)``
-        and biases ``sigma_b = sqrt(mean b^2)``: the standard deviations about 0 that the calculi
-        use. With False they are 1 and 0 everywhere, and only the architecture is read.
+        Whether to read standard deviations from the weights and biases: ``sigma_w = sqrt(fan_in
+        mean W^2)`` and ``sigma_b = sqrt(mean b^2)``. These are the standard deviations about 0 that
+        the calculi use. With False, sigma_w is 1 and sigma_b is 0 everywhere, so that only the
+        architecture is read.
     shapes
-        The open dimensions of an ONNX file, {input name: shape}.
+        Shapes for inputs of an ONNX file with open dimensions, {input name: shape}.
 
     Returns
     -------
     Reading
-        A :class:`Reading` with ``.network``, ``.fidelity`` (node by node: exact, locations,
-        approximate, not read), ``.notes`` and ``.parts`` (the parts around unread operations).
-        ``.network.name`` is the name of the model's class or function, or the stem of its file. The
-        model does not change, and nothing in a file is evaluated.
+        A :class:`Reading` with ``.network``, ``.fidelity`` (exact, locations, pooling, approximate
+        or not read, for each node), ``.notes`` and ``.parts`` (the parts between unread
+        operations). ``.network.name`` is the name of the model's class or function, or of its file
+        without the suffix. The model does not change, and nothing in a file is evaluated.
 
     Raises
     ------
     KcalcError
-        For models that cannot be traced (with the place and the reason), frameworks that are not
-        installed, dynamic shapes, empty models and files that are not models.
+        If the model cannot be traced (the message gives the place and the reason), the framework is
+        not installed, shapes are dynamic, the model is empty, or a file is not a model.
 
     Examples
     --------
@@ -90,12 +92,12 @@ def read(
     truth(sigmas, "sigmas")
     if isinstance(model, type):
         raise KcalcError(
-            f"{model.__name__} is a class, not a model: build one first, as in "
+            f"{model.__name__} is a class, not a model; create an instance first, as in "
             f"kc.read({model.__name__}(...), *inputs)"
         )
     given = listed(example_inputs)
     if inputs and given:
-        raise KcalcError("give the inputs after the model or as example_inputs=, not both")
+        raise KcalcError("pass the inputs after the model or as example_inputs=, not both")
     inputs = inputs or given
     if shapes is not None:
         mapping(shapes, "shapes")
@@ -107,8 +109,8 @@ def read(
     with _guarded(f"a {type(model).__name__}"):
         network = recognise(trace, sigmas)
     found = _named(network, getattr(model, "__name__", type(model).__name__))
-    with suppress(TypeError):  # for objects that cannot be weakly referenced
-        # bound here: when the process ends, the module's names disappear before its last models
+    with suppress(TypeError):  # some objects cannot be weakly referenced
+        # a local name, because at exit the module's globals may vanish before the last models
         place = id(model)
         known = _KNOWN
         known[place] = weakref.ref(model, lambda _: known.pop(place, None)), found
@@ -117,7 +119,7 @@ def read(
 
 @contextmanager
 def _guarded(what: str) -> Iterator[None]:
-    """Turn errors that concern a model as a whole into one that says what to do.
+    """Turn unexpected errors while a model is read into a KcalcError with a remedy.
 
     Raises: KcalcError.
     """
@@ -128,15 +130,15 @@ def _guarded(what: str) -> Iterator[None]:
     except Exception as error:
         told = internal_error(error, f"the reading of {what} as a whole")
         raise KcalcError(
-            f"{told}; until this is fixed, read the parts of the model before and after the "
-            "layers that this names, or build the network with kc.Network"
+            f"{told}; until this is fixed, read the parts of the model before and after the layers "
+            "named here, or build the network with kc.Network"
         ) from error
 
 
 def _named(reading: Reading, name: str) -> Reading:
     """Name the network of a reading after the model's class, function or file.
 
-    Lambdas give no name.
+    Lambdas have no name that could be used.
     """
     return reading if name == "<lambda>" else replace(reading, network=reading.network.named(name))
 
@@ -147,7 +149,7 @@ def native(network: Network) -> Reading:
 
 
 def last_reading(model: Any) -> Reading | None:
-    """Return the last reading of this very object; None if there is none."""
+    """Return the last reading of the same object, or None if it was not read before."""
     there, found = _KNOWN.get(id(model), (None, None))
     return found if there is not None and there() is model else None
 
@@ -170,7 +172,7 @@ def _file(
 
 def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | None) -> Trace:
     for front, library in FRONT_ENDS.items():
-        if library and library not in sys.modules:  # then the model cannot be one of its objects
+        if library and library not in sys.modules:  # then the model cannot belong to this library
             continue
         reader = importlib.import_module(f".{front}", __package__)
         more = (shapes,) if front == "onnx_model" else ()
@@ -179,7 +181,7 @@ def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | Non
         if trace is not None:
             return trace
     raise KcalcError(
-        f"no reader for a {type(model).__name__}: give a torch.nn.Module, an Equinox, Flax or "
+        f"kcalc cannot read a {type(model).__name__}: give a torch.nn.Module, an Equinox, Flax or "
         f"Keras model, a JAX function with its parameters, kc.read(f, params, x), a path that ends "
         f"in .onnx or .json, or a kcalc.Network. Call a function that builds a model first, "
         f"kc.read(build(), *inputs)"

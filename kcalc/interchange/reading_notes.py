@@ -1,6 +1,6 @@
-"""Notes of a reading once its network is built.
+"""Notes that are made after the network of a reading is built.
 
-Their nodes, sizes of images, and the error of ignoring epsilons and biases.
+They concern image sizes and the effect of ignoring epsilons and biases. Other notes move to nodes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..network.network import Network
 from ..network.notes import Note, read_at
 from .trace import Op
 
-COUNTS = 1e-3  # an epsilon relative to the variance that it is added to, above which it is noted
+COUNTS = 1e-3  # an epsilon above this fraction of the variance it is added to gets a note
 
 
 def notes_at_nodes(
     notes: Sequence[Note], ops: Sequence[Op], nodes: Collection[object]
 ) -> list[Note]:
-    """Move notes of fused operations to the nodes that absorbed them.
+    """Move notes of operations that are not nodes to the nodes that absorbed them.
 
     Notes of operations that reach no output are dropped.
     """
@@ -42,7 +42,7 @@ def notes_at_nodes(
 def _nearest_nodes(
     name: str, after: Mapping[str, list[str]], nodes: Collection[object]
 ) -> list[str]:
-    """Return the node of that name, else the nearest ones after it."""
+    """Return the node ``name`` if it exists, else the nearest nodes after this operation."""
     found: list[str] = []
     waiting, seen = [name], {name}
     while waiting:
@@ -57,7 +57,7 @@ def _nearest_nodes(
 
 
 def sizes(network: Network) -> list[Note]:
-    """Say at which image sizes a network was read, at its inputs."""
+    """Return notes, at the inputs of a network, about the image sizes with which it was read."""
     shapes = {node: network.layer(node).image_shape for node in network.inputs}
     return [read_at(node, shape) for node, shape in shapes.items() if shape is not None]
 
@@ -65,10 +65,10 @@ def sizes(network: Network) -> list[Note]:
 def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note]:
     """Return notes on norms whose epsilon is not negligible, for inputs of q = 1.
 
-    An epsilon is compared with the variance (the mean square) that its norm divides by.
+    An epsilon is compared with the variance (or mean square) to which the norm adds it.
 
-    Kernel maps ignore it. If q values are unknown, because something was not read, the reference is
-    1. Attention is computed for one token.
+    Kernel maps ignore epsilons. If q values are unknown because of unread operations, the reference
+    is 1. Attention is computed for a single token.
     """
     there = {node: epsilon for node, epsilon in epsilons.items() if node in network and epsilon > 0}
     if not there:
@@ -96,17 +96,17 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
 
 
 def _of_one_token(network: Network) -> dict[Hashable, tuple[float, float]]:
-    """Return q values over one token, also as variances: masks have no effect there."""
+    """Return {node: (q, variance)} for a single token, for which masks have no effect."""
     alone = network.map_layers(lambda _, layer: layer.alike(), L.Attend)
     tells_apart = READINGS.answering("tells_tokens_apart", tokens=1)
-    # with a class token, the token is not the only one
+    # a class token would be a second token
     if tells_apart is not None and tells_apart(alone):
         return {}
     return {node: (v.q1, v.q1) for node, v in node_values(alone, tokens=1).items()}
 
 
 def biased(values: np.ndarray) -> bool:
-    """Whether biases have a mean that independent biases of mean 0 would not have.
+    """Whether the mean of biases is too large for independent biases of mean 0.
 
     The threshold is ten standard errors.
     """

@@ -1,4 +1,4 @@
-"""Turn traced operations into a network: one rule per kind of operation, for all frameworks."""
+"""Turn traced operations of any framework into a network, with one rule per kind of operation."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ from .trace import (  # fmt: skip
 def recognise(trace: Trace, sigmas: bool = True) -> Reading:
     """Return the network that a trace describes.
 
-    ``sigmas``: weights give sigma_w = sqrt(fan_in mean W^2) and biases sigma_b = sqrt(mean b^2),
-    the standard deviations about 0 that the kernel calculus uses. False: sigma_w = 1, sigma_b = 0
-    everywhere.
+    ``sigmas``: whether to set sigma_w = sqrt(fan_in mean W^2) and sigma_b = sqrt(mean b^2), the
+    standard deviations about 0 that the kernel calculus uses. If False, sigma_w is 1 and sigma_b is
+    0 everywhere.
 
-    Raises: KcalcError for a model without operations.
+    Raises: KcalcError if the model has no operations.
     """
     trace, _ = rewritten(trace)
     reader = Recogniser(trace, sigmas)
@@ -92,31 +92,30 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
 
 
 ACTUAL = (
-    "it acts along the locations: kernel maps treat its weights as Gaussian ones with their mean "
-    "square, a heuristic; spatial='exact' uses the actual numbers"
+    "it acts along the locations: kernel maps treat its weights as Gaussian with the same mean "
+    "square, a heuristic; spatial='exact' uses the actual weights"
 )
 UNLIKE = (
-    "it combines a feature map with a copy whose locations are transposed, so the two depend on "
-    "each other at different locations"
+    "it combines a feature map with a transposed copy of itself, so that values at different "
+    "locations depend on each other"
 )
 CROSSED = (
-    "it combines feature maps whose channels and locations are on different axes; transpose "
-    "one of them"
+    "it combines feature maps with channels and locations on different axes; transpose one of them"
 )
-SPLIT = "each of them only a part of the channels (a head, a group); nn.GroupNorm would be read"
+SPLIT = "which hold only a part of the channels (a head, a group); kcalc reads nn.GroupNorm"
 MAXOUT = (
-    "a reshape moved these channels to a separate axis (maxout), and they are not exchangeable, "
-    "as locations are; torch.maximum(a(x), b(x)) of two layers is read exactly"
+    "a reshape moved these channels to a separate axis (maxout), and unlike locations they are not "
+    "exchangeable; kcalc reads torch.maximum(a(x), b(x)) of two layers exactly"
 )
-COMPLEX = "its numbers are complex, and kernel calculus needs real feature maps"
+COMPLEX = "its numbers are complex, but the kernel calculus needs real feature maps"
 ONE = "a single number for every example (a time, a class) is not a feature map with many channels"
-MEAN = "its weights do not have mean 0; read as independent weights of mean 0 and the same size"
-ZERO = "its weights are all 0, so its output is 0 or its biases; read as if drawn with sigma_w = 1"
+MEAN = "its weights do not have mean 0; they are read as independent weights of mean 0"
+ZERO = "its weights are all 0; they are read as if they were drawn with sigma_w = 1"
 PAIRED = (
-    "it permutes channels and adds or multiplies them with others elementwise, and kernel maps "
-    "do not distinguish channels"
+    "it permutes channels and then adds them to others or multiplies them elementwise, but kernel "
+    "maps do not distinguish channels"
 )
-LASTING = "it stays active in evaluation mode, which changes q and c; kernel maps leave dropout out"
+LASTING = "it stays active in evaluation mode, which changes q and c; kernel maps ignore dropout"
 POOLED = {
     "mean": (
         "kernel maps treat mean pooling as the identity, a heuristic; spatial='exact' computes it"
@@ -126,49 +125,52 @@ POOLED = {
     ),
 }
 ADAPTED = (
-    "adaptive pooling over windows of unequal sizes; read as linear resizing to as many "
-    "locations, which kernel maps treat as the identity, as they do pooling"
+    "adaptive pooling with windows of unequal sizes; it is read as linear resizing to the same "
+    "number of locations, which kernel maps treat as the identity, like pooling"
 )
 INTERPOLATED = (
     "kernel maps treat linear interpolation as the identity, a heuristic; spatial='exact' "
     "computes it"
 )
 UNEVEN = (
-    "its stride does not divide its kernel, so locations read different numbers of weights; "
+    "its stride does not divide its kernel, so the number of weights differs between locations; "
     "kernel maps use the mean, spatial='exact' computes it"
 )
 COPY = (
-    "; if they are a copy, as nn.TransformerEncoder makes them, draw them again, or read with "
-    "sigmas=False"
+    "; if they are copies, as nn.TransformerEncoder makes them, draw them again, or read the model "
+    "with sigmas=False"
 )
 BEYOND = "no tap reads the image at every location, so some locations contain only biases"
-PARTLY = "it turns some of the locations into channels; the network lacks the others"
+PARTLY = "it turns some of the locations into channels; the network leaves out the others"
 BIASES = (
-    "biases are treated as Gaussian with mean 0 and the root mean square of those read; uniform "
-    "biases differ a little after activations"
+    "biases are treated as Gaussian with mean 0 and the root mean square that was read; for "
+    "uniform biases, results after activations differ a little"
 )
 
 
-TIED = "its weights are those of the embedding {!r} (tied); read as separate weights"
+TIED = "its weights are tied to the embedding {!r}; they are read as separate weights"
 BAG = (
-    "it adds the vectors of {} ids, which are assumed different; the cosine of two inputs is "
-    "the fraction of ids that their bags have in common"
+    "it adds the vectors of {} ids, which are assumed to be distinct; the cosine of two inputs is "
+    "the fraction of ids that they have in common"
 )
-SMALLEST = 1e-100  # sigma of class tokens that are 0
+SMALLEST = 1e-100  # sigma for class tokens that are 0
 ZEROS = (
-    "its class tokens are zeros, read as vectors of mean square 1e-200; this is right if "
-    "positions are added to them, but a norm of such a vector is 0 in the model and has mean "
-    "square 1 here"
+    "its class tokens are zeros and are read as vectors of mean square 1e-200. This is correct if "
+    "positions are added to them. But a norm that reads such a vector returns 0 in the model and "
+    "mean square 1 here"
 )
 CLASS = (
-    "its class token, a vector that is the same for all inputs (root mean square {:.3g}), is "
-    "read as one more token like the others, even if an output takes only this token: gradients "
-    "of that output at the patches are then too large; the network is meant for {} tokens"
+    "its class token, the same vector for all inputs (root mean square {:.3g}), is read as one "
+    "more token like the others, even if an output takes only this token. Gradients of such an "
+    "output at the patches are then too large. Use the network with {} tokens"
 )
 
 
 def together(weights: bool | str, op: Linear) -> bool | str:
-    """Return which of the weights and biases of a layer are trained, in the terms of an Affine."""
+    """Return which parameters of a layer are trained, as in the field of an Affine.
+
+    ``weights``: whether its weights are trained.
+    """
     biases = weights if op.bias is None else op.bias_trained
     if "indirectly" in (weights, biases):
         return "indirectly"
@@ -176,26 +178,26 @@ def together(weights: bool | str, op: Linear) -> bool | str:
 
 
 class Recogniser(ElementwiseRules):
-    """One rule per kind of operation."""
+    """Turns operations into nodes, with one rule per kind of operation."""
 
     def _before(self, op: Op) -> tuple[tuple[int, ...], int | None]:
-        """Return the shape of the first input of an operation, and the axis of its channels."""
+        """Return the shape and the channel axis of an operation's first input."""
         return self.by_name[op.reads[0]].shape, self.axes[op.reads[0]]
 
     def _readers(self, name: str) -> list[Op]:
         return [op for op in self.trace.ops if name in op.reads]
 
     def outcome(self, op: Op) -> Form:
-        """Return the outcome of an operation.
+        """Return how an operation is read.
 
-        Opaque, with the reason, if its rule raises an error.
+        If its rule raises an error, it becomes an Opaque node with the error as the reason.
         """
         layers, notes = dict(self.layers), list(self.notes)
         try:
             return self.rule(op)
         except ModelError:
             raise
-        except KcalcError as error:  # from a layer that does not accept these numbers
+        except KcalcError as error:  # a layer rejects these numbers
             reason = str(error)
         except Exception as error:
             reason = internal_error(error, f"the rule for {spoken(op)} at {op.name!r}")
@@ -206,7 +208,7 @@ class Recogniser(ElementwiseRules):
 
     @singledispatchmethod
     def rule(self, op: Op) -> Form:
-        """Return the outcome of an operation."""
+        """Return how an operation is read."""
         raise NotImplementedError(f"{self.trace.framework}: no rule for {type(op).__name__}")
 
     @rule.register
@@ -247,8 +249,8 @@ class Recogniser(ElementwiseRules):
             self.note(op.name, "approximate", TIED.format(first))
         elif first is not None or twin is not None:
             reason = (
-                f"its weights are those of {first or twin!r}, and kcalc needs independent weights "
-                f"in every layer{COPY if twin else ''}"
+                f"it shares its weights with {first or twin!r}, but kcalc needs independent "
+                f"weights in every layer{COPY if twin else ''}"
             )
             return self.opaque(op, "shared weights", reason)
         parent = self.label(op.reads[0])
@@ -286,7 +288,7 @@ class Recogniser(ElementwiseRules):
         return self.node(op, layer, [parent])
 
     def _ends(self, name: str) -> bool:
-        """Whether only elementwise functions come between an operation and the end."""
+        """Whether only elementwise functions follow an operation."""
         readers = self._readers(name)
         return (name in self.trace.outputs or bool(readers)) and all(
             isinstance(op, Pointwise) and set(op.reads) == {name} and self._ends(op.name)
@@ -311,7 +313,7 @@ class Recogniser(ElementwiseRules):
             return self.opaque(
                 op,
                 "location mixing",
-                f"its weights act along axis {op.axis} of {before}, but channels are on axis "
+                f"its weights act along axis {op.axis} of {before}, but the channels are on axis "
                 f"{axis}",
             )
         first = self.owners.along_locations(op)
@@ -319,7 +321,7 @@ class Recogniser(ElementwiseRules):
             return self.opaque(
                 op,
                 "shared weights",
-                f"its weights are those of {first!r}, where they are read as Gaussian",
+                f"it shares its weights with {first!r}, where they are read as Gaussian",
             )
         form = self.mixing(mixed(op, ACTUAL))
         if (
@@ -337,7 +339,7 @@ class Recogniser(ElementwiseRules):
             return self.opaque(
                 op,
                 "shared weights",
-                f"its table is that of {first!r}, and kcalc needs independent weights in every "
+                f"it shares its table with {first!r}, but kcalc needs independent weights in every "
                 "layer",
             )
         sigma = self._scale(op, math.sqrt(op.statistics.mean_square))
@@ -387,7 +389,7 @@ class Recogniser(ElementwiseRules):
 
     @rule.register
     def _(self, op: Part) -> Form:
-        """Read some of the tokens of a transformer, such as only the class token."""
+        """Read a selection of tokens of a transformer, such as the class token."""
         before, axis = self._before(op)
         if not self.of_tokens or axis in (None, op.axis) or op.axis == 0:
             return self.opaque(op, op.what, op.reason)
@@ -396,7 +398,7 @@ class Recogniser(ElementwiseRules):
 
     @rule.register
     def _(self, op: Prefixed) -> Form:
-        """Read class tokens before the tokens of a transformer."""
+        """Read class tokens that are put before the tokens of a transformer."""
         if not self.of_tokens or self.axes[op.reads[0]] in (None, op.axis) or op.axis == 0:
             return self.opaque(op, op.what, op.reason)
         value, node = np.asarray(op.value, np.float64), self.label(op.reads[0])
@@ -421,7 +423,7 @@ class Recogniser(ElementwiseRules):
         return self.mixing(op)
 
     def mixing(self, op: Mixed) -> Form:
-        """Make a node of a fixed mixing of locations."""
+        """Read a mixing of locations by fixed numbers."""
         layer, reason = mixing_layer(op, *self._before(op))
         if layer is None:
             return self.opaque(op, "location mixing", reason)
@@ -435,7 +437,7 @@ class Recogniser(ElementwiseRules):
         return self._scale(op, math.sqrt(op.statistics.mean_square) * math.sqrt(fan_in))
 
     def _scale(self, op: Op, scale: float) -> float:
-        """Return the standard deviation of weights; 1 if they are 0 or their sizes are not read."""
+        """Return the standard deviation of weights, or 1 if they are 0 or sizes are not read."""
         if not self.sigmas:
             return 1
         if self.finite(scale) > 0:
@@ -465,7 +467,7 @@ class Recogniser(ElementwiseRules):
                 op,
                 f"{op.kind} normalisation",
                 f"it averages over axes {op.axes} of {op.shape}, "
-                + (SPLIT if axis is None else f"but channels are on axis {axis}"),
+                + (SPLIT if axis is None else f"but the channels are on axis {axis}"),
             )
         if op.kind != "batch":
             self.epsilons[op.name] = float(op.epsilon)
@@ -477,8 +479,8 @@ class Recogniser(ElementwiseRules):
             self.note(
                 op.name,
                 "approximate",
-                "in evaluation mode it uses its stored mean and variance; read as it works in "
-                "training",
+                "in evaluation mode it uses its running mean and variance; it is read as in "
+                "training mode",
                 of_weights=True,
             )
         self.node(op, layer, [parent])
@@ -487,9 +489,9 @@ class Recogniser(ElementwiseRules):
         return Unary(op.name, gain * X + bias, home)
 
     def _same_for_all(self, op: Normalise, leaf: str) -> Any:
-        """Return the one gain (bias) of all channels of a normalisation.
+        """Return the gain (or bias) that all channels of a normalisation share.
 
-        1 (0) with a note if it differs by channel, or if all gains are 0.
+        If it differs by channel, or if all gains are 0, add a note and return 1 (or 0).
         """
         array, neutral = getattr(op, leaf), sp.Integer(leaf == "gain")
         if array is None or not self.sigmas or np.size(array) == 0:
@@ -505,7 +507,7 @@ class Recogniser(ElementwiseRules):
             )
             return neutral
         if leaf == "gain" and first == 0:
-            text = "its gains are all 0, so its output is only its biases; read with gains of 1"
+            text = "its gains are all 0; they are read as 1"
             self.note(op.name, "approximate", text, of_weights=True)
             return neutral
         same = abs(first - float(neutral)) <= 1e-7
@@ -525,7 +527,7 @@ class Recogniser(ElementwiseRules):
         return self.node(op, layer)
 
     def _opened(self, node: str) -> bool:
-        """Whether a reshape has turned channels into locations, with no weights after it."""
+        """Whether a reshape turned channels into locations, and no weights follow it."""
         layer, parents = self.layers[node]
         if isinstance(layer, L.Nonlinear | L.Scale | L.Dropout):
             return self._opened(parents[0])
@@ -538,7 +540,8 @@ class Recogniser(ElementwiseRules):
             return self.opaque(
                 op,
                 "concatenation",
-                f"it joins along axis {op.axis}, but channels are on axis {self.axes[op.reads[0]]}",
+                f"it concatenates along axis {op.axis}, but the channels are on axis "
+                f"{self.axes[op.reads[0]]}",
             )
         if len(op.reads) == 1:
             return self.forms[op.reads[0]]
@@ -558,19 +561,19 @@ class Recogniser(ElementwiseRules):
             return self.opaque(op, "one number per example", ONE)
         whole = bool(before.shape) and before.shape[0] % self.examples == 0
         if whole and (not op.shape or op.shape[0] % self.examples):
-            reason = "it moves the examples to another axis, as if they were one"
+            reason = "it moves the examples to another axis"
             return self.opaque(op, "reshape", f"from {before.shape} to {op.shape} {reason}")
         if self.axes[op.name] == 1 and opened(before.shape, op.shape, axis):
             return self.node(op, L.PixelShuffle(op.shape[2:]))
         if op.shape == (self.examples,) and self._at_the_end(op.name):
-            return form  # one channel, without its axis
+            return form  # a single channel without a channel axis
         there = None if axis is None else reshaped_axis(before.shape, op.shape, axis)
         if there is None:
             return self.opaque(
                 op,
                 "reshape",
-                f"from {before.shape} to {op.shape} it splits or mixes channels (heads of "
-                f"attention, groups)",
+                f"from {before.shape} to {op.shape} it splits or mixes channels (attention heads, "
+                f"groups)",
             )
         if there[0] == "kept":
             return form
@@ -590,23 +593,23 @@ class Recogniser(ElementwiseRules):
         if isinstance(self.forms[op.reads[0]], Constant):
             return self._moved(op)
         if op.order[0] != 0:
-            return self.opaque(op, "transpose", "it moves the axis of the examples")
+            return self.opaque(op, "transpose", "it moves the axis of examples")
         return self.forms[op.reads[0]]
 
     @rule.register
     def _(self, op: Reorder) -> Form:
-        """Read a permutation of channels, which the network does not show.
+        """Read a permutation of channels, which the network leaves out.
 
-        New random weights after it are equivalent in every order.
+        The order of channels does not matter to random weights after it.
         """
         if self.axes[op.name] != op.axis:
-            return self.opaque(op, "another order", "it puts locations in another order")
+            return self.opaque(op, "another order", "it permutes locations")
         if self._pairs_channels(op.name):
             return self.opaque(op, "another order", PAIRED)
         return self.forms[op.reads[0]]
 
     def _pairs_channels(self, name: str) -> bool:
-        """Whether channels are combined elementwise before weights mix them."""
+        """Whether an elementwise operation combines channels before weights mix them."""
         for op in self._readers(name):
             if isinstance(op, Linear) and (not op.kernel or op.weight.shape[1] > 1):
                 continue
@@ -634,7 +637,9 @@ class Recogniser(ElementwiseRules):
         sizes = [(n, m) for i, (n, m) in enumerate(zip(before, op.shape, strict=True)) if i != axis]
         factors = [m // n if m % n == 0 else m / n for n, m in sizes[1:]]
         if axis is None or not factors or op.shape[0] != before[0]:
-            return self.opaque(op, "resizing", f"from {before} to {op.shape}, channels are unknown")
+            return self.opaque(
+                op, "resizing", f"from {before} to {op.shape}, but the channel axis is unknown"
+            )
         pools = op.kind.startswith("adaptive")
         if pools:
             self.note(op.name, "locations", ADAPTED)
@@ -648,15 +653,15 @@ class Recogniser(ElementwiseRules):
     def _(self, op: Shuffle) -> Form:
         before, axis = self._before(op)
         if axis != 1 or len(before) != 2 + len(op.factor):
-            reason = f"of an array {before} whose channels are on axis {axis}"
+            reason = f"of an array {before} with channels on axis {axis}"
             return self.opaque(op, "pixel shuffle", reason)
         return self.node(op, L.PixelShuffle(op.factor, op.back))
 
     def _meets_all_locations(self, op: Repeat) -> bool:
-        """Whether a single location is repeated to be combined with all locations.
+        """Whether an operation repeats a single location to combine it with all locations.
 
-        Every reader of the repeated array must be an elementwise function that also reads feature
-        maps with all locations.
+        Every operation that reads the result must be elementwise and also read a feature map with
+        all locations.
         """
         before, axis = self._before(op)
         single = axis is not None and math.prod(before) == before[0] * before[axis]
@@ -674,14 +679,14 @@ class Recogniser(ElementwiseRules):
 
     @rule.register
     def _(self, op: Stopped) -> Form:
-        """Read a stop of gradients as part of an elementwise function, as far as possible."""
+        """Read a stop of gradients, as part of an elementwise function if possible."""
         form = self.forms[op.reads[0]]
         if not isinstance(form, Unary) or form.source is None:
             return form
         if op.unknown:
             return self.node(op, L.StopGradient(op.unknown))
         if not isinstance(form.expr, sp.Expr) or isinstance(form.expr, Still):
-            return form  # a comparison, which has no gradient, or already stopped
+            return form  # a comparison, which has no gradient, or a stopped value
         made = Unary(form.source, Still(form.expr), op.name)
         self.stopped[made.source, made.expr] = op.reads[0]
         return made
@@ -695,13 +700,13 @@ class Recogniser(ElementwiseRules):
                 self.note(
                     place,
                     "approximate",
-                    f"the {op.what} at the output is left out: the output is its input",
+                    f"the {op.what} at the output is left out; the network returns its input",
                 )
                 return Unary(place, X, place)
         return self.opaque(op, op.what, op.reason)
 
     def _at_the_end(self, name: str) -> bool:
-        """Whether an array is only an output, perhaps in another shape."""
+        """Whether an array is only used as an output, perhaps after a reshape."""
         readers = self._readers(name)
         return not readers or (
             name not in self.trace.outputs
@@ -714,7 +719,7 @@ class Recogniser(ElementwiseRules):
     # -- the end -----------------------------------------------------------------------------------
 
     def finish(self, ends: list[str]) -> Reading:
-        """Return the simplified network built from the recorded steps, with all notes."""
+        """Return the reading: the simplified network, and all notes."""
         steps = [(name, layer, parents) for name, (layer, parents) in self.layers.items()]
         steps, apart, gone = assemble(steps, ends)
         if all(isinstance(layer, L.Input) for _, layer, _ in steps):
@@ -737,7 +742,7 @@ class Recogniser(ElementwiseRules):
         if any(isinstance(layer, L.Affine) and layer.sigma_b for _, layer, _ in steps):
             remarks = (*remarks, BIASES)
         if self.trace.path_only:
-            text = "only the path of the example inputs was read"
+            text = "only the path that the example inputs take was read"
             self.notes += [Note(node, "approximate", text) for node in network.inputs]
         ends_in_biases = {
             node
@@ -768,7 +773,7 @@ class Recogniser(ElementwiseRules):
         )
 
     def _gains(self) -> Iterator[tuple[str, tuple[float, float]]]:
-        """Yield (norm, (gain, bias)) of norms with one of each, other than 1 and 0."""
+        """Yield (norm, (gain, bias)) for norms with a single gain and bias, unless 1 and 0."""
         for name, form in self.forms.items():
             if not isinstance(form, Unary) or not isinstance(self.by_name[name], Normalise):
                 continue
@@ -776,7 +781,7 @@ class Recogniser(ElementwiseRules):
                 yield name, (float(form.expr.coeff(X, 1)), float(form.expr.coeff(X, 0)))
 
     def _places(self, gone: Mapping[str, str]) -> dict[str, str]:
-        """Return {operation: the node whose feature map it returns, in the operation's layout}."""
+        """Return {operation: node whose feature map it returns, perhaps in another layout}."""
         out = {}
         for name, form in self.forms.items():
             if not isinstance(form, Unary) or form.source is None:
@@ -784,15 +789,15 @@ class Recogniser(ElementwiseRules):
             node = form.source if form.expr == X else self.made.get((form.source, form.expr))
             layer, parents = self.layers.get(str(node), (None, ("",)))
             if isinstance(layer, L.Scale) and parents[0] == gone.get(str(node)):
-                node = parents[0]  # a factor that was merged into the sum before it
+                node = parents[0]  # the factor was merged into the sum before it
             if node is not None and (node not in gone or isinstance(layer, L.Opaque)):
                 out[name] = node
         return out
 
     def _with_channels(self, network: Network) -> Network:
-        """Add channel counts to every Concat that has an input of unknown width.
+        """Add channel counts to every Concat that has an input with an unknown number of channels.
 
-        Flattened images and layers that were not read have unknown widths.
+        Such inputs are flattened images and layers that were not read.
         """
         features = network.features
         unknown = {

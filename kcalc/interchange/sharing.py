@@ -1,4 +1,4 @@
-"""Layers of a model that cannot be replaced separately, because they share weights with others."""
+"""Find layers whose weights cannot be redrawn because other operations share them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Node = Hashable
 
 TIED = "it shares the parameter {!r} with another operation, so its weights cannot be redrawn"
 SLICED = (
-    "its weights are a part of {!r}, which operations that are left alone also use, so they "
-    "cannot be redrawn"
+    "its weights are a part of {!r}, which operations that are left alone use too, so they cannot "
+    "be redrawn"
 )
-PLAIN = (Nonlinear, Sum, Product, Normalisation, Attend)  # they read a part unchanged
+PLAIN = (Nonlinear, Sum, Product, Normalisation, Attend)  # layers that read a part as it is
 
 
 def shared_parameters(reading: Reading, left: Container[Node]) -> dict[Node, str]:
-    """Return {node: reason} of layers whose new weights would change another operation.
+    """Return {node: reason} for layers whose new weights would affect another operation.
 
-    This is the case if two operations read a parameter, or if it is read in parts and some parts
-    belong to layers, or are used in operations, that are left alone. If all its parts can have new
-    weights, the parameter as a whole gets them. ``left``: the nodes left alone.
+    This is the case if two operations read the same parameter. If layers read parts of a parameter,
+    it can be redrawn as a whole, unless some of the parts belong to a node in ``left``, which is
+    left alone.
     """
     assert reading.trace is not None
     network = reading.unmerged
-    inside: set[Node] = set()  # parts that operations which were not read do not reveal one by one
+    inside: set[Node] = set()  # nodes whose use of single parts is unknown
     for node, layer, parents in network.steps():
         if node in left and not isinstance(layer, PLAIN):
             inside.update(parents)
@@ -58,13 +58,13 @@ def _by_parameter(ops: Iterable[Op]) -> Mapping[str, list[Op]]:
 
 
 def _origins(parameter: str) -> list[str]:
-    """Return the parameters from which weights were computed, given the weights' key."""
+    """Return the parameters from which weights were computed; ``parameter`` is their key."""
     computed, mark, _ = parameter.rpartition(" #")
     return list(dict.fromkeys((computed if mark else parameter).replace("+", ", ").split(", ")))
 
 
 def _overlap(parts: list[tuple[int, ...] | None]) -> bool:
-    """Whether two readers of a parameter read some of the same rows."""
+    """Whether two parts of a parameter have rows in common."""
     if None in parts:
         return True
     rows = sorted(row for part in parts for row in part or ())
@@ -72,7 +72,7 @@ def _overlap(parts: list[tuple[int, ...] | None]) -> bool:
 
 
 def _all_rows(ops: list[Op]) -> bool:
-    """Whether the parts make up all of a parameter that is read, from the first row on."""
+    """Whether the parts together are the rows of a parameter up to the last one that is read."""
     rows = sorted(row for op in ops for row in getattr(op, "rows", None) or ())
     aside = any(getattr(op, "aside", False) for op in ops)
     return not aside and rows == list(range(len(rows)))

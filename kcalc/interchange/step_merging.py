@@ -1,6 +1,6 @@
-"""Simplify the steps of a network that was read.
+"""Simplify the nodes of a network that was read.
 
-Scales and sums are merged into sums, and adjacent unread nodes into one.
+Scales and sums are merged into sums, and adjacent unread nodes into one node.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Step = tuple[str, Layer, tuple[str, ...]]
 def assemble(
     steps: Sequence[Step], ends: Sequence[str]
 ) -> tuple[list[Step], list[Step], dict[str, str]]:
-    """Return the steps that reach an output, simplified.
+    """Simplify the steps that reach an output.
 
-    Returns: (the steps, the steps before adjacent unread nodes were merged, {removed node: node
-    that it was merged into}).
+    Returns: the steps, the steps before adjacent unread nodes were merged, and {removed node: node
+    into which it was merged}.
     """
     gone: dict[str, str] = {}
     apart = _drawn_in(_reaching(steps, ends), set(ends), gone)
@@ -49,7 +49,7 @@ def _reaching(steps: Sequence[Step], ends: Sequence[str]) -> list[Step]:
 def _sorted(steps: Sequence[Step]) -> list[Step]:
     """Sort the steps so that every node comes after its parents.
 
-    Nodes made late for an early reader may be out of order.
+    A node that is made only when another node reads it may be out of order.
     """
     by_name = {step[0]: step for step in steps}
     return [by_name[node] for node in in_order({node: parents for node, _, parents in steps})]
@@ -58,8 +58,8 @@ def _sorted(steps: Sequence[Step]) -> list[Step]:
 def _drawn_in(steps: list[Step], ends: set[str], gone: dict[str, str]) -> list[Step]:
     """Merge nested Sums and Scales into one Sum.
 
-    A Scale after a Sum, a Sum after a Scale and a Sum after a Sum are merged if the values between
-    have no other reader.
+    A Scale after a Sum, a Sum after a Scale and a Sum after a Sum are merged if no other node reads
+    the values in between.
     """
     readers = Counter(p for _, _, parents in steps for p in parents)
     table: dict[str, tuple[Layer, tuple[str, ...]]] = {}
@@ -121,7 +121,7 @@ def _weights(layer: Sum, parents: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _merged_opaque(steps: list[Step], ends: set[str], gone: dict[str, str]) -> list[Step]:
-    """Merge adjacent unread nodes into one, named after the first that is not a reshape."""
+    """Merge adjacent unread nodes; the result is named after the first that is not a reshape."""
     opaque = {node: layer for node, layer, _ in steps if isinstance(layer, Opaque)}
     links: nx.Graph = nx.Graph()
     links.add_nodes_from(opaque)
@@ -142,7 +142,7 @@ def _merged_opaque(steps: list[Step], ends: set[str], gone: dict[str, str]) -> l
 
 
 def _convex(graph: nx.DiGraph, members: set[str]) -> bool:
-    """Whether the members can be merged: no path leaves them and comes back."""
+    """Whether nodes can be merged, which means that no path leaves them and returns."""
     after = {n for m in members for n in graph.successors(m)} - members
     seen: set[str] = set()
     queue = list(after)

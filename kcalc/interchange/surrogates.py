@@ -1,4 +1,4 @@
-"""The slopes of straight-through functions, determined from a few of their gradients."""
+"""Determine the slopes of straight-through functions from a few gradients."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ALIKE = 1e-6
 Factors = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-DIRECTIONS = 4  # step for comparing a derivative with differences of values
+DIRECTIONS = 4  # random directions along which derivatives are compared with finite differences
 
 
 def distance(slopes: np.ndarray, moved: float) -> float:
-    """Return how far a derivative is from a difference of values, relative to their size.
+    """Return the relative difference between a derivative and a finite difference.
 
-    ``slopes``: the derivative by every entry times that entry of the direction; ``moved``: the
-    difference of the values along the direction, divided by the step.
+    ``slopes``: for every entry, the derivative times the direction; ``moved``: the finite
+    difference along the direction, divided by the step.
     """
     size = float(np.linalg.norm(slopes)) + abs(moved)
     return abs(float(slopes.sum()) - moved) / size if size > 0 else 0.0
@@ -31,16 +31,16 @@ def distance(slopes: np.ndarray, moved: float) -> float:
 
 @dataclass(frozen=True)
 class Slope:
-    """Multiplies gradients by ``factor`` where ``|x| <= width`` (None: everywhere), else by 0.
+    """A custom derivative that is ``factor`` for ``|x| <= width`` and 0 elsewhere.
 
-    :meth:`passed` is a function with this derivative.
+    With ``width`` None it is ``factor`` everywhere.
     """
 
     factor: Any
     width: Any = None
 
     def passed(self, x: Any) -> Any:
-        """Return a function whose derivative is the slope."""
+        """Return a function of x with this derivative."""
         if self.width is None:
             return self.factor * x
         low, high = -self.width, self.width
@@ -48,9 +48,10 @@ class Slope:
 
 
 def slope_from(factors: Factors) -> Slope | None:
-    """Return the slope of an elementwise function; None if it has another form.
+    """Return the slope of an elementwise function, or None if it is not of the form of Slope.
 
-    ``factors(points, weights)``: the gradient of the sum of the weighted values at the points.
+    ``factors(points, weights)``: returns the gradient, with respect to the points, of the weighted
+    sum of the function's values.
     """
     chance = np.random.default_rng(3)
     order, weights = chance.permutation(len(GRID)), chance.uniform(0.5, 2, len(GRID))
@@ -65,7 +66,7 @@ def slope_from(factors: Factors) -> Slope | None:
     if inside.all():
         return Slope(factor)
     width = float(np.abs(GRID[inside]).max())
-    open_edge = width + GRID[1] - GRID[0]  # of a window, excluding its edges
+    open_edge = width + GRID[1] - GRID[0]  # for a window without its edges
     for one in (width, open_edge):
         sides = np.abs(GRID) < one, np.abs(GRID) <= one
         if any(np.array_equal(side, inside) for side in sides) and float(one * 4).is_integer():

@@ -1,4 +1,4 @@
-"""Fixed mixing of locations as a layer, and vectors that encode the positions of tokens."""
+"""Read fixed mixing of locations as a layer, and classify positional vectors of tokens."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from ..network.layers import TokenMix
 from .ownership import has_mean
 from .trace import Linear, Mixed
 
-LARGEST = 2**20  # entries of a matrix over all locations
-COMPARED = 256  # positions whose vectors are compared
+LARGEST = 2**20  # maximum number of entries in a matrix over all locations
+COMPARED = 256  # number of positions whose vectors are compared
 
 
 def mixed(op: Linear, text: str = "") -> Mixed:
-    """Return a dense layer along locations as the mixing by its weights."""
+    """Return a dense layer along locations as a Mixed with its weights."""
     return op.become(Mixed, matrix=np.asarray(op.weight), axis=op.axis, text=text, owner=op)
 
 
 def mixing_layer(
     op: Mixed, before: tuple[int, ...], channels: int | None
 ) -> tuple[TokenMix | None, str]:
-    """Return the layer of a Mixed for an array of shape ``before`` with channels on an axis.
+    """Return the layer of a Mixed, or None and the reason why there is none.
 
-    None and the reason if there is none.
+    ``before``: the shape of its input; ``channels``: the channel axis.
     """
     if channels is None or channels == op.axis or op.axis == 0:
         return (
             None,
-            f"its weights act along axis {op.axis} of {before}, and the axis of the channels is "
-            "unknown",
+            f"its weights act along axis {op.axis} of {before}, and the channel axis is unknown",
         )
     matrix = np.asarray(op.matrix, dtype=np.float64)
     sizes = [n for i, n in enumerate(before) if i not in (0, channels)]
@@ -41,11 +40,11 @@ def mixing_layer(
         made, read = matrix.shape
         return (
             None,
-            f"it makes {made} locations of {read} along one of {len(sizes)} axes, and only square "
-            f"mixing has a rule",
+            f"it mixes {read} locations into {made} along one of {len(sizes)} axes; kcalc has a "
+            f"rule for this only if the numbers are equal",
         )
     if prod(sizes) * prod(sizes) > LARGEST:
-        return None, f"it mixes {prod(sizes)} locations, more than kcalc follows"
+        return None, f"it mixes {prod(sizes)} locations, which is too many for kcalc"
     whole = np.kron(np.kron(np.eye(prod(sizes[:place])), matrix), np.eye(prod(sizes[place + 1 :])))
     try:
         return TokenMix(tuple(map(tuple, whole.tolist())), random), ""
@@ -54,12 +53,12 @@ def mixing_layer(
 
 
 def permuted(matrix: np.ndarray) -> bool:
-    """Whether every row has exactly one nonzero number."""
+    """Whether no row has more than one nonzero entry."""
     return bool((np.count_nonzero(matrix, axis=1) <= 1).all())
 
 
 def vectors_of(rows: np.ndarray) -> str:
-    """Return the kind of Positions with these vectors: "constant", "sinusoidal" or "learned"."""
+    """Return the kind of positional vectors: "constant", "sinusoidal" or "learned"."""
     if (rows == rows[:1]).all():
         return "constant"
     few = rows[:COMPARED]

@@ -1,14 +1,15 @@
-"""A model as a list of operations in a small vocabulary, the same for every framework.
+"""The trace of a model: a list of operations in a small vocabulary that all frameworks share.
 
-The output of every reader.
+Every reader returns a trace.
 
-A front end lists the operations in the order in which they run and what each reads. ``layout``,
-``fusion`` and ``recognise`` decide, once for all frameworks, what the operations mean together:
-which make up one activation, which is a shortcut. A front end evaluates operations that depend on
-no input (standardised weights, folded constants) and passes on the array.
+A front end lists the operations in the order in which they run, and the inputs of each. It
+evaluates operations that depend on no input (standardised weights, folded constants) and passes on
+the array. The modules ``layout``, ``fusion`` and ``recognise`` interpret the operations for all
+frameworks. They decide, for example, which operations make up an activation and which is a
+shortcut.
 
-Shapes are the framework's, with the examples on axis 0; negative axes are not used. Weight arrays
-have the layout (outputs, inputs / groups, kernel...) in every framework.
+Shapes are as in the framework, with the examples on axis 0, and axes are nonnegative. Weights have
+the layout (outputs, inputs / groups, kernel...) for every framework.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from .weight_statistics import WeightStatistics, weight_statistics
 Array = np.ndarray
 Kind = TypeVar("Kind", bound="Op")
 Compute = Callable[[Sequence[np.ndarray]], np.ndarray]
-CAST = "a cast to whole numbers"  # of an array of real numbers that may be ids
+CAST = "a cast to integers"  # the input is a float array that may hold ids
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, kw_only_default=True)
 class Record:
-    """Subclasses are frozen dataclasses, compared by identity."""
+    """Base class that makes its subclasses frozen dataclasses, compared by identity."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, eq=False, kw_only=True)(cls)
@@ -42,8 +43,8 @@ class Record:
 class Op(Record):
     """One operation.
 
-    ``name`` is its label in the network; ``source`` describes its place in the user's model.
-    ``whole``: the operation that it is a part of, making some of its channels; "" if none.
+    ``name``: its label in the network; ``source``: a description of its place in the user's model;
+    ``whole``: the operation of whose channels it computes a part, "" if there is none.
     """
 
     name: str
@@ -53,20 +54,20 @@ class Op(Record):
     whole: str = ""
 
     def become(self, kind: Callable[..., Kind], /, **fields: Any) -> Kind:
-        """Return another operation in its place; name, shape, inputs and source stay by default."""
+        """Return an operation that replaces it, by default with the same name, shape and inputs."""
         own = {"name": self.name, "shape": self.shape, "reads": self.reads, "source": self.source}
         return kind(**(own | fields))
 
     def moved(self, shape: tuple[int, ...], read: str) -> Op:
-        """Return a replacement with an array of a given shape, reshaped if the shapes differ."""
+        """Return a replacement that reshapes the output of ``read``, which has a given shape."""
         return self.become(Pass if shape == self.shape else Reshape, reads=(read,))
 
 
 class Entry(Op):
     """An input of the model.
 
-    ``part``: it is a part of an input, or computed from one; ``text``: how it differs from the
-    model's.
+    ``part``: whether it is a part of an input of the model, or computed from one; ``text``: how it
+    differs from the model's input.
     """
 
     part: bool = False
@@ -76,7 +77,7 @@ class Entry(Op):
 class Held(Op):
     """An array that depends on no input.
 
-    It is a parameter (with its name in the model), a buffer or a constant (``parameter`` None).
+    ``parameter``: its name in the model if it is a parameter or buffer, None for constants.
     ``trained``: as in :class:`Linear`.
     """
 
@@ -88,16 +89,16 @@ class Held(Op):
 class Linear(Op):
     """A dense layer (``kernel`` empty) or a convolution.
 
-    It maps the channels at ``axis`` of its input to new ones at ``out_axis``.
+    It maps the channels at ``axis`` of its input to the channels at ``out_axis`` of its output.
 
-    ``padding``: (low, high) per location axis, of zeros or in another ``mode``, one of PADDINGS.
-    ``spread``: the stride of a transposed convolution, whose input is read with stride - 1 zeros
-    between the locations, by the weights in the order of a convolution. ``turned``: the model
-    stores them as a transposed convolution does. ``parameter``: a key, equal for layers that share
-    weights; ``rows``: the outputs of that parameter's layer which these are, if not all. ``aside``:
-    operations without influence on any output in the trace that also read it, such as those that
-    write into other arrays. ``trained``: whether the weights are trained, "indirectly" if they are
-    not a linear function of trained parameters; ``bias_trained``: the same for biases.
+    ``padding``: (low, high) for every location axis; ``mode``: its mode, zeros or one of PADDINGS.
+    ``spread``: the stride of a transposed convolution. It is read as a convolution of the input
+    with stride - 1 zeros between locations, and the weights are in the order of this convolution.
+    ``turned``: whether the model stores them as a transposed convolution does. ``parameter``: a key
+    that is equal for layers with the same weights; ``rows``: the outputs of the parameter that
+    belong to this layer, if not all. ``aside``: whether operations that affect no output also read
+    the layer. ``trained``: whether the weights are trained, "indirectly" if they are a nonlinear
+    function of trained parameters; ``bias_trained``: the same for biases.
     """
 
     PADDINGS: ClassVar[tuple[str, ...]] = ("zeros", "circular", "reflect", "replicate")
@@ -123,28 +124,28 @@ class Linear(Op):
 
     @property
     def kernel(self) -> tuple[int, ...]:
-        """Return the size of the window, () for a dense layer."""
+        """Return the kernel size, () for a dense layer."""
         return tuple(self.weight.shape[2:])
 
     @property
     def fan_in(self) -> int:
-        """Return the number of weights into one output, including those that read zeros."""
+        """Return the number of weights per output, including those that read inserted zeros."""
         return int(np.prod(self.weight.shape[1:]))
 
     @cached_property
     def statistics(self) -> WeightStatistics:
-        """Return sums over the weights."""
+        """Return the statistics of the weights."""
         return weight_statistics(self.weight)
 
 
 class Pointwise(Op):
     """An elementwise function of its inputs, with broadcasting.
 
-    ``function`` takes one SymPy expression per array read.
+    ``function`` takes one SymPy expression for each input.
 
-    A comparison returns a SymPy relation, which only other pointwise functions read. ``label`` is
-    its usual name: "relu", "add". ``text``: how the function differs from the model's, "" if it
-    does not.
+    A comparison returns a SymPy relation, which only other Pointwise operations can read.
+    ``label``: its usual name, such as "relu" or "add"; ``text``: how it differs from the model's
+    function, "" if it does not.
     """
 
     function: Callable[..., Any]
@@ -153,9 +154,10 @@ class Pointwise(Op):
 
 
 class Normalise(Op):
-    """(x - mean) / sqrt(variance + epsilon) over ``axes`` (or groups of channels), by ``kind``.
+    """A normalisation (x - mean) / sqrt(variance + epsilon) over ``axes``.
 
-    The result is multiplied by ``gain``, then ``bias`` is added.
+    ``kind``: "batch", "layer", "group" (over groups of channels) or "rms" (without the mean). The
+    result is multiplied by ``gain``, and ``bias`` is added.
     """
 
     KINDS: ClassVar[tuple[str, ...]] = ("batch", "layer", "rms", "group")
@@ -166,16 +168,16 @@ class Normalise(Op):
     gain: Array | None = None
     bias: Array | None = None
     running: tuple[Array, Array] | None = (
-        None  # mean and variance that a trained BatchNorm would use
+        None  # mean and variance that BatchNorm uses in evaluation mode
     )
 
 
 class Pooling(Op):
-    """The maximum or mean over windows along ``axes``; ``window`` None: over whole axes.
+    """The maximum or mean over windows along ``axes``, or over whole axes if ``window`` is None.
 
-    ``padding``: (low, high) per axis. ``told``: the operation of the model that it is a part of, if
-    different: "sum", "minimum". ``counts_zeros``: whether a mean at the edge includes the zeros
-    around the image.
+    ``padding``: (low, high) for every axis; ``told``: the operation of the model to which it
+    belongs if that is another one, such as "sum" or "minimum"; ``counts_zeros``: whether means at
+    the edge include padding zeros.
     """
 
     kind: str
@@ -194,64 +196,64 @@ class Join(Op):
 
 
 class Reshape(Op):
-    """The same numbers in another shape, row-major: reshape, flatten, squeeze, unsqueeze."""
+    """A row-major reshape; includes flatten, squeeze and unsqueeze."""
 
 
 class Transpose(Op):
-    """Axes in another ``order``: output axis i is input axis order[i]."""
+    """A permutation of axes: output axis i is input axis order[i]."""
 
     order: tuple[int, ...]
 
 
 class Reorder(Op):
-    """Entries along ``axis`` in another ``order``: output i is input order[i]."""
+    """A permutation of entries along ``axis``: output entry i is input entry order[i]."""
 
     axis: int
     order: tuple[int, ...]
 
 
 class Drop(Op):
-    """Dropout of a fraction ``rate``; ``always``: also in evaluation mode."""
+    """Dropout with the given ``rate``; ``always``: whether it is active in evaluation mode too."""
 
     rate: float
     always: bool = False
 
 
 class Repeat(Op):
-    """Change the number of locations: copies, another ``kind`` of Resize, or adaptive pooling.
+    """A change of the number of locations by repetition, resizing or adaptive pooling.
 
-    The kinds of adaptive pooling are "adaptive mean" and "adaptive max".
+    ``kind``: the kind of Resize, or "adaptive mean" or "adaptive max".
     """
 
     kind: str = "nearest"
 
 
 class Shuffle(Op):
-    """Channels as locations, ``factor`` per location axis; ``back``: the reverse."""
+    """A pixel shuffle, by ``factor`` along every location axis; ``back``: its inverse."""
 
     factor: tuple[int, ...]
     back: bool = False
 
 
 class Pass(Op):
-    """Returns its input: casts, copies, no-ops."""
+    """An operation that returns its input, such as a cast, a copy or a no-op."""
 
 
 class Stopped(Op):
-    """Returns its input and passes no gradient back: detach, stop_gradient, no_grad.
+    """A stop of gradients, which returns its input: detach, stop_gradient, no_grad.
 
-    ``unknown``: the name of something with a custom, unknown gradient; "" if there is none.
+    ``unknown``: the name of an operation whose custom gradient is unknown; "" for a plain stop.
     """
 
     unknown: str = ""
 
 
 class NotRead(Op):
-    """An operation without a rule.
+    """An operation that kcalc has no rule for.
 
     ``what``: its name ("softmax", "data-dependent control flow"); ``reason``: why it is not read.
-    ``compute``: the model's operation on arrays of numbers, in the order of ``reads``, None if it
-    cannot be run separately; ``is_complex``: whether its results are complex.
+    ``compute``: the model's operation as a function of numerical arrays in the order of ``reads``,
+    None if it cannot run separately; ``is_complex``: whether its result is complex.
     """
 
     what: str
@@ -261,11 +263,11 @@ class NotRead(Op):
 
 
 class Mixed(Op):
-    """``sum_s matrix[t][s] x_s`` along ``axis``, the same numbers for every input.
+    """A mixing ``sum_s matrix[t][s] x_s`` along ``axis``, with the same matrix for every input.
 
-    ``text`` says where the matrix comes from.
+    ``text``: where the matrix comes from.
 
-    ``owner``: the operation whose weights they are (None for attention that ignores its input).
+    ``owner``: the layer whose weights form the matrix, None for attention with fixed weights.
     """
 
     matrix: Array
@@ -276,11 +278,11 @@ class Mixed(Op):
 
 
 class Lookup(Op):
-    """Rows of a table by ids: an embedding.
+    """An embedding, which looks up rows of a table by ids.
 
-    ``weight``: (ids, channels); ``parameter``: a key, equal for layers that share weights. ``bag``:
-    the number of rows that are added, each multiplied by ``factor``. ``trained``: as in
-    :class:`Linear`.
+    ``weight``: the table (ids, channels); ``parameter``: a key that is equal for layers with the
+    same weights; ``bag``: the number of rows that are added, each multiplied by ``factor``;
+    ``trained``: as in :class:`Linear`.
     """
 
     weight: Array
@@ -291,19 +293,19 @@ class Lookup(Op):
 
     @cached_property
     def statistics(self) -> WeightStatistics:
-        """Return sums over the table."""
+        """Return the statistics of the table."""
         return weight_statistics(self.weight)
 
 
 class Attention(Op):
-    """Attention over tokens in heads.
+    """Multi-head attention over tokens.
 
-    Reads queries, keys and values, each with all channels, and joins its heads along ``axis``.
+    It reads queries, keys and values, each with the channels of all heads along ``axis``.
 
-    ``scale``: the factor of the scores; for other fields see
-    :class:`kcalc.network.layers.Attend`. ``tokens``: the number of keys of the example;
-    ``masked_at``: the number of keys up to which the mask is known, None if masks of any length
-    are; ``texts``: how it differs from the model's.
+    ``scale``: the factor of the scores; ``tokens``: the number of keys in the example;
+    ``masked_at``: the number of keys up to which the mask is known, None if it is known for any
+    number; ``texts``: differences from the model. For other fields see
+    :class:`kcalc.network.layers.Attend`.
     """
 
     axis: int
@@ -322,10 +324,10 @@ class Attention(Op):
 
 
 class Routed(Op):
-    """The mixture of the ``k`` experts with the largest logits.
+    """A mixture of the ``k`` experts with the largest logits.
 
-    Reads the logits of all experts, and the output of one. Other fields as in
-    :class:`kcalc.layers.Route`; ``texts``: notes on it.
+    It reads the logits of all experts and the output of one expert. ``texts``: notes. For other
+    fields see :class:`kcalc.layers.Route`.
     """
 
     k: int
@@ -336,9 +338,10 @@ class Routed(Op):
 
 
 class Part(NotRead):
-    """The entries of its input along ``axis`` at ``places``, a range if they are equally spaced.
+    """The entries of its input at ``places`` along ``axis``.
 
-    Readable if it is a part of a layer's outputs, or some of the tokens of a transformer.
+    ``places`` is a range if they are equally spaced. It can be read if it takes a part of a layer's
+    outputs, or some of the tokens of a transformer.
     """
 
     axis: int
@@ -346,28 +349,28 @@ class Part(NotRead):
 
 
 class Contract(NotRead):
-    """The contraction ``terms`` (as in einsum, "bts,bsc->btc") of two arrays."""
+    """A contraction of two arrays; ``terms``: the equation as in einsum, "bts,bsc->btc"."""
 
     terms: str
 
 
 class Softmax(NotRead):
-    """exp(x) / sum exp(x) along ``axis``."""
+    """A softmax, exp(x) / sum exp(x), along ``axis``."""
 
     axis: int
 
 
 class Masked(NotRead):
-    """Its input with the entries selected by ``mask`` set to ``value``."""
+    """Its input after the entries selected by ``mask`` were set to ``value``."""
 
     mask: Array
     value: float
 
 
 class Attend(NotRead):
-    """softmax(scale q k^T + mask) v of arrays (..., tokens, channels).
+    """Attention, softmax(scale q k^T + mask) v, on arrays (..., tokens, channels).
 
-    Reads q, k, v and, if there is one, the mask to add.
+    It reads q, k, v and, if there is one, the mask that is added.
     """
 
     scale: float
@@ -376,9 +379,9 @@ class Attend(NotRead):
 
 
 class Copies(NotRead):
-    """``count`` copies of its input along ``axis``: of each entry (``each``), or of the whole.
+    """``count`` copies of its input along ``axis``, for example for keys that heads share.
 
-    For keys that several heads share.
+    ``each``: whether every entry is repeated, instead of the whole axis.
     """
 
     axis: int
@@ -387,9 +390,9 @@ class Copies(NotRead):
 
 
 class Prefixed(NotRead):
-    """The input with a constant array, such as class tokens, before or after it along ``axis``.
+    """A concatenation of its input with a constant array, such as class tokens, along ``axis``.
 
-    ``value``: the array, which depends on no input; ``behind``: whether it comes after the input;
+    ``value``: the constant array; ``behind``: whether it comes after the input;
     ``trained``: as in :class:`Linear`.
     """
 
@@ -401,7 +404,7 @@ class Prefixed(NotRead):
 
 
 class Moment(NotRead):
-    """The "var", "std" or "norm" over ``axes``.
+    """A moment over ``axes``, of the kind "var", "std" or "norm".
 
     The first two divide by the number of entries less ``correction``.
     """
@@ -412,12 +415,12 @@ class Moment(NotRead):
 
 
 def computed(op: Op) -> bool:
-    """Whether an operation without a rule can be run on numbers."""
+    """Whether an operation without a rule can be evaluated numerically."""
     return type(op) is NotRead and op.compute is not None
 
 
 def spoken(op: Op) -> str:
-    """Name an operation for messages."""
+    """Return the name of an operation for messages."""
     return getattr(op, "what", "") or getattr(op, "label", "") or type(op).__name__.lower()
 
 
@@ -425,11 +428,11 @@ def spoken(op: Op) -> str:
 class Trace:
     """A traced model.
 
-    ``channel_axis``: the axis of channels in images unless an operation determines it: 1 or -1.
+    ``channel_axis``: the channel axis of images, 1 or -1, unless an operation determines it.
 
-    ``remarks``: of the front end, on the whole model. ``path_only``: only operations that ran for
-    the example inputs are listed, and other inputs may run different ones. ``model``: the
-    framework's object for transformations, never used here.
+    ``remarks``: remarks of the front end on the whole model. ``path_only``: whether the trace lists
+    only operations that ran for the example inputs, so that other inputs may run different
+    operations. ``model``: an object that the framework needs to edit the model.
     """
 
     framework: str
@@ -449,8 +452,8 @@ class Trace:
             missing = [name for name in op.reads if name not in seen]
             if missing:
                 raise KcalcError(
-                    f"{self.framework}: {op.name!r} reads {missing[0]!r}, which does not come "
-                    f"before it"
+                    f"{self.framework}: {op.name!r} reads {missing[0]!r}, which is not an earlier "
+                    f"operation"
                 )
             seen.add(op.name)
         if not self.outputs or not set(self.outputs) <= seen:
@@ -462,14 +465,14 @@ class Trace:
 
 
 class Names:
-    """Distinct labels: ``fc``, ``fc_2``, ..."""
+    """Makes labels distinct: ``fc``, ``fc_2``, ..."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
         self._last: dict[str, int] = {}
 
     def __call__(self, wish: str) -> str:
-        """Return the name if it is free, else the name and a number."""
+        """Return the name if it is not in use, else the name with a number."""
         name, count = wish, self._last.get(wish, 1)
         while name in self._taken:
             count += 1
@@ -480,7 +483,7 @@ class Names:
 
 
 def needed(ops: Mapping[str, Op], outputs: Iterable[str]) -> set[str]:
-    """Return the operations that the outputs depend on."""
+    """Return the operations that the outputs need."""
     found: set[str] = set()
     queue = list(outputs)
     while queue:

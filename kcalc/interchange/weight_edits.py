@@ -1,4 +1,4 @@
-"""The edits of weights: layers of shaped networks get new weights in their old parameters."""
+"""Plan the edits of weights with which the parameters of a model get those of a shaped network."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from .edits import Edit, Layout, WeightEdit
 from .trace import Linear, Lookup, Normalise
 
 Node = Hashable
-TIED = "it shares the parameter {!r} with {!r}, which gets other numbers"
-COMPUTED = "the model recomputes its weights from others at every step"
+TIED = "it shares the parameter {!r} with {!r}, which needs other numbers"
+COMPUTED = "the model recomputes its weights from other parameters at every step"
 NO_BIAS = "a bias of zeros in place of the normalisation after it"
 
 
 @dataclass(frozen=True)
 class Stored:
-    """How a model keeps its parameters.
+    """How a model stores its parameters.
 
-    ``layouts``: {parameter of a Linear: (its shape, whether it is stored as (inputs, outputs))};
-    ``shapes``: of all parameters and buffers; ``addable``: whether a layer's bias can be added.
+    ``layouts``: {parameter of a Linear: (shape, whether it is stored as (inputs, outputs))};
+    ``shapes``: {parameter or buffer: shape}; ``addable``: tests whether a bias can be added to a
+    layer.
     """
 
     layouts: Mapping[str, tuple[tuple[int, ...], bool]]
@@ -36,7 +37,7 @@ class Stored:
 
 
 class WeightEdits:
-    """The edits of weights of a target.
+    """The weight edits of a target.
 
     ``left``: {node: why its weights cannot be redrawn}.
     """
@@ -73,7 +74,7 @@ class WeightEdits:
             yield from self._bias_of_mixing(node, op)
 
     def _check_apart(self, edit: Edit) -> None:
-        """Raises: Unplaced if another layer gives the same entries of a parameter new numbers."""
+        """Raise Unplaced if another edit sets the same entries of a parameter to other numbers."""
         for weight in edit.weights:
             known = self._given.setdefault(weight.parameter, [])
             for other in known:
@@ -84,21 +85,21 @@ class WeightEdits:
     def scaled(self, node: Node, factor: float) -> Iterator[Edit]:
         """Yield the edits that multiply the weights and the bias of a layer.
 
-        Raises: KcalcError for nodes that are not dense layers of the model, and for shared weights.
+        Raises: KcalcError if the node is not a dense layer of the model, or shares its weights.
         """
         op = self.target.ops.get(str(node))
         if not isinstance(op, Linear) or op.parameter not in self.stored.layouts:
             raise KcalcError(
-                f"node {node!r} is not a dense layer of the model; shape the network of "
-                "kc.read(model, ...) and apply the result to that model"
+                f"node {node!r} is not a dense layer of the model; shape kc.read(model, ...) and "
+                "apply the result to this model"
             )
         for other in self.target.ops.values():
             rows = getattr(other, "rows", None)
             apart = op.rows and rows and not set(op.rows) & set(rows)
             if other is not op and getattr(other, "parameter", None) == op.parameter and not apart:
                 raise KcalcError(
-                    f"{op.name} and {other.name} share the weight {op.parameter}, which cannot be "
-                    "multiplied for only one of them"
+                    f"{op.name} and {other.name} share the weight {op.parameter}, so it cannot be "
+                    "scaled for only one of them"
                 )
         what, layout = f"times {factor:.6g}", self._layout(op)
         edit = WeightEdit(op.parameter, "scaled", factor, layout.stored, layout)
@@ -126,7 +127,7 @@ class WeightEdits:
         if layer.standardised:
             words.append("standardised when they are drawn, not at every step")
         if any(k % 2 == 0 for k in op.kernel):
-            words.append("an even kernel has no centre: on the tap after it")
+            words.append("on the tap after the centre, because the kernel size is even")
         yield self._edit(node, "weight", ", ".join(words), drawn)
         yield from self._bias(node, op, float(layer.sigma_b or 0))
 
@@ -155,7 +156,7 @@ class WeightEdits:
         name = op.bias_parameter
         if name not in self.stored.shapes:
             if op.bias is not None and not np.any(op.bias):
-                return  # numbers of the model that are already 0
+                return  # the model's numbers are already 0
             raise Unplaced(COMPUTED)
         rows = () if op.rows is None else tuple(int(row) for row in op.rows)
         edit = WeightEdit(str(name), kind, sigma, self.stored.shapes[str(name)], rows=rows)
@@ -173,13 +174,13 @@ class WeightEdits:
         drawn = WeightEdit(
             op.parameter, "normal", sigma, self.stored.shapes[op.parameter], padding=padding
         )
-        return self._edit(node, "weight", f"table of standard deviation {sigma:.6g}", drawn)
+        return self._edit(node, "weight", f"table with standard deviation {sigma:.6g}", drawn)
 
     def _gains(self, node: Node, op: Normalise) -> Iterator[Edit]:
-        """Yield edits that reset the gains and biases of a norm that stays to their initial values.
+        """Yield edits that reset the gains and biases of a remaining norm to 1 and 0.
 
-        A single gain and bias for all channels stay, because the edits of later nodes account for
-        them.
+        If all channels share one gain and one bias, these stay, because the edits of later nodes
+        account for them.
         """
         if op.name in self.target.reading.gains:
             return
@@ -196,7 +197,7 @@ class WeightEdits:
 
 
 def _clash(one: WeightEdit, two: WeightEdit) -> bool:
-    """Whether two edits give some entries of a parameter different numbers."""
+    """Whether two edits set some entries of a parameter to different numbers."""
     if one.kind == two.kind == "filled" and one.sigma == two.sigma:
         return False
     rows, others = (edit.layout.rows if edit.layout else edit.rows for edit in (one, two))

@@ -1,4 +1,4 @@
-"""Sums over the weights of a layer in one pass, and names of arrays by their contents."""
+"""Compute sums over the weights of a layer in one pass, and find arrays with equal contents."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-TILE = 1 << 16  # weights in double precision that fit into a processor's cache
-START = 16  # entries that distinguish most arrays
+TILE = 1 << 16  # number of weights that fit into a processor's cache in double precision
+START = 16  # number of leading entries that distinguish most arrays
 
 
 @dataclass(frozen=True, eq=False)
 class WeightStatistics:
-    """Sums over the ``fan_in`` weights w into every output, in double precision.
+    """Sums over the ``fan_in`` weights w of every output, in double precision.
 
-    sums: sum w, one number per output; squares: sum w^2, one number per output;
-    top: the greatest ``|w|`` of all (nan where a weight is nan).
+    ``sums``: sum w for every output; ``squares``: sum w^2 for every output; ``top``: the largest
+    ``|w|`` of all outputs, nan if a weight is nan.
     """
 
     sums: np.ndarray
@@ -28,31 +28,31 @@ class WeightStatistics:
 
     @property
     def size(self) -> int:
-        """The number of weights."""
+        """Return the number of weights."""
         return len(self.sums) * self.fan_in
 
     @property
     def mean_square(self) -> float:
-        """Return the mean of w^2 over all weights; 0 if there are none."""
+        """Return the mean of w^2 over all weights, or 0 without weights."""
         return float(self.squares.sum()) / max(self.size, 1)
 
 
 def weight_statistics(weight: np.ndarray) -> WeightStatistics:
-    """Return the statistics of weights (outputs, ...), read from memory once, tile by tile."""
+    """Return the statistics of weights (outputs, ...); read memory once, tile by tile."""
     rows = matrix(weight)
     sums, squares, top = np.zeros(len(rows)), np.zeros(len(rows)), 0.0
     for outputs, inputs in tiles(rows):
         raw = rows[outputs, inputs]
         tile = raw.astype(np.float64)
-        top = np.maximum(top, np.maximum(raw.max(), -raw.min()))  # passes nan on
+        top = np.maximum(top, np.maximum(raw.max(), -raw.min()))  # propagates nan
         sums[outputs] += tile.sum(axis=1)
-        with np.errstate(over="ignore"):  # to infinity, which raises an error once a size is needed
+        with np.errstate(over="ignore"):  # infinity raises an error later, if the size is needed
             squares[outputs] += np.square(tile, out=tile).sum(axis=1)
     return WeightStatistics(sums, squares, float(top), rows.shape[1])
 
 
 def absolute_moments(weight: np.ndarray, top: float) -> np.ndarray:
-    """Return the sums of ``|w|/top`` and of ``(w/top)^4``."""
+    """Return the sums of ``|w| / top`` and ``(w / top)^4``."""
     rows, found = matrix(weight), np.zeros(2)
     for place in tiles(rows):
         sizes = np.abs(rows[place].astype(np.float64)) / top
@@ -68,7 +68,7 @@ def matrix(weight: np.ndarray) -> np.ndarray:
 def tiles(rows: np.ndarray) -> Iterator[tuple[slice, slice]]:
     """Yield blocks of at most TILE entries that cover a matrix, each contiguous in memory.
 
-    They are whole rows, or whole columns if columns are contiguous.
+    They consist of whole rows, or of whole columns if columns are contiguous.
     """
     height, width = rows.shape
     if not rows.size:
@@ -85,9 +85,9 @@ def tiles(rows: np.ndarray) -> Iterator[tuple[slice, slice]]:
 
 
 class NamesOfArrays:
-    """The first name given to each array of numbers.
+    """Remembers the first name of each array.
 
-    Only arrays with the same beginning are compared to their ends.
+    Only arrays with the same leading entries are compared completely.
     """
 
     def __init__(self) -> None:
@@ -95,13 +95,13 @@ class NamesOfArrays:
         self._digests: dict[bytes, str] = {}
 
     def first_of_rows(self, matrix: np.ndarray, rows: np.ndarray, name: str) -> list[str]:
-        """Return the first name of each of some rows of a matrix."""
+        """Return, for each of the given rows of a matrix, the first name of such a row."""
         starts = np.ascontiguousarray(matrix[rows, :START])
         keys = starts.view(f"V{starts[:1].nbytes}").ravel().tolist() if starts.size else []
         return [self._first(key, matrix[row], name) for key, row in zip(keys, rows, strict=True)]
 
     def first(self, array: np.ndarray, name: str) -> str:
-        """Return the first name of an array with these bytes; ``name`` if it is new."""
+        """Return the first name of an array with the same bytes, or ``name`` if it is new."""
         return self._first(array.flat[:START].tobytes(), array, name)
 
     def _first(self, key: bytes, array: np.ndarray, name: str) -> str:

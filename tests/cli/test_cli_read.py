@@ -163,7 +163,7 @@ def test_bad_shapes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             main(["read", "net.json", f"--input={text}"])
         error = capsys.readouterr().err
-        assert "too large for an example; give a smaller one" in error and error.count("\n") == 1
+        assert "too large for an example input; use a smaller" in error and error.count("\n") == 1
 
 
 def test_a_module_is_imported_only_where_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -186,7 +186,7 @@ def test_networks_that_are_not_the_models():
         apply_jax(residual, r, other)
     closed_over = lambda x: jnp.tanh(x @ w)  # noqa: E731
     closed = read(closed_over, jnp.ones((2, 3)))
-    with refused("weights.*from others"):
+    with refused("weights.*from other parameters"):
         closed_edits = kc.shape(closed.network, method="dks")
         apply_to(closed_over, closed_edits, jnp.ones((2, 3)))
     even = read(lambda p, x: jnp.tanh(conv(x, p["w"])), {"w": jnp.ones((2, 2, 3, 4))}, x)

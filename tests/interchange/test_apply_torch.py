@@ -407,7 +407,7 @@ def test_errors_name_what_is_wrong(made: Any) -> None:
         apply_to(model, s, weights="he")
     with refused(r"torch\.Generator"):
         apply_to(model, s, generator=3)
-    with refused("this very object"):
+    with refused("has not read this model object"):
         apply_to(ResNetV2((1, 1), 4, 10), s)
 
 

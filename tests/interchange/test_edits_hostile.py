@@ -222,7 +222,7 @@ def test_types_of_weights(good, tmp_path):
         kc.apply_edits(hollow, edits)
     whole = Net()
     whole.a.weight = nn.Parameter(torch.ones(8, N, dtype=torch.int8), requires_grad=False)
-    with pytest.raises(kc.KcalcError, match="quantised"):
+    with pytest.raises(kc.KcalcError, match="before you quantise it"):
         kc.apply_edits(whole, edits)
     for bad in (3, None, "model", lambda x: x):
         with pytest.raises(kc.KcalcError):

@@ -40,5 +40,5 @@ def test_initialisers() -> None:
     assert np.array_equal(first, again) and not np.array_equal(first, second)
     with pytest.raises(ValueError, match="no centre tap"):
         law((2, 4, 8))
-    with pytest.raises(ValueError, match="do not split"):
+    with pytest.raises(ValueError, match="cannot be divided"):
         law((3, 4, 7))

@@ -195,15 +195,14 @@ def test_an_axis_too_much_or_too_few_is_named():
         (
             mlp,
             jnp.ones((5, 8)),
-            r"it takes one example at a time, without an axis of examples: give x\[0\], or the "
+            r"it takes one example at a time, without a batch axis: give x\[0\], or the "
             r"shape \(5, 8\)$",
         ),
         (
             Batched(mlp),
             (5, 8),
-            r"one example of the shape \(5, 8\): in a shape the number of examples comes "
-            r"first, give \(1, 5, "
-            r"8\)$",
+            r"one example of shape \(5, 8\); a shape must start with the number of examples, "
+            r"give \(1, 5, 8\)$",
         ),
         (mlp, jnp.ones((5, 9)), "cannot be traced with these inputs: TypeError[^;]*$"),
         (mlp, (5, 9), "cannot be traced with these inputs: TypeError[^;]*$"),

@@ -75,7 +75,7 @@ def test_a_maximum_is_left_alone_and_what_surrounds_it_shaped() -> None:
     before = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 6), nn.ReLU())
     model = nn.Sequential(before, Pair(torch.minimum, 16)).double()
     shaping = kc.shape(kc.read(model, (4, 6)), "tanh")
-    (reason,) = {why for why in shaping.left_alone.values() if "larger or smaller" in why}
+    (reason,) = {why for why in shaping.left_alone.values() if "maximum or minimum" in why}
     assert len(shaping.by_reason()[reason]) == 3
     assert {k.activation.name for k in shaping.constants.by_node.values()} == {"tanh"}
     copy = shaping.apply_to(model)

@@ -186,9 +186,9 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "joined with a constant": (
         lambda p, x: jnp.concatenate([x, p["n"]], 1),
         FLAT,
-        "to a feature map",
+        "concatenates an array and a feature map",
     ),
-    "spread": (lambda p, x: lax.pad(x, 0.0, ((0, 0, 0), (0, 0, 1))), FLAT, "crops or spreads"),
+    "spread": (lambda p, x: lax.pad(x, 0.0, ((0, 0, 0), (0, 0, 1))), FLAT, "crops or dilates"),
     "sliced by the input": (
         lambda p, x: lax.dynamic_slice(x, (0, (x.sum() > 0).astype(int)), (2, 2)),
         FLAT,
@@ -235,7 +235,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
         FLAT,
         "",
     ),
-    "mixed examples": (lambda p, x: p["n"] @ x, FLAT, "axis of the examples"),
+    "mixed examples": (lambda p, x: p["n"] @ x, FLAT, "axis of examples"),
     "outer": (lambda p, x: jnp.einsum("nc,d->ncd", x, p["b"]), FLAT, "no sum"),
     "two feature maps": (
         lambda p, x: lax.conv_general_dilated(
@@ -249,7 +249,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
             x, p["k"], padding=((1, 1), (1, 1)), lhs_dilation=(2, 2), window_strides=(3, 3)
         ),
         IMAGE,
-        "spreads it and moves",
+        "dilates it and has a stride",
     ),
     "a matrix for every location": (
         lambda p, x: jnp.einsum("ntc,tcd->ntd", x, p["t"]),
@@ -288,7 +288,7 @@ def test_a_mean_that_counts_zeros_is_noted() -> None:
         P,
         jnp.ones(IMAGE),
     )
-    assert any("count the padding zeros" in note.text for note in reading.network.notes)
+    assert any("include padding zeros" in note.text for note in reading.network.notes)
 
 
 @pytest.mark.parametrize("name", UNREAD)

@@ -73,7 +73,7 @@ UNREAD: dict[str, tuple[Model, tuple[int, ...], str]] = {
     "lengths along the wrong axis": (
         norm_model(lambda m, x: x / x.norm(dim=-1)),
         (D, D),
-        "a length over an axis",
+        "a norm over an axis",
     ),
     "mean absolute value": (
         norm_model(lambda m, x: x / (x.abs().mean(-1, keepdim=True) + 1e-6)),

@@ -184,11 +184,11 @@ UNREAD: dict[str, tuple[Case, str]] = {
             s=A([1, 1, 2, 2], F),
             coordinate_transformation_mode="half_pixel_symmetric",
         ),
-        "by whole",
+        "by integers",
     ),
     "resize some axes": (
         case("Resize", "x e s", [1, 1, 2, 2], 18, e=NONE, s=A([2, 2], F), axes=[2, 3]),
-        "by whole factors",
+        "by integers",
     ),
     "weights from the input": (case("Conv", "x x", [1, 1, 4, 4]), "depend on the input"),
     "gemm of examples": (case("Gemm", "w x", [2, 3], w=weights(4, 2)), "examples"),
@@ -213,7 +213,7 @@ UNREAD: dict[str, tuple[Case, str]] = {
     ),
     "windows with holes": (
         case("MaxPool", "x", SQUARE, kernel_shape=[2, 2], dilations=[2, 2]),
-        "holes",
+        "windows have gaps",
     ),
     "standardised oddly": (case("MeanVarianceNormalization", "x", SQUARE, 13, axes=[0, 2]), ""),
     "bounds that cross": (case("Clip", "x a b", FLAT, a=F(2), b=F(1)), ""),
@@ -320,12 +320,12 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "two open sizes": (case("Reshape", "x s", FLAT, s=A([-1, -1])), "asks for the shape"),
     "wrong order": (case("Transpose", "x", FLAT, perm=[0]), "is not a permutation of 2 axes"),
     "rate": (case("Dropout", "x r", FLAT, r=F(1.5)), "its rate is 1.5"),
-    "joined": (case("Concat", "x w", FLAT, axis=0, w=weights(2, 5)), "cannot be joined"),
+    "joined": (case("Concat", "x w", FLAT, axis=0, w=weights(2, 5)), "cannot be concatenated"),
     "padding": (case("Pad", "x p", FLAT, p=A([0, 1, 1])), "3 numbers of padding for 2 axes"),
     "expanded": (case("Expand", "x s", FLAT, s=A([0, 6])), "asks for the shape"),
     "axes of floats": (
         case("Squeeze", "x a", [2, 1], a=A([1.0], F)),
-        "not a short list of whole numbers",
+        "must be a short list of integers",
     ),
     "axes twice": (case("Unsqueeze", "x a", FLAT, a=A([1, 1])), "do not fit an array of 4 axes"),
     "bias": (
@@ -334,7 +334,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "negative padding": (
         case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), pads=[-1, 0, 0, 0]),
-        "no rule reads it.*'y'",
+        "no rule for it.*'y'",
     ),
     "automatic padding": (
         case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), auto_pad="ODD"),
@@ -348,7 +348,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
         case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), strides=[0, 1]),
         "must be positive",
     ),
-    "whole weights": (case("MatMul", "x w", [2, 3], w=np.ones((3, 2), np.int64)), "whole numbers"),
+    "whole weights": (case("MatMul", "x w", [2, 3], w=np.ones((3, 2), np.int64)), "integers"),
     "gemm": (case("Gemm", "x w", [2, 3, 2], w=weights(2, 2)), "takes matrices"),
     "gemm misfit": (case("Gemm", "x w", [2, 3], w=weights(2, 2)), "for 2 channels"),
     "gemm with more": (
@@ -390,7 +390,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "nothing to cast a feature map to": (case("Cast", "x", FLAT, to=8), "does not read"),
     "fill": (
         folded("ConstantOfShape", "s", s=A([3]), value=helper.make_tensor("v", 1, [2], [1.0, 2.0])),
-        "not one number",
+        "not a single number",
     ),
     "expanded constant": (folded("Expand", "a s", a=SIX, s=A([0])), ""),
     "negative size": (folded("ConstantOfShape", "s", s=A([-3])), "would make"),

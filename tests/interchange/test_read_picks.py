@@ -115,7 +115,7 @@ def test_places_that_the_data_decide_are_not_read(name: str) -> None:
 
 def test_which_token_an_id_decides_is_said() -> None:
     (note,) = (n for n in read(DATA["lengths of ids"]).notes if n.level == "not read")
-    assert "depends on the ids" in note.text
+    assert "depend on the ids" in note.text
 
 
 def test_channels_in_another_order_are_rows_of_their_layer() -> None:

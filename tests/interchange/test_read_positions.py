@@ -262,7 +262,7 @@ SINGLE = {
         "",
     ),
     "dilation": (lambda: around(conv(dilation=2, padding=2)), 6, ""),
-    "means of zeros": (lambda: around(nn.AvgPool2d(3, 1, 1)), 6, "count the padding zeros"),
+    "means of zeros": (lambda: around(nn.AvgPool2d(3, 1, 1)), 6, "include padding zeros"),
     "nearest": (lambda: around(nn.Upsample(scale_factor=2)), 4, ""),
     "pieces": (lambda: Rearranged(True), 6, "some of the locations into channels"),
     "turned": (lambda: Rearranged(False), 6, "transposes its locations"),

@@ -80,7 +80,7 @@ JAX = {  # (function, words of the note that refuses it; "" where it is computed
     "edge": (padded("edge"), ""),
     "causal": (behind(lambda x, w: conv(x, w, [(2, 0), (2, 0)])), ""),
     "dilation": (behind(lambda x, w: conv(x, w, rhs_dilation=(2, 2))), ""),
-    "means of zeros": (mean(3, 1, "SAME", False), "count the padding zeros"),
+    "means of zeros": (mean(3, 1, "SAME", False), "include padding zeros"),
     "repeated": (
         behind(conv, lambda h: jnp.repeat(jnp.repeat(h, 2, 1), 2, 2)),
         "rearranged",
@@ -188,7 +188,7 @@ ONNX = {  # (nodes between the input x and the weights b, words of the note)
                 {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1},
             ),
         ],
-        "count the padding zeros",
+        "include padding zeros",
     ),
 }
 

@@ -99,7 +99,7 @@ def test_bags_of_unequal_sizes_are_not_read() -> None:
 
     r = kc.read(Bags(), torch.arange(6), torch.tensor([0, 2]))
     assert r.fidelity.level == "not read"
-    assert "every example has equally many ids" in r.notes[0].text
+    assert "all examples have the same number of ids" in r.notes[0].text
 
 
 @pytest.mark.parametrize("how", ["select", "unbind", "kept axis"])

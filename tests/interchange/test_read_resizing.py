@@ -119,10 +119,10 @@ def test_adaptive_pooling_to_other_sizes() -> None:
 def test_what_resizing_is_not_read() -> None:
     conv = nn.Conv2d(3, 8, 1)
     for module, words in (
-        (nn.Upsample(scale_factor=2, mode="bicubic"), "nearest and linear resizing have rules"),
-        (nn.Upsample(5, mode="nearest-exact"), "not whole numbers"),
+        (nn.Upsample(scale_factor=2, mode="bicubic"), "only nearest and linear resizing"),
+        (nn.Upsample(5, mode="nearest-exact"), "not integers"),
     ):
         r = kc.read(nn.Sequential(conv, module), (2, 3, 4, 4))
         assert r.fidelity.level == "not read" and words in r.notes[-1].text
     r = kc.read(nn.ConvTranspose2d(3, 8, 2, 2, padding=2), (2, 3, 8, 8))
-    assert "its padding cuts the image" in r.notes[-1].text
+    assert "its padding crops the image" in r.notes[-1].text

@@ -249,13 +249,13 @@ def test_places_that_do_not_begin_at_0() -> None:
 @pytest.mark.parametrize(
     ("speeds", "places", "words"),
     [
-        (SPEEDS / 4, PLACES, "not those of one base"),  # linear scaling
-        (np.where(SPEEDS > 0.1, SPEEDS, SPEEDS / 8), PLACES, "not those of one base"),  # Llama 3
-        (SPEEDS, PLACES**2, "not multiples of a token"),
-        (SPEEDS, PLACES % 3, "not multiples of a token"),
+        (SPEEDS / 4, PLACES, "not powers of one base"),  # linear scaling
+        (np.where(SPEEDS > 0.1, SPEEDS, SPEEDS / 8), PLACES, "not powers of one base"),  # Llama 3
+        (SPEEDS, PLACES**2, "not proportional to the position"),
+        (SPEEDS, PLACES % 3, "not proportional to the position"),
         # over these few tokens the slow pairs turn by less than 0.01
-        (np.where(SPEEDS > 1e-3, SPEEDS, SPEEDS / 8), PLACES, "not those of one base"),
-        (np.where(SPEEDS > 4e-4, SPEEDS, SPEEDS * 2), PLACES, "not those of one base"),
+        (np.where(SPEEDS > 1e-3, SPEEDS, SPEEDS / 8), PLACES, "not powers of one base"),
+        (np.where(SPEEDS > 4e-4, SPEEDS, SPEEDS * 2), PLACES, "not powers of one base"),
     ],
 )
 def test_other_angles_are_said(speeds: Any, places: Any, words: str) -> None:
@@ -282,7 +282,7 @@ def test_a_part_of_the_channels_with_other_angles_says_both() -> None:
 
     texts = [note.text for note in read(part).notes]
     assert any("8 of the 16" in text for text in texts)
-    assert any("not those of one base" in text for text in texts)
+    assert any("not powers of one base" in text for text in texts)
 
 
 def test_tables_in_half_precision_are_of_one_base() -> None:

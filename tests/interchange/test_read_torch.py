@@ -129,7 +129,8 @@ def test_slopes_drawn_in_training_are_said_to_be_read_as_their_mean(
     assert found.network.layer("1").activation == leaky_relu((0.25 + upper) / 2)
     assert dict(found.fidelity.nodes) == {"input": "exact", "0": "exact", "1": level, "2": "exact"}
     drawn = (
-        "in training its slopes are drawn from [0.25, 0.5]; read with their mean, as in evaluation"
+        "in training, its slopes are drawn from [0.25, 0.5]; it is read with the mean slope, as in "
+        "evaluation mode"
     )
     assert [note.text for note in found.notes] == ([] if level == "exact" else [drawn])
     fused = read(nn.Sequential(model, nn.Tanh()).train(train), (2, 6)).fidelity

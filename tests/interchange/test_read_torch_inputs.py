@@ -86,7 +86,7 @@ def test_an_operator_called_in_an_unusual_way_is_reported_and_leaves_nothing_beh
     monkeypatch.setitem(calls.RULES, "tanh", failing)
     found = read(Fn(lambda m, x: (x @ m.u).tanh()).double(), X, sigmas=False)
     (note,) = [note for note in found.notes if note.level == "not read"]
-    assert "its arguments are not understood (ValueError: no such thing)" in note.text
+    assert "which does not understand its arguments (ValueError: no such thing)" in note.text
     assert len([op for op in found.trace.ops if "tanh" in op.name]) == 1
 
 

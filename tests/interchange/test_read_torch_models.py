@@ -147,7 +147,7 @@ UNREAD: dict[str, tuple[Any, str]] = {
     "all": (lambda x: x.roll(1), "entries are moved"),
     "batch": (lambda x: x - x.mean(0), "over the examples"),
     "stack": (lambda x: torch.stack([x, x], 1).flatten(1), "stack"),
-    "integers": (lambda x: x.long() * 2, "whole numbers"),
+    "integers": (lambda x: x.long() * 2, "integers"),
     "infinities": (lambda x: x.masked_fill(x < 0, -math.inf), "infinit"),
 }
 
@@ -164,7 +164,7 @@ def test_what_has_no_rule_is_reported_and_the_rest_read(name: str) -> None:
     opaque = [found.network.layer(node) for node in found.network.nodes_of(Opaque)]
     assert opaque and any(word in layer.name or word in layer.reason for layer in opaque), found
     assert len(found.network.nodes_of(Affine)) >= 1
-    assert all("arguments are not understood" not in layer.reason for layer in opaque)
+    assert all("does not understand its arguments" not in layer.reason for layer in opaque)
 
 
 # -- nothing is changed ----------------------------------------------------------------------------
@@ -261,22 +261,22 @@ def test_errors_stand_alone() -> None:
     linear = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
     cases: list[tuple[Any, tuple[Any, ...], str]] = [
         (linear, (), r"give example inputs or their shapes, .*kc.report\(model, example_inputs="),
-        (Named(), ((2, 6),), r"'size' by name only: .*kc.read\(model, \{'size': size\}\)"),
+        (Named(), ((2, 6),), r"'size' by keyword only; .*kc.read\(model, \{'size': size\}\)"),
         (linear, ((2, 5),), r"could not be traced.*mat1 and mat2"),
-        (nn.Embedding(9, 4), ((2, 5),), r"such as token ids, give an array of whole numbers"),
-        (linear, ((0, 6),), r"positive numbers"),
+        (nn.Embedding(9, 4), ((2, 5),), r"such as token ids, give an array of integers"),
+        (linear, ((0, 6),), r"positive integers"),
         (linear, (torch.zeros(0, 6),), r"contains no example"),
         (linear, (object(),), r"must be a tensor, an array or a shape"),
         (linear, (np.array(["a"]),), r"must contain numbers"),
         (
             linear,
             ((2, 6), (2, 6)),
-            r"does not take 2 inputs: give the inputs as kc.read\(model, input\)",
+            r"does not take 2 inputs; give the inputs as kc.read\(model, input\)",
         ),
         (
             Fn(Found),
             ((2, 6),),
-            "the model runs, but returns an object of class Found, .* wrap it in a torch.nn.Module",
+            "the model returns an object of class Found, .* Wrap the model in a torch.nn.Module",
         ),
         (
             Fn(lambda y: {"y": y, "cache": [SimpleNamespace(y=y)]}),

@@ -148,11 +148,11 @@ def test_the_trace_computes_what_the_module_computes(name: str) -> None:
 
 UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "windows with holes": (lambda m, x: F.max_pool2d(x, 2, dilation=2), IMAGE, "dilated windows"),
-    "a divisor": (lambda m, x: F.avg_pool2d(x, 2, divisor_override=3), IMAGE, "changed divisors"),
+    "a divisor": (lambda m, x: F.avg_pool2d(x, 2, divisor_override=3), IMAGE, "divisor_override"),
     "a padded pool": (
         lambda m, x: F.max_pool2d(F.pad(x, (1, 1)), 2),
         IMAGE,
-        "give the padding to the pooling",
+        "use the padding of the pooling",
     ),
     "one example": (lambda m, x: F.max_pool2d(x, 2), (3, 6, 8), "batch axis first"),
     "bicubic": (
@@ -160,12 +160,12 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
         IMAGE,
         "nearest and linear",
     ),
-    "batches joined": (lambda m, x: torch.cat([x, x]), FLAT, "mixes examples"),
+    "batches joined": (lambda m, x: torch.cat([x, x]), FLAT, "along the batch axis"),
     "a constant joined": (lambda m, x: torch.cat([x, m.n], 1), FLAT, "depends on no input"),
     "a frame of ones": (lambda m, x: F.pad(x, (1, 1), value=1.0), ROWS, "use zeros"),
     "cropped": (lambda m, x: F.conv2d(F.pad(x, (-1, 0)), m.k), IMAGE, ""),
     "cropped, then padded": (padded_twice("constant", -1, 1), IMAGE, ""),
-    "a constant written": (lambda m, x: (x @ m.u).copy_(m.b), FLAT, "written over"),
+    "a constant written": (lambda m, x: (x @ m.u).copy_(m.b), FLAT, "overwrites activations"),
     "a vector times": (lambda m, x: (x @ m.u) @ x.sum(0), FLAT, ""),
     "heads repeated": (
         lambda m, x: x.unsqueeze(1) @ x.unsqueeze(1).expand(2, 3, 4, 6).mT,
@@ -177,8 +177,8 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
         FLAT,
         "depend on the input",
     ),
-    "whole numbers": (lambda m, x: x.long() * 1.0, FLAT, "whole numbers"),
-    "bits": (lambda m, x: (((x > 0).long() * 2) & 3) * x, FLAT, "bits of whole numbers"),
+    "whole numbers": (lambda m, x: x.long() * 1.0, FLAT, "integers"),
+    "bits": (lambda m, x: (((x > 0).long() * 2) & 3) * x, FLAT, "bits of integers"),
     "everything dropped": (lambda m, x: F.dropout(x, 1.0, True), FLAT, "rate below 1"),
     "gains from the input": (lambda m, x: F.layer_norm(x, (6,), x.mean(0)), FLAT, "conditional"),
     "a half-known length": (lambda m, x: x / x.norm(), FLAT, ""),
@@ -186,7 +186,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "written over a constant": (
         lambda m, x: _written_over(x, x @ m.u),
         FLAT,
-        "activations are written into its memory",
+        "writes activations into its memory",
     ),
     "a bias from the input": (lambda m, x: F.linear(x, m.u, x.mean(0)), FLAT, ""),
     "a kernel from the input": (
@@ -202,22 +202,22 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "einsum of three": (
         lambda m, x: torch.einsum("nc,dc,d->nd", x, m.w, m.b[:5]),
         FLAT,
-        "without an arrow",
+        "has no arrow",
     ),
     "turned convolution": (
         lambda m, x: torch.ops.aten.convolution(
             x, m.k.mT[:3], None, [1, 1], [4, 4], [1, 1], True, [0, 0], 1
         ),
         IMAGE,
-        "cuts the image",
+        "crops the image",
     ),
     "one example convolved": (lambda m, x: F.conv2d(x, m.k), (3, 6, 8), "batch axis first"),
     "parts of a padded one": (
         lambda m, x: F.pad(x, (1, 1)).split(4, -1)[0],
         FLAT,
-        "cut into parts",
+        "splits the channels",
     ),
-    "a place in a padded one": (lambda m, x: F.pad(x, (1, 1))[:, 0], FLAT, "cut into parts"),
+    "a place in a padded one": (lambda m, x: F.pad(x, (1, 1))[:, 0], FLAT, "splits the channels"),
     "a stretch of a padded one": (
         lambda m, x: F.pad(x, (1, 1))[:, 1:5],
         FLAT,
@@ -226,7 +226,7 @@ UNREAD: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
     "mirrored": (
         lambda m, x: torch.ops.aten.reflection_pad2d(x, [1, 1, 1, 1]).tanh(),
         IMAGE,
-        "that no convolution reads",
+        "no convolution reads",
     ),
     "softmax of a padded one": (lambda m, x: 2 * F.pad(x, (1, 1)).softmax(-1), ROWS, ""),
     "attention to a constant": (

@@ -471,7 +471,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "over queries": (
         lambda q, k, v: F.softmax(q @ k.mT, -2) @ v,
-        "its softmax is over the queries",
+        "its softmax runs over the queries",
     ),
     "squared scores": (
         lambda q, k, v: F.softmax((q @ k.mT) ** 2, -1) @ v,
@@ -506,7 +506,7 @@ def test_masks_of_padding_are_read_beside_ids_of_any_shape() -> None:
         mask[1, T - hidden :] = 0
         found = kc.read(model, IDS, mask)
         assert found.fidelity.level == "exact" and found.network.inputs == ("ids",)
-        assert "a padding mask is read as that of sequences without padding" in str(found)
+        assert "a padding mask is read as for sequences without padding" in str(found)
         kernels.append(kc.ntk(found.network, tokens=IDS, sampling=kc.Sampling(8, 2)).ntk)
     np.testing.assert_array_equal(*kernels)
 
@@ -535,12 +535,12 @@ def test_layers_of_pytorch() -> None:
             48, 4, 96, dropout=0.0, activation="gelu", batch_first=True, norm_first=before
         )
         model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-        assert "if they are a copy, as nn.TransformerEncoder makes them, draw them again" in str(
+        assert "if they are copies, as nn.TransformerEncoder makes them, draw them again" in str(
             kc.read(model, (2, T, 48))
         )
         turned = nn.TransformerEncoderLayer(48, 4, 96, norm_first=before).eval()
         assert (
-            "example by example; the examples must be on axis 0 (in PyTorch: batch_first=True)"
+            "of the same example; the examples must be on axis 0 (in PyTorch: batch_first=True)"
             in str(kc.read(turned, (T, 2, 48)))
         )
         found = kc.read(drawn(model), (2, T, 48))

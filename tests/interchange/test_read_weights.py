@@ -162,5 +162,5 @@ def test_copies_of_weights_with_noise_are_noted(sign: int, noise: float) -> None
 def test_weights_that_are_zero_are_noted() -> None:
     torch.manual_seed(0)
     model = between(holding(torch.zeros(N, N)))
-    assert any("all 0, so its output is 0" in text for text in texts(model))
+    assert any("its weights are all 0" in text for text in texts(model))
     assert measured(model)[0] == 0

@@ -38,7 +38,7 @@ CASES: dict[str, tuple[list[Any], list[int], list[Any], str, str]] = {
         [node("Sub", "x mean", "s"), node("Conv", "s k", "y")],
         IMAGE,
         [L.Input(3, (6, 6)), L.Affine(4, 3, padding="valid", bias=False)],
-        "shifted or scaled by an array",
+        "first shifts or scales the input",
         "approximate",
     ),
     "gains twice": (

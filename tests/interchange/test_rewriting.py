@@ -96,12 +96,12 @@ KEPT: dict[str, tuple[list[Any], list[int], str]] = {
     "of a grouped layer": (
         [node("Conv", "x k", "a"), node("Conv", "a h", "l", group=2), CUT2],
         [2, 3, 7, 7],
-        "in groups",
+        "a grouped convolution",
     ),
     "of merged channels": (
         [CONV, node("Reshape", "a flat", "l"), CUT2],
         IMAGE,
-        "channels and of locations at once",
+        "both channels and locations",
     ),
     "of merged factors": (
         [

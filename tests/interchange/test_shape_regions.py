@@ -306,7 +306,7 @@ def test_a_model_that_is_read_whole_gives_a_shaping_without_batch_norm() -> None
 def test_a_transformer_keeps_its_attention() -> None:
     model, examples, _ = ZOO["transformer_block"]()
     s = kc.shape(kc.read(model, *examples), "tanh", zeta=1.5)
-    assert any("attention does not change" in why for why in s.left_alone.values())
+    assert any("attention is not edited" in why for why in s.left_alone.values())
     new = s.apply_to(model)
     for name, tensor in model.named_parameters():
         if "norm" not in name:
@@ -331,7 +331,7 @@ def test_weights_over_tokens_and_what_only_they_read_are_left_alone() -> None:
     s = kc.shape(kc.read(model, x), "tanh")
     assert isinstance(s, kc.RegionalShaping) and len(s.regions) == 1
     assert {s.left_alone[node] for node in ("1.mix", "1.back")} == {
-        "weights over tokens do not change"
+        "weights over tokens are not edited"
     }
     (relu,) = set(s.left_alone) - {"1.mix", "1.back"}
     assert s.left_alone[relu] == "it has no weights that could be redrawn"
@@ -390,7 +390,7 @@ def test_rows_of_all_tokens_and_a_class_token_behind_attention() -> None:
     reading = kc.read(model, x)
     s = kc.shape(reading, "tanh")
     assert isinstance(s, kc.RegionalShaping)
-    assert "tokens stay as they are in the model" in s.left_alone.values()
+    assert "selections of tokens are not edited" in s.left_alone.values()
     shaped = s.apply_to(model)
     assert shaped(torch.randn(3, 5, 6)).shape == (3, 3)
     for name in ("up", "down", "o"):

@@ -95,7 +95,7 @@ def biased() -> nn.Module:
         (lambda: Mixture(capacity=3), "capacity limits"),
         (lambda: Mixture(widths=(48, 48, 24, 48)), "different widths"),
         (ties, "tie"),
-        (biased, "mean other than 0"),
+        (biased, "do not have mean 0"),
     ],
 )
 def test_mixtures_without_a_rule(mixture: Any, words: str) -> None:
@@ -111,7 +111,7 @@ def test_shaping_leaves_mixtures_alone() -> None:
     own = nn.Sequential(*parts).eval()
     shaped = kc.shape(kc.read(own, (8, 32)), zeta=1.5)
     assert {"3", "3.experts.0.tanh"} <= set(shaped.left_alone)
-    assert "one expert is read for all" in shaped.left_alone["3"]
+    assert "only one expert of a mixture is read" in shaped.left_alone["3"]
     shaped.apply_to(own)(torch.randn(8, 32))
 
 
@@ -157,7 +157,7 @@ def test_transformers(name: str) -> None:
         assert not network.nodes_of(L.Opaque)
         assert "model.layers.0.mlp" in kc.node_values(network, tokens=4, token_cosine=0.2)
     texts = [note.text for note in found.notes if note.node == "model.layers.0.mlp"]
-    assert ("read as absent" in " ".join(texts)) == (name == "DeepseekV3")
+    assert ("correction biases are 0" in " ".join(texts)) == (name == "DeepseekV3")
 
 
 @pytest.mark.slow

@@ -18,10 +18,9 @@ __all__ = ["trace_jax", "trace_model"]
 def trace_model(model: Any, example_inputs: Sequence[Any]) -> Trace | None:
     """Return the trace of a JAX model of any kind; None for objects of other frameworks.
 
-    The kinds are an NNX or Equinox module, a Linen module, a Keras model on the JAX backend, and a
-    function of the inputs, or of parameters and inputs. A Linen module comes with its variables, as
-    the first input or as a pair. Raises: KcalcError for models of these kinds that cannot be
-    traced.
+    JAX models are NNX, Linen and Equinox modules, Keras models on the JAX backend, and functions of
+    the inputs or of parameters and inputs. A Linen module needs its variables, in a pair with it or
+    as the first input. Raises: KcalcError if a JAX model cannot be traced.
     """
     inputs = tuple(example_inputs)
     if isinstance(model, tuple) and len(model) == 2 and is_of(model[0], "flax.linen", "Module"):

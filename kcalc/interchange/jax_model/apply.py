@@ -1,4 +1,4 @@
-"""Edits of a JAX model: found from its shaped network, and applied to a copy of it."""
+"""Find the edits of a JAX model from its shaped network, and apply them to a copy of the model."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from .weights import JaxWeightEdits, generator, redrawn
 
 Node = Hashable
 LOOP = (
-    "it runs in a loop, or in a module that is called again, whose iterations would need "
-    "different edits"
+    "it runs several times, in a loop or in a module that is called again, and the runs would "
+    "need different edits"
 )
 MARKED = "it belongs to a normalisation or dropout layer, which can only be edited as a whole"
 
 
 def jax_edits(target: Target, constants: Mapping[Node, Any]) -> Edits:
-    """Return the edits of a model that was read; nodes without a place are in ``left_alone``.
+    """Return the edits of a model that was read.
 
-    ``constants``: {node: its constants}.
+    Nodes that have no place in its code are in ``left_alone``. ``constants``: {node: constants of
+    its shaped activation}.
     """
     trace = target.reading.trace
     assert trace is not None
@@ -45,25 +46,26 @@ def jax_edits(target: Target, constants: Mapping[Node, Any]) -> Edits:
 
 
 def edited(model: Any, edits: Edits, law: str, key: Any) -> Any:
-    """Return a copy of a model with edits; ``model`` does not change.
+    """Return an edited copy of a model.
 
     The copy runs the user's own code; only the edited calls change. Custom derivatives,
-    ``stop_gradient``, loops, branches, states, other batch sizes and other modes of the model work
-    as before. The parameters have the same tree as the model's. Parameters of removed normalisation
-    stay in it but are unused, except for a bias after a layer without bias, which serves as that
-    layer's bias. ``law``: "orthogonal_delta" and "gaussian_delta" draw new weights on the central
-    tap of every kernel, "keep" keeps those of the model. ``key``: a whole number or
+    ``stop_gradient``, loops, branches, states, other batch sizes and other modes work as before.
+    The tree of parameters stays the same. Parameters of removed normalisation stay in it but are
+    unused, with one exception: a bias that follows a layer without bias serves as the bias of this
+    layer. ``law``: "orthogonal_delta" and "gaussian_delta" draw new weights for the central tap of
+    every kernel, "keep" keeps the weights of the model. ``key``: an integer or
     ``jax.random.key(seed)``; equal keys give equal weights.
 
-    Returns: for functions (function, parameters); for Linen (module, variables); for NNX, Equinox
-    and Keras a model of the user's class. All work with ``jax.jit``, ``jax.grad`` and ``jax.vmap``.
+    Returns: (function, parameters) for functions, (module, variables) for Linen, and a model of the
+    user's class for NNX, Equinox and Keras. All work with ``jax.jit``, ``jax.grad`` and
+    ``jax.vmap``.
 
-    Raises: KcalcError for models of other kinds, for parameters other than those in the edits, and
-    for even kernels.
+    Raises: KcalcError if the model is of another kind, if its parameters do not match the edits, or
+    if a kernel has an even size.
     """
     kind, random = kind_of(model), generator(key)
     if (framework := FRAMEWORKS[kind]) != edits.framework:
-        raise KcalcError(f"these edits are for a model of {edits.framework}, not of {framework}")
+        raise KcalcError(f"these edits are for {edits.framework} models, got a {framework} model")
     module, tree = split(kind, model)
     own = Parameters.of(kind, tree)
     leaves = redrawn(own.leaves, edits, law, random)
@@ -88,9 +90,9 @@ COPIES = {
 
 
 def _placed(planner: Planner, program: JaxProgram, serving: set[str]) -> list[Edit]:
-    """Return the edits of activations, sums and removed layers, with their places.
+    """Return the edits of activations, sums and removed layers with their places in the code.
 
-    ``serving``: removed normalisation whose bias stays.
+    ``serving``: removed normalisations whose biases stay in use.
     """
     kept: list[tuple[Edit, Calls]] = []
     taken: set[int] = set()
@@ -113,7 +115,7 @@ def _placed(planner: Planner, program: JaxProgram, serving: set[str]) -> list[Ed
 
 
 def _uneven(program: JaxProgram, found: list[tuple[Edit, Calls]]) -> list[tuple[Edit, Calls]]:
-    """Find edits at equations that are edited differently in different iterations."""
+    """Find edits of equations that would need different edits in different iterations."""
     actions: dict[int, Action] = {call: a for _, calls in found for call, a in calls.items()}
     bad = {
         key

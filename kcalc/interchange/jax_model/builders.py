@@ -1,4 +1,4 @@
-"""Functions that build a model rather than map arrays to arrays."""
+"""Detect functions that build a model instead of mapping arrays to arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALL_FIRST = "call it first and read the model that it returns, kc.read({}(...),
 
 
 def no_inputs(function: Any) -> str:
-    """Say why a function that takes no argument is not a model; "" for others."""
+    """Return why a function cannot be read if it takes no arguments, else ""."""
     try:
         taken = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -32,7 +32,7 @@ def no_inputs(function: Any) -> str:
 
 
 def built_by(function: Any, error: BaseException) -> str:
-    """Say why a function that failed while it built a layer is not a model; "" for others."""
+    """Return why a function cannot be read if it failed while it built a layer, else ""."""
     trace = error.__traceback__
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
@@ -43,7 +43,7 @@ def built_by(function: Any, error: BaseException) -> str:
 
 
 def check_returned(function: Any, returned: Any) -> Any:
-    """Check the result of a function. Raises: KcalcError for models."""
+    """Return the result of a function. Raises: KcalcError if it contains a model."""
     import jax
 
     leaves = jax.tree.leaves(returned, is_leaf=lambda value: _framework(value) is not None)

@@ -1,4 +1,4 @@
-"""Control flow: loops of known length are unrolled, and branches on known conditions taken."""
+"""Read control flow: unroll loops of known length and follow branches with known conditions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .moving import dropped
 from .reader import JaxReader, rule
 from .stops import trained
 
-LONGEST = 4096  # iterations of a loop
+LONGEST = 4096  # iterations of a loop that is unrolled
 DATA = "it depends on the data, so the model has no fixed graph; trace it with the condition fixed"
 
 
@@ -57,7 +57,7 @@ def _scan(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _parts(params: Any) -> tuple[int, int]:
-    """Return how many constants a loop has, and how many values it carries between iterations."""
+    """Return the number of constants of a loop, and of values carried between iterations."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carried, _ = params["ft_in"].unpack()  # jax >= 0.11
@@ -65,7 +65,7 @@ def _parts(params: Any) -> tuple[int, int]:
 
 
 def _row(reader: JaxReader, value: Value, index: int) -> Value | None:
-    """Return entry ``index`` along the first axis."""
+    """Return the entry at ``index`` along the first axis."""
     if isinstance(value, KnownArray):
         view = None if value.view is None else value.view.then(lambda array: array[index])
         return KnownArray(
@@ -83,7 +83,7 @@ def _row(reader: JaxReader, value: Value, index: int) -> Value | None:
 def _stacked(reader: JaxReader, eqn: Any, index: int, rows: Sequence[Value]) -> Value:
     """Stack the outputs of a loop's iterations.
 
-    The result is not a feature map unless it is known.
+    The result can be read only if it is known.
     """
     variable = eqn.outvars[_parts(eqn.params)[1] + index]
     if rows and all(isinstance(row, KnownArray) for row in rows):

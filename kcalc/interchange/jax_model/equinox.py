@@ -1,4 +1,4 @@
-"""Equinox modules: called on one example, traced on several."""
+"""Trace Equinox modules, which take a single example, on several examples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm", "Dropout")
 
 @dataclass(frozen=True, eq=False)
 class Boxed:
-    """The state of a model, which is not an example input."""
+    """A box around the state of a model, so that it does not count as an example input."""
 
     state: Any
 
@@ -32,8 +32,7 @@ def _is_state(value: Any) -> bool:
 def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
     """Trace an Equinox module called on one example.
 
-    ``inputs`` contain one example each (and the state, if the module has one), or shapes of
-    several.
+    Each of ``inputs`` is one example, a shape of several examples, or the state of the module.
 
     Raises: KcalcError if it cannot be traced.
     """
@@ -88,9 +87,9 @@ def trace_equinox(model: Any, inputs: Sequence[Any]) -> Trace:
 
 
 def _hint(trace: Callable[[Sequence[Any]], Trace], given: Sequence[Any], model: Any) -> str:
-    """Hint that a module takes examples with one axis more or less.
+    """Return a hint if a call failed because the examples have one axis too many or too few.
 
-    It is given if a module cannot be called on its examples.
+    Return "" if the module cannot be called on either form.
     """
     import jax
 
@@ -113,17 +112,16 @@ def _hint(trace: Callable[[Sequence[Any]], Trace], given: Sequence[Any], model: 
         return ""
     if from_shapes:
         return (
-            f"; it takes one example of the shape {shape}: in a shape the number of examples "
-            f"comes first, give {(1, *shape)}"
+            f"; it takes one example of shape {shape}; a shape must start with the number of "
+            f"examples, give {(1, *shape)}"
         )
     return (
-        f"; it takes one example at a time, without an axis of examples: give x[0], or the shape "
-        f"{shape}"
+        f"; it takes one example at a time, without a batch axis: give x[0], or the shape {shape}"
     )
 
 
 def _example(array: Any) -> Any:
-    """Return the first of several examples, without its numbers."""
+    """Return the shape and dtype of the first of several examples."""
     import jax
 
     return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
@@ -142,7 +140,7 @@ def _library(name: str) -> Any:
 
 
 def _missing_key(model: Any, given: int) -> dict[str, Any]:
-    """Return a key for models that cannot be called without one."""
+    """Return a random key as a keyword argument if the model requires one, else {}."""
     import jax
 
     try:
@@ -161,12 +159,12 @@ def _missing_key(model: Any, given: int) -> dict[str, Any]:
 
 @cache
 def _stand_in() -> Any:
-    """Return a module that marks the operations of another."""
+    """Return the class of modules that mark the operations of another module."""
     import equinox as eqx
     import jax
 
     class StandIn(eqx.Module):
-        """Marks the input of ``inner``, a normalisation or dropout layer of the library."""
+        """Marks the input of ``inner``, a normalisation or dropout layer of Equinox."""
 
         inner: Any
         kind: str = eqx.field(static=True)

@@ -1,6 +1,7 @@
 """Turn the operations of a jaxpr into a trace.
 
-Biases are joined to their weights, normalisation is recognised, unread operations are left out.
+This joins biases to their weights, recognises normalisation, and drops operations that are not
+needed.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ LEFT = {
     ),
     WindowSum: (
         "average pooling with padding",
-        "it also divides by the full window at the border; use count_include_pad=False",
+        "it divides by the full window size at the border too; use count_include_pad=False",
     ),
-    DroppedOut: ("random mask", "entries are set to 0 at random without the rescaling of dropout"),
+    DroppedOut: ("random mask", "it sets entries to 0 at random without the rescaling of dropout"),
 }
 
 
 def finished(
     reader: JaxReader, outputs: tuple[str, ...]
 ) -> tuple[list[Op], tuple[str, ...], dict[str, Recipe], dict[str, str]]:
-    """Return the operations that the outputs need, the outputs, and the recipes of weights.
+    """Return the operations that the outputs need, the outputs, recipes and joined sums.
 
-    The recipes say where the weights of every Linear are in the parameters. The last result is {the
-    sum of a layer and its bias: the layer}.
+    The recipes say where in the parameters the weights of every Linear are. The last result is
+    {sum of a layer and its bias: layer}.
     """
     ops, recipes = dict(reader.ops), dict(reader.recipes)
     outputs, joined = _with_biases(ops, recipes, outputs, reader.views)
@@ -64,7 +65,7 @@ def finished(
 def _with_biases(
     ops: dict[str, Op], recipes: dict[str, Recipe], outputs: tuple[str, ...], views: dict[str, View]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Turn every ``Linear + array`` with an array by output channel into one Linear.
+    """Turn every ``Linear + array`` into one Linear if the array has a number per output channel.
 
     Returns: (the outputs under their new names, {sum: layer}).
     """
@@ -94,9 +95,9 @@ def _with_biases(
 
 
 def labels_of(leaves: dict[str, Any]) -> dict[str, str]:
-    """Return {parameter: name of the layer it belongs to}.
+    """Return {parameter: name of its layer}.
 
-    This is the module's path, or the parameter's if a module has several matrices.
+    The name is the path of the module, or of the parameter if the module has several matrices.
     """
     prefix = {name: name.rsplit(".", 1)[0] if "." in name else name for name in leaves}
     matrices = Counter(
@@ -107,9 +108,9 @@ def labels_of(leaves: dict[str, Any]) -> dict[str, str]:
 
 
 def require_output(outputs: tuple[str, ...], framework: str) -> None:
-    """Raises: KcalcError for a model whose outputs depend on no input."""
+    """Raise KcalcError if no output of the model depends on an input."""
     if not outputs:
         raise KcalcError(
-            f"{framework}: the outputs of the model do not depend on its input, so there is "
+            f"{framework}: the outputs of the model do not depend on its inputs, so there is "
             f"nothing to analyse"
         )

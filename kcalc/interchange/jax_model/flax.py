@@ -1,4 +1,4 @@
-"""Flax modules: NNX modules unchanged, Linen modules with their variables."""
+"""Trace Flax modules: NNX modules, and Linen modules with their variables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _axes(x: Any, axes: Any) -> tuple[int, ...]:
 
 
 def _settings(module: Any, x: Any, name: str) -> dict[str, Any]:
-    """Return kind, axes and groups of a normalisation module, the same in NNX and Linen."""
+    """Return the kind, axes and groups of a normalisation module of NNX or Linen."""
     kind = NORMS[name]
     if kind == "batch":
         kept = _axes(x, module.axis)
@@ -55,7 +55,7 @@ def _settings(module: Any, x: Any, name: str) -> dict[str, Any]:
 
 
 def _value(variable: Any) -> Any:
-    """Return the array in an NNX variable; None if there is none."""
+    """Return the array in an NNX variable, or None for None."""
     if variable is None:
         return None
     return variable[...] if hasattr(variable, "__getitem__") else variable
@@ -65,7 +65,7 @@ def _value(variable: Any) -> Any:
 
 
 def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
-    """Trace an NNX module called on the inputs; its state is read from a copy.
+    """Trace an NNX module called on the inputs. The state of the original does not change.
 
     Raises: KcalcError if it cannot be traced.
     """
@@ -110,10 +110,10 @@ def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
 
 
 def _nnx_patches(model: Any) -> list[tuple[Any, str, Any]]:
-    """Return replacements for calls of normalisation and dropout, and of the model's own modules.
+    """Return replacements for the ``__call__`` methods of modules.
 
-    Normalisation and dropout belong to the library; the model's own modules are replaced for their
-    names.
+    Normalisation and dropout modules of the library leave marks. The model's own modules enter a
+    name scope.
     """
     from flax import nnx
 
@@ -142,7 +142,7 @@ def _path(module: Any) -> str | None:
 
 
 def _scoped(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Run a call in the name scope of its module's attribute."""
+    """Make a call run in the name scope of its module."""
     import jax
 
     def scoped(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -165,7 +165,7 @@ def _scoped(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _marked(own: Callable[..., Any], mark: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the mark during a reading; in other threads, the library's original call."""
+    """Make a call leave a mark while kcalc reads the model; other threads run the original."""
 
     def marked(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         if _path(self) is None or kwargs.get("mask") is not None:
@@ -200,7 +200,7 @@ def _nnx_dropout(self: Any, x: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _deterministic(layer: Any, given: Any) -> bool:
-    """Whether a dropout layer does nothing, according to its call if that says so."""
+    """Whether a dropout layer does nothing. The argument of the call overrides the attribute."""
     return bool(layer.deterministic if given is None else given)
 
 
@@ -210,7 +210,7 @@ def _deterministic(layer: Any, given: Any) -> bool:
 def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
     """Trace a Linen module with its variables, applied to the inputs.
 
-    Switches such as ``train`` are set if they are missing.
+    Switches such as ``train`` are set if no input sets them.
 
     Raises: KcalcError if it cannot be traced.
     """
@@ -259,8 +259,8 @@ def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
 
     if not isinstance(variables, dict) and not hasattr(variables, "items"):
         raise KcalcError(
-            "flax: to read a Linen module, give its variables: kc.read((module, variables), x), "
-            "variables = module.init(key, x)"
+            "flax: a Linen module is read with its variables: kc.read((module, variables), x), "
+            "where variables = module.init(key, x)"
         )
     return traced(
         "flax",

@@ -30,12 +30,16 @@ NAMING: dict[str, Callable[[str], str]] = {
     "linen": lambda name: name.removeprefix("params."),
     "keras": lambda name: name.strip("[]'").replace("/", "."),
 }
-"""{kind of model: how the path of a parameter in its tree becomes its name}"""
+"""{kind of model: function that turns the path of a parameter in the tree into its name}"""
 
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """``leaves``: {name: array} in the order of ``tree``'s leaves; ``frozen``: others by place."""
+    """The parameters of a model.
+
+    ``leaves``: {name: array} in the order of the leaves of ``tree``; ``frozen``: {index: leaf} for
+    leaves that are not parameters.
+    """
 
     leaves: dict[str, Any]
     tree: Any
@@ -43,7 +47,7 @@ class Parameters:
 
     @classmethod
     def of(cls, kind: str, params: Any) -> Parameters:
-        """Return the parameters of a kind of model, from their tree."""
+        """Return the parameters in a tree of a model of this kind."""
         import jax
 
         rename = NAMING.get(kind, str)
@@ -61,7 +65,7 @@ class Parameters:
         return cls(leaves, tree, frozen)
 
     def filled(self, leaves: Mapping[str, Any]) -> Any:
-        """Return the tree with other arrays in it."""
+        """Return the tree with other arrays."""
         import jax
 
         arrays = iter(leaves[name] for name in self.leaves)
@@ -73,12 +77,13 @@ class Parameters:
 
 @dataclass(frozen=True, eq=False)
 class JaxModel:
-    """Everything that edits of a JAX model need.
+    """A JAX model with everything that is needed to edit it.
 
     ``kind``: "function", "nnx", "linen", "equinox" or "keras"; ``original``: the function or
-    module, ``params`` the parameters passed with it; ``recipes``: where the weights of every layer
-    are in the parameters, ``norms``: the gains and biases of normalisation; ``program``: the
-    equations that were read; ``made``: the operations whose outputs these make.
+    module; ``params``: the parameters passed with it; ``recipes``: where in the parameters the
+    weights of every layer are; ``norms``: where the gains and biases of normalisation are;
+    ``program``: the equations that were read; ``made``: the operations whose outputs the equations
+    compute.
     """
 
     kind: str
@@ -91,7 +96,7 @@ class JaxModel:
     made: frozenset[str]
 
     def arrays(self) -> dict[str, Any]:
-        """Return {parameter: array} as they were read."""
+        """Return {parameter: array} of the model that was read."""
         return Parameters.of(self.kind, self.params).leaves
 
     @property
@@ -104,12 +109,11 @@ class JaxModel:
 def trace_jax(function: Callable[..., Any], params: Any, example_inputs: Sequence[Any]) -> Trace:
     """Return ``function(params, *example_inputs)`` as a trace.
 
-    ``params`` is None for functions of only the inputs.
+    ``params`` is None for functions without parameters.
 
-    Arrays among the parameters are named by their path in the tree. Inputs are arrays with the
-    examples on axis 0 (vectors: one example), the shapes of all of them, random keys, or anything
-    else that the function takes, which does not change. Raises: KcalcError if the function cannot
-    be traced.
+    Parameters are named by their paths in the tree. Inputs are arrays with the examples on axis 0
+    (a vector is one example), or shapes if all inputs are shapes. Random keys and other arguments
+    are passed on unchanged. Raises: KcalcError if the function cannot be traced.
     """
     if params is None:
         return traced(
@@ -133,7 +137,7 @@ def trace_jax(function: Callable[..., Any], params: Any, example_inputs: Sequenc
 
 
 def parameter_names(function: Any) -> list[str]:
-    """Return the known names of a function's arguments."""
+    """Return the names of a function's arguments, if they are known."""
     try:
         return [
             p.name
@@ -160,13 +164,13 @@ def traced(
     evaluation: Callable[..., Any] | None = None,
     untrained: Any = (),
 ) -> Trace:
-    """Return the trace of ``function(params, *inputs)``, a model of any framework.
+    """Return the trace of ``function(params, *inputs)``, for models of all JAX frameworks.
 
-    See :class:`JaxModel`.
+    See :class:`JaxModel` for ``kind`` and ``original``.
 
-    ``evaluation``: the same model in evaluation mode, None for functions, which have no modes;
-    ``context``: returns the context in which it is traced; ``untrained``: the parts of ``params``
-    that are not trained, in the same places.
+    ``evaluation``: the same model in evaluation mode, or None for functions, which have no modes;
+    ``context``: returns the context manager for tracing; ``untrained``: a tree with the parts of
+    ``params`` that are not trained.
     """
     import jax
 
@@ -188,7 +192,7 @@ def traced(
         made = check_returned(original, made) if kind == "function" else made
         return [leaf for leaf in jax.tree.leaves(made) if hasattr(leaf, "dtype")]
 
-    drops: dict[str, str] = {}  # {dropout: the label with which its module marked it}
+    drops: dict[str, str] = {}  # {dropout operation: label of its mark}
     run = jax.vmap(whole, in_axes=(None, None, 0), axis_name="batch") if single else whole
     size = 2 if single else next((int(flat[k].shape[0]) for k in examples if flat[k].shape), 2)
 
@@ -231,8 +235,7 @@ def _jaxpr(
 ) -> Any:
     """Return the model's jaxpr.
 
-    ``arrays``: the parameters, random keys and inputs that it runs on; ``original``: the user's
-    object.
+    ``arrays``: parameters, random keys and inputs; ``original``: the user's model.
 
     Raises: KcalcError if JAX cannot trace the model.
     """
@@ -253,7 +256,7 @@ def _jaxpr(
 
 
 def _lasting(trace: Trace, names: set[str]) -> Trace:
-    """Mark dropout of these names as active in evaluation mode."""
+    """Mark the dropout operations in ``names`` as active in evaluation mode."""
     lasting = {op.name for op in trace.ops if isinstance(op, Drop)} & names
     ops = (replace(op, always=True) if op.name in lasting else op for op in trace.ops)
     return replace(trace, ops=tuple(ops))
@@ -262,7 +265,7 @@ def _lasting(trace: Trace, names: set[str]) -> Trace:
 def _finish(
     framework: str, reader: JaxReader, closed: Any, args: list[Any]
 ) -> tuple[tuple[Op, ...], tuple[str, ...], dict[str, Recipe], JaxProgram]:
-    """Return the operations of a jaxpr, its outputs, the recipes of weights, and what was read."""
+    """Return a jaxpr's operations and outputs, the recipes of weights, and the program."""
     values = reader.run(closed.jaxpr, constants_of(closed), args)
     refs = [value for value in values if isinstance(value, Ref)]
     names = tuple(reader.plain(ref).name for ref in refs)
@@ -273,7 +276,7 @@ def _finish(
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf is an array, or represents one, rather than a setting."""
+    """Whether a leaf is an array or describes one, as opposed to a setting."""
     return (
         hasattr(leaf, "shape")
         and hasattr(leaf, "dtype")
@@ -293,11 +296,11 @@ def is_key(leaf: Any) -> bool:
 
 
 def of_shapes(inputs: Sequence[Any], params: Any, skipped: int = 0) -> tuple[Any, ...]:
-    """Return inputs in which shapes became arrays without numbers, in the parameters' dtype.
+    """Replace shapes among the inputs by abstract arrays of the parameters' dtype.
 
-    A shape is a tuple such as (2, 3); its first ``skipped`` axes are left out.
+    A shape is a tuple such as (2, 3). Its first ``skipped`` axes are dropped.
 
-    Next to an array among the inputs, a tuple of whole numbers is a setting and does not change.
+    If one of the inputs is an array, tuples of integers are settings and stay unchanged.
     """
     import jax
     import jax.numpy as jnp
@@ -321,23 +324,23 @@ def of_shapes(inputs: Sequence[Any], params: Any, skipped: int = 0) -> tuple[Any
 
 
 def _beside(inputs: Sequence[Any]) -> str:
-    """Return the hint for shapes that were taken for settings."""
+    """Return a hint if a shape was read as a setting, else ""."""
     shape = next((value for value in inputs if is_shape(value)), None)
     return (
-        f"; next to an array, {shape} is a setting: give arrays for all inputs, or shapes for all"
+        f"; if one input is an array, {shape} is read as a setting: give all inputs as arrays or "
+        f"all as shapes"
         if shape is not None
         else ""
     )
 
 
 def _of_ids(error: Exception, inputs: Sequence[Any]) -> str:
-    """Return the hint for shapes, which stand for floats, if a model looks up rows of a table."""
+    """Return a hint if shapes, which describe float arrays, were given for integer ids."""
     import jax
 
     shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(inputs))
     hint = (
-        "; a shape stands for an array of floats: if the model reads ids, give an array of whole "
-        "numbers"
+        "; a shape describes an array of floats: if the model reads ids, give an array of integers"
     )
     return hint if shapes and "integer" in str(error) else ""
 
@@ -352,8 +355,8 @@ def _check_inputs(arrays: list[Any], framework: str) -> None:
             else "an array with the examples on axis 0"
         )
         raise KcalcError(
-            f"{framework}: give an example input, {form}, or a shape with the examples first, "
-            f"kc.read(model, (2, 64))"
+            f"{framework}: give an example input, {form}, or a shape that starts with the number "
+            f"of examples, kc.read(model, (2, 64))"
         )
     for array in arrays:
         if not is_key(array) and jnp.issubdtype(array.dtype, jnp.complexfloating):
@@ -368,9 +371,10 @@ def _check_inputs(arrays: list[Any], framework: str) -> None:
 
 
 def _example(leaf: Any, single: bool, size: int, count: int) -> Any:
-    """Return shape and dtype of an input: two examples if the model takes one, else ``count``.
+    """Return the shape and dtype of an input with ``count`` examples.
 
-    Inputs that do not contain ``size`` examples do not change.
+    Models that take a single example are traced with two. Inputs that do not contain ``size``
+    examples stay unchanged.
     """
     import jax
 

@@ -1,4 +1,4 @@
-"""Entries by index: rows of tables (embeddings), and nearest upsampling."""
+"""Read gathers: rows of tables (embeddings), fixed entries, and nearest upsampling."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from .moving import dropped, part_of
 from .reader import JaxReader, rule
 
 PICKED = (
-    "it picks entries by index; kcalc reads only rows of a table by ids that are an input, and "
-    "nearest upsampling"
+    "it picks entries by index; kcalc reads this only if it looks up rows of a table by ids from "
+    "an input, or if it is nearest upsampling"
 )
 
 
 @rule("gather")
 def _gather(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
-    """Read embeddings, and nearest upsampling, recognised by gathering the numbers of the entries.
+    """Read a gather that is an embedding, a fixed selection or nearest upsampling.
 
-    Other gathers are not read.
+    The last two are recognised by gathering from an array of entry numbers. Other gathers are not
+    read.
     """
     source, places = values[0], values[1]
     if isinstance(source, KnownArray) and isinstance(places, Ref):
@@ -39,7 +40,7 @@ def _gather(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _looked_up(reader: JaxReader, eqn: Any, table: KnownArray, places: Ref) -> Ref | None:
-    """Read whole rows of a matrix, each by one id."""
+    """Read a lookup of whole rows of a matrix, one id per row."""
     numbers, shape = eqn.params["dimension_numbers"], made_shape(eqn)
     start = tuple(numbers.start_index_map)
     if table.array.ndim != 2 or start not in ((0,), (0, 1)) or numbers.operand_batching_dims:
@@ -63,7 +64,7 @@ def _looked_up(reader: JaxReader, eqn: Any, table: KnownArray, places: Ref) -> R
 
 
 def _ids(reader: JaxReader, places: Ref, columns: int) -> Ref | None:
-    """Return the ids in places (..., columns) whose other columns are the start of the row."""
+    """Return the ids in an index array (..., columns) whose other columns are 0."""
     last = len(places.shape) - 1
     if columns == 1:
         return dropped(reader, places, [last])
@@ -83,7 +84,7 @@ def _ids(reader: JaxReader, places: Ref, columns: int) -> Ref | None:
 
 
 def _taken(reader: JaxReader, eqn: Any, ref: Ref, places: KnownArray) -> Ref | None:
-    """Read entries at fixed places along one axis, the same for every example."""
+    """Read a selection of fixed entries along one axis, the same for every example."""
     import jax.numpy as jnp
 
     def pick(there: np.ndarray) -> np.ndarray:
@@ -99,7 +100,7 @@ def _taken(reader: JaxReader, eqn: Any, ref: Ref, places: KnownArray) -> Ref | N
 
 
 def _repeated(reader: JaxReader, eqn: Any, ref: Ref, places: KnownArray) -> Ref | None:
-    """Read a repetition of every location."""
+    """Read a gather that repeats every location."""
     import jax.numpy as jnp
 
     shape = made_shape(eqn)

@@ -1,7 +1,8 @@
-"""Run a JAX program with some equations edited, and all others unchanged.
+"""Run a JAX program with edits of some equations.
 
-Functions with custom derivatives, branches, loops and checkpoints stay. If something inside a loop
-or a call is edited, it runs with another jaxpr of the same inputs and outputs.
+Functions with custom derivatives, branches, loops and checkpoints are preserved. To edit an
+equation inside a loop or call, its jaxpr is replaced by an edited jaxpr with the same inputs and
+outputs.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from .sites import Plan, key_of, plan
 def edited_call(
     function: Callable[..., Any], calls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Run ``function(*args, **kwargs)`` with {place: action} applied.
+    """Run ``function(*args, **kwargs)`` with edits; ``calls``: {place: action}.
 
-    Arrays are traced, everything else does not change.
+    Arrays are traced; other arguments are passed on unchanged.
 
     Raises: KcalcError if the program has no such places.
     """
@@ -70,7 +71,7 @@ def evaluated(closed: Any, arrays: Sequence[Any], edits: Plan) -> list[Any]:
 
 
 def _needed(jaxpr: Any, actions: dict[int, Any]) -> list[int]:
-    """Return the equations that the outputs need, or that have effects."""
+    """Return the indices of equations that the outputs need or that have effects."""
     live, found = {v for v in jaxpr.outvars if not hasattr(v, "val")}, []
     for index in reversed(range(len(jaxpr.eqns))):
         eqn, action = jaxpr.eqns[index], actions.get(index)
@@ -94,7 +95,7 @@ def _bound(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _described(eqn: Any, reads: Any) -> list[Any]:
-    """Return the description of a jaxpr that newer versions of JAX need."""
+    """Return the debug info of a jaxpr in a list, empty for versions of JAX that do not need it."""
     from jax.extend import core
 
     kind = getattr(core, "DebugInfo", None)
@@ -119,7 +120,7 @@ def _edited(eqn: Any, action: Any, values: list[Any]) -> Sequence[Any]:
 
 
 def _reading(eqn: Any) -> Any:
-    """Return an equation that reads every argument from a separate variable."""
+    """Return a copy of an equation in which every argument is a separate variable."""
     from jax.extend.core import Var
 
     return eqn.replace(invars=[Var(v.aval) for v in eqn.invars])
@@ -131,9 +132,9 @@ def _affine(x: Any, a: float, b: float) -> Any:
 
 
 def _like(x: Any, eqn: Any) -> Any:
-    """Return an array with the shape and the type of an equation's result.
+    """Convert an array to the dtype of an equation's result.
 
-    Raises: KcalcError if its shape differs.
+    Raises: KcalcError if the shape differs from the result's.
     """
     import jax.numpy as jnp
 
@@ -142,13 +143,13 @@ def _like(x: Any, eqn: Any) -> Any:
         return jnp.broadcast_to(jnp.asarray(x).astype(aval.dtype), aval.shape)
     except ValueError:
         raise KcalcError(
-            f"an array of the shape {np.shape(x)} cannot replace the result of "
-            f"{eqn.primitive.name}, {aval.shape}"
+            f"an array of shape {np.shape(x)} cannot replace the result of "
+            f"{eqn.primitive.name}, which has shape {aval.shape}"
         ) from None
 
 
 def _with_parts(eqn: Any, parts: Any) -> Any:
-    """Return an equation that calls jaxprs in which something is edited."""
+    """Return a copy of an equation that calls edited jaxprs."""
     params = dict(eqn.params)
     for part, edits in parts:
         key = key_of(eqn, part)
@@ -163,7 +164,7 @@ def _with_parts(eqn: Any, parts: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _rebuilt(inner: Any, edits: Plan) -> Any:
-    """Return a jaxpr, closed or not, with the planned edits inside; the same one every time."""
+    """Return a jaxpr (closed or open) with the planned edits. Equal arguments give one object."""
     import jax
     from jax.extend.core import ClosedJaxpr
 

@@ -1,6 +1,6 @@
-"""Values of a jaxpr's variables while it is read.
+"""The values of a jaxpr's variables while kcalc reads it.
 
-A value is an array that depends on no input, or the output of an operation.
+A value is a known array, which depends on no input, or the output of an operation.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ Step = Callable[[Any], Any]
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A parameter, and the steps (reshapes, transposes, slices) that turn it into an array."""
+    """A parameter and the steps (reshapes, transposes, slices) that turn it into an array."""
 
     leaf: str
     steps: tuple[Step, ...] = ()
 
     def of(self, array: Any) -> Any:
-        """Apply the steps to the parameter's ``array``."""
+        """Apply the steps to ``array``, which holds the parameter."""
         for step in self.steps:
             array = step(array)
         return array
 
     def then(self, step: Step) -> View:
-        """Return the view after another ``step``."""
+        """Return the view with one more step at the end."""
         return replace(self, steps=(*self.steps, step))
 
 
@@ -38,10 +38,10 @@ class View:
 class KnownArray:
     """An array that depends on no input.
 
-    ``origins``: the parameters it was computed from, slices by their indices; ``random``: whether
-    it was drawn inside the model; ``view``: how it comes from one parameter, None if numbers
-    changed. Axes along which it was broadcast have stride 0. ``trained``: as of a
-    :class:`kcalc.interchange.trace.Linear`.
+    ``origins``: the parameters from which it was computed, with indices for slices; ``random``:
+    whether it was drawn inside the model; ``view``: how its entries come from one parameter, None
+    if they were changed; ``trained``: as in :class:`kcalc.interchange.trace.Linear`. Broadcast axes
+    have stride 0.
     """
 
     array: Any
@@ -57,9 +57,9 @@ class KnownArray:
 
     @property
     def number(self) -> Any:
-        """Return the single number in a constant, as a NumPy scalar.
+        """Return the number as a NumPy scalar if all entries of a constant are equal.
 
-        None for parameters, random numbers and arrays of several numbers.
+        Returns None for other arrays, for parameters and for random numbers.
         """
         if (
             self.origins
@@ -72,7 +72,7 @@ class KnownArray:
         return small.flat[0] if small.size == 1 or bool((small == small.flat[0]).all()) else None
 
     def compact(self) -> np.ndarray:
-        """Return the array with axes along which it was broadcast reduced to size 1."""
+        """Return the array with broadcast axes reduced to size 1."""
         array = self.array
         return array[
             tuple(
@@ -84,11 +84,11 @@ class KnownArray:
 
 @dataclass(frozen=True, eq=False)
 class Ref:
-    """The output of operation ``name``, with its axes in another order.
+    """The output of operation ``name`` with permuted axes.
 
     Axis i is axis ``order[i]`` of the operation's output.
 
-    ``shape`` is larger than the operation's if an axis of size 1 was broadcast.
+    ``shape`` is larger than the shape of the operation's output if an axis of size 1 was broadcast.
     """
 
     name: str
@@ -96,13 +96,13 @@ class Ref:
     shape: tuple[int, ...]
 
     def turned(self, turn: Iterable[int]) -> Ref:
-        """Return the array with its axis ``turn[i]`` as axis i."""
+        """Permute the axes: axis i of the result is axis ``turn[i]`` of this array."""
         axes = tuple(turn)
         order, shape = (tuple(v[a] for a in axes) for v in (self.order, self.shape))
         return Ref(self.name, order, shape)
 
     def without(self, axes: Iterable[int], name: str) -> Ref:
-        """Return the array without some axes, which the output of operation ``name`` lacks."""
+        """Drop some axes; ``name`` is an operation whose output lacks them."""
         gone = set(axes)
         bases = {self.order[a] for a in gone}
         kept = self.turned(a for a in range(len(self.shape)) if a not in gone)
@@ -118,11 +118,11 @@ Value = KnownArray | Ref
 
 
 class Padded(Op):
-    """A border of the constant ``value``, or of numbers by the ``mode`` of a Linear.
+    """Padding with a constant ``value``, or as in the ``mode`` of a Linear.
 
-    (low, high) per axis.
+    The padding is (low, high) for every axis.
 
-    It becomes part of the window operation after it; elsewhere it is not read.
+    It becomes part of the window operation that follows. If there is none, it is not read.
     """
 
     pads: tuple[tuple[int, int], ...]
@@ -134,18 +134,18 @@ PADDINGS = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}  # as
 
 
 class WindowSum(Op):
-    """Sums over padded windows, which become means if divided by the number of entries.
+    """Sums over padded windows.
 
-    Otherwise they are not read.
+    They are read as means if they are divided by the number of entries, and otherwise not read.
     """
 
     pooling: Pooling
 
 
 class DroppedOut(Op):
-    """Entries set to 0 at random: dropout if they are rescaled, else not read.
+    """Entries set to 0 at random; this is dropout if the others are rescaled, else not read.
 
-    ``kept``: the fraction kept in this draw of ``count``.
+    ``kept``: the fraction of the ``count`` entries that this draw keeps.
     """
 
     kept: float
@@ -154,9 +154,9 @@ class DroppedOut(Op):
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """The place of the numbers of a :class:`kcalc.interchange.trace.Linear` in the parameters.
+    """The views of the parameters that give the weight and bias of a Linear.
 
-    It consists of views that give its weight and its bias.
+    See :class:`kcalc.interchange.trace.Linear`.
     """
 
     op: Linear

@@ -1,4 +1,4 @@
-"""Keras 3 models on the JAX backend, called without touching their variables."""
+"""Trace Keras 3 models on the JAX backend without changing their variables."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DROPS = (
 
 
 def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
-    """Trace a Keras model called in training mode; without inputs, on ones of its built shape.
+    """Trace a Keras model in training mode.
 
-    Raises: KcalcError for other backends, for models that are not built and have no input shape,
-    and if it cannot be traced.
+    Without inputs, use the input shape of the built model. Raises: KcalcError if Keras runs on
+    another backend, if the model is not built or has no input shape, or if it cannot be traced.
     """
     import keras
 
@@ -71,7 +71,7 @@ def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
 
 
 def variables_of(model: Any) -> dict[str, Any]:
-    """Return {path: variable}, the trainable ones first."""
+    """Return {path: variable}, with trainable variables first."""
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     return dict(zip(_paths(variables, model.name), variables, strict=True))
 
@@ -81,7 +81,7 @@ def _values(model: Any) -> dict[str, Any]:
 
 
 def state_of(model: Any) -> dict[str, Any]:
-    """Return {path: array} of a model, without the seeds of its random numbers."""
+    """Return {path: array} of a model, without the seeds of random number generators."""
     return {name: value for name, value in _values(model).items() if not _is_seed(value)}
 
 
@@ -92,7 +92,7 @@ def _is_seed(value: Any) -> bool:
 
 
 def _paths(variables: list[Any], root: str) -> list[str]:
-    """Return the paths of variables without the model's own name, made distinct."""
+    """Return distinct paths of variables, without the model's name."""
     out: list[str] = []
     for variable in variables:
         path = variable.path.removeprefix(f"{root}/").replace("/", ".")
@@ -101,7 +101,7 @@ def _paths(variables: list[Any], root: str) -> list[str]:
 
 
 def _example(model: Any) -> Any:
-    """Return shapes of two examples if the model knows its input."""
+    """Return the shapes of inputs with two examples if the model declares them."""
     import jax
     import keras
 
@@ -150,9 +150,9 @@ def _patches() -> list[tuple[Any, str, Any]]:
 
 
 def _keeping(own: Callable[..., Any], mark: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the mark if there is no mask and the layer is JAX's, else the library's call.
+    """Make a layer's call leave a mark while kcalc reads the model.
 
-    In other threads than the reading one it is also the library's call.
+    With a mask, on another backend or in another thread, the original call runs.
     """
     from jax.core import Tracer
 

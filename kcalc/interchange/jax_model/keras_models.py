@@ -1,4 +1,4 @@
-"""Edited Keras models: copy, save and load them with their edits."""
+"""Copy, save and load Keras models with their edits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "kcalc>Edited"
 
 
 def copied(model: Any, params: Mapping[str, Any], calls: Any, gone: Gone) -> Any:
-    """Return a copy of a model with other parameters and with edits.
+    """Return an edited copy of a model with new parameters.
 
     Raises: KcalcError for models that Keras cannot copy.
     """
@@ -31,10 +31,10 @@ def copied(model: Any, params: Mapping[str, Any], calls: Any, gone: Gone) -> Any
         lines = str(error).splitlines() or [""]
         raise KcalcError(
             f"keras: {model.name!r} cannot be copied ({type(error).__name__}: {lines[0][:160]}); "
-            f"register its classes with keras.saving.register_keras_serializable() and give them "
-            f"get_config()"
+            f"register its classes with keras.saving.register_keras_serializable() and define "
+            f"get_config() for them"
         ) from error
-    # Keras names the layers of a copy anew
+    # Keras gives the layers of a copy new names
     for name, variable in zip(variables_of(model), variables_of(new).values(), strict=True):
         if name in params:
             variable.assign(params[name])
@@ -107,7 +107,7 @@ def _edited(cls: Any, edits: tuple[Any, ...], gone: tuple[tuple[int, bool], ...]
 
 @contextmanager
 def _as_it_was(model: Any) -> Iterator[None]:
-    """Return a model and its layers with the classes that they had before they were edited."""
+    """Give a model and its layers the classes that they had before they were edited."""
     edited = [part for part in (model, *_layers(model)) if hasattr(type(part), "kcalc_base")]
     classes = [type(part) for part in edited]
     for part in edited:
@@ -126,7 +126,7 @@ def _document(calls: Mapping[Place, Action], gone: tuple[tuple[int, bool], ...])
 
 
 def _loaded(_: Any, config: Any, custom_objects: Any = None) -> Any:
-    """Return the edited model of a configuration."""
+    """Return the edited model that a configuration describes."""
     import keras
 
     found, gone = json.loads(config["edits"])
@@ -134,12 +134,12 @@ def _loaded(_: Any, config: Any, custom_objects: Any = None) -> Any:
     model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
     layers = range(len(_layers(model)))
     if any(place not in layers for place, _ in gone):
-        raise KcalcError("the configuration is not that of an edited Keras model")
+        raise KcalcError("the configuration does not describe an edited Keras model")
     return _performed(model, by_place(calls), {place: bool(serves) for place, serves in gone})
 
 
 class Loader:
-    """Loads edited models in a new process; Keras finds it under their name."""
+    """Loads edited models in a new process; Keras finds it by its registered name."""
 
     from_config = classmethod(_loaded)
 

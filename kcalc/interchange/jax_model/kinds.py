@@ -1,4 +1,4 @@
-"""The kinds of JAX models, and the form of their parameters."""
+"""Distinguish the kinds of JAX models and get their parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...foundation.errors import KcalcError
 
 
 def is_of(model: Any, module: str, name: str) -> bool:
-    """Whether a model is of a class of a framework; the framework is not imported for this."""
+    """Whether a model is an instance of a framework's class, without importing the framework."""
     loaded = sys.modules.get(module)
     kind = getattr(loaded, name, None)
     return isinstance(kind, type) and isinstance(model, kind)
@@ -18,7 +18,7 @@ def is_of(model: Any, module: str, name: str) -> bool:
 def kind_of(model: Any) -> str:
     """Return the kind of a model: "nnx", "linen", "equinox", "keras" or "function".
 
-    Linen modules and functions with parameters are given as pairs with these.
+    Linen modules and functions come in pairs with their variables or parameters.
 
     Raises: KcalcError for other objects.
     """
@@ -36,12 +36,12 @@ def kind_of(model: Any) -> str:
         return "function"
     raise KcalcError(
         f"these edits are for a JAX model, got {type(model).__name__}; give an NNX, Equinox or "
-        "Keras model, or (module, variables) or (function, parameters)"
+        "Keras model, (module, variables) or (function, parameters)"
     )
 
 
 def split(kind: str, model: Any) -> tuple[Any, Any]:
-    """Return (function or module, the tree of its current parameters)."""
+    """Return (function or module, tree of its current parameters)."""
     if kind == "linen" or (kind == "function" and isinstance(model, tuple)):
         return model
     if kind == "function":

@@ -1,4 +1,4 @@
-"""Equations whose inputs are all known: their results, and how these come from the parameters."""
+"""Evaluate equations with known inputs, and track how results come from the parameters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOVING = (
 
 
 def plain(array: Any) -> Any:
-    """Return a NumPy array; random keys do not change."""
+    """Convert an array to NumPy; random keys stay unchanged."""
     import jax
     import jax.numpy as jnp
 
@@ -32,20 +32,20 @@ def plain(array: Any) -> Any:
 
 
 def constants_of(closed: Any) -> list[KnownArray]:
-    """Return the arrays in a closed jaxpr, including random keys."""
+    """Return the constants of a closed jaxpr, including random keys."""
     arrays = [plain(array) for array in closed.consts]
     return [KnownArray(array, random=not isinstance(array, np.ndarray)) for array in arrays]
 
 
 def given(array: Any) -> Any:
-    """Return a JAX array; keys do not change."""
+    """Convert an array to JAX; random keys stay unchanged."""
     import jax.numpy as jnp
 
     return jnp.asarray(array) if isinstance(array, np.ndarray) else array
 
 
 def moved(eqn: Any, values: list[KnownArray]) -> list[Any] | None:
-    """Return broadcasts and transposes as NumPy views, whose strides show the constant axes."""
+    """Evaluate a broadcast or transpose as a NumPy view, which has stride 0 on broadcast axes."""
     array = values[0].array if values else None
     if not isinstance(array, np.ndarray):
         return None
@@ -66,7 +66,7 @@ def moved(eqn: Any, values: list[KnownArray]) -> list[Any] | None:
 
 
 def spans_of(eqn: Any, values: list[KnownArray]) -> tuple[slice, ...]:
-    """Return the entries of a dynamic slice with known starts."""
+    """Return the slices that a dynamic slice with known starts takes."""
     sizes = eqn.params["slice_sizes"]
     starts = [int(np.asarray(v.array)) for v in values[1:]]
     starts = [min(max(s, 0), n - k) for s, n, k in zip(starts, values[0].shape, sizes, strict=True)]
@@ -74,7 +74,7 @@ def spans_of(eqn: Any, values: list[KnownArray]) -> tuple[slice, ...]:
 
 
 def view_after(eqn: Any, values: list[KnownArray], index: int) -> View | None:
-    """Return how an output comes from one parameter; None if its numbers are different."""
+    """Return the view of one parameter that an output is, or None if there is none."""
     name = eqn.primitive.name
     if name == "convert_element_type" and len(values) == 1 and values[0].view is not None:
         return values[0].view
@@ -90,7 +90,7 @@ def view_after(eqn: Any, values: list[KnownArray], index: int) -> View | None:
             before.shape[places.index(a)] if a in places else 1
             for a in range(eqn.outvars[index].aval.ndim)
         ]
-        # broadcast entries are not in the parameter
+        # a view cannot represent broadcast entries
         return values[0].view.then(lambda array: array.reshape(ones))
     if any(step == 0 and size > 1 for step, size in zip(before.strides, before.shape, strict=True)):
         return values[0].view if name == "broadcast_in_dim" else None

@@ -1,4 +1,4 @@
-"""Products with weights: dot_general and conv_general_dilated."""
+"""Read dot_general and conv_general_dilated."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def _dot(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
         return _contraction(reader, eqn, values, "batched matrix product", reason)
     ref = reader.spread(ref)
     if 0 in [ref.order[a] for a in mine]:
-        return reader.not_read(
-            "mixing of examples", "its weights act along the axis of the examples"
-        )
+        return reader.not_read("mixing of examples", "its weights act along the axis of examples")
     free = [a for a in range(len(ref.shape)) if a not in mine]
     fresh = [a for a in range(weight.array.ndim) if a not in theirs]
     if not mine:
@@ -62,9 +60,9 @@ def _dot(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 def _contraction(
     reader: JaxReader, eqn: Any, values: list[Value], what: str, reason: str
 ) -> list[Value]:
-    """Read a product of two arrays, neither of which is the weights of one layer.
+    """Read a product of two arrays if neither holds the weights of a layer.
 
-    Its axes are named as in einsum.
+    The axes are named as in einsum.
     """
     (left, right), (batch_left, batch_right) = eqn.params["dimension_numbers"]
     letters = iter("abcdefghijklmnopqrstuvwxyz")
@@ -93,9 +91,9 @@ def _contraction(
 
 
 def _merged(reader: JaxReader, ref: Ref, mine: tuple[int, ...]) -> tuple[Ref, int]:
-    """Merge the axes ``mine`` of a reference into one; the others come first in their order.
+    """Merge the axes ``mine`` of an array into one that follows all other axes.
 
-    Also return that axis in the operation's output.
+    Returns: the array, and the merged axis in the operation's output.
     """
     free = [a for a in range(len(ref.shape)) if a not in mine]
     if len(mine) == 1:
@@ -115,7 +113,7 @@ def _convolution(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value
     spread = params["lhs_dilation"]
     strided = any(s > 1 for s in spread) and any(s > 1 for s in params["window_strides"])
     if strided or any(low < 0 or high < 0 for low, high in params["padding"]):
-        reason = "it cuts the image, or spreads it and moves by more than one location"
+        reason = "it crops the image, or dilates it and has a stride above 1"
         return reader.not_read("convolution", reason)
     if params["batch_group_count"] != 1:
         return reader.not_read("convolution in groups of examples", "it couples examples")
@@ -170,9 +168,9 @@ Pads = list[tuple[int, int]]
 
 
 def _unpadded(reader: JaxReader, name: str, axes: list[int], pads: Any) -> tuple[str, Pads, str]:
-    """Return (name of the array before padding along locations, total padding, mode).
+    """Return the operation before padding along locations, the total padding, and its mode.
 
-    The total padding is that padding plus the convolution's own; the mode is that of the padding.
+    The total is the sum of this padding and the convolution's padding ``pads``.
     """
     own = [(int(low), int(high)) for low, high in pads]
     op = reader.ops[name]
@@ -190,9 +188,9 @@ def _unpadded(reader: JaxReader, name: str, axes: list[int], pads: Any) -> tuple
 
 
 def sliced_linear(reader: JaxReader, name: str, start: int, stop: int) -> str | None:
-    """Return the part of a Linear that makes the channels from ``start`` to ``stop``.
+    """Return a Linear with only the outputs from ``start`` to ``stop`` of the Linear ``name``.
 
-    None for other operations and grouped ones.
+    Returns None if the operation is not a Linear, or has groups.
     """
     recipe = reader.recipes.get(name)
     if recipe is None or recipe.op.groups != 1 or recipe.op.bias is not None:

@@ -1,10 +1,9 @@
-"""Marks that normalisation and dropout modules leave in a jaxpr.
+"""Marks with which normalisation and dropout modules identify themselves in a jaxpr.
 
-The modules of the frameworks leave them while kcalc traces the jaxpr.
+While kcalc traces a model, these modules of the frameworks emit a mark instead of their operations.
 
-The settings of these modules determine their function, so it need not be inferred from sums and
-square roots. Jaxprs with marks stay in a separate tracing context and never reach JAX's caches for
-the user's functions.
+The mark holds their settings, so kcalc need not infer these from sums and square roots. Jaxprs with
+marks stay in a separate tracing context and never enter JAX's caches for the user's functions.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ def _refused(*_: Any, **__: Any) -> Any:
 
 
 def _batched(arrays: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, int]:
-    """Handle jax.vmap: the examples become axis 0; batch norm by axis name averages over them."""
+    """Handle jax.vmap: its axis becomes axis 0; a batch norm with an axis name averages over it."""
     import jax.numpy as jnp
 
     if any(d is not None for d in dims[1:]):
         raise KcalcError(
-            "normalisation with gains that differ by example (an ensemble of models) cannot be read"
+            "normalisation with different gains per example (an ensemble of models) cannot be read"
         )
     x = jnp.moveaxis(arrays[0], dims[0], 0) if dims[0] is not None else arrays[0]
     if "axes" not in params:
@@ -69,9 +68,9 @@ def normalised(
     over_examples: bool = False,
     **arrays: Any,
 ) -> Any:
-    """Return ``x`` with the mark of a normalisation.
+    """Return ``x`` marked as normalised.
 
-    ``arrays``: gain, bias, mean and variance, if there are any.
+    ``arrays``: gain, bias, mean and variance, as far as they exist.
     """
     import jax.numpy as jnp
 
@@ -92,7 +91,7 @@ def normalised(
 
 
 def dropped(x: Any, rate: float, label: str, on: bool) -> Any:
-    """Return ``x`` with the mark of dropout; ``on``: whether it drops anything in this call."""
+    """Return ``x`` with a dropout mark; ``on``: whether dropout is active in this call."""
     import jax.numpy as jnp
 
     if on and hasattr(_here, "dropping"):
@@ -101,9 +100,9 @@ def dropped(x: Any, rate: float, label: str, on: bool) -> Any:
 
 
 def labels_dropping(run: Callable[..., Any], *arguments: Any) -> set[str]:
-    """Return the labels of dropout that is active while a function runs on arrays of these shapes.
+    """Return the labels of dropout that is active in a call of ``run``.
 
-    None if the function does not run.
+    Only the shapes of ``arguments`` matter. Returns no labels if the call fails.
     """
     import jax
 
@@ -118,9 +117,9 @@ def labels_dropping(run: Callable[..., Any], *arguments: Any) -> set[str]:
 
 
 def run_mark(eqn: Any, values: Sequence[Any], channel_axis: int) -> Any:
-    """Return the result of a marked module that does not change; dropout is the identity.
+    """Return the result of a marked module that is not edited; dropout is the identity.
 
-    Batch normalisation uses its stored averages, if it has some.
+    Batch normalisation uses its running averages if it has any.
     """
     import jax.numpy as jnp
 
@@ -170,7 +169,7 @@ def _normalise(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     if params["over_examples"]:
         return reader.not_read(
             "batch normalisation",
-            "it averages over a named axis that no vmap has; trace a batch",
+            "it averages over a named axis that no vmap defines; trace a batch",
         )
     ref = reader.spread(ref)
     arrays = {
@@ -203,7 +202,7 @@ def _normalise(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _label(reader: JaxReader, label: str) -> str:
-    """Return the name of the module, or its scope if that is already set."""
+    """Return the name of a marked module; the scope, if it already ends with this name."""
     if reader.scope and reader.scope[-1].lower() == label.rsplit(".", 1)[-1].lower():
         return ".".join(reader.scope)
     return label if "." in label or not reader.scope else reader.wish(label)
@@ -222,9 +221,9 @@ def _drop(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 @contextmanager
 def marking(patches: Sequence[tuple[Any, str, Any]] = ()) -> Iterator[None]:
-    """Enter a context with JAX caches separate from the user's, and with replaced attributes.
+    """Trace with JAX caches separate from the user's, and with replaced attributes.
 
-    The attributes are ``(owner, name, replacement)``. Everything is restored afterwards.
+    ``patches``: (owner, name of the attribute, replacement). The attributes are restored on exit.
     """
     with ExitStack() as stack:
         stack.enter_context(_own_caches())

@@ -1,9 +1,9 @@
-"""Copies of JAX models that run the original code with some calls edited.
+"""Copies of JAX models that run the user's code with edits of some calls.
 
-Each takes a function or module, the tree of its new parameters, {place: action} of the edited
-calls, and {module: whether its bias stays} of the removed normalisation and dropout. A copy is an
-object of a subclass with the name of the user's class, so its methods, fields and state are the
-user's.
+Each function takes a function or module, the tree of its new parameters, the edited calls as
+{place: action}, and the removed normalisation and dropout as {module: whether its bias stays}.
+A copied module is an instance of a subclass with the same name, so it has the methods, fields and
+state of the user's class.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Gone = Mapping[str, bool]
 
 
 class EditedFunction:
-    """A JAX function with edits; it takes the same arguments as the function."""
+    """A JAX function with edits. It takes the same arguments as the original."""
 
     def __init__(self, function: Any, calls: Calls) -> None:
         functools.update_wrapper(self, function)
@@ -39,15 +39,16 @@ class EditedFunction:
 
 
 def function(model: Any, params: Any, calls: Calls, gone: Gone) -> tuple[Any, Any]:
-    """Return (function, parameters)."""
+    """Return the edited function and its parameters."""
     del gone  # functions have no modules
     return EditedFunction(model, calls), params
 
 
 def subclass(cls: type, made: tuple[Any, ...] = (), **own: Any) -> type:
-    """Return a subclass of the same name.
+    """Return a subclass with the same name.
 
-    ``made``: a function of this package and its arguments that recreate it from a pickle.
+    ``made``: a function of this package and its arguments, with which unpickling recreates the
+    subclass.
     """
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:  # noqa: N807
@@ -65,7 +66,7 @@ def _again(maker: Any, *arguments: Any) -> Any:
 
 
 def with_bias(x: Any, bias: Any, axis: int = -1) -> Any:
-    """Return an array plus a bias along an axis, or of the array's shape."""
+    """Add a bias along an axis, or one of the array's shape."""
     if bias is None:
         return x
     if bias.ndim == 1:
@@ -77,7 +78,7 @@ def with_bias(x: Any, bias: Any, axis: int = -1) -> Any:
 
 
 def nnx(model: Any, params: Any, calls: Calls, gone: Gone) -> Any:
-    """Return a copy of the module."""
+    """Return an edited copy of an NNX module."""
     from flax import nnx as library
 
     new = library.clone(model)
@@ -122,7 +123,7 @@ def _edited_nnx(cls: Any, edits: tuple[Any, ...]) -> type:
 
 
 def _update(module: Any, before: Any, after: Any) -> None:
-    """Give a module the values that a call has changed."""
+    """Update the state of a module with the values that a call has changed."""
     import jax
     from flax import nnx as library
 
@@ -144,7 +145,7 @@ def _same(left: list[Any], right: list[Any]) -> bool:
 
 
 def equinox(model: Any, params: Any, calls: Calls, gone: Gone) -> Any:
-    """Return a copy of the module."""
+    """Return an edited copy of an Equinox module."""
     import equinox as eqx
     import jax
 
@@ -169,7 +170,7 @@ GONE = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm", "Dropout")
 
 
 def _as(node: Any, cls: type) -> Any:
-    """Return a module with the fields of another."""
+    """Return an instance of ``cls`` with the fields of ``node``."""
     new = object.__new__(cls)
     for field in dataclasses.fields(node):
         if hasattr(node, field.name):
@@ -204,7 +205,7 @@ def _edited_equinox(cls: Any, edits: tuple[Any, ...]) -> type:
 
 
 def linen(model: Any, params: Any, calls: Calls, gone: Gone) -> tuple[Any, Any]:
-    """Return (module, variables)."""
+    """Return an edited copy of a Linen module, and its variables."""
     if calls or gone:
         fields = [f.name for f in dataclasses.fields(model) if f.init and f.name != "parent"]
         cls = _edited_linen(type(model), tuple(calls.items()), tuple(gone.items()))
@@ -236,7 +237,7 @@ def _edited_linen(cls: Any, edits: tuple[Any, ...], gone: tuple[tuple[str, bool]
 
 
 def _skipping(gone: Gone) -> Any:
-    """Return an interceptor of methods, with which removed modules return their input."""
+    """Return a method interceptor that makes removed modules return their input."""
     top: list[int] = []
 
     def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:

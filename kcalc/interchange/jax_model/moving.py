@@ -1,6 +1,6 @@
-"""Primitives that move numbers.
+"""Read primitives that rearrange numbers.
 
-These are reshapes, transposes, broadcasts, slices, padding and concatenation.
+They are reshapes, transposes, broadcasts, slices, padding and concatenation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .pointwise import inner_jaxpr
 from .reader import JaxReader, inverse, rule
 from .stops import trained
 
-# compared to recognise a padding; the largest numbers that single precision distinguishes
+# entries that may be compared to recognise a padding; single precision represents these integers
 ENTRIES = 2**24
 
 
@@ -60,9 +60,10 @@ def dropped(reader: JaxReader, ref: Ref, axes: list[int]) -> Ref:
 
 
 def lifted(reader: JaxReader, ref: Ref, busy: Sequence[int]) -> tuple[Ref, list[int]]:
-    """Return the array before axes of size 1 were added, and the places of those axes.
+    """Undo the insertion of axes of size 1.
 
-    The places are those in the reference. The array does not change if one of the axes is ``busy``.
+    Returns: the array, and the inserted axes as axes of ``ref``. If one of them is in ``busy``,
+    nothing changes.
     """
     bases = reader.expanded.get(ref.name, ())
     axes = [a for a, b in enumerate(ref.order) if b in bases]
@@ -70,7 +71,7 @@ def lifted(reader: JaxReader, ref: Ref, busy: Sequence[int]) -> tuple[Ref, list[
 
 
 def inserted(reader: JaxReader, ref: Ref, axes: list[int]) -> Ref:
-    """Return the array with new axes of size 1 at the places ``axes`` of the result."""
+    """Insert axes of size 1; ``axes`` are their positions in the result."""
     if not axes:
         return ref
     total = len(ref.shape) + len(axes)
@@ -141,7 +142,7 @@ def _concatenate(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value
 def _prefixed(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     """Read concatenation with arrays that depend on no input, such as class tokens."""
     what = "concatenation with a constant"
-    reason = "it joins an array to a feature map; kcalc has no rule for it"
+    reason = "it concatenates an array and a feature map; kcalc has no rule for it"
     (ref, *others), axis = [v for v in values if isinstance(v, Ref)], eqn.params["dimension"]
     behind = values[0] is ref
     if others or not (behind or values[-1] is ref):
@@ -176,7 +177,7 @@ def _pad(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ):
         return reader.not_read(
             "padding",
-            "it crops or spreads a feature map, or pads with something that depends on the input",
+            "it crops or dilates a feature map, or pads with values that depend on the input",
         )
     if all(low == high == 0 for low, high, _ in config):
         return [ref]
@@ -198,7 +199,7 @@ def _padded(reader: JaxReader, ref: Ref, around: Pads, value: float, mode: str) 
 
 @rule("_pad")
 def _numpy_pad(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
-    """Read jnp.pad: circular, reflecting or replicating as a whole, others equation by equation."""
+    """Read jnp.pad; modes other than circular, reflect and replicate equation by equation."""
     inner, ref, shape = inner_jaxpr(eqn), values[0], made_shape(eqn)
     alone = all(isinstance(v, KnownArray) for v in values[1:])
     if alone and isinstance(ref, Ref) and len(ref.shape) == len(shape):
@@ -209,9 +210,9 @@ def _numpy_pad(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _around(reader: JaxReader, inner: Any, ref: Ref, shape: tuple[int, ...]) -> Ref | None:
-    """Recognise a padding by padding the numbers of the entries.
+    """Recognise the padding of a function by applying it to an array of entry numbers.
 
-    None for constants and unnamed modes.
+    Returns None for constant padding and for modes that PADDINGS does not name.
     """
     from jax.core import eval_jaxpr
 
@@ -273,8 +274,8 @@ def _no_slice(
     reader: JaxReader, eqn: Any, values: list[Value], spans: Sequence[Any] | None = None
 ) -> list[Value]:
     reason = (
-        "it takes some of the channels or locations; kcalc reads that only if weights can be cut "
-        "instead"
+        "it takes some of the channels or locations; kcalc reads this only if it can slice the "
+        "weights instead"
     )
     ref, sizes = values[0], [v.aval.shape for v in eqn.outvars]
     if not isinstance(ref, Ref) or (spans is None and eqn.primitive.name != "split"):
@@ -294,7 +295,7 @@ def _no_slice(
 
 
 def part_of(reader: JaxReader, ref: Ref, axis: int, places: Sequence[int], reason: str) -> Ref:
-    """Return the entries at some places along an axis of an array."""
+    """Return the entries at ``places`` along an axis of an array."""
     base, shape = list(reader.ops[ref.name].shape), list(ref.shape)
     base[ref.order[axis]] = shape[axis] = len(places)
     fields = {"what": "slice", "reason": reason, "axis": ref.order[axis], "places": places}
@@ -302,9 +303,9 @@ def part_of(reader: JaxReader, ref: Ref, axis: int, places: Sequence[int], reaso
 
 
 def sliced(reader: JaxReader, ref: Value, spans: tuple[tuple[int, int, int], ...]) -> Ref | None:
-    """Return a part of a feature map: every second location, or channels that one layer makes.
+    """Read a slice that subsamples locations or takes channels that one layer produces.
 
-    None for others.
+    Returns None for other slices.
     """
     assert isinstance(ref, Ref)
     cut = {
@@ -345,9 +346,9 @@ def sliced(reader: JaxReader, ref: Value, spans: tuple[tuple[int, int, int], ...
 
 
 def location_axes(reader: JaxReader, rank: int, moved: set[int]) -> tuple[int, ...] | None:
-    """Return the axes of locations, given those along which something happens.
+    """Return the axes of locations, given the axes along which an operation acts.
 
-    These are all except those of the examples and the channels.
+    They are all axes except that of the examples and that of the channels.
     """
     still = [a for a in range(1, rank) if a not in moved]
     habit = reader.channel_axis % rank
@@ -358,9 +359,9 @@ def location_axes(reader: JaxReader, rank: int, moved: set[int]) -> tuple[int, .
 
 
 def _cut(reader: JaxReader, name: str, axis: int, start: int, stop: int) -> str | None:
-    """Return entries from ``start`` to ``stop`` along an axis, by cutting weights.
+    """Take entries from ``start`` to ``stop`` along an axis by slicing weights.
 
-    They are weights of a Linear, or of the inputs of elementwise functions.
+    Slices the weights of a Linear, or those behind the inputs of an elementwise function.
     """
     key = (name, axis, start, stop)
     if key not in reader.cuts:

@@ -1,9 +1,9 @@
-"""JAX functions with guards against overflow, as the plain functions that they compute.
+"""Replace JAX functions that guard against overflow by the plain functions that they compute.
 
-The guards may also be against undefined derivatives.
+Some guard against undefined derivatives too.
 
-A name proves nothing: the user may have called any function ``elu``. The function of the jaxpr is
-compared with the plain one.
+The name is no proof, since users may call any function ``elu``. So the jaxpr's values are compared
+with the plain function's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
 
 
 def named_function(name: str, inner: Any) -> Callable[..., Any] | None:
-    """Return the plain function of that name, if the closed jaxpr computes it."""
+    """Return the plain function ``name`` if the closed jaxpr computes it, else None."""
     plain, inputs = PLAIN.get(name), inner.jaxpr.invars
     if plain is None or len(inner.jaxpr.outvars) != 1 or len(inputs) not in (1, 2) or inner.consts:
         return None
@@ -50,9 +50,9 @@ def named_function(name: str, inner: Any) -> Callable[..., Any] | None:
 
 
 def _agree(plain: Callable[..., Any], inner: Any, second: float) -> bool:
-    """Whether both functions give the same values at the probes.
+    """Whether both functions have the same values at PROBES.
 
-    The second input, if there is one, is ``second``.
+    ``second``: the value of the second input, if there is one.
     """
     from jax.core import eval_jaxpr
 

@@ -1,4 +1,4 @@
-"""Elementwise primitives of JAX, and jaxprs made from them, as functions of SymPy expressions."""
+"""Elementwise primitives of JAX, and jaxprs of them, as functions of SymPy expressions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .stops import own_derivative, still, with_slope
 
 
 def select(which: Any, *cases: Any) -> Any:
-    """Return ``cases[which]``, where ``which`` is a relation or a whole number."""
+    """Return ``cases[which]``; ``which`` is a relation or an integer."""
     if len(cases) == 2:
         test = condition(which)
         if test in (sp.true, sp.false):
@@ -81,9 +81,9 @@ SHAPED = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
 
 
 def function_of(primitive: str, params: dict[str, Any], kinds: Sequence[Any]) -> Function | None:
-    """Return the elementwise function of a primitive; ``kinds``: the dtypes of its inputs.
+    """Return the elementwise function of a primitive, or None if it is not elementwise.
 
-    None for primitives that are not elementwise.
+    ``kinds``: the dtypes of its inputs.
     """
     if primitive == "integer_pow":
         power = int(params["y"])
@@ -119,7 +119,7 @@ def _conversion(before: Any, after: Any) -> Function | None:
 
 
 def number(value: Any) -> Any:
-    """Return a NumPy scalar for SymPy, exact if it is whole."""
+    """Convert a NumPy scalar for SymPy; integers stay exact."""
     item = value.item()
     if isinstance(item, bool):
         return sp.true if item else sp.false
@@ -133,9 +133,10 @@ def number(value: Any) -> Any:
 
 
 def closed_function(jaxpr: Any, consts: Sequence[Any]) -> Function | None:
-    """Return a jaxpr of elementwise primitives as a function of SymPy expressions, one per input.
+    """Return a jaxpr of elementwise primitives as a function of SymPy expressions.
 
-    The jaxpr must have one output; None for others.
+    The function takes one expression per input. Returns None if the jaxpr contains other primitives
+    or has several outputs.
     """
     if len(jaxpr.outvars) != 1 or any(np.size(c) != 1 for c in consts):
         return None
@@ -201,7 +202,7 @@ def _dtype(variable: Any) -> Any:
 
 
 def _spreads(eqn: Any) -> bool:
-    """Whether an operation on shapes only broadcasts a single number, or does nothing."""
+    """Whether a shape operation does nothing, or only broadcasts a single number."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     return before == after or int(np.prod(before)) == 1
 
@@ -211,9 +212,9 @@ def _read(known: dict[Any, Any], variable: Any) -> Any:
 
 
 def inner_jaxpr(eqn: Any) -> Any:
-    """Return the closed jaxpr that an equation calls once (jit, custom derivatives, remat).
+    """Return the closed jaxpr that an equation (jit, custom derivatives, remat) calls once.
 
-    None for other equations.
+    Returns None for other equations.
     """
     from jax.extend.core import ClosedJaxpr, Jaxpr
 

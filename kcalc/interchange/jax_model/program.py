@@ -1,4 +1,4 @@
-"""The equations of a JAX model that was read, and how values flow between them."""
+"""The equations of a JAX model that was read, and the data flow between them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MOVED = (Reshape, Transpose, Pass, Repeat, Stopped)
 
 @dataclass(frozen=True, eq=False)
 class JaxProgram:
-    """The equations of a model's jaxpr in the order in which they were read.
+    """The equations of a model's jaxpr, in the order in which they were read.
 
-    ``args``: the values of its inputs; ``joined``: {the sum of a layer and its bias: the layer};
-    ``held``: {identity of a known value: its operation}.
+    ``args``: the values of its inputs; ``joined``: {sum of a layer and its bias: layer}; ``held``:
+    {id() of a known value: its operation}.
     """
 
     closed: Any
@@ -35,9 +35,9 @@ class JaxProgram:
     held: Mapping[int, str]
 
     def name(self, value: Value | None) -> str | None:
-        """Return the operation of the trace whose output a value is; None for constants and others.
+        """Return the name of the operation of the trace that outputs a value.
 
-        A layer's output includes its bias; the value without the bias has no name.
+        Returns None for constants, and for a layer's output before its bias is added.
         """
         if not isinstance(value, Ref) or value.name in self._bare:
             return None
@@ -48,14 +48,15 @@ class JaxProgram:
         return set(self.joined.values())
 
     def names(self) -> frozenset[str]:
-        """Return the operations of the trace whose outputs equations make."""
+        """Return the names of all operations whose outputs the program computes."""
         made = (value for call in self.tape for value in call.makes)
         found = map(self.name, (*self.args, *made))
         return frozenset(name for name in found if name is not None)
 
     def flow(self, ops: Sequence[Op]) -> Flow:
-        """Return the inputs of each equation, looking through equations that only move numbers.
+        """Return the data flow between equations.
 
+        Equations that only rearrange numbers are skipped: their results count as their inputs.
         ``ops``: the operations of the trace.
         """
         source: dict[int, Made] = {}
@@ -95,9 +96,9 @@ class JaxProgram:
     def _carried(
         self, call: EquationCall, own: Mapping[Slot, Made], stopped: Mapping[str, str]
     ) -> Made | None:
-        """Return the source of the numbers that an equation only rearranges or casts.
+        """Return the source of the numbers if an equation only rearranges or casts them.
 
-        ``stopped``: {operation that only changes gradients: what it reads}.
+        ``stopped``: {operation that only changes gradients: its input}.
         """
         refs = [slot for slot, value in enumerate(call.reads) if isinstance(value, Ref)]
         if not call.whole or len(refs) != 1 or len(call.makes) != 1:
@@ -110,12 +111,12 @@ class JaxProgram:
         return None
 
     def place(self, call: int) -> Place:
-        """Return the place of an equation in the model's code; for a module, its name."""
+        """Return the place of an equation in the model's code, or the name of a module."""
         key = self.key(call)
         return (key,) if key[0] == MODULE else place_of(self.closed.jaxpr, self.tape[call].path)
 
     def key(self, call: int) -> tuple[Any, ...]:
-        """Return the equation that runs in a call, or the module."""
+        """Return a key for the equation or module that runs in a call."""
         found = self.tape[call]
         if found.eqn.primitive.name in (NORMALISE, DROP):
             return MODULE, found.eqn.params["label"]
@@ -123,7 +124,7 @@ class JaxProgram:
 
     @cached_property
     def runs(self) -> dict[tuple[Any, ...], list[int]]:
-        """Return {equation or module: the calls in which it runs}, several in loops."""
+        """Return {equation or module: calls in which it runs}, several calls for loops."""
         found: dict[tuple[Any, ...], list[int]] = {}
         for call in range(len(self.tape)):
             found.setdefault(self.key(call), []).append(call)

@@ -1,6 +1,6 @@
 """Read a jaxpr equation by equation.
 
-Equations that depend on no input are evaluated, the others become operations of a trace.
+Equations that depend on no input are evaluated. All others become operations of a trace.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ REASONS = {
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register the function that reads some primitives."""
+    """Register a function that reads the named primitives."""
 
     def enter(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
@@ -91,10 +91,10 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 @dataclass(frozen=True, eq=False)
 class EquationCall:
-    """An equation that ran, its inputs and results, and its place in the surrounding jaxprs.
+    """An equation that ran, with its inputs, its results and its place in the program.
 
-    ``path``: the number of the equation, after those around it, each with the part of it that ran.
-    ``whole``: False for an equation that returns what equations inside it made.
+    ``path``: the index of the equation in its jaxpr, preceded by (index, part) of each surrounding
+    equation, from the outside in. ``whole``: False if equations inside it computed its results.
     """
 
     path: tuple[int, ...]
@@ -105,9 +105,9 @@ class EquationCall:
 
 
 class JaxReader:
-    """The state of one reading of a model.
+    """The state while one model is read.
 
-    It consists of the operations so far, in order, and the current place in the model.
+    It holds the operations so far, in order, and the current place in the model.
     """
 
     def __init__(self, labels: Mapping[str, str], channel_axis: int, root: str = "") -> None:
@@ -115,18 +115,18 @@ class JaxReader:
         self.names = Names()
         self.recipes: dict[str, Recipe] = {}
         self.random: set[str] = set()
-        self.drops: dict[str, str] = {}  # {dropout: the label with which its module marked it}
+        self.drops: dict[str, str] = {}  # {dropout operation: label of its mark}
         self.views: dict[str, View] = {}
         self.norm_views: dict[str, dict[str, View]] = {}  # {normalisation: {"gain": ...}}
         self.expanded: dict[
             str, tuple[int, ...]
-        ] = {}  # the axes of size 1 that an operation only adds
-        self.cuts: dict[tuple[str, int, int, int], str] = {}  # parts of layers made so far
+        ] = {}  # {operation that only adds axes of size 1: these axes}
+        self.cuts: dict[tuple[str, int, int, int], str] = {}  # slices of layers made so far
         self.labels, self.channel_axis, self.root = labels, channel_axis, root
         self.scope: tuple[str, ...] = ()
         self.source = ""
-        self.present: tuple[Any, list[Value], int] = (None, [], 0)  # an equation, and its inputs
-        self.path: tuple[int, ...] = ()  # the place of an equation in the surrounding jaxprs
+        self.present: tuple[Any, list[Value], int] = (None, [], 0)  # the current equation
+        self.path: tuple[int, ...] = ()  # see EquationCall
         self.tape: list[EquationCall] = []
         self._held: dict[tuple[int, tuple[int, ...]], tuple[KnownArray, str]] = {}
 
@@ -137,7 +137,7 @@ class JaxReader:
     ) -> list[Value]:
         """Return the outputs of a jaxpr for given inputs.
 
-        ``part``: its number among the jaxprs of the current equation.
+        ``part``: the index of the jaxpr among those of the current equation.
         """
         known: dict[Any, Value] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(
             zip(jaxpr.invars, args, strict=True)
@@ -154,10 +154,11 @@ class JaxReader:
         return [_value(known, v) for v in jaxpr.outvars]
 
     def _noted(self, eqn: Any, given: list[Value], values: list[Value], before: int) -> list[Value]:
-        """Return the results of an equation, each a separate object, and record them on the tape.
+        """Record an equation on the tape and return its results, each a separate object.
 
-        For equations that call others, these are recorded instead, from ``before`` on. The
-        exception is functions with custom derivatives, which would not follow an edit.
+        If it calls other equations, these are already on the tape, from index ``before``. They are
+        removed for functions with custom derivatives, because the derivatives would not follow an
+        edit inside.
         """
         if eqn.primitive.name.startswith("custom_"):
             del self.tape[before:]
@@ -181,7 +182,7 @@ class JaxReader:
         return tuple(parts[1:] if parts and not self.scope and parts[0] == self.root else parts)
 
     def equation(self, eqn: Any, values: list[Value]) -> list[Value]:
-        """Return the results of an equation; on any error they are not read."""
+        """Return the results of an equation. If its rule fails, they are not read."""
         before, calls = set(self.ops), len(self.tape)
         try:
             return self._read(eqn, values)
@@ -196,9 +197,7 @@ class JaxReader:
         self.present = eqn, values, len(self.tape)
         inner, name = inner_jaxpr(eqn), eqn.primitive.name
         if "callback" in name or not eqn.outvars:
-            return self.not_read(
-                "callback", "it calls Python from JAX, where nothing can be traced"
-            )
+            return self.not_read("callback", "it calls Python code, which kcalc cannot trace")
         if inner is not None:
             return self._call(eqn, inner, values)
         if all(isinstance(v, KnownArray) for v in values):
@@ -211,7 +210,7 @@ class JaxReader:
         return self.elementwise(eqn, values)
 
     def elementwise(self, eqn: Any, values: list[Value]) -> list[Value]:
-        """Return the results of a primitive in the table; others are not read."""
+        """Return the result of an elementwise primitive. Other primitives are not read."""
         name = eqn.primitive.name
         function = function_of(
             name, eqn.params, [getattr(v.aval, "dtype", None) for v in eqn.invars]
@@ -267,7 +266,7 @@ class JaxReader:
     # -- arrays that depend on no input ------------------------------------------------------------
 
     def evaluate(self, eqn: Any, values: list[KnownArray]) -> list[Value]:
-        """Return the outputs of an equation whose inputs are known, and where they come from."""
+        """Evaluate an equation with known inputs; record the parameters behind its results."""
         name = eqn.primitive.name
         origins = frozenset[str]().union(*(v.origins for v in values))
         random = name in RANDOM or any(v.random for v in values)
@@ -287,7 +286,7 @@ class JaxReader:
         return out
 
     def held(self, known: KnownArray, order: tuple[int, ...]) -> str:
-        """Return the operation for a known array, with axes in the given ``order``."""
+        """Return the operation that holds a known array, with its axes permuted by ``order``."""
         key = (id(known), order)
         if key not in self._held:
             value = KnownArray(np.transpose(known.array, order)).compact()
@@ -309,13 +308,13 @@ class JaxReader:
         return self._held[key][1]
 
     def held_names(self) -> dict[int, str]:
-        """Return {identity of a known array: its operation}."""
+        """Return {id() of a known array: its operation}."""
         return {value: name for (value, _), (_, name) in self._held.items()}
 
     # -- operations --------------------------------------------------------------------------------
 
     def wish(self, label: str) -> str:
-        """Return the preferred name of an operation here, from the surrounding modules."""
+        """Return the preferred name of an operation: its label after the surrounding modules."""
         return ".".join([*self.scope, label])
 
     def add(
@@ -355,20 +354,20 @@ class JaxReader:
     ) -> Ref:
         """Return the result of an operation on an array, with the same shape and axes.
 
-        ``read``: the operation that it reads, if different.
+        ``read``: the operation that it reads, if not that of ``ref``.
         """
         shape = self.ops[ref.name].shape
         return replace(ref, name=self.put(kind, label, shape, [read or ref.name], **fields))
 
     def forget(self, names: set[str]) -> None:
-        """Remove operations again."""
+        """Remove operations."""
         self.ops = {name: op for name, op in self.ops.items() if name not in names}
         self.recipes = {name: recipe for name, recipe in self.recipes.items() if name not in names}
         self._held = {key: pair for key, pair in self._held.items() if pair[1] not in names}
         self.cuts = {key: made for key, made in self.cuts.items() if made not in names}
 
     def fresh(self, name: str) -> Ref:
-        """Return an operation's output unchanged."""
+        """Return a reference to an operation's output, with its axes in order."""
         shape = self.ops[name].shape
         return Ref(name, tuple(range(len(shape))), shape)
 
@@ -388,9 +387,9 @@ class JaxReader:
         ]
 
     def _computed_by(self, eqn: Any, values: list[Value], reads: list[str]) -> Compute | None:
-        """Return an equation as a function of the arrays of the operations that it reads.
+        """Return a function that computes an equation from the arrays of the operations it reads.
 
-        None for several results, for function calls, and for whole or random numbers.
+        Returns None for function calls, for several results, and for integer or random inputs.
         """
         import jax.numpy as jnp
 
@@ -443,9 +442,9 @@ class JaxReader:
         return tuple(shape)
 
     def aligned(self, ref: Ref, order: tuple[int, ...]) -> str:
-        """Return the operation with the axes of a reference in the given order (see Ref.order).
+        """Return an operation that holds an array with the axes in the given order.
 
-        The axes are those of the operation's output.
+        See Ref.order for the meaning of ``order``.
         """
         if ref.order == order or not ref.order:
             return ref.name
@@ -454,13 +453,13 @@ class JaxReader:
         return self.add(Transpose, "transpose", [shape[a] for a in move], [ref.name], order=move)
 
     def reshaped(self, ref: Ref, shape: Sequence[int], label: str = "reshape") -> Ref:
-        """Return the numbers of an output with axes in order, in another shape."""
+        """Return an array in another shape."""
         return self.fresh(self.add(Reshape, label, shape, [self.plain(ref).name]))
 
     def pointwise(
         self, eqn: Any, values: Sequence[Value], function: Callable[..., Any], label: str
     ) -> Value:
-        """Return an elementwise function of values; single-number constants become part of it."""
+        """Append an elementwise operation. Constants of one number become part of its function."""
         shape = made_shape(eqn)
         refs = [v for v in values if isinstance(v, Ref)]
         order = next(
@@ -498,14 +497,14 @@ class JaxReader:
         return Ref(name, order, shape) if len(base) == len(shape) else self.fresh(name)
 
     def _owned(self, weight: KnownArray, label: str) -> tuple[str, str]:
-        """Return the parameter that equals an array of weights, and a name for its layer."""
+        """Return a key for the parameter that holds weights, and a name for the layer."""
         parameter = "+".join(sorted(weight.origins)) or f"constant {id(weight.array)}"
         wish = self.labels.get(parameter.split("[")[0], "") if weight.origins else ""
         index = parameter.partition("[")[2].rstrip("]").replace("][", ".") if wish else ""
         return parameter, self.names(".".join(p for p in (wish, index) if p) or self.wish(label))
 
     def lookup(self, table: KnownArray, shape: Sequence[int], ids: str) -> Ref:
-        """Append a Lookup of the rows of a table."""
+        """Append a Lookup of rows of a table."""
         parameter, name = self._owned(table, "embedding")
         fields = {"weight": np.asarray(table.array), "parameter": parameter}
         fields["trained"] = table.trained
@@ -519,7 +518,7 @@ class JaxReader:
     ) -> str:
         """Append a Linear operation.
 
-        ``neutral`` moves the weight into the layout (outputs, inputs / groups, kernel...).
+        ``neutral``: converts the weight to the layout (outputs, inputs / groups, kernel...).
         """
         parameter, name = self._owned(weight, label)
         array = np.asarray(neutral(np.asarray(weight.array)))
@@ -534,14 +533,14 @@ class JaxReader:
 
 @rule("stop_gradient")
 def _stopped(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
-    """Return the same array without a gradient."""
+    """Read a stop of gradients."""
     (ref,) = values
     assert isinstance(ref, Ref)
     return [reader.over(reader.spread(ref), Stopped, reader.wish("stop_gradient"))]
 
 
 def softmax_call(reader: JaxReader, inner: Any, ref: Ref) -> Ref | None:
-    """Return a call of softmax along one axis."""
+    """Read a call of softmax along one axis; return None for other calls."""
     axes = {
         tuple(e.params["axes"])
         for e in inner.jaxpr.eqns
@@ -555,9 +554,9 @@ def softmax_call(reader: JaxReader, inner: Any, ref: Ref) -> Ref | None:
 
 
 def _foreign_scope(name: str) -> bool:
-    """Whether a scope belongs to a library and not to a module of the model.
+    """Whether a scope belongs to a library, not to a module of the model.
 
-    Such scopes are Equinox's layers and the equations of einsum.
+    Examples are scopes of Equinox's layers and of einsum.
     """
     return name.startswith("eqx.nn.") or "->" in name
 
@@ -602,7 +601,7 @@ def _value(known: dict[Any, Value], variable: Any) -> Value:
 
 
 def _place(eqn: Any) -> str:
-    """Return file:line of the user's code if it is known."""
+    """Return "file:line" of the user's code if it is known."""
     frames = getattr(getattr(eqn.source_info, "traceback", None), "frames", None) or ()
     for frame in frames:
         if not any(part in frame.file_name for part in FOREIGN) and not frame.file_name.startswith(

@@ -1,8 +1,9 @@
-"""The places of the equations of a JAX program in the user's code.
+"""Places of equations of a JAX program, described so that they can be found again.
 
-A place has one level for every jaxpr around an equation: (the call, its number among several at the
-same lines, how many there are, which of its jaxprs, statements of the user's code). The surrounding
-equations may change with the mode of a model or the sizes of its inputs; those of a place may not.
+A place has one level per enclosing jaxpr: (what is called, its index among the equations with the
+same call and code, their number, the index of the inner jaxpr, statements of the user's code).
+Other equations may change with the mode of a model or the sizes of its inputs, but the equations at
+a place may not.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ OWN = "/kcalc/interchange/"
 TRACING = ("jax/_src/linear_util.py",)
 DERIVATIVES = "jax/_src/interpreters/ad.py"
 MODULE = "module"
-Plan = tuple[tuple[int, Any], ...]  # (equation, action or ((part of it, its plan), ...)) pairs
+Plan = tuple[tuple[int, Any], ...]  # pairs (equation, action or ((part, its plan), ...))
 
 
 def site(eqn: Any) -> tuple[str, ...]:
-    """Return what an equation calls, and the calling lines of the user's code inside its jaxpr."""
+    """Return what an equation calls, and the lines of the user's code that made it."""
     name = eqn.params.get("name")
     primitive = eqn.primitive.name
     return (f"{primitive} {name}" if isinstance(name, str) else primitive, *_lines(eqn))
@@ -48,7 +49,7 @@ def _lines(eqn: Any) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _origin(path: str) -> tuple[str, str]:
-    """Return (the owner of a file, its name if that counts)."""
+    """Return (owner of a file, name of the file if it is the user's)."""
     file = path.replace("\\", "/")
     if any(part in file for part in PASSED):
         return "passed", ""
@@ -61,10 +62,10 @@ def _origin(path: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=16384)
 def _in_function(path: str, line: int) -> tuple[int, str]:
-    """Return the number of a line's statement in its function, and a digest of the function's code.
+    """Return the index of a line's statement in its function, and a digest of the function's code.
 
-    Code may then move and get comments, but not change. Without source, return the line in the file
-    and "".
+    They stay the same if the code moves or its comments change, but not if the code changes.
+    Without source code, return the line in the file and "".
     """
     around = [node for node in _functions(path) if node.lineno <= line <= (node.end_lineno or 0)]
     if not around:
@@ -77,7 +78,7 @@ def _in_function(path: str, line: int) -> tuple[int, str]:
 
 @lru_cache(maxsize=256)
 def _functions(path: str) -> list[Any]:
-    """Return the functions of a file, parsed."""
+    """Return the syntax trees of the functions in a file."""
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):
@@ -87,7 +88,7 @@ def _functions(path: str) -> list[Any]:
 
 
 def _frames(eqn: Any) -> list[Any]:
-    """Return the frames inside the function whose jaxpr the equation is in, the last call first."""
+    """Return the stack frames inside the function of the equation's jaxpr, innermost first."""
     found = []
     for frame in getattr(eqn.source_info.traceback, "frames", None) or ():
         if frame.file_name.endswith(TRACING):
@@ -97,12 +98,12 @@ def _frames(eqn: Any) -> list[Any]:
 
 
 def differentiates(eqn: Any) -> bool:
-    """Whether the model differentiates an equation that it runs."""
+    """Whether an equation was made while the model computed derivatives."""
     return any(frame.file_name.endswith(DERIVATIVES) for frame in _frames(eqn))
 
 
 def key_of(eqn: Any, part: int) -> str:
-    """Return the parameter of an equation that contains the jaxpr it calls."""
+    """Return the name of the parameter of an equation that holds the jaxpr it calls."""
     if eqn.primitive.name == "cond":
         return "branches"
     if eqn.primitive.name == "while":
@@ -118,7 +119,7 @@ def _inside(eqn: Any, part: int) -> Any:
 
 
 def place_of(jaxpr: Any, path: Sequence[int]) -> Place:
-    """Return the place of an equation, given the numbers of the surrounding equations."""
+    """Return the place of the equation at ``path`` (see EquationCall)."""
     index, *rest = path
     eqn = jaxpr.eqns[index]
     what, *lines = site(eqn)
@@ -133,7 +134,7 @@ def _head(what: str) -> str:
 
 @lru_cache(maxsize=64)
 def _sites(jaxpr: Any, primitives: frozenset[str]) -> dict[tuple[str, ...], list[int]]:
-    """Return {site: the equations there}, of some primitives."""
+    """Return {site: indices of its equations} for some primitives."""
     found: dict[tuple[str, ...], list[int]] = {}
     for index, eqn in enumerate(jaxpr.eqns):
         if eqn.primitive.name in primitives:
@@ -144,7 +145,7 @@ def _sites(jaxpr: Any, primitives: frozenset[str]) -> dict[tuple[str, ...], list
 def plan(jaxpr: Any, calls: Iterable[tuple[Place, Action]]) -> Plan:
     """Plan the action at each equation of a jaxpr.
 
-    Raises: KcalcError if the equations of a place differ from those that were read.
+    Raises: KcalcError if the equations at a place differ from those that were read.
     """
     here: dict[int, Action] = {}
     inside: dict[int, dict[int, list[tuple[Place, Action]]]] = {}
@@ -172,17 +173,17 @@ def _found(sites: Mapping[tuple[str, ...], list[int]], level: Sequence[Any]) -> 
     if len(alike) != visits:
         where = ", ".join(":".join(line.split(":")[:2]) for line in reversed(lines))
         raise KcalcError(
-            f"{what.split(' ')[-1]} in {where or 'the model'} is edited, and runs {len(alike)} "
-            f"times for these inputs, not {visits} times as when the model was read; make the "
-            "edits with inputs like these, and with the current code"
+            f"{what.split(' ')[-1]} in {where or 'the model'} is edited; it ran {visits} times "
+            f"when the model was read, but runs {len(alike)} times for these inputs. Make the "
+            "edits with inputs like these and with the current code"
         )
     return alike[visit], part
 
 
 def by_place(calls: Iterable[CallEdit]) -> dict[Place, Action]:
-    """Return {place: its action}, the same in every iteration of the loops around it.
+    """Return {place: action}.
 
-    Raises: KcalcError if iterations of a loop differ.
+    Raises: KcalcError if iterations of a loop need different actions.
     """
     found: dict[Place, dict[int, CallEdit]] = {}
     for call in calls:
@@ -192,8 +193,8 @@ def by_place(calls: Iterable[CallEdit]) -> dict[Place, Action]:
         first = next(iter(turns.values()))
         if len(turns) != first.visits or any(t.action != first.action for t in turns.values()):
             raise KcalcError(
-                f"{place[-1][0]} runs {first.visits} times at one place, in a loop or a module "
-                f"that is called again, and is edited {len(turns)} times or in different ways; "
+                f"{place[-1][0]} runs {first.visits} times at one place, in a loop or in a module "
+                f"that is called several times, but has {len(turns)} edits or different edits; "
                 "keep the edits of all iterations or of none"
             )
         made[place] = first.action

@@ -1,6 +1,6 @@
-"""Softmax written out in exponentials and sums.
+"""Recognise softmax that is written out in exponentials and sums.
 
-They get this name, so their note can say why no rule reads them.
+Its operations become one operation with this name, so that the note can say why it is not read.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ X = sp.Symbol("x", real=True)
 TOP = sp.Symbol("top", real=True)
 MEAN = sp.Symbol("mean", positive=True)
 REASON = "it couples all entries along an axis (attention); kcalc has no rule for it"
-FAR = 16  # the number of operations in which a softmax is written
+FAR = 16  # a written-out softmax has at most this many operations
 
 
 def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
     """Turn every written-out softmax or log_softmax into one NotRead.
 
-    The NotRead replaces the last operation and takes its name.
+    It replaces the last operation and takes its name.
     """
     ops = dict(ops)
     for name in list(ops):
@@ -40,7 +40,7 @@ def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
 
 
 def _written_out(ops: dict[str, Op], mean: Pooling) -> dict[str, Op]:
-    """Return the softmax that divides by a mean, as one operation in place of its last."""
+    """Return the operations after the softmax that divides by ``mean`` was merged into one."""
     for base in reversed(_bases(ops, mean.reads[0])):
         found = _search(ops, base, mean)
         if found is not None:
@@ -52,7 +52,7 @@ def _written_out(ops: dict[str, Op], mean: Pooling) -> dict[str, Op]:
 
 
 def _bases(ops: dict[str, Op], name: str) -> list[str]:
-    """Return candidates for the argument of the exponentials: two operations before, and one."""
+    """Return operations up to two steps before ``name`` that may be the softmax's argument."""
     found: list[str] = []
     level = [name]
     for _ in range(3):

@@ -13,8 +13,8 @@ from ..surrogates import DIRECTIONS, Slope, distance, slope_from
 from .jaxpr_values import KnownArray
 
 OWN = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
-LIBRARY = "/jax/_src/"  # whose functions have the derivatives of their values
-STEP, CLOSE = 3e-3, 0.02  # in single precision
+LIBRARY = "/jax/_src/"  # its custom derivatives are the true derivatives
+STEP, CLOSE = 3e-3, 0.02  # finite-difference step and tolerance, in single precision
 SUMS = ("add", "sub", "neg", "add_any", "reduce_sum", "cumsum", "concatenate", "pad", "select_n")
 MOVES = (
     *("reshape", "squeeze", "expand_dims", "transpose", "slice", "rev", "broadcast_in_dim", "copy"),
@@ -28,8 +28,8 @@ QUOTIENTS = ("div",)
 def trained(name: str, values: Iterable[KnownArray]) -> bool | str:
     """Whether the results of a primitive applied to known arrays are trained.
 
-    As in PyTorch (:func:`kcalc.interchange.torch_model.stops.trained`); a constant is not a
-    parameter.
+    The rules are those for PyTorch (:func:`kcalc.interchange.torch_model.stops.trained`). Constants
+    are not parameters.
     """
     given = list(values)
     own = [value for value in given if value.origins]
@@ -47,14 +47,14 @@ def trained(name: str, values: Iterable[KnownArray]) -> bool | str:
 
 
 def still(x: Any) -> Any:
-    """Return an expression without gradient; a comparison has none."""
+    """Stop the gradient of an expression; comparisons have none and stay unchanged."""
     return Still(x) if hasattr(x, "is_number") and not hasattr(x, "rel_op") else x
 
 
 def own_derivative(eqn: Any) -> Slope | str:
-    """Return the custom derivative of a call: a slope, or a description of it.
+    """Return the slope that a custom derivative computes, or a description if it is unknown.
 
-    "" if the derivative is that of the values.
+    Returns "" if the call has no custom derivative, or if it is the true derivative.
     """
     if eqn.primitive.name not in OWN or _of_library(eqn) or not _differs(eqn):
         return ""
@@ -62,7 +62,7 @@ def own_derivative(eqn: Any) -> Slope | str:
 
 
 def with_slope(function: Callable[..., Any], found: Slope) -> Callable[..., Any]:
-    """Return an elementwise function of one expression with the gradient of another."""
+    """Return an elementwise function of one expression with the given slope as its gradient."""
 
     def run(x: Any) -> Any:
         passed = found.passed(x)
@@ -72,7 +72,7 @@ def with_slope(function: Callable[..., Any], found: Slope) -> Callable[..., Any]
 
 
 def _rules(eqn: Any) -> list[Any]:
-    """Return the rules for a function's derivatives in JAX."""
+    """Return the debug info of the functions that define a custom derivative."""
     return [getattr(rule, "debug_info", None) for rule in eqn.params.values()]
 
 
@@ -90,7 +90,7 @@ def _name(eqn: Any) -> str:
 
 
 def equation_function(eqn: Any, reads: Sequence[Any]) -> Callable[..., Any]:
-    """Return an equation as a function of the arrays that it reads."""
+    """Return a function that computes an equation from the arrays that it reads."""
     from jax.extend import core
 
     jaxpr = core.Jaxpr((), reads, eqn.outvars, [eqn], eqn.effects)
@@ -102,7 +102,7 @@ def _reads(eqn: Any) -> list[Any]:
 
 
 def _differs(eqn: Any) -> bool:
-    """Whether a derivative differs from that of the values, as far as this can be determined."""
+    """Whether a custom derivative differs from the true one; True if it cannot be evaluated."""
     try:
         return max(_apart(eqn, seed) for seed in range(DIRECTIONS)) > CLOSE
     except Exception:  # a user's rule may not run on these arrays
@@ -110,7 +110,7 @@ def _differs(eqn: Any) -> bool:
 
 
 def _apart(eqn: Any, seed: int) -> float:
-    """Return the relative distance of a derivative along one direction from that of the values."""
+    """Return the relative difference of the custom and the true derivative along a direction."""
     import jax
     import jax.numpy as jnp
 

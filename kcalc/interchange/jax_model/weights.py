@@ -1,4 +1,4 @@
-"""The weights of edited JAX models: their places in the parameters, and how they are drawn."""
+"""Find the weights of edited JAX models in the parameters, and draw new ones."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from .functions import JaxModel
 from .jaxpr_values import View
 
 Node = Hashable
-# differs from default_rng(0) and the like, from which users make data: inputs must not equal the
-# weights
+# mixed into seeds, so that the weights do not equal data that a user draws from default_rng(0)
 STREAM = 0x6B63616C63
 KEPT = (Pass, Reshape, Pointwise)
 SCATTERED = "its weights do not form rows of one parameter"
 
 
 def generator(key: Any) -> np.random.Generator:
-    """Return a separate stream of random numbers, from a whole number or a JAX key.
+    """Return a random number generator seeded by an integer or a JAX key.
 
     Raises: KcalcError for anything else.
     """
@@ -41,12 +40,12 @@ def generator(key: Any) -> np.random.Generator:
     dtype = getattr(key, "dtype", None)
     if dtype is None or isinstance(key, np.generic):
         raise KcalcError(
-            f"the key must be jax.random.key(seed) or a whole number, got {str(key)[:60]!r}"
+            f"the key must be jax.random.key(seed) or an integer, got {str(key)[:60]!r}"
         )
     words: Any = jax.random.key_data(key) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else key
     if not np.issubdtype(words.dtype, np.unsignedinteger) or words.ndim != 1:
         raise KcalcError(
-            f"the key must be one jax.random.key(seed) or a whole number, got an array "
+            f"the key must be a single jax.random.key(seed) or an integer, got an array "
             f"{dtype}{list(words.shape)}"
         )
     return np.random.default_rng([STREAM, *(int(word) for word in np.asarray(words))])
@@ -55,22 +54,23 @@ def generator(key: Any) -> np.random.Generator:
 def drawn(
     node: str, layout: Layout, law: str, sigma_w: float, random: np.random.Generator
 ) -> np.ndarray:
-    """Return weights with Var W = sigma_w^2 / inputs, all on the central tap of the kernel.
+    """Draw weights with Var W = sigma_w^2 / inputs for the central tap of the kernel.
 
-    Those of a transposed convolution are equal on as many taps as its stride.
+    All other taps are 0. A transposed convolution has the same weights on as many taps as its
+    stride.
 
     Shape: (outputs, inputs / groups, kernel...).
 
-    orthogonal_delta: in every group Haar-distributed orthonormal rows or columns times
-    max(sqrt(outputs / inputs), 1). [DKS sec. 4.1] Raises: KcalcError for an even kernel, which has
-    no centre.
+    "orthogonal_delta": every group has Haar-distributed orthonormal rows or columns, multiplied by
+    max(sqrt(outputs / inputs), 1). [DKS sec. 4.1] Raises: KcalcError if the kernel size is even, so
+    that there is no centre.
     """
     kernel, groups = layout.wide[2:], layout.groups
     if not layout.spread and any(extent % 2 == 0 for extent in kernel):
         raise KcalcError(
-            f"node {node!r}: a {' x '.join(map(str, kernel))} kernel has no centre tap, "
-            f"which Delta initialisation needs; "
-            "use odd kernels or weights='keep'"
+            f"node {node!r}: Delta initialisation needs a centre tap, "
+            f"but a {' x '.join(map(str, kernel))} kernel has none; "
+            "use odd kernel sizes or weights='keep'"
         )
     outputs, inputs = layout.wide[0] // groups, layout.wide[1]
     noise = random.standard_normal((groups, outputs, inputs))
@@ -92,13 +92,14 @@ def _orthogonal(noise: np.ndarray) -> np.ndarray:
     return max(math.sqrt(noise.shape[0] / noise.shape[1]), 1.0) * (q if tall else q.T)
 
 
-# -- what is set anew ------------------------------------------------------------------------------
+# -- planning --------------------------------------------------------------------------------------
 
 
 class JaxWeightEdits:
-    """The weight edits of a target; ``left``: {node: why its weights cannot be redrawn}.
+    """The weight edits of a target.
 
-    ``norm_of``: {removed normalisation: the layer whose bias its bias becomes}.
+    ``left``: {node: why its weights cannot be redrawn}; ``norm_of``: {removed normalisation: layer
+    that takes over its bias}.
     """
 
     def __init__(self, model: JaxModel, target: Target) -> None:
@@ -109,7 +110,7 @@ class JaxWeightEdits:
         }
 
     def _before(self, norm: str) -> str | None:
-        """Return the layer without a bias that a removed normalisation with one followed."""
+        """Return the layer before a removed normalisation if it can take over its bias."""
         ops, op = self.target.ops, self.target.ops.get(norm)
         if op is None or norm not in self.target.gone or "bias" not in self.model.norms[norm]:
             return None
@@ -121,7 +122,7 @@ class JaxWeightEdits:
         return op.name if plain and op.name in self.target.steps else None
 
     def edits(self) -> Iterator[Edit]:
-        """Yield one edit for every parameter of shaped layers."""
+        """Yield one edit per parameter of the shaped layers."""
         for node, (layer, _) in self.target.steps.items():
             op = self.target.ops.get(str(node))
             try:
@@ -155,7 +156,7 @@ class JaxWeightEdits:
         return self._edit(node, "weight", f"sigma_w {sigma:.6g}", edit)
 
     def _multiple(self, op: Linear, origins: Iterable[str]) -> tuple[View, float]:
-        """Return the parameter whose multiple the weights are, and the factor."""
+        """Return the parameter of which the weights are a multiple, and the factor."""
         wide, weight = op.weight.shape, np.asarray(op.weight, float)
         arrays = self.model.arrays()
         for name in sorted(origins):
@@ -172,7 +173,7 @@ class JaxWeightEdits:
     def _layout(
         self, view: View, wide: tuple[int, ...], groups: int = 1, spread: tuple[int, ...] = ()
     ) -> Layout:
-        """Return how weights are stored in their parameter: an offset, and a stride per axis."""
+        """Return the layout of weights in their parameter: an offset, and a stride per axis."""
         shape = self.model.shapes[view.leaf]
         places = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
         where = np.asarray(view.of(places)).reshape(wide)
@@ -199,7 +200,7 @@ class JaxWeightEdits:
         layout = self._layout(view, (int(op.weight.shape[0]),))
         kind = "normal" if sigma else "filled"
         edit = WeightEdit(view.leaf, kind, sigma, layout.stored, layout)
-        what = f"sigma_b {sigma:.6g}" + (", the bias of the norm after it" if serving else "")
+        what = f"sigma_b {sigma:.6g}" + (", using the bias of the norm after it" if serving else "")
         yield self._edit(node, "bias", what, edit)
 
     def _table(self, node: str, op: Lookup, layer: L.Embedding) -> Edit:
@@ -208,10 +209,10 @@ class JaxWeightEdits:
         sigma = float(layer.sigma) / (op.factor * op.bag**0.5)
         shape = self.model.shapes[op.parameter]
         edit = WeightEdit(op.parameter, "normal", sigma, shape)
-        return self._edit(node, "weight", f"table of standard deviation {sigma:.6g}", edit)
+        return self._edit(node, "weight", f"table with standard deviation {sigma:.6g}", edit)
 
     def _gains(self, node: str, op: Normalise) -> Iterator[Edit]:
-        """Yield edits that reset gains and biases of a norm that stays to their initial values."""
+        """Yield edits that reset the gains and biases of a remaining norm to 1 and 0."""
         for slot, array, start in (("gain", op.gain, 1.0), ("bias", op.bias, 0.0)):
             if array is None or np.all(np.asarray(array) == start):
                 continue
@@ -226,11 +227,11 @@ class JaxWeightEdits:
         return Edit(node, kind, what, where, weights=(weight,))
 
 
-# -- performing ------------------------------------------------------------------------------------
+# -- applying --------------------------------------------------------------------------------------
 
 
 def entries(layout: Layout) -> np.ndarray:
-    """Return the places of weights in the flat parameter."""
+    """Return the indices of weights in the flattened parameter."""
     where = np.full(layout.wide, layout.offset)
     for axis, (size, stride) in enumerate(zip(layout.wide, layout.strides, strict=True)):
         along = [-1 if a == axis else 1 for a in range(len(layout.wide))]
@@ -241,9 +242,9 @@ def entries(layout: Layout) -> np.ndarray:
 def redrawn(
     leaves: Mapping[str, Any], edits: Iterable[Edit], law: str, random: np.random.Generator
 ) -> dict[str, Any]:
-    """Return {parameter: array} after the edits of weights; "keep" changes only new biases.
+    """Return {parameter: array} after the weight edits; "keep" changes only new biases.
 
-    Raises: KcalcError if the parameters are not those of the edits.
+    Raises: KcalcError if the parameters do not match the edits.
     """
     import jax.numpy as jnp
 
@@ -266,7 +267,7 @@ def redrawn(
 def _values(
     node: str, weight: WeightEdit, law: str, random: np.random.Generator
 ) -> tuple[Any, Any]:
-    """Return (places in the flat parameter, numbers)."""
+    """Return (indices in the flattened parameter, numbers)."""
     layout = weight.layout
     where = slice(None) if layout is None else entries(layout).ravel()
     count = math.prod(weight.shape if layout is None else layout.wide)
@@ -284,14 +285,14 @@ def _check(weight: WeightEdit, leaves: Mapping[str, Any]) -> None:
     if found != tuple(weight.shape):
         if not leaves:
             raise KcalcError(
-                "a function or a Linen module does not contain its parameters: give them too, "
-                "(function, params) or (module, variables)"
+                "a function or a Linen module does not contain its parameters; pass them with it, "
+                "as (function, params) or (module, variables)"
             )
-        has = "no such parameter" if found is None else f"one of the shape {found}"
+        has = "no such parameter" if found is None else f"one of shape {found}"
         raise KcalcError(
-            f"the edits are for a model with the parameter {weight.parameter!r} of the shape "
-            f"{tuple(weight.shape)}, and this one has {has}; give a model like the one that was "
-            "read"
+            f"the edits are for a model with a parameter {weight.parameter!r} of shape "
+            f"{tuple(weight.shape)}, but this one has {has}; pass a model built like the one that "
+            "was read"
         )
     known = ("drawn", "normal", "filled")
     outside = weight.layout is not None and (

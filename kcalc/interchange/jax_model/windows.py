@@ -1,4 +1,4 @@
-"""Sums, means and maxima over axes and over windows; random masks."""
+"""Read sums, means and maxima over axes and windows, and random masks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .moving import inserted, lifted, location_axes
 from .pointwise import select
 from .reader import JaxReader, rule
 
-# {reduction: (its label, its name in messages)}; JAX writes a mean as a sum and a division
+# {reduction: (label, name in messages)}; JAX computes a mean as a sum and a division
 TOLD = {"sum": ("mean", "sum or mean"), "max": ("max", ""), "min": ("min", "minimum")}
-AGREE = 5.0  # standard deviations by which a random mask may differ from its rate
+AGREE = 5.0  # standard deviations by which the fraction kept may differ from its expectation
 
 
 @rule("reduce_sum", "reduce_max", "reduce_min")
@@ -73,7 +73,7 @@ def _window(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _pooled(reader: JaxReader, eqn: Any, ref: Ref, kept: list[int], busy: list[int]) -> Ref | None:
-    """Read pooling of an array with axes ``kept``; ``busy``: those along which windows move."""
+    """Read pooling of an array with axes ``kept``; windows move along the axes ``busy``."""
     params, sizes = eqn.params, made_shape(eqn)
     back = {b: a for a, b in zip(kept, ref.order, strict=True)}
     places = {a: b for b, a in back.items()}
@@ -127,7 +127,7 @@ def _divide(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _window_mean(reader: JaxReader, ref: Ref, counts: KnownArray) -> Ref | None:
-    """Read sums over padded windows, divided by the window's size or its number of entries."""
+    """Read sums over padded windows, divided by the window size or the number of entries."""
     op: Any = reader.ops[ref.name]
     pooling, before = op.pooling, reader.ops[op.reads[0]].shape
     wanted = np.ones(())
@@ -203,9 +203,9 @@ def _random_choice(
 
 
 def _dropped(reader: JaxReader, ref: Ref, kept: np.ndarray, scale: float) -> Ref:
-    """Read a feature map times ``scale`` where ``kept``, else 0.
+    """Read a feature map that is multiplied by ``scale`` at ``kept`` entries and 0 elsewhere.
 
-    It is dropout if it was scaled by 1 / (fraction kept) before or is now.
+    It is dropout if this scale, or one applied before, is 1 / (fraction kept).
     """
     mean, count = float(np.mean(kept)), int(kept.size)
     before = reader.ops[ref.name]
@@ -227,7 +227,7 @@ def _drop(reader: JaxReader, ref: Ref, source: str, keep: float) -> Ref:
 
 
 def _factor(op: Op) -> float | None:
-    """Return c if an operation multiplies its input by the number c."""
+    """Return c if an operation multiplies its input by the number c, else None."""
     if not isinstance(op, Pointwise) or len(op.reads) != 1 or op.label not in ("mul", "div"):
         return None
     found = op.function(sp.Integer(1))
@@ -239,7 +239,7 @@ def _factor(op: Op) -> float | None:
 
 
 def _masked_or(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
-    """Read dropout if a randomly masked array is rescaled, else the elementwise function."""
+    """Read an elementwise function, or dropout if it rescales a randomly masked array."""
     ref = next((v for v in values if isinstance(v, Ref)), None)
     (made,) = reader.elementwise(eqn, values)
     masked = reader.ops[ref.name] if ref is not None else None

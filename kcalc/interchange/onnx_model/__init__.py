@@ -1,6 +1,6 @@
-"""ONNX models as traces, from files and ``onnx.ModelProto`` objects.
+"""Trace ONNX models, given as files or ``onnx.ModelProto`` objects.
 
-They are read without running anything in the file.
+Nothing in a file is executed.
 """
 
 from __future__ import annotations

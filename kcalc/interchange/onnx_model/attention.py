@@ -1,4 +1,4 @@
-"""Operators of transformers: embeddings, attention in one operator, rotary embeddings.
+"""Read operators of transformers: embeddings, fused attention and rotary embeddings.
 
 They are expanded into the operations of a trace.
 """
@@ -16,7 +16,7 @@ from .graph_values import Array, Made, Node, Value, constant, rule
 from .linear import dense
 from .reasons import CACHED, CAPPED, reason_for
 
-# between (examples, tokens, heads, channels) and (examples, heads, tokens, channels)
+# swaps (examples, tokens, heads, channels) and (examples, heads, tokens, channels)
 HEADS_OUTSIDE = (
     0,
     2,
@@ -27,9 +27,10 @@ HEADS_OUTSIDE = (
 
 @rule("Attention")
 def attention(node: Node) -> Made:
-    """Read attention of the standard: queries, keys and values.
+    """Read Attention of the ONNX standard.
 
-    Their heads are on axis 1, or on the last axis together with their channels.
+    Queries, keys and values have their heads on axis 1, or merged with the channels on the last
+    axis.
     """
     parts = [node.value(i) for i in range(3)]
     if (
@@ -56,7 +57,7 @@ def attention(node: Node) -> Made:
 
 @rule("Attention", domain="com.microsoft")
 def packed_attention(node: Node) -> Made:
-    """Read attention of ONNX Runtime: one matrix makes queries, keys and values."""
+    """Read Attention of ONNX Runtime, in which one matrix produces queries, keys and values."""
     x, weight, bias = node.value(0), node.value(1), node.optional(2)
     what, reason = reason_for(node)
     if (
@@ -73,7 +74,7 @@ def packed_attention(node: Node) -> Made:
     sizes = node.wholes("qkv_hidden_sizes") or (total // 3,) * 3
     if sum(sizes) != total or len(sizes) != 3 or weight.shape[0] != x.shape[2]:
         raise node.fail(
-            f"its weights of shape {weight.shape} do not make queries, keys and values of sizes "
+            f"its weights of shape {weight.shape} cannot produce queries, keys and values of sizes "
             f"{sizes[:8]}"
         )
     made = dense(node.at("qkv"), x, weight, bias)
@@ -94,8 +95,8 @@ def packed_attention(node: Node) -> Made:
 def heads_attention(node: Node) -> Made:
     """Read MultiHeadAttention of ONNX Runtime.
 
-    It takes queries, keys and values (examples, tokens, channels), without biases, masks and
-    caches.
+    Queries, keys and values have shape (examples, tokens, channels). Biases, masks and caches are
+    not supported.
     """
     if len(node.inputs) < 3 or any(
         value is None or value.op is None or value.rank != 3 for value in node.inputs[:3]
@@ -111,7 +112,7 @@ def heads_attention(node: Node) -> Made:
 
 
 def _split(node: Node, x: Value, heads: int) -> Value:
-    """Split (examples, tokens, channels) into (examples, heads, tokens, channels of a head)."""
+    """Reshape (examples, tokens, channels) to (examples, heads, tokens, channels per head)."""
     if heads < 1 or x.shape[2] % heads:
         raise node.fail(f"{heads} heads do not divide {x.shape[2]} channels")
     shape = (*x.shape[:2], heads, x.shape[2] // heads)
@@ -142,7 +143,7 @@ def _attended(
     scale: float,
     causal: bool,
 ) -> Value:
-    """Return softmax(scale q k^T + mask) v of heads, some of which may share keys and values."""
+    """Return softmax(scale q k^T + mask) v for all heads; heads may share keys and values."""
     queries, *pair = parts
     what, reason = reason_for(node)
     heads, shared = queries.shape[1], pair[0].shape[1]
@@ -172,7 +173,7 @@ def _with(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
 
 
 def _added(mask: Value) -> Value:
-    """Return a mask as the numbers that are added to scores."""
+    """Convert a mask to the numbers that are added to the scores."""
     if mask.array is None or mask.array.dtype != bool:
         return mask
     return constant(np.where(mask.numbers, 0.0, -np.inf).astype(np.float32))
@@ -186,7 +187,7 @@ def rotated(node: Node) -> Made:
         return None
     places, interleaved = node.optional(3), bool(node.whole("interleaved"))
     if places is not None and places.array is None:
-        return node.unread("rotary embedding", "the positions of its tokens depend on the input")
+        return node.unread("rotary embedding", "the positions of the tokens depend on the input")
     angles = [value.numbers for value in (cosines, sines)]
     if places is not None:
         angles = [array[places.numbers] for array in angles]
@@ -219,7 +220,7 @@ def _turned(
     width: int,
     interleaved: bool,
 ) -> Value:
-    """Rotate pairs (a, b) of channels to (cos a - sin b, sin a + cos b); others do not change."""
+    """Rotate pairs (a, b) of channels to (cos a - sin b, sin a + cos b); keep other channels."""
     told = {"what": "slice", "reason": "it takes some of the channels"}
 
     def cut(name: str, start: int, stop: int, step: int = 1) -> Value:

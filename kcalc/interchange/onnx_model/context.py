@@ -1,6 +1,6 @@
-"""The state that the rules for ONNX operators work on.
+"""The state on which the rules for ONNX operators work.
 
-The operations made so far, budgets, and constants that become operations.
+It holds the operations made so far and the remaining limits, and turns constants into operations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .unsupported_shapes import Found, shapes_of
 
 
 class Context:
-    """The state of one reading: ``ops`` grows as nodes are read."""
+    """The state while one model is read; ``ops`` grows with every node."""
 
     def __init__(self, model: Any, folder: Path | None, limits: Limits) -> None:
         self.model, self.folder, self.limits = model, folder, limits
@@ -46,7 +46,7 @@ class Context:
         self._asked = 0
 
     def name_of(self, value: Value) -> str:
-        """Return the operation that makes a value; constants become operations here."""
+        """Return the name of a value's operation. For a constant, make the operation first."""
         if value.op is not None:
             return value.op
         if id(value) not in self._held:
@@ -62,9 +62,10 @@ class Context:
         return self._held[id(value)][1]
 
     def owner(self, value: Value) -> str:
-        """Return a key, equal for layers that share weights.
+        """Return a key that is equal for constants that are the same weights.
 
-        They share them if the bytes are equal, or if one is another name of the same parameter.
+        They are the same if their bytes are equal or if they are the same parameter under two
+        names.
         """
         array = value.numbers
         self._asked += 1
@@ -74,9 +75,10 @@ class Context:
         return self._owners.first(array, name)
 
     def computed(self, node: Node, arrays: Sequence[Array], kept: bool = False) -> Sequence[Value]:
-        """Return constants computed from constants.
+        """Wrap arrays that were computed from constants as values.
 
-        ``kept``: the same numbers in another shape or order, and so the same parameter.
+        ``kept``: whether the numbers are those of the first input in another shape or order, so
+        that they are still the same parameter.
         """
         parameter = node.value(0).parameter if kept and node.inputs else None
         return [replace(constant(array, parameter), maker=node) for array in arrays]
@@ -86,9 +88,9 @@ class Context:
         return shapes_of(node)
 
     def further_output(self, node: Node, first: Value, index: int) -> Value:
-        """Return an output that no rule makes: masks, indices, statistics.
+        """Return an output that no rule computes, such as a mask, indices or statistics.
 
-        It matters only if something reads it.
+        It matters only if another node reads it.
         """
         reads = [value for value in node.inputs[:1] if value is not None]
         reason = f"only the first output of {node.op[:60]} is read"
@@ -103,5 +105,5 @@ class Context:
 
 
 def _declared(graph: Any) -> dict[str, Any]:
-    """Return the declared types of the arrays of the main graph."""
+    """Return {name: declared type} of the arrays in the main graph."""
     return {item.name: item.type for item in (*graph.output, *graph.value_info)}

@@ -1,6 +1,6 @@
 """Elementwise operators as functions of SymPy expressions.
 
-They have the forms that the catalogue of activations uses.
+They return the same forms as the catalogue of activations.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SELU = (
     sp.Float("1.6732632423543772848170429916717", 32),
     sp.Float("1.0507009873554804934193349852946", 32),
 )
-LARGEST = 3.4e38  # exporters write it to mean no bound
+LARGEST = 3.4e38  # exporters write this number for "no bound"
 
 
 def single(value: float) -> Any:
-    """Return the number that a single-precision attribute stands for.
+    """Return the exact number that a single-precision attribute represents.
 
-    It is a small fraction or the shortest decimal that rounds to it.
+    It is a simple fraction, or the shortest decimal that rounds to the attribute.
     """
     if not np.isfinite(value):
         raise ValueError("not finite")
@@ -54,7 +54,7 @@ def single(value: float) -> Any:
 
 
 def plain(value: Value) -> Any:
-    """Return the single number of a constant, exact if it is clear; None if there is none."""
+    """Return the number in a constant with one entry, exact if possible, else None."""
     number = value.number
     return (
         None if number is None or value.array is None else exact_number(number, value.array.dtype)
@@ -108,7 +108,7 @@ LABELS = {
 
 
 def is_sixth(node: Node) -> bool:
-    """Whether a HardSigmoid is x / 6 + 1 / 2, clipped, as in hard swish."""
+    """Whether a HardSigmoid is x / 6 + 1 / 2 clipped to [0, 1], as in hard swish."""
     slope, shift = single(node.real("alpha", 0.2)), single(node.real("beta", 0.5))
     return slope == sp.Rational(1, 6) and shift == HALF
 
@@ -123,7 +123,7 @@ def _with_bias(function: Function) -> Function:
     return lambda x, *b: function(x + sum(b))
 
 
-# {(domain, operator): (function of its inputs and its attributes, {attribute: default})}
+# {(domain, operator): (function of its inputs and attributes, {attribute: default})}
 SET: dict[tuple[str, str], tuple[Function, dict[str, Any]]] = {
     ("", "Elu"): (elu, {"alpha": 1.0}),
     ("", "Celu"): (celu, {"alpha": 1.0}),
@@ -154,7 +154,7 @@ def _function(node: Node) -> Function:
 
 
 def _attribute(value: float) -> Any:
-    """Return the number of an attribute; those of selu get all their digits."""
+    """Return the exact number of an attribute; rounded constants of SELU are restored."""
     return next((exact for exact in SELU if abs(value - float(exact)) < 1e-6), None) or single(
         value
     )
@@ -162,11 +162,11 @@ def _attribute(value: float) -> Any:
 
 @rule(*(name for name in PLAIN if name != "Mul"))
 def pointwise(node: Node) -> Made:
-    """Read an elementwise operator; single constants become part of the function."""
+    """Read an elementwise operator. Constants of one number become part of the function."""
     if node.op in ("Min", "Max", "Sum", "Mean") and len(node.inputs) == 1:
         return node.value(0)
     if node.op == "Div" and INT in (node.value(0).kind, node.value(1).kind):
-        return None  # division of whole numbers truncates
+        return None  # integer division truncates
     if any(
         isinstance(value.number, float) and not math.isfinite(value.number)
         for value in node.given()
@@ -183,7 +183,7 @@ def pointwise(node: Node) -> Made:
 
 @rule("Mul")
 def multiplied(node: Node) -> Made:
-    """Read Mul: hard swish if a HardSigmoid gates its own input, else a product."""
+    """Read Mul as hard swish if a HardSigmoid multiplies its own input, else as a product."""
     for x, other in (node.given(), node.given()[::-1]):
         gate = other.maker
         if gate is not None and gate.op == "HardSigmoid" and gate.value(0) is x and is_sixth(gate):
@@ -193,18 +193,18 @@ def multiplied(node: Node) -> Made:
 
 @rule("IsNaN", "IsInf")
 def infinite(node: Node) -> Made:
-    """Read IsNaN and IsInf as false, as numbers are finite; exporters use them to guard softmax."""
+    """Read IsNaN and IsInf as false. Exporters use them as guards in softmax."""
     return constant(np.broadcast_to(np.False_, node.value(0).shape))
 
 
 def _masked(node: Node) -> Made:
-    """Read entries set to infinity by a mask.
+    """Read a mask that sets entries to infinity.
 
-    A mask that does not depend on the input, as in attention, is read; other infinities are not.
+    The mask must not depend on the input, as in attention. Other infinities are not read.
     """
     told = {
         "what": "a mask of infinities",
-        "reason": "entries are set to infinity, as attention does before its softmax",
+        "reason": "it sets entries to infinity, as attention does before its softmax",
     }
     if node.op == "Where" and (mask := node.value(0)).array is not None:
         yes, no = node.value(1), node.value(2)
@@ -254,7 +254,7 @@ def _emit(
 
 
 def _closed(function: Function, places: Sequence[Any]) -> Function:
-    """Return the function of the arguments that are None here; the others are filled in."""
+    """Fix some arguments of a function; ``places`` is None at the arguments that remain."""
     if all(place is None for place in places):
         return function
 
@@ -267,7 +267,7 @@ def _closed(function: Function, places: Sequence[Any]) -> Function:
 
 @rule("Clip")
 def clip(node: Node) -> Made:
-    """Read Clip, whose bounds are attributes or inputs."""
+    """Read Clip with bounds that are attributes or inputs."""
     bounds: list[Any] = []
     for index, name in ((1, "min"), (2, "max")):
         given = node.optional(index)
@@ -300,7 +300,7 @@ def clip(node: Node) -> Made:
 def cast(node: Node) -> Made:
     """Read Cast and CastLike as elementwise functions.
 
-    Casts between floats do nothing, casts to whole numbers truncate, and relations become 0 and 1.
+    Casts between floats do nothing, casts to integers truncate, and Booleans become 0 and 1.
     """
     x = node.value(0)
     if node.op == "Cast" and node.whole("to") not in TYPES:

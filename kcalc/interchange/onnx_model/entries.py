@@ -1,4 +1,4 @@
-"""The inputs of a model and their shapes, as declared or given by the user, with an open batch."""
+"""Shapes of a model's inputs, as declared in the file or given by the user."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ...foundation.errors import KcalcError, glimpse
 from ..example_shapes import example_shape
 from .limits import Limits
 
-OPEN_BATCH = 2  # stands for a batch of any size; 1 would look like an axis that can be dropped
+OPEN_BATCH = 2  # replaces an open batch size; an axis of size 1 could be mistaken for a dummy axis
 Shape = tuple[int, ...]
 
 
 def entry_shapes(
     graph: Any, examples: Sequence[Any], shapes: Any, limits: Limits
 ) -> dict[str, Shape]:
-    """Return {input: shape}, without initializers.
+    """Return {input: shape} for all inputs that are not initializers.
 
-    Raises: KcalcError naming inputs whose size is open, or if examples do not fit.
+    Raises: KcalcError if an input has an open size, or if the examples do not fit the inputs.
     """
     held = {tensor.name for tensor in graph.initializer}
     inputs = [item for item in graph.input if item.name not in held]
@@ -78,8 +78,8 @@ def _sizes(name: str, shape: Any) -> Shape:
         good, sizes = False, ()
     if not good or not sizes:
         raise KcalcError(
-            f"onnx: expected an example array or a shape of positive whole numbers, batch first, "
-            f"got {glimpse(shape)}"
+            f"onnx: expected an example array or a shape of positive integers with the batch "
+            f"first, got {glimpse(shape)}"
         )
     return example_shape(sizes, f"onnx: the input {name[:80]!r}")
 
@@ -88,7 +88,7 @@ def _shape(item: Any, told: Shape | None) -> Shape:
     name = item.name[:80]
     if not item.type.HasField("tensor_type"):
         raise KcalcError(
-            f"onnx: the input {name!r} is not a tensor (but a sequence, a map or nothing); kcalc "
+            f"onnx: the input {name!r} is not a tensor but a sequence, a map or untyped; kcalc "
             "reads only tensors"
         )
     if not item.type.tensor_type.HasField("shape"):
@@ -103,7 +103,7 @@ def _shape(item: Any, told: Shape | None) -> Shape:
     ]
     if any(k is not None and k < 0 for k in sizes):
         raise KcalcError(f"onnx: the input {name!r} declares a negative size")
-    sizes = [k or None for k in sizes]  # some exporters write an open size as 0
+    sizes = [k or None for k in sizes]  # some exporters write 0 for an open size
     if told is not None:
         if len(told) != len(sizes) or any(
             k is not None and k != t for k, t in zip(sizes[1:], told[1:], strict=True)
@@ -116,8 +116,8 @@ def _shape(item: Any, told: Shape | None) -> Shape:
         return (sizes[0] or told[0], *told[1:])
     if not sizes:
         raise KcalcError(
-            f"onnx: the input {name!r} is a single number; kcalc reads arrays whose first axis is "
-            f"the examples"
+            f"onnx: the input {name!r} is a single number; kcalc needs arrays with the examples "
+            f"on the first axis"
         )
     open_axes = [i for i, k in enumerate(sizes) if k is None and i > 0]
     if open_axes:

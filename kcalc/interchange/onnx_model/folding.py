@@ -1,6 +1,6 @@
-"""Operations on constants, computed by the reference implementation of the onnx package.
+"""Compute operations on constants with the reference implementation of the onnx package.
 
-Their sizes are checked before they are computed, using the package's shape inference.
+Shape inference checks the size of every result first.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ REDUCED = {
 MOVED = {"Range", "Expand", "Tile", "Gather", "GatherElements", "Concat", "Slice", "Split", "Pad"}
 EVALUATED = {*KEPT, *REDUCED, *MOVED, *elementwise.PLAIN, "MatMul", "Clip", "Mod", "Trilu"}
 MISFIT = "its attributes do not fit the constants that it reads"
-NUMBERS = "biuf"  # kinds of NumPy types
+NUMBERS = "biuf"  # kinds of NumPy types that count as numbers
 
 
 def fold(node: Node) -> Sequence[Value] | None:
-    """Return the outputs of a node as constants, or None.
+    """Return the outputs of a node as constants.
 
-    None if they depend on the input, or if the operator is not one of those that are folded.
+    Returns None if they depend on the input, or if kcalc does not fold the operator.
     """
     told = TOLD.get(node.op)
     known = all(value is None or value.array is not None for value in node.inputs)
@@ -49,7 +49,7 @@ def _room(node: Node, shape: Sequence[int], itemsize: int) -> None:
 
 
 def evaluated(node: Node) -> list[Array]:
-    """Return the outputs of a node whose inputs are all known."""
+    """Compute the outputs of a node with known inputs."""
     from onnx.reference import ReferenceEvaluator
 
     given = {f"i{i}": value.array for i, value in enumerate(node.inputs) if value is not None}
@@ -67,7 +67,7 @@ def evaluated(node: Node) -> list[Array]:
 
 
 def _check(node: Node, arrays: list[Array]) -> None:
-    """Reject operations that would take too much memory or time, and unsupported numbers.
+    """Reject operations that need too much memory or time, and unsupported element types.
 
     Raises: KcalcError.
     """
@@ -85,7 +85,7 @@ def _check(node: Node, arrays: list[Array]) -> None:
 
 
 def _plain(node: Node, array: Any) -> Array:
-    """Return an array of numbers that NumPy has; bfloat16 becomes float32."""
+    """Convert an array to an element type of NumPy; bfloat16 becomes float32."""
     array = np.asarray(array)
     array = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
     if array.dtype.kind not in NUMBERS:
@@ -106,7 +106,7 @@ def _constant(node: Node) -> Array:
         found = node.attributes.get(name)
         if found is not None and found.type == kind:
             return np.array(getattr(found, field), dtype=dtype)
-    raise node.fail("its value is not a tensor of numbers (but text or a sparse tensor)")
+    raise node.fail("its value is not a tensor of numbers but a string or a sparse tensor")
 
 
 def _shape(node: Node) -> Array:
@@ -123,12 +123,12 @@ def _filled(node: Node) -> Array | None:
     if tensor is not None:
         value = to_array(tensor, node.reader.folder, node.reader.limits.file_bytes)
     if value.size != 1:
-        raise node.fail("its value is not one number")
+        raise node.fail("its value is not a single number")
     _room(node, shape, value.dtype.itemsize)
     return np.full(shape, value.reshape(-1)[0])
 
 
-# ones with a tensor, whose file must be next to the model, and ones that read no numbers
+# operators whose attribute is a tensor, and operators that read no numbers
 TOLD: dict[str, Callable[[Node], Array | None]] = {
     "Constant": _constant,
     "ConstantOfShape": _filled,

@@ -1,4 +1,4 @@
-"""Operators of gates and attention: parts of arrays, softmax, products of feature maps."""
+"""Read slices, gathers, softmax and products of feature maps, as used in gates and attention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def part(node: Node, axis: int, places: Sequence[int]) -> Value:
 
 @rule("Split")
 def split(node: Node) -> Made:
-    """Read Split, into equal parts or parts of constant sizes."""
+    """Read Split into equal parts or into parts of constant sizes."""
     x, count = node.value(0), len(node.outputs)
     axis = node.axis(node.whole("axis"), x.rank)
     sizes = node.constants(1, "split")
@@ -40,7 +40,8 @@ def split(node: Node) -> Made:
         sizes = equal_parts(x.shape[axis], count)
     if len(sizes) != count or sum(sizes) != x.shape[axis] or min(sizes) < 1:
         raise node.fail(
-            f"parts of sizes {sizes[:8]} do not make up axis {axis} of an array of shape {x.shape}"
+            f"parts of sizes {sizes[:8]} do not add up to axis {axis} of an array of shape "
+            f"{x.shape}"
         )
     if count == 1:
         return x
@@ -50,7 +51,7 @@ def split(node: Node) -> Made:
 
 @rule("Slice")
 def sliced(node: Node) -> Made:
-    """Read Slice at constant places; as nothing if it takes everything, else axis by axis."""
+    """Read Slice with constant bounds axis by axis; it does nothing if it takes all entries."""
     x = node.value(0)
     starts, ends = node.constants(1, "starts"), node.constants(2, "ends")
     axes, steps = node.constants(3, "axes"), node.constants(4, "steps")
@@ -76,9 +77,9 @@ def sliced(node: Node) -> Made:
 
 
 def embedded(node: Node) -> Made:
-    """Read Gather of whole rows of a constant table by ids that are an input.
+    """Read Gather of whole rows of a constant table by ids from an input.
 
-    None for other tables and indices.
+    Returns None for other tables and indices.
     """
     table, ids = node.value(0), node.value(1)
     known = (
@@ -96,7 +97,7 @@ def embedded(node: Node) -> Made:
 
 @rule("Gather")
 def gathered_along(node: Node) -> Made:
-    """Read Gather of constant places along an axis, or of rows of a table."""
+    """Read Gather of constant indices along an axis, or of rows of a table."""
     x, index = node.value(0), node.value(1)
     if x.array is not None:
         return embedded(node)
@@ -113,7 +114,7 @@ def gathered_along(node: Node) -> Made:
 
 @rule("GatherElements", "GatherND")
 def gathered(node: Node) -> Made:
-    """Read entries at an array of constant places, the same along one axis for every example."""
+    """Read a gather of constant indices that takes the same entries along one axis everywhere."""
     x, index = node.value(0), node.value(1)
     if x.array is not None or index.array is None:
         return None
@@ -125,7 +126,7 @@ def gathered(node: Node) -> Made:
 
     try:
         found = picked(x.shape, pick)
-    except KcalcError:  # more numbers than a file may request
+    except KcalcError:  # the array exceeds the limits of a file
         found = None
     if found is None:
         return None
@@ -135,7 +136,7 @@ def gathered(node: Node) -> Made:
 
 @rule("Softmax")
 def softmax(node: Node) -> Made:
-    """Read Softmax along one axis; before opset 13 it treated all axes from that one on as one."""
+    """Read Softmax along one axis. Before opset 13, it merges this and all later axes."""
     x = node.value(0)
     axis = node.axis(node.whole("axis", -1 if node.opset >= 13 else 1), x.rank)
     if node.opset < 13 and axis != x.rank - 1:
@@ -145,7 +146,7 @@ def softmax(node: Node) -> Made:
 
 
 def product(node: Node, what: str, reason: str) -> Made:
-    """Read a product of two arrays of matrices."""
+    """Read a batched matrix product of two feature maps."""
     x, w = node.value(0), node.value(1)
     batch = LETTERS[: max(x.rank, w.rank) - 2]
     alike = all(a == b for a, b in zip(x.shape[-3::-1], w.shape[-3::-1], strict=False))

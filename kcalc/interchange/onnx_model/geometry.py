@@ -1,4 +1,4 @@
-"""Windows of convolutions and pooling: explicit, automatic and rounded paddings."""
+"""Windows of convolutions and pooling, with explicit or automatic padding and rounding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Pads = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class OnnxWindow:
-    """``sizes``: the locations of the output."""
+    """A window over locations; ``sizes``: the numbers of output locations along each axis."""
 
     stride: tuple[int, ...]
     padding: Pads
@@ -24,11 +24,11 @@ class OnnxWindow:
 def window_of(
     node: Node, sizes: Sequence[int], extent: Sequence[int], around: Pads | None = None
 ) -> OnnxWindow | None:
-    """Return how a window moves over locations; ``around``: padding that was applied before.
+    """Return the window of a node; ``around``: padding by an earlier node.
 
-    None if the padding is negative.
+    Returns None if the padding is negative.
 
-    Raises: KcalcError if attributes have another number of axes, or the window does not fit.
+    Raises: KcalcError if attributes have a wrong number of axes, or if the window does not fit.
     """
     rank = len(sizes)
     stride = node.wholes("strides") or (1,) * rank
@@ -61,7 +61,7 @@ def window_of(
         )
     else:
         raise node.fail(
-            f"its auto_pad is {mode[:40]!r}; it must be NOTSET, VALID, SAME_UPPER or SAME_LOWER"
+            f"its auto_pad must be NOTSET, VALID, SAME_UPPER or SAME_LOWER, got {mode[:40]!r}"
         )
     padding = tuple(
         (low + a, high + b) for (low, high), (a, b) in zip(padding, around, strict=True)
@@ -81,9 +81,9 @@ def window_of(
 
 
 def _same(size: int, reach: int, stride: int, lower: bool) -> tuple[int, int]:
-    """Return the padding (before, after) of SAME, with ceil(size / stride) windows.
+    """Return the padding (before, after) that gives ceil(size / stride) windows.
 
-    The odd location of the padding comes after (upper) or before (lower) the image.
+    If the total is odd, the extra location comes before the image if ``lower``, else after it.
     """
     total = max((-(-size // stride) - 1) * stride + reach - size, 0)
     small = total // 2

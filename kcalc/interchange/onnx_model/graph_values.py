@@ -1,4 +1,4 @@
-"""Values on the edges of an ONNX graph, and nodes in the form that rules use."""
+"""Values and nodes of an ONNX graph in the form that rules use."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FLOAT, INT, BOOL = "float", "int", "bool"
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """An array of the graph, which is a constant or the output of an operation.
+    """An array of the graph: a constant, or the output of an operation.
 
-    ``array``: the constant; ``op``: the operation of the trace.
+    ``array``: the constant; ``op``: the name of the operation in the trace.
 
-    ``parameter``: the parameter of the model that equals a constant, under its first name.
-    ``maker``: the node that made it, with the values which that node read.
+    ``parameter``: the first name of the parameter of the model that a constant equals.
+    ``maker``: the node that computed it, with its input values.
     """
 
     shape: tuple[int, ...]
@@ -39,13 +39,13 @@ class Value:
 
     @property
     def numbers(self) -> Array:
-        """Return the array of a constant."""
+        """Return the array of a value that is a constant."""
         assert self.array is not None
         return self.array
 
     @property
     def number(self) -> int | float | None:
-        """Return the single number in a constant of size 1; whole numbers as int."""
+        """Return the number in a constant of size 1 (integers as int), else None."""
         if self.array is None or self.array.size != 1:
             return None
         found = self.array.reshape(-1)[0].item()
@@ -60,7 +60,7 @@ def kind_of(array: Array) -> str:
 
 
 def constant(array: Array, parameter: str | None = None) -> Value:
-    """Return a constant."""
+    """Return a constant as a value."""
     return Value(tuple(array.shape), kind_of(array), array=array, parameter=parameter)
 
 
@@ -68,8 +68,8 @@ def constant(array: Array, parameter: str | None = None) -> Value:
 class Node:
     """A node with its input values.
 
-    ``inputs`` contains None if an optional input is missing. ``label``: the preferred name of its
-    operation; ``reader``: the :class:`Context` that it writes into.
+    ``inputs`` contains None for missing optional inputs. ``label``: the preferred name of its
+    operation; ``reader``: the :class:`Context` that collects the operations.
     """
 
     op: str
@@ -85,7 +85,7 @@ class Node:
 
     @property
     def what(self) -> str:
-        """Describe the node."""
+        """Return a description of the node for messages."""
         return (
             f"{self.op} node {self.name[:80]!r}"
             if self.name
@@ -93,7 +93,7 @@ class Node:
         )
 
     def fail(self, text: str) -> KcalcError:
-        """Return an error that names the node."""
+        """Return an error whose message names the node."""
         return KcalcError(f"onnx: {self.what}: {text}")
 
     def value(self, index: int) -> Value:
@@ -104,7 +104,7 @@ class Node:
         return found
 
     def optional(self, index: int) -> Value | None:
-        """Return an input or None."""
+        """Return an input, or None if it is missing."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def given(self) -> tuple[Value, ...]:
@@ -128,31 +128,31 @@ class Node:
         return default if found is None else float(found.f)
 
     def text(self, name: str, default: str) -> str:
-        """Return a text attribute."""
+        """Return a string attribute."""
         found = self._attribute(name, 3)
         return default if found is None else found.s.decode("utf-8", "replace")
 
     def wholes(self, name: str) -> tuple[int, ...] | None:
-        """Return a list of integers; None if it is not given."""
+        """Return an attribute that is a list of integers, or None if it is missing."""
         found = self._attribute(name, 7)
         return None if found is None else tuple(found.ints)
 
     def tensor(self, name: str) -> Any:
-        """Return a tensor attribute or None."""
+        """Return a tensor attribute, or None if it is missing."""
         found = self._attribute(name, 4)
         return None if found is None else found.t
 
     def graph(self, name: str) -> Any:
-        """Return a subgraph."""
+        """Return an attribute that is a subgraph."""
         found = self._attribute(name, 5)
         if found is None:
             raise self.fail(f"it has no subgraph {name}")
         return found.g
 
     def constants(self, index: int, name: str) -> tuple[int, ...] | None:
-        """Return whole numbers given as the attribute ``name`` or as input ``index``.
+        """Return integers given as the attribute ``name`` or as input ``index``.
 
-        None if they are missing or depend on the input.
+        Returns None if they are missing or depend on the input.
         """
         if name in self.attributes:
             return self.wholes(name)
@@ -160,13 +160,13 @@ class Node:
         if found is None or found.array is None:
             return None
         if found.array.size > 1024 or kind_of(found.array) == FLOAT:
-            raise self.fail(f"its {name} are not a short list of whole numbers")
+            raise self.fail(f"its {name} must be a short list of integers")
         return tuple(int(v) for v in found.array.reshape(-1))
 
     # -- operations --------------------------------------------------------------------------------
 
     def at(self, part: str) -> Node:
-        """Return the same node, for a part of its task."""
+        """Return the same node with a label for one of several operations."""
         return replace(self, label=f"{self.label}.{part}")
 
     def emit(
@@ -189,7 +189,7 @@ class Node:
         return Value(shape, kind, op=name, maker=self)
 
     def unread(self, what: str = "", reason: str = "") -> Sequence[Value]:
-        """Return the outputs of a node that no rule reads."""
+        """Add unread operations, and return them as the outputs of this node."""
         told = reason_for(self)
         fields = {"what": what or told[0], "reason": reason or told[1]}
         reads = [value for value in self.inputs if value is not None]
@@ -200,9 +200,9 @@ class Node:
         ]
 
     def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Return axes counted from 0, sorted.
+        """Return sorted nonnegative axes.
 
-        Raises: KcalcError for axes that do not exist or occur twice.
+        Raises: KcalcError if an axis does not exist or occurs twice.
         """
         found = tuple(sorted(a + rank if a < 0 else a for a in axes))
         if any(not 0 <= a < rank for a in found) or len(set(found)) != len(found):
@@ -210,17 +210,17 @@ class Node:
         return found
 
     def axis(self, axis: int, rank: int) -> int:
-        """Return one axis counted from 0."""
+        """Return a nonnegative axis."""
         return self.axes((axis,), rank)[0]
 
 
-Made = Value | Sequence[Value] | None  # the outputs; None if it is not read
+Made = Value | Sequence[Value] | None  # the outputs; None if the node is not read
 Rule = Callable[[Node], Made]
-RULES: dict[tuple[str, str], Rule] = {}  # {(domain, operator): its rule}
+RULES: dict[tuple[str, str], Rule] = {}  # {(domain, operator): rule}
 
 
 def rule(*names: str, domain: str = "") -> Callable[[Rule], Rule]:
-    """Register the function that reads operators of these names."""
+    """Register a function that reads the named operators."""
 
     def register(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(((domain, name) for name in names), function))

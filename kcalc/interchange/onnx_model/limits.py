@@ -1,4 +1,4 @@
-"""Limits on the cost of a file.
+"""Limits on the cost of reading a file.
 
 They cover bytes, nodes, depth and the size of arrays computed from constants.
 """
@@ -12,11 +12,11 @@ from ...foundation.errors import KcalcError
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on a model file; larger files raise an error before memory is allocated.
+    """Limits for a model file. Exceeding one raises an error before memory is allocated.
 
-    ``file_bytes``: the file and its external data together. ``nodes``: nodes of the file, including
-    subgraphs and functions. ``folded_bytes``: all arrays computed from constants, in addition to
-    ``folded_factor`` times the bytes of the model's tensors.
+    ``file_bytes``: the size of the file with its external data. ``nodes``: the number of nodes,
+    including subgraphs and functions. Arrays computed from constants may take ``folded_bytes`` plus
+    ``folded_factor`` times the size of the model's tensors.
     """
 
     file_bytes: int = 2 * 2**30
@@ -29,7 +29,7 @@ class Limits:
 
 
 class RemainingLimits:
-    """The rest of the limits while a model is read."""
+    """The limits that remain while a model is read."""
 
     def __init__(self, limits: Limits, nodes: int, tensor_bytes: int) -> None:
         self.limits = limits
@@ -37,9 +37,9 @@ class RemainingLimits:
         self._folded = limits.folded_bytes + limits.folded_factor * tensor_bytes
 
     def step(self) -> None:
-        """Count a node that is read.
+        """Count one more node.
 
-        Raises: KcalcError if functions that call functions expand without bound.
+        Raises: KcalcError if nested functions expand into too many nodes.
         """
         self._steps -= 1
         if self._steps < 0:

@@ -1,4 +1,4 @@
-"""Dense layers and convolutions: Conv, Gemm, MatMul, Einsum with one constant operand."""
+"""Read Conv, ConvTranspose, Gemm, MatMul and Einsum with one constant operand."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .shapes import image_padding
 
 BOTH = (
     "product of feature maps",
-    "it multiplies two arrays that both depend on the input (attention, bilinear layers); there "
-    "is no rule for that",
+    "it multiplies two arrays that both depend on the input (attention, bilinear layers); kcalc "
+    "has no rule for it",
 )
 MIXES = ("matrix product", "it mixes the examples of a batch")
 
@@ -46,11 +46,11 @@ def conv(node: Node) -> Made:
     if found is None:
         return node.unread("convolution", "its padding is negative or changes with the input")
     if mode != "zeros" and found.padding != around:
-        reason = f"zeros are put around an image after {mode} padding"
+        reason = f"it adds zeros around an image after {mode} padding"
         return node.unread("convolution", reason)
     found = replace(found, mode=mode)
     if b is not None and b.shape != (w.shape[0],):
-        raise node.fail(f"a bias of shape {b.shape} for {w.shape[0]} channels")
+        raise node.fail(f"a bias of shape {b.shape} does not fit {w.shape[0]} channels")
     return _linear(
         node,
         x,
@@ -101,9 +101,9 @@ def conv_transpose(node: Node) -> Made:
 
 
 def unpadded(x: Value) -> tuple[Value, tuple[tuple[int, int], ...] | None, str]:
-    """Return (the input of a Pad on location axes, its padding, its mode).
+    """Return (input, padding, mode) of the Pad on location axes that made ``x``.
 
-    For other values, the value itself and None.
+    For other values, return (x, None, "zeros").
     """
     return image_padding(x) or (x, None, "zeros")
 
@@ -121,9 +121,9 @@ def _linear(
     groups: int = 1,
     **fields: Any,
 ) -> Value:
-    """Add a layer on one axis; ``axes``: those of its input and output."""
+    """Add a layer that acts on one axis; ``axes``: this axis in its input and its output."""
     if not np.issubdtype(weight.dtype, np.floating) or weight.size == 0:
-        raise node.fail("its weights are whole numbers or empty; kcalc reads models of floats")
+        raise node.fail("its weights are integers or empty; kcalc reads float models only")
     if window is not None:
         given = ("stride", "padding", "mode", "dilation")
         fields |= {name: getattr(window, name) for name in given}
@@ -191,9 +191,9 @@ def gemm(node: Node) -> Made:
 
 @rule("MatMul")
 def matmul(node: Node) -> Made:
-    """Read a matrix product with one constant operand.
+    """Read a matrix product with one constant operand as a layer.
 
-    The weights act on the last axis, or from the left on the last but one.
+    The weights act on the last axis, or on the second to last if they are the left operand.
     """
     x, w = node.value(0), node.value(1)
     if x.array is None and w.array is None:
@@ -237,7 +237,7 @@ def dense(node: Node, x: Value, w: Value, bias: Value | None) -> Value:
 
 @rule("Einsum")
 def einsum(node: Node) -> Made:
-    """Read Einsum of one feature map with constant weights that replace some axes."""
+    """Read Einsum of one feature map and constant weights as a layer."""
     if len(node.inputs) != 2:
         return None
     source, _, target = node.text("equation", "").replace(" ", "").partition("->")
@@ -268,8 +268,8 @@ def einsum(node: Node) -> Made:
 
 @rule("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
 def sparse(node: Node) -> Made:
-    """Read integer and quantised products."""
+    """Report integer and quantised products as not read."""
     return node.unread(
         "quantised layer",
-        "weights of whole numbers with scales; read the model before quantisation",
+        "its weights are integers with scales; read the model before quantisation",
     )

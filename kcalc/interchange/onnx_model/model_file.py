@@ -1,4 +1,4 @@
-"""A model file: its size is checked before reading, its structure before following it."""
+"""Load a model file, with checks of its size and structure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ STANDARD = ("", "ai.onnx")
 
 
 def load(model: Any, limits: Limits) -> tuple[Any, Path | None]:
-    """Return the ``onnx.ModelProto`` of a path or object, and the folder of the file.
+    """Return the ``onnx.ModelProto`` and the folder of its file.
 
-    Raises: KcalcError if the onnx package is missing, or for a file that is missing, too large or
-    not a model.
+    ``model``: a path or an ``onnx.ModelProto``. Raises: KcalcError if the onnx package is missing,
+    or if the file is missing, too large or not a model.
     """
     onnx = package()
     if isinstance(model, onnx.ModelProto):
@@ -35,13 +35,13 @@ def load(model: Any, limits: Limits) -> tuple[Any, Path | None]:
     content = _content(path, limits)
     try:
         proto.ParseFromString(content)
-    except Exception:  # protobuf raises its own classes, which differ between its implementations
+    except Exception:  # implementations of protobuf raise different classes
         raise KcalcError(f"{path} is not an ONNX model, or it is truncated") from None
     return proto, path.parent
 
 
 def package() -> Any:
-    """Return the onnx package. Raises: KcalcError naming the extra to install."""
+    """Return the onnx package. Raises: KcalcError that names the extra to install."""
     return imported("onnx")
 
 
@@ -68,9 +68,9 @@ def _content(path: Path, limits: Limits) -> bytes:
 
 
 def opset_of(imports: Any, default: int | None = None) -> int:
-    """Return the version of the standard operators.
+    """Return the opset version of the standard operators.
 
-    Raises: KcalcError for a version that kcalc does not know.
+    Raises: KcalcError if kcalc does not support the version.
     """
     versions = [item.version for item in imports if item.domain in STANDARD]
     version = versions[0] if versions else default
@@ -81,8 +81,8 @@ def opset_of(imports: Any, default: int | None = None) -> int:
         )
     if not OLDEST <= version <= NEWEST:
         raise KcalcError(
-            f"onnx: the model uses opset {version}; kcalc reads {OLDEST} to {NEWEST}: export it "
-            f"again with opset_version=17"
+            f"onnx: the model uses opset {version}, but kcalc reads opsets {OLDEST} to {NEWEST}; "
+            f"export it again with opset_version=17"
         )
     return int(version)
 
@@ -90,7 +90,7 @@ def opset_of(imports: Any, default: int | None = None) -> int:
 def count_nodes(model: Any, limits: Limits) -> int:
     """Count the nodes of a model with its subgraphs and functions.
 
-    Raises: KcalcError for too many nodes, or nodes nested too deeply.
+    Raises: KcalcError if there are too many nodes or they are nested too deeply.
     """
     found = 0
     for nodes, depth in _runs(model):
@@ -108,7 +108,7 @@ def asks_for_sizes(model: Any) -> bool:
 
 
 def _runs(model: Any) -> Iterator[tuple[Any, int]]:
-    """Yield (nodes, depth) of the graph, of functions and of subgraphs."""
+    """Yield (nodes, depth) for the graph, its functions and its subgraphs."""
     rows = [(model.graph.node, 0), *((function.node, 0) for function in model.functions)]
     while rows:
         nodes, depth = rows.pop()

@@ -1,4 +1,4 @@
-"""Labels of operations: the path of the module they come from, if the exporter recorded it."""
+"""Label operations by the path of their module, if the exporter recorded it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Labels:
             self._main[place] += bool(MAIN.fullmatch(node.op_type))
 
     def __call__(self, node: Any) -> str:
-        """Return a short readable label, not yet distinct."""
+        """Return a short readable label for a node. It need not be unique."""
         place = scope(node)
         if place and (
             self._alone[place] == 1 or (self._main[place] == 1 and MAIN.fullmatch(node.op_type))
@@ -43,14 +43,14 @@ class Labels:
 
 
 def clean(text: str) -> str:
-    """Return a label of at most 120 printable characters."""
+    """Return at most 120 printable characters of a label."""
     return "".join(c for c in text[:120] if c.isprintable()).strip()
 
 
 def scope(node: Any) -> str:
-    """Return the module of a node, from the exporter's metadata or the slashes in its name.
+    """Return the path of a node's module, or "" if it is unknown.
 
-    "" if it is unknown.
+    It comes from the exporter's metadata or from the slashes in the node's name.
     """
     for item in getattr(node, "metadata_props", ()):
         if item.key == SCOPES:

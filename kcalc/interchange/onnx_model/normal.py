@@ -1,4 +1,4 @@
-"""Normalisation operators."""
+"""Read normalisation operators."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def normalised(
     epsilon: float | None = None,
     **fields: Any,
 ) -> Made:
-    """Add a normalisation of ``x``; ``epsilon`` None: that of the node."""
+    """Add a normalisation of ``x``; the default epsilon is the node's attribute."""
     epsilon = node.real("epsilon", 1e-5) if epsilon is None else epsilon
     told = {"kind": kind, "axes": tuple(axes), "epsilon": epsilon, **fields}
     return node.emit(Normalise, x.shape, (x,), **told)
 
 
 def _arrays(node: Node, indices: Sequence[int]) -> list[Array | None] | None:
-    """Return constant inputs; None if one depends on the input."""
+    """Return the arrays of constant inputs, or None if one of them is not constant."""
     values = [node.optional(i) for i in indices]
     if any(v is not None and v.array is None for v in values):
         return None
@@ -43,7 +43,7 @@ def batch(node: Node) -> Made:
     if arrays is None or x.rank < 2:
         return None
     if any(a is None or a.shape != (x.shape[1],) for a in arrays):
-        raise node.fail(f"it needs scale, bias, mean and variance of {x.shape[1]} channels")
+        raise node.fail(f"it needs scale, bias, mean and variance for {x.shape[1]} channels")
     axes = [i for i in range(x.rank) if i != 1]
     gain, bias, mean, variance = arrays
     assert mean is not None and variance is not None
@@ -54,7 +54,7 @@ def batch(node: Node) -> Made:
 @rule("SimplifiedLayerNormalization", domain="com.microsoft")
 @rule("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 def layer(node: Node) -> Made:
-    """Read LayerNormalization and RMSNormalization, from an axis to the last."""
+    """Read LayerNormalization and RMSNormalization over the axes from ``axis`` to the last."""
     x, arrays = node.value(0), _arrays(node, (1, 2))
     if arrays is None:
         return None
@@ -66,9 +66,10 @@ def layer(node: Node) -> Made:
 
 @rule("InstanceNormalization", "GroupNormalization")
 def group(node: Node) -> Made:
-    """Read a norm over the locations of every channel, or of groups of channels.
+    """Read InstanceNormalization and GroupNormalization.
 
-    Scale and bias of GroupNormalization are by group before opset 21, and by channel since.
+    The scale and bias of GroupNormalization have one entry per group before opset 21, and one per
+    channel since then.
     """
     x, arrays, alone = node.value(0), _arrays(node, (1, 2)), node.op == "InstanceNormalization"
     if arrays is None or x.rank < 2 + alone:
@@ -76,7 +77,7 @@ def group(node: Node) -> Made:
     channels = x.shape[1]
     groups = channels if alone else node.whole("num_groups")
     if alone and any(a is None or a.shape != (channels,) for a in arrays):
-        raise node.fail(f"it needs scale and bias of {channels} channels")
+        raise node.fail(f"it needs scale and bias for {channels} channels")
     if groups < 1 or channels % groups:
         raise node.fail(f"{groups} groups do not divide {channels} channels")
     gain, bias = (
@@ -89,7 +90,7 @@ def group(node: Node) -> Made:
 
 @rule("MeanVarianceNormalization")
 def mean_variance(node: Node) -> Made:
-    """Read MeanVarianceNormalization over axes 0, 2, 3 or as given."""
+    """Read MeanVarianceNormalization over the given axes, by default 0, 2 and 3."""
     x = node.value(0)
     axes = node.axes(node.wholes("axes") or (0, 2, 3), x.rank)
     found = kind_over("layer", x.shape, axes, 1)
@@ -101,9 +102,10 @@ def mean_variance(node: Node) -> Made:
 
 @rule("Reshape")
 def in_groups(node: Node) -> Made:
-    """Read Reshape: the end of a group normalisation, or the same numbers in another shape.
+    """Read Reshape, possibly as the end of a group normalisation.
 
-    The group normalisation is an instance normalisation of groups of channels, reshaped back.
+    Exporters write group normalisation as an instance normalisation between two reshapes, which
+    turn groups into channels and back.
     """
     inner, shape = node.value(0).maker, shapes.target_shape(node, node.value(0).shape)
     named = inner is not None and (inner.domain, inner.op) == ("", "InstanceNormalization")

@@ -1,4 +1,4 @@
-"""Pooling over windows and over whole axes."""
+"""Read pooling over windows and over whole axes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def pool(node: Node) -> Made:
     if x.rank < 3 or extent is None:
         raise node.fail(f"it pools windows {extent} of an array of shape {x.shape}")
     if any(d != 1 for d in node.wholes("dilations") or ()):
-        return node.unread(
-            "dilated pooling", "there is no rule for pooling over windows with holes"
-        )
+        return node.unread("dilated pooling", "its windows have gaps; kcalc has no rule for it")
     found = window_of(node, x.shape[2:], extent)
     if found is None:
         return node.unread("pooling", "its padding is negative")
@@ -52,15 +50,15 @@ def whole(node: Node) -> Made:
     """Read pooling over all locations."""
     x = node.value(0)
     if x.rank < 3:
-        raise node.fail(f"it pools the locations of an array of shape {x.shape}, which has none")
+        raise node.fail(f"it pools over locations, but an array of shape {x.shape} has none")
     shape = (*x.shape[:2], *(1,) * (x.rank - 2))
     return node.emit(Pooling, shape, (x,), kind=KINDS[node.op], axes=tuple(range(2, x.rank)))
 
 
 def reduced_axes(node: Node, rank: int) -> tuple[int, ...] | None:
-    """Return the axes of a reduction.
+    """Return the axes of a reduction, or None if they are not constant.
 
-    None if they depend on the input or there is nothing to reduce.
+    Also return None if the reduction does nothing.
     """
     given = node.constants(1, "axes")
     if given is None and node.optional(1) is not None:
@@ -71,7 +69,7 @@ def reduced_axes(node: Node, rank: int) -> tuple[int, ...] | None:
 
 
 def reduced_shape(shape: Sequence[int], axes: Sequence[int], keep: bool) -> tuple[int, ...]:
-    """Return the shape after a reduction."""
+    """Return the shape after a reduction; ``keep``: whether reduced axes stay with size 1."""
     return tuple(1 if i in axes else k for i, k in enumerate(shape) if keep or i not in axes)
 
 

@@ -1,4 +1,4 @@
-"""Read an ONNX graph node by node: fold constants, and turn the rest into operations of a trace."""
+"""Read an ONNX graph node by node; fold constants and turn other nodes into operations."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def trace_onnx(
 ) -> Trace:
     """Return an ONNX model as a trace.
 
-    ``model`` is the path of an .onnx file or an ``onnx.ModelProto``. ``examples`` are one array (or
-    shape) for every input, needed if the model leaves sizes other than the batch open. ``shapes``
-    are the same by the name of the input (a single shape if there is one input). ``limits`` bound
-    the cost of a file. Nothing in the file is executed; external data is read only
-    from the folder of the file.
+    ``model``: the path of an .onnx file, or an ``onnx.ModelProto``. ``examples``: one array or
+    shape for every input, needed only if sizes other than the batch are open. ``shapes``:
+    alternatively, {input name: shape}, or one shape if there is one input. ``limits``: limits on
+    the cost of reading. Nothing in the file is executed, and external data is read only from the
+    folder of the file.
 
-    Raises: KcalcError if the onnx package is missing; for files that are not models, too large or
-    truncated; for opsets that are unknown or before 9; for open sizes, graphs that are out of
-    order, and duplicate names.
+    Raises: KcalcError if the onnx package is missing; if the file is not a model, too large or
+    truncated; if the opset is unknown or below 9; and for open sizes, unsorted graphs and duplicate
+    names.
     """
     limits = limits or Limits()
     proto, folder = load(model, limits)
@@ -73,15 +73,15 @@ def trace_onnx(
         return of_batches(size, traced, lambda _: not asks_for_sizes(proto))
     except KcalcError:
         raise
-    except MISFITS as error:  # protobuf returns names that are not text as bytes
+    except MISFITS as error:  # protobuf returns names that are not UTF-8 as bytes
         raise KcalcError(
-            f"onnx: the file is malformed: its names or its parts do not fit together "
+            f"onnx: the file is malformed, its names or parts do not fit together "
             f"({type(error).__name__})"
         ) from None
 
 
 class Scope:
-    """The names of one graph, with those of the surrounding graph."""
+    """The names that are defined in a graph and in the graphs around it."""
 
     def __init__(self, outer: Scope | None = None) -> None:
         self.outer = outer
@@ -89,13 +89,13 @@ class Scope:
         self.tensors: dict[str, Any] = {}
 
     def set(self, name: str, value: Value) -> None:
-        """Add a name. Raises: KcalcError if it is already in use."""
+        """Define a name. Raises: KcalcError if it is already in use."""
         if name in self.known or name in self.tensors:
-            raise KcalcError(f"onnx: the name {name[:80]!r} is given to two arrays")
+            raise KcalcError(f"onnx: two arrays have the name {name[:80]!r}")
         self.known[name] = value
 
     def holder(self, name: str) -> Scope | None:
-        """Return the innermost scope that knows a name."""
+        """Return the innermost scope that defines a name, or None."""
         scope: Scope | None = self
         while scope is not None and name not in scope.known and name not in scope.tensors:
             scope = scope.outer
@@ -121,7 +121,7 @@ class OnnxReader(Context):
         ends = self.run_graph(graph, scope, 0)
         outputs = dict.fromkeys(value.op for value in ends if value.op is not None)
         if any(value.op is None for value in ends):
-            self.remarks.append("outputs that depend on no input are left out")
+            self.remarks.append("outputs that do not depend on an input are left out")
         made = self._with_norms(outputs)
         found = needed(made, outputs)
         ops = tuple(op for op in made.values() if op.name in found)
@@ -154,7 +154,7 @@ class OnnxReader(Context):
     # -- graphs ------------------------------------------------------------------------------------
 
     def run_graph(self, graph: Any, scope: Scope, depth: int) -> list[Value]:
-        """Return the values of a graph's outputs."""
+        """Read a graph, and return the values of its outputs."""
         for tensor in graph.initializer:
             if tensor.name in scope.tensors or not tensor.name:
                 raise KcalcError(
@@ -176,7 +176,7 @@ class OnnxReader(Context):
         opset: int,
         given: Mapping[str, Any] | None = None,
     ) -> None:
-        """Read nodes in their order in the file."""
+        """Read nodes in file order."""
         if depth > self.limits.depth:
             raise KcalcError(
                 f"onnx: functions or subgraphs are nested more than {self.limits.depth} deep"
@@ -212,13 +212,13 @@ class OnnxReader(Context):
                     )
 
     def look_up(self, name: str, scope: Scope, reader: str, made: set[str] | None = None) -> Value:
-        """Return the value of a name. Raises: KcalcError if nothing has that name yet."""
+        """Return the value with a name. Raises: KcalcError if the name is not defined yet."""
         holder = scope.holder(name)
         if holder is None:
             why = (
                 "which comes later or depends on it (a cycle)"
                 if made and name in made
-                else "which nothing in the file produces"
+                else "which no node in the file produces"
             )
             raise KcalcError(f"onnx: {reader} reads {name[:80]!r}, {why}")
         if name not in holder.known:
@@ -227,7 +227,7 @@ class OnnxReader(Context):
         return holder.known[name]
 
     def run_node(self, node: Node, scope: Scope, depth: int) -> Sequence[Value]:
-        """Return the values of a node's outputs."""
+        """Read a node, and return the values of its outputs."""
         made = len(self.ops)
         try:
             function = self.functions.get((node.domain, node.op)) or self.functions.get(
@@ -249,14 +249,14 @@ class OnnxReader(Context):
         except Exception as error:  # one part must not keep the rest from being read
             if isinstance(error, MISFITS) and not _sound(node):
                 raise node.fail(
-                    f"its attributes do not fit the shapes that it reads ({type(error).__name__})"
+                    f"its attributes do not fit the shapes of its inputs ({type(error).__name__})"
                 ) from None
             for name in list(self.ops)[made:]:
                 del self.ops[name]
             return node.unread(node.op[:60], internal_error(error, f"the rule for {node.what}"))
 
     def run_function(self, function: Any, node: Node, depth: int) -> Sequence[Value]:
-        """Return the values of a local function's outputs; its body has a separate scope."""
+        """Read a call of a local function in a new scope, and return the values of its outputs."""
         scope = Scope()
         for name, value in zip(function.input, node.inputs, strict=False):
             if value is not None:
@@ -271,7 +271,7 @@ class OnnxReader(Context):
         ]
 
     def run_if(self, node: Node, scope: Scope, depth: int) -> Sequence[Value]:
-        """Read the branch that a constant condition chooses."""
+        """Read the branch that a constant condition selects."""
         test = node.value(0)
         if test.array is None or test.array.size != 1:
             return node.unread()
@@ -280,7 +280,7 @@ class OnnxReader(Context):
 
 
 def _sound(node: Node) -> bool:
-    """Whether the onnx package accepts a node, in which case an error is not the file's fault."""
+    """Whether the onnx package accepts a node, so that an error is not due to the file."""
     finite = all(math.isfinite(a.f) for a in node.attributes.values() if a.type == 1)
     known = all(value is None or value.array is not None for value in node.inputs)
     return finite and not known and None not in inferred_types(node)
@@ -289,7 +289,7 @@ def _sound(node: Node) -> bool:
 def _attributes(proto: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a node by name.
 
-    An attribute that refers to one of the surrounding function is replaced by that one.
+    An attribute that refers to an attribute of the enclosing function is replaced by it.
     """
     found: dict[str, Any] = {}
     for attribute in proto.attribute:

@@ -9,13 +9,13 @@ from .model_file import STANDARD
 if TYPE_CHECKING:
     from .graph_values import Node
 
-UNKNOWN = "no rule reads this operator; write it with others, or cut the model before it"
+UNKNOWN = "kcalc has no rule for this operator; write it with others, or cut the model before it"
 ATTENTION = (
-    "attention weights feature maps by a softmax of products of feature maps; no calculus has a "
-    "rule"
+    "attention weights feature maps with a softmax of products of feature maps; no calculus has a "
+    "rule for it"
 )
 CACHED = (
-    "it reads keys of earlier tokens, a mask that depends on the input, or its own biases; "
+    "it reads a cache of earlier keys, a mask that depends on the input, or biases of its own; "
     "export the model without a cache"
 )
 CAPPED = (
@@ -23,19 +23,19 @@ CAPPED = (
     "of the scores themselves"
 )
 RECURRENT = (
-    "its weights are used again at every step, which the kernel calculus does not describe; "
+    "it uses the same weights at every step, which the kernel calculus does not describe; "
     "unroll it with separate weights"
 )
 LOOP = (
-    "the number of iterations is decided while the model runs; export the model with its loops "
-    "unrolled"
+    "the number of iterations is known only when the model runs; export the model with unrolled "
+    "loops"
 )
-QUANTISED = "numbers are rounded to a few bits; read the model before quantisation"
-RANDOM = "it draws random numbers; replace it by Dropout or a constant"
+QUANTISED = "it rounds numbers to a few bits; read the model before quantisation"
+RANDOM = "it draws random numbers; replace it with Dropout or a constant"
 REASONS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         ("Softmax", "LogSoftmax", "Hardmax"),
-        ("softmax", "it couples the channels of a location; no calculus has a rule"),
+        ("softmax", "it couples the channels of a location; no calculus has a rule for it"),
     ),
     **dict.fromkeys(
         ("Attention", "LinearAttention", "MultiHeadAttention", "GroupQueryAttention"),
@@ -49,17 +49,17 @@ REASONS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("Loop", "Scan", "SequenceMap"), ("loop", LOOP)),
     "ConvTranspose": (
         "transposed convolution",
-        "it has a rule only if weights and padding are constant and padding does not cut the image",
+        "kcalc reads it only if weights and padding are constant and it does not crop the image",
     ),
     "DeformConv": ("deformable convolution", "the locations that it reads depend on the input"),
     **dict.fromkeys(
         ("LpPool", "GlobalLpPool"),
-        ("Lp pooling", "no kernel rule exists; use average or max pooling"),
+        ("Lp pooling", "kcalc has no rule for it; use average or max pooling"),
     ),
     "MaxUnpool": ("unpooling", "the locations that it writes depend on the input"),
     "LRN": (
         "local response normalisation",
-        "it couples neighbouring channels; no calculus has a rule",
+        "it couples neighbouring channels; no calculus has a rule for it",
     ),
     "LpNormalization": (
         "Lp normalisation",
@@ -74,7 +74,7 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     **dict.fromkeys(
         ("Gather", "GatherElements", "GatherND"),
-        ("indexing", "it picks out channels or locations, or looks up an embedding"),
+        ("indexing", "it selects channels or locations, or looks up an embedding"),
     ),
     "Pad": (
         "padding",
@@ -82,7 +82,7 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     **dict.fromkeys(
         ("Resize", "Upsample"),
-        ("interpolation", "only nearest upsampling by whole factors and linear resizing are read"),
+        ("interpolation", "only nearest upsampling by integers and linear resizing are read"),
     ),
     **dict.fromkeys(
         ("DepthToSpace", "SpaceToDepth"),
@@ -90,7 +90,7 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     **dict.fromkeys(
         ("CumSum", "CumProd"),
-        ("running sum", "it couples the channels or locations of an array; no calculus has a rule"),
+        ("running sum", "it couples channels or locations; no calculus has a rule for it"),
     ),
     **dict.fromkeys(
         ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"), ("quantisation", QUANTISED)
@@ -129,8 +129,8 @@ def reason_for(node: Node) -> tuple[str, str]:
     """Return (name, reason) for a node that is not read."""
     if node.domain not in STANDARD and node.domain != "com.microsoft":
         foreign = (
-            "an operator of another domain, whose library kcalc does not load; make it a model "
-            "function"
+            "it is an operator of another domain, whose library kcalc does not load; turn it into "
+            "a function of the model"
         )
         return f"{node.domain[:60]}.{node.op[:60]}", foreign
     return REASONS.get(node.op, (node.op[:60] or "nameless operator", UNKNOWN))

@@ -1,4 +1,4 @@
-"""Operators that move numbers without changing them: reshapes, transposes, joins, repeats."""
+"""Read operators that rearrange or repeat numbers: reshapes, transposes, Concat, Pad, Tile."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .graph_values import Made, Node, Value, rule
 from .reasons import reason_for
 
 Shape = tuple[int, ...]
-RESIZED = 2**16  # locations along one axis up to which nearest upsampling is checked one by one
-MIXES = "it joins along the axis of the examples"
+RESIZED = 2**16  # nearest upsampling is checked for at most this many locations along an axis
+MIXES = "it concatenates along the axis of examples"
 
 
 def target_shape(node: Node, shape: Shape) -> Shape | None:
     """Return the shape after Reshape, Flatten, Squeeze or Unsqueeze.
 
-    None if it depends on the input.
+    Returns None if it depends on the input.
 
     Raises: KcalcError if it does not fit.
     """
@@ -78,7 +78,7 @@ def reshape(node: Node) -> Made:
 
 
 def permutation(node: Node, rank: int) -> Shape:
-    """Return the order of axes of a Transpose, reversed by default."""
+    """Return the order of axes of a Transpose, by default the reverse order."""
     order = node.wholes("perm") or tuple(reversed(range(rank)))
     node.axes(order, rank)
     if len(order) != rank:
@@ -98,7 +98,7 @@ def transpose(node: Node) -> Made:
 
 @rule("Identity")
 def identity(node: Node) -> Made:
-    """Read Identity: its input under another name."""
+    """Read Identity, which gives its input another name."""
     return node.value(0)
 
 
@@ -111,7 +111,7 @@ def dropout(node: Node) -> Made:
         return None
     rate = float(np.format_float_positional(np.float32(rate), unique=True))
     if not 0 <= rate < 1:
-        raise node.fail(f"its rate is {rate}")
+        raise node.fail(f"its rate must be in [0, 1), got {rate}")
     if rate == 0:
         return x
     training = node.optional(2)
@@ -128,8 +128,8 @@ def concat(node: Node) -> Made:
     shapes = {tuple(k for i, k in enumerate(v.shape) if i != axis) for v in values}
     if len(shapes) > 1 or any(v.rank != rank for v in values):
         raise node.fail(
-            f"arrays of shapes {', '.join(str(v.shape) for v in values[:4])} cannot be joined "
-            f"along axis {axis}"
+            f"arrays of shapes {', '.join(str(v.shape) for v in values[:4])} cannot be "
+            f"concatenated along axis {axis}"
         )
     if len(values) == 1:
         return values[0]
@@ -146,32 +146,29 @@ PADDINGS = {"constant": "zeros", "reflect": "reflect", "edge": "replicate", "wra
 
 
 def pads_of(node: Node, rank: int) -> tuple[tuple[int, int], ...] | None:
-    """Return (low, high) for every axis of a Pad; None if it depends on the input."""
+    """Return (low, high) for every axis of a Pad, or None if they depend on the input."""
     pads, axes = node.constants(1, "pads"), node.constants(3, "axes")
     if pads is None or (axes is None and node.optional(3) is not None):
         return None
     places = list(range(rank)) if axes is None else [a + rank if a < 0 else a for a in axes]
     node.axes(places, rank)
     if len(pads) != 2 * len(places):
-        raise node.fail(f"{len(pads)} numbers of padding for {len(places)} axes")
+        raise node.fail(f"it has {len(pads)} pads for {len(places)} axes; it needs two per axis")
     found = {a: (pads[i], pads[i + len(places)]) for i, a in enumerate(places)}
     return tuple(found.get(i, (0, 0)) for i in range(rank))
 
 
 @rule("Pad")
 def pad(node: Node) -> Made:
-    """Read Pad; without any padding it does nothing.
-
-    A convolution after it absorbs zeros on locations.
-    """
+    """Read Pad if all pads are 0. The next convolution absorbs any other padding of locations."""
     pads = pads_of(node, node.value(0).rank)
     return node.value(0) if pads is not None and not any(k for pair in pads for k in pair) else None
 
 
 def image_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...], str] | None:
-    """Return the padding of ``x`` on its location axes (from axis 2 on).
+    """Return (input, padding, mode) of the Pad that made ``x``.
 
-    These are the input, the padding, and the mode.
+    Returns None if no Pad made it, or if it pads other axes than locations (axes 2, 3, ...).
     """
     node = x.maker
     if node is None or (node.domain, node.op) != ("", "Pad"):
@@ -190,7 +187,7 @@ def image_padding(x: Value) -> tuple[Value, tuple[tuple[int, int], ...], str] | 
 
 @rule("Upsample", "Resize")
 def upsample(node: Node) -> Made:
-    """Read nearest upsampling by whole factors on locations."""
+    """Read upsampling and resizing of locations."""
     x = node.value(0)
     sizes = _resized(node, x.shape)
     stretched = node.text("keep_aspect_ratio_policy", "stretch") == "stretch"
@@ -217,10 +214,7 @@ def upsample(node: Node) -> Made:
 
 
 def _interpolation(node: Node) -> str:
-    """Read DepthToSpace and SpaceToDepth.
-
-    Their order of channels does not matter to kernel maps.
-    """
+    """Return how Upsample or Resize interpolates, or "" if kcalc has no rule for it."""
     places = node.text("coordinate_transformation_mode", "half_pixel")
     linear = {"half_pixel": "linear", "pytorch_half_pixel": "linear", "align_corners": "corners"}
     if node.text("mode", "nearest") == "nearest":
@@ -231,25 +225,25 @@ def _interpolation(node: Node) -> str:
 
 @rule("DepthToSpace", "SpaceToDepth")
 def shuffle(node: Node) -> Made:
-    """Read DepthToSpace and SpaceToDepth; kernel maps ignore their order of channels."""
+    """Read DepthToSpace and SpaceToDepth; kernel maps do not depend on the order of channels."""
     x, factor, back = node.value(0), node.whole("blocksize"), node.op == "SpaceToDepth"
     if x.rank != 4 or not factor or factor < 1:
-        raise node.fail(f"blocks of {factor} of an array of shape {x.shape}")
+        raise node.fail(f"blocks of size {factor} do not fit an array of shape {x.shape}")
     n, c, height, width = x.shape
     if back:
         shape = (n, c * factor**2, height // factor, width // factor)
     else:
         shape = (n, c // factor**2, height * factor, width * factor)
     if prod(shape) != prod(x.shape):
-        raise node.fail(f"blocks of {factor} do not divide an array of shape {x.shape}")
+        raise node.fail(f"blocks of size {factor} do not divide an array of shape {x.shape}")
     fields = {"factor": (factor, factor), "back": back}
     return node.emit(Shuffle, shape, (x,), x.kind, **fields)
 
 
 def _resized(node: Node, shape: Shape) -> Shape | None:
-    """Return the shape after Upsample or Resize with constant scales or sizes for all axes.
+    """Return the shape after Upsample or Resize with constant scales or sizes.
 
-    None if a scale leaves a fraction of a location.
+    Returns None if a scaled size is not an integer.
     """
     if node.op == "Upsample" or node.opset < 11:
         scales, sizes = node.optional(1), None
@@ -276,7 +270,7 @@ def _resized(node: Node, shape: Shape) -> Shape | None:
 def _repeats(node: Node, size: int, larger: int) -> bool:
     """Whether a nearest Resize repeats input locations along an axis.
 
-    Then output location i is input location i // factor everywhere along the axis.
+    Output location i must equal input location i // factor.
     """
     if node.opset < 11:
         return True
@@ -296,7 +290,7 @@ def _repeats(node: Node, size: int, larger: int) -> bool:
 
 @rule("Expand")
 def expand(node: Node) -> Made:
-    """Read Expand: nothing, or one location repeated over all."""
+    """Read Expand if it does nothing or repeats a single location."""
     x, wanted = node.value(0), node.constants(1, "shape")
     if wanted is None:
         return None
@@ -311,7 +305,7 @@ def expand(node: Node) -> Made:
 
 @rule("Tile")
 def tile(node: Node) -> Made:
-    """Read Tile along one axis: nothing, or the whole axis several times."""
+    """Read Tile if it does nothing or repeats a single axis."""
     x, repeats = node.value(0), node.constants(1, "repeats")
     if repeats is None:
         return None

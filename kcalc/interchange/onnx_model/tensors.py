@@ -1,6 +1,6 @@
-"""Tensors of a file as NumPy arrays.
+"""Convert tensors of a file to NumPy arrays.
 
-Their declared sizes are compared with the available bytes before memory is allocated.
+Declared sizes are compared with the available bytes before memory is allocated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from ...foundation.errors import KcalcError
 
 Array = np.ndarray
-# element type of ONNX: (name, NumPy type of the bytes, field of the numbers if there are no bytes)
+# {ONNX element type: (name, NumPy type of the raw bytes, field that holds the numbers otherwise)}
 TYPES: dict[int, tuple[str, str, str]] = {
     1: ("float32", "<f4", "float_data"),
     2: ("uint8", "<u1", "int32_data"),
@@ -50,7 +50,7 @@ EXTERNAL = 1
 def checked_count(dims: Any, what: str, rank: int = 16) -> int:
     """Return the number of elements of declared dimensions.
 
-    Raises: KcalcError for negative or absurdly large numbers.
+    Raises: KcalcError if a dimension is negative or absurdly large.
     """
     dims = tuple(int(d) for d in dims)
     if len(dims) > rank or any(d < 0 for d in dims):
@@ -61,7 +61,7 @@ def checked_count(dims: Any, what: str, rank: int = 16) -> int:
 
 
 def tensor_bytes(tensor: Any) -> int:
-    """Return the number of bytes of a tensor's numbers, as it declares them."""
+    """Return the size in bytes of a tensor's numbers, according to its declaration."""
     return (
         checked_count(tensor.dims, f"tensor {tensor.name[:80]!r}")
         * np.dtype(TYPES.get(tensor.data_type, ("", "<f8", ""))[1]).itemsize
@@ -69,11 +69,11 @@ def tensor_bytes(tensor: Any) -> int:
 
 
 def to_array(tensor: Any, folder: Path | None, limit: int) -> Array:
-    """Return the numbers of a tensor; bfloat16 becomes float32.
+    """Convert a tensor to an array; bfloat16 becomes float32.
 
-    ``folder``: that of the model file, which external data must not leave. ``limit``: the greatest
-    number of bytes of one tensor. Raises: KcalcError if dims and bytes do not fit, or for an
-    element type that no rule reads.
+    ``folder``: the folder of the model file, which must contain external data; ``limit``: the
+    maximum number of bytes of a tensor. Raises: KcalcError if the dimensions do not fit the bytes,
+    or if kcalc does not read the element type.
     """
     what = f"tensor {tensor.name[:80]!r}"
     if tensor.data_type not in TYPES:
@@ -86,13 +86,13 @@ def to_array(tensor: Any, folder: Path | None, limit: int) -> Array:
     count = checked_count(tensor.dims, what)
     size = count * np.dtype(dtype).itemsize
     if size > limit:
-        raise KcalcError(f"onnx: {what} declares {size} bytes, more than the limit of {limit}")
+        raise KcalcError(f"onnx: {what} declares {size} bytes, which exceeds the limit of {limit}")
     if tensor.data_location == EXTERNAL:
         flat = np.frombuffer(_external(tensor, folder, size, what), dtype=dtype)
     elif tensor.HasField("raw_data"):
-        raw = tensor.raw_data  # a copy, at every access
+        raw = tensor.raw_data  # every access makes a copy
         if len(raw) != size:
-            raise KcalcError(f"onnx: {what} declares {size} bytes and contains {len(raw)}")
+            raise KcalcError(f"onnx: {what} declares {size} bytes but contains {len(raw)}")
         flat = np.frombuffer(raw, dtype=dtype)
     else:
         flat = _numbers(getattr(tensor, field), count, dtype, what)
@@ -104,8 +104,8 @@ def to_array(tensor: Any, folder: Path | None, limit: int) -> Array:
 
 def _numbers(values: Any, count: int, dtype: str, what: str) -> Array:
     if len(values) != count:
-        raise KcalcError(f"onnx: {what} declares {count} numbers and contains {len(values)}")
-    if dtype == "<f2":  # written as the integer with the same bits
+        raise KcalcError(f"onnx: {what} declares {count} numbers but contains {len(values)}")
+    if dtype == "<f2":  # stored as integers with the same bits
         return _numbers(values, count, "<u2", what).view("<f2")
     found = np.array(values)
     if found.dtype.kind in "iu" and (found.astype(dtype) != found).any():
@@ -129,7 +129,7 @@ def _external(tensor: Any, folder: Path | None, size: int, what: str) -> Any:
         _whole(entries, key, default, what) for key, default in (("offset", 0), ("length", size))
     )
     if length != size:
-        raise KcalcError(f"onnx: {what} declares {size} bytes and external data of {length}")
+        raise KcalcError(f"onnx: {what} declares {size} bytes but external data of {length} bytes")
     file = _confined(folder, location, what)
     try:
         handle = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -139,7 +139,7 @@ def _external(tensor: Any, folder: Path | None, size: int, what: str) -> Any:
                 raise KcalcError(f"onnx: the external data of {what} is not an ordinary file")
             if start + size > state.st_size:
                 raise KcalcError(
-                    f"onnx: {what} needs {start + size} bytes of {location!r}, which has "
+                    f"onnx: {what} needs {start + size} bytes of {location!r}, which has only "
                     f"{state.st_size}"
                 )
             return b"" if not size else np.memmap(stream, mode="r", offset=start, shape=(size,))
@@ -153,8 +153,8 @@ def _whole(entries: dict[str, str], key: str, default: int, what: str) -> int:
     text = entries.get(key, str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise KcalcError(
-            f"onnx: the external data of {what} has the {key} {text[:40]!r}, which is not a whole "
-            "number >= 0"
+            f"onnx: the {key} of the external data of {what} must be a nonnegative integer, got "
+            f"{text[:40]!r}"
         )
     return int(text)
 
@@ -162,7 +162,7 @@ def _whole(entries: dict[str, str], key: str, default: int, what: str) -> int:
 def _confined(folder: Path, location: str, what: str) -> Path:
     """Return the file that a location names.
 
-    Raises: KcalcError if it is absolute, goes up, or leads out of the folder through a link.
+    Raises: KcalcError if it is absolute, or leads out of the folder by ".." or through a link.
     """
     parts = location.replace("\\", "/").split("/")
     if (
@@ -174,7 +174,7 @@ def _confined(folder: Path, location: str, what: str) -> Path:
         or ".." in parts
     ):
         raise KcalcError(
-            f"onnx: {what} stores its numbers at {location[:80]!r}; external data must be in the "
+            f"onnx: {what} stores its numbers in {location[:80]!r}; external data must be in the "
             "folder of the model"
         )
     try:
@@ -185,7 +185,7 @@ def _confined(folder: Path, location: str, what: str) -> Path:
         ) from None
     if not file.is_relative_to(home):
         raise KcalcError(
-            f"onnx: the external data {location[:80]!r} of {what} is a link out of the model's "
-            f"folder; copy the file there"
+            f"onnx: the external data {location[:80]!r} of {what} is a link to a file outside the "
+            f"model's folder; copy the file into the folder"
         )
     return file

@@ -1,6 +1,6 @@
-"""Shapes after operators that no rule reads.
+"""Find the output shapes of operators that no rule reads.
 
-They are the same as before, declared in the file, or inferred by the onnx package.
+They equal the input shape, are declared in the file, or are inferred by the onnx package.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SAME = frozenset(
     )
 )
 FLOATS = (1, 10, 11, 16)
-PLAIN = (1, 2, 3, 6, 7, 8)  # types of attributes: numbers and texts
+PLAIN = (1, 2, 3, 6, 7, 8)  # attribute types for numbers and strings
 
 
 def shapes_of(node: Node) -> list[Found]:
@@ -70,13 +70,13 @@ def shapes_of(node: Node) -> list[Found]:
         name for name, found in zip(node.outputs, out, strict=True) if found is None and name
     ]
     if missing:
-        text = f"no rule reads it, and the file does not give the shape of {missing[0][:80]!r}"
+        text = f"kcalc has no rule for it, and the shape of {missing[0][:80]!r} is not in the file"
         raise node.fail(f"{text}; run onnx.shape_inference on the model first")
     return [found or ((1,), FLOAT) for found in out]
 
 
 def _of_type(declared: Any) -> Found | None:
-    """Return shape and kind of a declared type; None if sizes other than the batch are open."""
+    """Return (shape, kind) of a declared type, or None if a size other than the batch is open."""
     if (
         declared is None
         or not declared.HasField("tensor_type")
@@ -103,12 +103,12 @@ def _declared(reader: Context, name: str) -> Found | None:
 
 
 def _inferred(node: Node) -> list[Found | None]:
-    """Infer the output shapes of this one node with the onnx package."""
+    """Infer the output shapes of a single node with the onnx package."""
     return [_of_type(found) for found in inferred_types(node)]
 
 
 def plain_node(node: Node) -> Any:
-    """Return a node for the onnx package, with new names and without tensors or graphs."""
+    """Return a copy of a node for shape inference: new names, no tensors or graphs."""
     onnx = package()
     inputs = ["" if value is None else f"i{i}" for i, value in enumerate(node.inputs)]
     proto = onnx.helper.make_node(node.op, inputs, [f"o{i}" for i in range(len(node.outputs))])
@@ -120,7 +120,7 @@ def plain_node(node: Node) -> Any:
 
 
 def inferred_types(node: Node) -> list[Any]:
-    """Infer the types of a node's outputs with the onnx package; None for unknown ones."""
+    """Infer the types of a node's outputs with the onnx package; unknown types are None."""
     onnx = package()
     nothing: list[Any] = [None] * len(node.outputs)
     if node.domain or any(a.type in (5, 10) for a in node.attributes.values()):
@@ -141,7 +141,7 @@ def inferred_types(node: Node) -> list[Any]:
             None,
             opset_imports=[onnx.helper.make_opsetid("", node.opset)],
         )
-    except Exception:  # the package raises its own classes from C++
+    except Exception:  # the C++ code of the package raises its own classes
         return nothing
     return [found.get(f"o{i}") for i in range(len(node.outputs))]
 

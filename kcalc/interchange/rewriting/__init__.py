@@ -1,9 +1,9 @@
-"""Combine several written-out operations into one.
+"""Recognise layers that a model writes out as several operations.
 
-They are parts of a layer, hand-written normalisation, attention in heads, and fixed attention.
+They are parts of layers, normalisation, multi-head attention, and attention with fixed weights.
 
-All decisions depend on the functions of the operations, never on names. Operations with unknown
-functions stay unchanged.
+All decisions depend on what the operations compute, never on names. Operations that compute an
+unknown function stay unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .stops import loosened, tightened, with_stops_first
 
 
 def rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
-    """Return (the rewritten trace, {new operation: the older one it was made for})."""
+    """Return the rewritten trace, and {new operation: original operation it was made for}."""
     if any(isinstance(op, Stopped) for op in trace.ops):
         before = _pruned(trace, with_stops_first(trace))
         after, born = _rewritten(loosened(before))
@@ -55,7 +55,7 @@ def _rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
         ((Moment, Pooling), with_norms),
         ((Attend, Contract), with_mixing),
     ]
-    if attends:  # parts of their layers are cut with their heads
+    if attends:  # attention first, because reading its heads slices its layers
         rules = [((Moment, Pooling), with_norms), ((Attend, Contract), with_heads), *rules]
     for kinds, rule in [
         ((Part,), with_columns),
@@ -70,7 +70,7 @@ def _rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
                 made = _pruned(trace, edit)
             except KcalcError:
                 raise
-            except Exception as error:  # the operations stay unchanged, with their original reasons
+            except Exception as error:  # the operations stay unchanged
                 told = internal_error(error, f"the rewriting rule {rule.__name__}")
                 trace = replace(trace, remarks=(*trace.remarks, told))
                 continue
@@ -80,10 +80,10 @@ def _rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
 
 
 def _with_readers_aside(trace: Trace) -> Trace:
-    """Mark layers that are also read by operations about to be left out."""
+    """Mark layers that are also read by operations that no output needs."""
     ops = {op.name: op for op in trace.ops}
     live = needed(ops, trace.outputs)
-    used: set[str] = set()  # left out, but more than an unused part
+    used: set[str] = set()  # operations that no output needs, except unused slices
     for op in reversed(trace.ops):
         if op.name not in live and (op.name in used or not isinstance(op, MOVES)):
             used |= {op.name, *op.reads}
@@ -103,9 +103,9 @@ def _with_readers_aside(trace: Trace) -> Trace:
 
 
 def _pruned(trace: Trace, edit: TraceEditor) -> Trace:
-    """Return the trace without operations that no output depends on.
+    """Return the trace without operations that no output needs.
 
-    Their unread weights would otherwise count as shared.
+    Otherwise their weights, which are never used, would count as shared.
     """
     live = edit.reached()
     return replace(

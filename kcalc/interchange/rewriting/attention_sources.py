@@ -1,6 +1,6 @@
-"""Find the layers that produce the queries, keys and values of an attention.
+"""Find the layers that produce the queries, keys and values of attention.
 
-The inputs of its two products are followed up to whole channels.
+The inputs of the two products are followed back to arrays with whole channels.
 """
 
 from __future__ import annotations
@@ -42,20 +42,21 @@ Array = np.ndarray
 Rows = tuple[int, ...]
 MOVES = (Reshape, Transpose, Pass, Part, Repeat, Copies)
 FOLLOWED = (*MOVES, Pointwise, Join)
-OVER_QUERIES = "its softmax is over the queries, not over the keys"
+OVER_QUERIES = "its softmax runs over the queries, not over the keys"
 VARYING = (
-    "its mask depends on the input; read the model with a mask that is the same for all inputs, "
-    "or without one"
+    "its mask depends on the input; read the model without a mask, or with one that is the same "
+    "for all inputs"
 )
-UNFOLLOWED = "its {} are computed from whole feature maps in a way that kcalc does not follow"
+UNFOLLOWED = "its {} are computed from feature maps in a way that kcalc does not follow"
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionCore:
-    """An attention before its heads are joined.
+    """The operations of attention before the heads are joined.
 
-    For each operand it stores the axes that make it (examples, heads, tokens, width). ``scores``:
-    the axes that make the scores (examples, heads, queries, keys); () if they are in this order.
+    ``orders``: for queries, keys and values, the order of axes that gives (examples, heads, tokens,
+    width). ``scores``: the order of axes that gives (examples, heads, queries, keys), () if the
+    scores have this order.
     """
 
     op: Any
@@ -69,9 +70,9 @@ class AttentionCore:
 
 @dataclass(frozen=True, eq=False)
 class ChannelSource:
-    """Whole channels from which queries, keys or values are made.
+    """The channels from which queries, keys or values are made.
 
-    They are some ``rows`` of the output of ``op``.
+    They are the ``rows`` of the output of ``op``.
     """
 
     op: Op
@@ -79,21 +80,21 @@ class ChannelSource:
     rows: Rows
     norm: Normalise | None
     above: (
-        # an operation with the examples on axis 0: ``op`` itself, or what is rearranged into its
-        # input
+        # an operation with the examples on axis 0: ``op`` itself, or one whose output is
+        # rearranged into the input of ``op``
         str
     )
-    # the place (example, token) of every place of ``op``; None if they agree
+    # for every (example, token) of ``op``, its place in ``above``; None if they agree
     places: Array | None
 
     @property
     def own_rows(self) -> set[int]:
-        """Return the rows of a layer's parameter that its channels come from."""
+        """Return the rows of the layer's parameter that produce the channels."""
         rows = self.op.rows if isinstance(self.op, Linear) else None
         return set(self.rows if rows is None else (rows[row] for row in self.rows))
 
     def shares(self, other: ChannelSource) -> bool:
-        """Whether it shares channels, or weights that produce them, with another source."""
+        """Whether two sources share channels, or weights that produce them."""
         same = self.op is other.op
         if isinstance(self.op, Linear) and isinstance(other.op, Linear):
             same = self.op.parameter == other.op.parameter
@@ -101,9 +102,9 @@ class ChannelSource:
 
 
 class Followed:
-    """Operations in order, with the axes of their channels and examples.
+    """Operations with the axes of their channels and examples.
 
-    It also records which of them depend on the input.
+    It also holds which operations depend on the input.
     """
 
     def __init__(self, trace: Trace, ops: Mapping[str, Op], count: int) -> None:
@@ -120,9 +121,9 @@ class Followed:
             self.products[name] = self._product(op)
 
     def cores(self, op: Any) -> Iterator[AttentionCore]:
-        """Yield the readings of an operation as an attention.
+        """Yield the ways to read an operation as attention.
 
-        There is one for every axis that may contain the queries' tokens.
+        There is one for every axis that may hold the tokens of the queries.
         """
         if isinstance(op, Attend):
             plain = tuple(range(len(op.shape)))
@@ -148,7 +149,7 @@ class Followed:
         return (op if isinstance(op, Softmax) else None), rate
 
     def _product(self, op: Op) -> tuple[Contract, str] | str | None:
-        """Return the product of queries and keys in the scores, and its letters by axis.
+        """Return the product of queries and keys behind the scores, and its einsum letters.
 
         If there is none, return a reason.
         """
@@ -171,7 +172,7 @@ class Followed:
     def _written_out(
         self, op: Contract, side: int, top: Softmax, scores: Contract, letters: str, rate: float
     ) -> Iterator[AttentionCore]:
-        """Read softmax(q k^T) v from the letters of its two products."""
+        """Read softmax(q k^T) v from the einsum letters of its two products."""
         first, out = scores.terms.split("->")
         pair, alike = first.split(","), len(top.shape) == len(letters)
         if not alike and top.axis != len(top.shape) - 1:
@@ -233,7 +234,7 @@ class Followed:
     # -- where queries, keys and values come from --------------------------------------------------
 
     def source(self, name: str, what: str) -> ChannelSource:
-        """Return the whole channels from which one operand is made."""
+        """Return the channels from which queries, keys or values are made; ``what`` names them."""
         norm: Normalise | None = None
         path: list[Op] = []
         while True:
@@ -271,15 +272,15 @@ class Followed:
         return ChannelSource(op, axis, rows, norm, above, places)
 
     def _mixes(self, op: Op, moving: int) -> bool:
-        """Whether an operation may be part of rotating queries and keys."""
-        fixed = isinstance(op, Contract) and moving == 1  # every pair times a different matrix
+        """Whether an operation may be part of a rotary embedding."""
+        fixed = isinstance(op, Contract) and moving == 1  # every pair has its own fixed matrix
         return isinstance(op, Pointwise | Join) or computed(op) or fixed
 
     def _channel_axis(self, op: Op) -> int | None:
         return op.out_axis if isinstance(op, Linear) else self.axes.get(op.name)
 
     def _of_heads(self, norm: Normalise) -> bool:
-        """Whether a norm covers only some of the channels of its array, those of a head."""
+        """Whether a norm covers only the channels of a head."""
         path, op = list[Op](), self.ops[norm.reads[0]]
         while isinstance(op, MOVES):
             path.append(op)
@@ -288,9 +289,9 @@ class Followed:
         return axis is not None and len(_rows(op, axis, path)) > norm.shape[norm.axes[0]]
 
     def _meeting(self, name: str) -> str | None:
-        """Return the one array from which an operation with several inputs is computed, or None.
+        """Return the single array from which an operation is computed, or None.
 
-        Rotary embeddings, for example, are computed from one array by several operations.
+        Rotary embeddings, for example, apply several operations to one array.
         """
         front = {name}
         while True:
@@ -303,9 +304,9 @@ class Followed:
             front |= {read for read in self.ops[last].reads if self.moving[read]}
 
     def _homogeneous(self, op: Op) -> bool:
-        """Whether an elementwise operation, or one without a rule, is odd and homogeneous.
+        """Whether a fixed factor, also a negative one, passes through an operation.
 
-        It may be a sum or a multiple by a fixed number.
+        This holds, for example, for sums and for products with a fixed number.
         """
         if isinstance(op, Join):
             return True
@@ -323,14 +324,14 @@ class Followed:
         )
 
     def _drawn(self, name: str, random: np.random.Generator) -> Array:
-        """Draw random numbers for the outcome of an operation."""
+        """Draw random numbers in place of an operation's output."""
         op = self.ops[name]
         drawn = random.standard_normal(op.shape)
         imaginary = getattr(op, "is_complex", False)
         return drawn + 1j * random.standard_normal(op.shape) if imaginary else drawn
 
     def _examples_first(self, op: Op, axis: int, what: str) -> tuple[str, Array | None]:
-        """Return the source with examples on axis 0; also places if an array has them elsewhere."""
+        """Return an operation with the examples on axis 0, and places, as in ChannelSource."""
         if self.examples[op.name] == 0:
             return op.name, None
         path: list[Op] = []
@@ -356,7 +357,7 @@ class Followed:
         return name, moved[:, 0] // shape[-1]
 
     def whole(self, source: ChannelSource, values: Array) -> Array:
-        """Return the channels of a source as (examples, tokens, channels)."""
+        """Return the channels of a source with shape (examples, tokens, channels)."""
         flat = np.moveaxis(values, source.axis, -1).reshape(-1, values.shape[source.axis])[
             :, list(source.rows)
         ]
@@ -370,9 +371,9 @@ def _followed(op: Op) -> bool:
 
 
 def _order(word: str, heads: Sequence[str], token: str, width: str) -> tuple[Any, ...]:
-    """Return the axes of an operand as (examples and heads, tokens, width).
+    """Return the order of an operand's axes that gives (examples and heads, tokens, width).
 
-    None for a missing axis.
+    It contains None for a missing axis.
     """
     if set(word) - {*heads, token, width} or token not in word or width not in word:
         raise NoAttentionError("its scores are not products of queries and keys")
@@ -382,9 +383,9 @@ def _order(word: str, heads: Sequence[str], token: str, width: str) -> tuple[Any
 
 
 def _alike(word: str, letters: str, wanted: Sequence[str]) -> list[str] | None:
-    """Return the letters of ``word`` for the axes ``letters``, in the order ``wanted``.
+    """Return the letters of ``word`` in the order ``wanted``, which refers to ``letters``.
 
-    None if they differ.
+    Return None if the words do not correspond.
     """
     if len(word) == len(letters):
         return [word[letters.index(letter)] for letter in wanted]
@@ -392,7 +393,7 @@ def _alike(word: str, letters: str, wanted: Sequence[str]) -> list[str] | None:
 
 
 def _rows(op: Op, axis: int, path: Sequence[Op]) -> Rows:
-    """Return the channels of an operation after the operations that rearrange them."""
+    """Return the channels of an operation that are left after the operations in ``path``."""
     channels = np.arange(op.shape[axis]).reshape(
         [-1 if i == axis else 1 for i in range(len(op.shape))]
     )

@@ -13,9 +13,9 @@ from .editing import TraceEditor
 
 
 def join_biases(edit: TraceEditor) -> None:
-    """Replace every ``Linear + array`` by one Linear if the array is a bias.
+    """Replace ``Linear + array`` by one Linear if the array is a bias.
 
-    The array must have one entry per output channel, and the Linear no other reader.
+    The array must have one entry per output channel, and nothing else may read the Linear.
     """
     readers = edit.readers()
     for name in list(edit.ops):
@@ -36,9 +36,9 @@ def join_biases(edit: TraceEditor) -> None:
 
 
 def _without_zeros(edit: TraceEditor, op: Op) -> Op:
-    """Simplify a sum whose other addend is an array of zeros.
+    """Simplify the sum of an array and zeros.
 
-    These are biases added after the heads were split.
+    The zeros are biases that a model adds after it splits heads.
     """
     if not isinstance(op, Pointwise) or op.label != "add" or len(op.reads) != 2:
         return op
@@ -58,7 +58,7 @@ def _without_zeros(edit: TraceEditor, op: Op) -> Op:
 
 
 def bias_added(ops: Mapping[str, Op], op: Op) -> tuple[Linear, Held] | None:
-    """Return the layer and the array by channel that an operation adds; None for others."""
+    """Return the layer and the bias that an operation adds, or None."""
     if not isinstance(op, Pointwise) or op.label != "add" or len(op.reads) != 2:
         return None
     read = [ops[name] for name in op.reads]

@@ -1,4 +1,4 @@
-"""Operations of a trace during rewriting."""
+"""Edit the operations of a trace."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Rows = tuple[int, ...]
 
 
 class TraceEditor:
-    """A copy of the operations to which new ones may be added out of order.
+    """A copy of the operations, to which new operations can be added in any order.
 
-    ``born`` maps each to the older one that it was made for.
+    ``born``: {new operation: original operation it was made for}.
     """
 
     def __init__(self, ops: Mapping[str, Op], outputs: Sequence[str]) -> None:
@@ -28,13 +28,13 @@ class TraceEditor:
             self.names(name)
 
     def add(self, op: Op, cause: Op) -> str:
-        """Add an operation made for another, and return its name."""
+        """Add an operation, made for the operation ``cause``, and return its name."""
         self.ops[op.name] = op
         self.born[op.name] = cause.name
         return op.name
 
     def rename(self, name: str, wish: str) -> None:
-        """Give an operation the name of another that it replaces."""
+        """Give an operation the name of an operation that it replaces."""
         op = self.ops.pop(name)
         self.ops[wish] = replace(op, name=wish)
         for other, reader in self.ops.items():
@@ -45,12 +45,12 @@ class TraceEditor:
         self.outputs = tuple(wish if end == name else end for end in self.outputs)
 
     def ordered(self) -> dict[str, Op]:
-        """Return the operations, each after its inputs."""
+        """Return the operations sorted so that each comes after its inputs."""
         order = in_order({name: op.reads for name, op in self.ops.items()})
         return {name: self.ops[name] for name in order}
 
     def readers(self) -> dict[str, list[str]]:
-        """{operation: those that read it, "" for an output of the model}."""
+        """Return {operation: operations that read it}; "" marks an output of the model."""
         out: dict[str, list[str]] = {name: [] for name in self.ops}
         for name, op in self.ops.items():
             for read in op.reads:
@@ -60,12 +60,12 @@ class TraceEditor:
         return out
 
     def reached(self) -> set[str]:
-        """Return the operations that the outputs depend on."""
+        """Return the operations that the outputs need."""
         return needed(self.ops, self.outputs)
 
 
 def in_order(reads: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the names in their original order, but each after those that it reads."""
+    """Sort names so that each comes after those that it reads; keep their order otherwise."""
     graph: Any = nx.DiGraph()
     for place, (name, read) in enumerate(reads.items()):
         graph.add_node(name, place=place)
@@ -74,7 +74,7 @@ def in_order(reads: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def span(rows: Rows) -> str:
-    """Describe channels: one, a slice, or their number."""
+    """Describe channels as an index, as a slice, or by their number."""
     if len(rows) > 1 and len(steps := {b - a for a, b in pairwise(rows)}) == 1:
         step = steps.pop()
         return f"{rows[0]}:{rows[-1] + 1}" + (f":{step}" if step != 1 else "")

@@ -1,7 +1,7 @@
-"""Multi-head attention as one operation; its queries, keys and values come from whole channels.
+"""Recognise multi-head attention and replace it by one operation.
 
-The scores are measured on random numbers: their scale, masks, rotary angles and biases follow from
-the functions of the operations. Attention that does not fit stays unchanged, with the reason.
+Its scores are evaluated on random numbers. This gives their scale, masks, rotary angles and biases.
+Attention that kcalc does not recognise stays unchanged, with the reason.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from .scores import EmptyRowError, ModelScores, NoAttentionError, biases_of, mea
 Array = np.ndarray
 LAYOUTS = ((0, 1), (1, 0))  # channels as (head, width) or as (width, head)
 BY_HEAD = (
-    "every head of its queries and keys is normalised separately; read as normalised over all "
-    "channels, which is the same for wide heads"
+    "every head of its queries and keys is normalised separately; it is read as normalised over "
+    "all channels, which is equivalent for wide heads"
 )
-SHARED = "its {} and {} come from the same weights; kernel maps treat them as separate ones"
-UNMADE = "its {} and {} are the same feature map, without separate weights"
+SHARED = "its {} and {} come from the same weights, but kernel maps treat them as separate"
+UNMADE = "its {} and {} are the same feature map and have no separate weights"
 LARGE = (
-    "the scores of all heads contain more numbers than kcalc follows; give fewer tokens or "
-    "examples as example inputs"
+    "the scores of all heads contain more numbers than kcalc can evaluate; give example inputs "
+    "with fewer tokens or examples"
 )
 BY_EXAMPLE = (
-    "its scores are not products of queries and keys, example by example; the examples must be "
-    "on axis 0 (in PyTorch: batch_first=True)"
+    "its scores are not products of queries and keys of the same example; the examples must be on "
+    "axis 0 (in PyTorch: batch_first=True)"
 )
 REORDERED = "its heads are joined in an order that kcalc does not follow"
 
@@ -59,17 +59,17 @@ REORDERED = "its heads are joined in an order that kcalc does not follow"
 def with_heads(trace: Trace) -> TraceEditor:
     """Replace every multi-head attention by one operation.
 
-    It comes after the layers that make its queries, keys and values.
+    It reads the layers that produce queries, keys and values.
     """
     edit = _Heads(trace)
     left = [op.name for op in edit.ops.values() if isinstance(op, Attend | Contract)]
     while left:
         read = edit.read
-        # operations before an attention are unchanged
+        # operations before the attention stay unchanged
         left = [name for name in reversed(left) if edit.refused(name)][::-1]
         if edit.read == read:
             break
-        edit.refresh()  # axes after an attention may be known once it has been read
+        edit.refresh()  # once the attention is read, the axes of later operations may be known
     edit.settle()
     return edit
 
@@ -87,14 +87,14 @@ class _Heads(MixingPlacement):
         self.refresh()
 
     def refresh(self) -> None:
-        """Follow channels, examples and the input through the current operations."""
+        """Recompute the axes of channels and examples for the current operations."""
         self.ops = self.ordered()
         self.followed = Followed(self.trace, dict(self.ops), self.count)
 
     def refused(self, name: str) -> bool:
-        """Put one operation in place of an attention.
+        """Try to replace attention by one operation, and return whether this failed.
 
-        Returns True if this fails; the reason of the operation then says why.
+        If it failed, the operation ``name`` gets the reason.
         """
         before, op, reasons = dict(self.ops), self.ops.get(name), list[str]()
         try:
@@ -121,7 +121,7 @@ class _Heads(MixingPlacement):
         return True
 
     def settle(self) -> None:
-        """Give new operations the names of those that they replace."""
+        """Rename new operations to the operations that they replace."""
         live = self.reached()
         for name in [n for n in self.ops if n not in live and not isinstance(self.ops[n], Entry)]:
             del self.ops[name]
@@ -133,7 +133,10 @@ class _Heads(MixingPlacement):
     # -- one attention -----------------------------------------------------------------------------
 
     def _replaced(self, core: AttentionCore) -> bool:
-        """Put one operation in place of a core, and return whether it attends."""
+        """Replace attention by one operation.
+
+        Returns False if the attention has fixed weights and therefore stays.
+        """
         sources = [
             self.followed.source(name, what)
             for name, what in zip(core.reads, ("queries", "keys", "values"), strict=True)
@@ -188,7 +191,7 @@ class _Heads(MixingPlacement):
     def _drawn(
         self, core: AttentionCore, sources: Sequence[ChannelSource], seed: int
     ) -> tuple[ModelScores, Array, DoubleEvaluation]:
-        """Return scores and values on random numbers at the sources."""
+        """Return scores and values for random numbers in the channels of the sources."""
         given = {
             name: self._random(seed, n, self.ops[name].shape)
             for n, name in enumerate(dict.fromkeys(s.op.name for s in sources))
@@ -213,7 +216,7 @@ class _Heads(MixingPlacement):
             parts.append(turned(part, channels, source.norm, what))
         (queries, turn), (keys, other), (values, moved) = parts
         if moved is not None:
-            raise NoAttentionError("no rule covers values rotated by rotary embeddings")
+            raise NoAttentionError("rotary embeddings rotate its values; kcalc has no rule for it")
         if (turn is None) != (other is None) or (
             turn is not None and other is not None and not turn.like(other)
         ):
@@ -239,7 +242,7 @@ class _Heads(MixingPlacement):
         )
 
     def _random(self, seed: int, number: int, shape: tuple[int, ...]) -> Array:
-        """Draw random numbers, the same for arrays of the same shape in every attention."""
+        """Draw random numbers; arrays of the same shape get the same numbers everywhere."""
         key = (seed, number, shape)
         if key not in self.numbers:
             self.numbers[key] = np.random.default_rng((seed, number)).standard_normal(shape)
@@ -248,7 +251,7 @@ class _Heads(MixingPlacement):
     def _actual(
         self, core: AttentionCore, numbers: DoubleEvaluation, split: Sequence[Array], raw: Array
     ) -> Array:
-        """Return the scores of the model before its softmax."""
+        """Return the scores that the model passes to its softmax."""
         if core.softmax is not None:
             found = numbers(core.softmax.reads[0])
             if found is None:
@@ -271,7 +274,7 @@ class _Heads(MixingPlacement):
         ).reshape(raw.shape)
 
     def _mask_given(self, core: AttentionCore) -> bool:
-        """Whether an array with as many tokens as the example masks the scores."""
+        """Whether the scores are masked by an array, whose size fixes the number of tokens."""
         if core.softmax is None:
             return len(core.op.reads) > 3
         left = [core.softmax.reads[0]]
@@ -282,7 +285,7 @@ class _Heads(MixingPlacement):
             left += () if isinstance(op, Contract) else op.reads
         return False
 
-    # -- putting it in -----------------------------------------------------------------------------
+    # -- replacement -------------------------------------------------------------------------------
 
     def _joined(
         self,
@@ -292,9 +295,9 @@ class _Heads(MixingPlacement):
         numbers: DoubleEvaluation,
         fields: dict[str, Any],
     ) -> None:
-        """Put the attention operation where its heads are joined.
+        """Insert the attention operation where the model joins the heads.
 
-        If tokens come before examples there, the next layer may be replaced too.
+        If tokens come before examples there, the next layer may have to be replaced too.
         """
         count, _, tokens, _ = heads.shape
         wanted = [
@@ -365,10 +368,9 @@ class _Heads(MixingPlacement):
             self.ops[name] = old.moved(made.shape, made.name)
 
     def _behind(self, core: AttentionCore, layer: Linear, made: Attention, tokens: int) -> None:
-        """Replace a layer that reads tokens before examples by one with examples first.
+        """Replace a layer that reads (tokens, examples, ...) by one with the examples first.
 
-        The operations after it are rearranged, up to the array that restores the original order of
-        axes.
+        The operations after it, up to the one that restores the order of axes, are dropped.
         """
         shape = (self.count, tokens, layer.shape[-1])
         twin = replace(
@@ -387,7 +389,7 @@ class _Heads(MixingPlacement):
             there, name = through(there, [op]), op.name
 
     def _channels(self, source: ChannelSource, heads: int, core: AttentionCore) -> str:
-        """Return an operation that emits only the channels of a source, with examples first."""
+        """Return an operation that outputs the channels of a source, with the examples first."""
         op = source.op
         key = (op.name, source.rows)
         if key not in self.made or self.made[key] not in self.ops:
@@ -437,7 +439,7 @@ class _Heads(MixingPlacement):
         return name
 
     def _normed(self, source: ChannelSource, name: str, heads: int) -> str:
-        """Return a norm of every head as one of all channels."""
+        """Add a norm over all channels in place of a norm of every head."""
         assert source.norm is not None
         key = (source.norm.name, source.rows)
         if key not in self.made or self.made[key] not in self.ops:
@@ -461,7 +463,7 @@ class _Heads(MixingPlacement):
 
 
 def _ordered(array: Array, order: Sequence[int | None], count: int) -> Array:
-    """Return an operand as (examples, heads, tokens, width), with missing heads as one."""
+    """Return an operand with shape (examples, heads, tokens, width); without heads, one head."""
     there = array.transpose([axis for axis in order if axis is not None])
     if order[0] is None or there.shape[0] % count:
         raise NoAttentionError(BY_EXAMPLE)
@@ -470,7 +472,7 @@ def _ordered(array: Array, order: Sequence[int | None], count: int) -> Array:
 
 
 def _equal(array: Array, wanted: Array) -> bool:
-    """Whether two arrays contain the same numbers in the same order."""
+    """Whether two arrays contain the same numbers in the same order, up to rounding."""
     return np.allclose(array.reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-6)
 
 

@@ -1,7 +1,7 @@
-"""Ids that a model looks up in tables, and inputs that a model cuts into parts.
+"""Simplify ids that a model looks up in tables, and inputs that a model slices.
 
-Functions that keep every id of the table, as ``where(i < 0, i + V, i)``, are left out. A column of
-ids, or a part of the channels of an input, becomes a separate input.
+Functions that do not change any id of the table, such as ``where(i < 0, i + V, i)``, are dropped.
+A column of ids, or a slice of an input's channels, becomes a separate input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ID = sp.Symbol("i", real=True)
 
 
 def with_ids(trace: Trace) -> TraceEditor:
-    """Let embeddings read the ids directly if nothing between changes them."""
+    """Let embeddings read the ids directly if no operation in between changes them."""
     edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     for op in trace.ops:
         if isinstance(op, Lookup):
@@ -32,10 +32,9 @@ def with_ids(trace: Trace) -> TraceEditor:
 
 
 def with_columns(trace: Trace) -> TraceEditor:
-    """Turn the parts that a model takes of an input (examples, channels) into inputs.
+    """Turn slices of an input (examples, channels) into separate inputs.
 
-    Ids may be read several times. Other parts must not overlap, and nothing else may read the
-    input.
+    Slices of ids may overlap. Other slices must not overlap, and nothing else may read the input.
     """
     edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     ids, readers = id_arrays(trace), edit.readers()
@@ -67,18 +66,18 @@ def with_columns(trace: Trace) -> TraceEditor:
 
 
 def _casts(op: Op | None) -> bool:
-    """Whether an operation passes ids on, even as real numbers."""
+    """Whether an operation passes ids on, perhaps as floats."""
     return isinstance(op, Pass) or (isinstance(op, NotRead) and op.what == CAST)
 
 
 def _input(edit: TraceEditor, entry: Op, column: Sequence[int]) -> Entry:
-    """Return the input that consists of some channels of an input."""
+    """Return a new input that holds some channels of ``entry``."""
     name = edit.names(f"{entry.name}[{span(tuple(column))}]")
     return entry.become(Entry, name=name, shape=(entry.shape[0], len(column)), part=True)
 
 
 def _ids(edit: TraceEditor, op: Lookup) -> str:
-    """Return the array of ids that an embedding looks up."""
+    """Return the array of ids from which an embedding's indices are computed."""
     name = op.reads[0]
     sources: set[str] = set()
     value = _expression(edit, name, sources)
@@ -92,9 +91,9 @@ def _ids(edit: TraceEditor, op: Lookup) -> str:
 
 
 def _expression(edit: TraceEditor, name: str, sources: set[str]) -> Any:
-    """Return an id as a function of the ids in earlier arrays, which are added to ``sources``.
+    """Return an array of ids as an expression of earlier arrays, which are added to ``sources``.
 
-    None if it is not an elementwise function.
+    Returns None if it is not an elementwise function.
     """
     op = edit.ops[name]
     if not isinstance(op, Pointwise | Reshape) and not _casts(op):
@@ -114,9 +113,9 @@ def _expression(edit: TraceEditor, name: str, sources: set[str]) -> Any:
 
 
 def _keeps(value: Any, count: int) -> bool:
-    """Whether a function returns each of the ids 0 ... count - 1."""
+    """Whether a function of X returns each id 0, ..., count - 1 unchanged."""
     ids = np.arange(count, dtype=float)
     try:
         return value == ID or np.array_equal(lambdify([ID], value, ["scipy", "numpy"])(ids), ids)
-    except Exception:  # a relation, or a function without numbers
+    except Exception:  # a relation, or a function without numerical values
         return False

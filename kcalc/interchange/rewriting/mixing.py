@@ -1,10 +1,10 @@
-"""Rewrite attention with input-independent weights as a fixed mixing of tokens.
+"""Replace attention with fixed weights by a fixed mixing of tokens.
 
-The weights do not depend on the input if the weights of queries or keys are zero.
+Attention has fixed weights if, for example, the weights of its queries or keys are zero.
 
 The matrix is computed from the known values of queries, keys and masks. If heads split the channels
-and one matrix serves all heads, the reshapes around it are left out. The replacement is checked
-against the model on random numbers.
+but all heads have the same matrix, the reshapes around it are dropped. The replacement is compared
+with the model on random numbers.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from .mixing_position import MixingPlacement
 from .numbers import TooLargeError, attention_weights, elementwise, masked_scores, softmax
 
 TEXT = (
-    "attention whose current query or key weights are 0, so it mixes the tokens of every input "
-    "in the same way: exact for kernel maps at initialisation; tangent kernels and gradients "
-    "leave its query and key weights out"
+    "its query or key weights are 0, so it mixes the tokens of every input in the same way; this "
+    "is exact for kernel maps at initialisation, but tangent kernels and gradients leave out its "
+    "query and key weights"
 )
-FIXED = "it mixes the locations by fixed numbers, the same for all heads"
+FIXED = "it mixes the locations with fixed weights, the same for all heads"
 PER_HEAD = (
-    "its heads (or examples) mix tokens by different matrices, while a layer mixes all channels "
+    "its heads (or examples) mix tokens with different matrices, but a layer mixes all channels "
     "in the same way"
 )
 ATTENTION = (
     "the weights of its sums are computed from the input in a way that kcalc does not follow"
 )
 CLOSE = 1e-9
-MASKED = 1e3  # scores this far below the greatest are masked: their weight is 0 in double precision
+MASKED = 1e3  # scores this far below the largest are masked: their weight is 0 in double precision
 SHIFTS = (-31.7, -2.3, 0.6, 1.9, 47.1)
 
 
 def with_mixing(trace: Trace) -> TraceEditor:
-    """Turn every attention that mixes all inputs in the same way into a Mixed."""
+    """Replace attention that mixes the tokens of all inputs in the same way by a Mixed."""
     edit = _Mixing(trace)
     for op in list(edit.ops.values()):
         if op.name in edit.ops and isinstance(op, Attend | Contract):
@@ -71,7 +71,7 @@ def with_mixing(trace: Trace) -> TraceEditor:
 class FoundMixing:
     """Weights (..., T, S) that mix ``values`` along ``axis``.
 
-    ``order``: the axes of the outcome in the order of the operation's output.
+    ``order``: the order of the result's axes in the operation's output.
     """
 
     weights: np.ndarray
@@ -86,7 +86,7 @@ class _Mixing(MixingPlacement):
     # -- the matrix --------------------------------------------------------------------------------
 
     def attempt(self, op: Any) -> None:
-        """Replace an attention by a Mixed if one matrix mixes all heads and inputs."""
+        """Replace attention by a Mixed if the same matrix mixes all heads and inputs."""
         found = self._attended(op) if isinstance(op, Attend) else self._contracted(op)
         if found is None:
             self._named_attention(op)
@@ -127,9 +127,9 @@ class _Mixing(MixingPlacement):
             self.facts.ops = self.ops
 
     def _named_attention(self, op: Any) -> None:
-        """Report a product with a softmax of a product as attention.
+        """Report a product with the softmax of a product as attention.
 
-        Its masks and factors are reported as parts of the same attention.
+        Masks and factors in between count as parts of the attention.
         """
         for side in (0, 1) if isinstance(op, Contract) else ():
             top = self._softmax_of(op.reads[side])
@@ -182,9 +182,9 @@ class _Mixing(MixingPlacement):
         )
 
     def _contracted(self, op: Contract) -> FoundMixing | None:
-        """Read known attention weights multiplied by an array that depends on the input.
+        """Read a product of known attention weights and an array that depends on the input.
 
-        The weights come from a softmax or are fixed, by head.
+        The weights are the result of a softmax, or fixed numbers per head.
         """
         terms, out = op.terms.split("->")
         names = terms.split(",")
@@ -218,9 +218,9 @@ class _Mixing(MixingPlacement):
         )
 
     def _weights(self, name: str) -> np.ndarray | None:
-        """Return the values of operations that do not depend on the input.
+        """Return the values of an operation if they do not depend on the input.
 
-        For a softmax it suffices to know its scores up to a number per row.
+        A softmax is known if its scores are known up to a constant per row.
         """
         array = self.facts(name)
         if array is not None:
@@ -243,7 +243,7 @@ class _Mixing(MixingPlacement):
     def _scores(self, name: str, axis: int) -> np.ndarray | None:
         """Return scores up to terms that are constant along ``axis``.
 
-        Keys that are equal for all tokens give 0.
+        They are 0 if the keys of all tokens are equal.
         """
         op = self.ops[name]
         known = self.facts(name)
@@ -270,10 +270,10 @@ class _Mixing(MixingPlacement):
         return None
 
     def _affine(self, op: Pointwise, axis: int) -> np.ndarray | None:
-        """Return the values of a function of scores, known up to a shift of each row, or None.
+        """Return a function of scores that are known up to a shift of each row.
 
-        If a whole row of scores is shifted, the function must shift the whole row of values;
-        strongly negative entries are exempt.
+        If a row of scores is shifted, the function must shift the whole row of its values, except
+        for strongly negative entries. Otherwise return None.
         """
         moving = [i for i, name in enumerate(op.reads) if self.facts(name) is None]
         if len(moving) != 1 or self.ops[op.reads[moving[0]]].shape != op.shape:
@@ -295,7 +295,7 @@ class _Mixing(MixingPlacement):
         if start is None or np.isnan(start).any():
             return None
         seen = start > start.max(axis=axis, keepdims=True) - MASKED
-        if not seen.any(axis=axis).all():  # a row of infinities
+        if not seen.any(axis=axis).all():  # a row contains only infinities
             return None
         for shift in SHIFTS:
             there = at(shift)
@@ -316,4 +316,4 @@ class _Mixing(MixingPlacement):
 
 
 def _said(text: str, rate: float) -> str:
-    return text + (f"; the dropout of its weights (rate {rate:g}) is left out" if rate else "")
+    return text + (f"; the dropout of its weights (rate {rate:g}) is ignored" if rate else "")

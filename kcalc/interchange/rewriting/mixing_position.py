@@ -1,7 +1,7 @@
-"""The position of a token mixing among a model's operations.
+"""Find the position of a token mixing among a model's operations.
 
-It is moved outside the reshapes with which heads split the channels, and the result is checked on
-random numbers.
+A mixing moves out of the reshapes with which heads split the channels. The result is compared with
+the model on random numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOVES = (Reshape, Transpose, Pass)
 
 
 class MixingPlacement(TraceEditor):
-    """Puts Mixed operations where the channels are whole."""
+    """Inserts Mixed operations where the channels are whole."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__({op.name: op for op in trace.ops}, trace.outputs)
@@ -33,7 +33,7 @@ class MixingPlacement(TraceEditor):
         self.facts = DoubleEvaluation(self.ops, {}, lambda _: None)
 
     def _placed(self, core: Mixed) -> bool:
-        """Put a Mixed where the channels are whole, and return whether there is such a place."""
+        """Insert a Mixed where the channels are whole; return False if there is no such place."""
         channels = self.axes.get(core.reads[0])
         self.ops[core.name] = core
         if (
@@ -52,7 +52,7 @@ class MixingPlacement(TraceEditor):
         return False
 
     def _upward(self, name: str) -> Iterator[tuple[str, Linear | None]]:
-        """Yield arrays that are rearranged into the values, perhaps after one layer."""
+        """Yield (array, None or a layer after it) from which the values come by rearranging."""
         layer: Linear | None = None
         while True:
             if self.examples[name] == 0 and (layer is not None or self.axes.get(name) is not None):
@@ -65,7 +65,7 @@ class MixingPlacement(TraceEditor):
             name = op.reads[0]
 
     def _downward(self, name: str) -> Iterator[tuple[str, Linear | None]]:
-        """Yield arrays into which the outcome is rearranged, perhaps after one layer."""
+        """Yield (array, None or a layer before it) into which the result is rearranged."""
         layer: Linear | None = None
         readers = self.readers()
         while True:
@@ -82,9 +82,9 @@ class MixingPlacement(TraceEditor):
     def _equal(
         self, core: Mixed, first: str, layer: Linear | None, last: str, second: Linear | None
     ) -> list[Op] | None:
-        """Return operations from ``first`` to ``last`` without rearrangements, or None.
+        """Return operations from ``first`` to ``last`` that need no rearrangements.
 
-        They must compute the same as the original ones.
+        Return None if they do not compute the same as the original operations.
         """
         rank, size = len(self.ops[first].shape), core.matrix.shape[1]
         channels = rank - 1 if layer is not None or second is not None else self.axes[first]
@@ -118,7 +118,7 @@ class MixingPlacement(TraceEditor):
         return None
 
     def width(self, made: list[Op], name: str) -> int:
-        """Return the size of the last axis of an operation, old or new."""
+        """Return the size of the last axis of an operation, which may be in ``made``."""
         return next((op for op in made if op.name == name), self.ops.get(name, made[0])).shape[-1]
 
     def _chain(
@@ -159,7 +159,7 @@ class MixingPlacement(TraceEditor):
         return name
 
     def _installed(self, core: Mixed, made: list[Op], last: str) -> None:
-        """Replace the old operations by the new ones, under the names that readers use."""
+        """Replace the old operations by new operations with the names that others read."""
         old = self.ops[last]
         for op in made:
             self.add(op, core)
@@ -170,7 +170,7 @@ class MixingPlacement(TraceEditor):
         self.axes, self.examples = channel_axes(current), example_axes(self.ordered())
 
     def _renamed(self, pairs: list[tuple[str, str]]) -> None:
-        """Give new operations the names of those that are no longer needed."""
+        """Give new operations the names of operations that are no longer needed."""
         live = self.reached()
         self.ops = {
             name: op for name, op in self.ops.items() if name in live or isinstance(op, Entry)
@@ -186,7 +186,7 @@ class MixingPlacement(TraceEditor):
 
 
 def example_axes(ops: dict[str, Op]) -> dict[str, int | None]:
-    """Return {operation: the axis of its output that carries the examples}.
+    """Return {operation: axis of examples in its output}.
 
     The axis is None if a reshape may have mixed the examples with other axes.
     """

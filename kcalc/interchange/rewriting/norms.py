@@ -1,8 +1,9 @@
-"""Hand-written normalisation: (x - mean x) / sqrt(var x + epsilon), in any order of steps.
+"""Recognise normalisation that a model writes out, in any order of steps.
 
-Or x / sqrt(mean x^2 + epsilon). An operation computes F(x, m, s) from a feature map x and its means
-m of x and s of x^2 over some axes. It is a normalisation if it is linear in x, does not shift x =
-m, and its slope is factor / sqrt(variance + epsilon), or the same with s for the variance.
+It has the form (x - mean x) / sqrt(var x + epsilon) or x / sqrt(mean x^2 + epsilon). The operations
+compute F(x, m, s) from a feature map x and the means m of x and s of x^2 over some axes. F is a
+normalisation if it is linear in x with slope factor / sqrt(v + epsilon), where v is the variance
+s - m^2 and F(m, m, s) = 0, or v is s and F(0, m, s) = 0.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ from .editing import TraceEditor
 X, Z = sp.Symbol("x", real=True), sp.Symbol("z", real=True)
 M1, M2 = sp.Symbol("m", real=True), sp.Symbol("s", positive=True)
 V = sp.Symbol("v", positive=True)
-DEPTH = 3  # elementwise steps between an array and its moment
-STEPS = 60  # operations of one normalisation
-LARGEST = 300  # operations in one expression
-PLAIN = 1e-7  # relative rounding of a factor 1
-SMALL = 1e-2  # greatest number that counts as an epsilon
+DEPTH = 3  # maximum number of elementwise steps between an array and its moment
+STEPS = 60  # maximum number of operations in a normalisation
+LARGEST = 300  # maximum number of operations in an expression
+PLAIN = 1e-7  # factors this close to 1 count as 1
+SMALL = 1e-2  # largest number that counts as an epsilon
 REFUSED = (KcalcError, TypeError, ValueError, ArithmeticError, AttributeError, sp.PolynomialError)
 
 
 @dataclass(frozen=True)
 class FoundNorm:
-    """A normalisation: its last operation.
+    """A normalisation that ends at the operation ``end``.
 
-    ``gain`` and ``bias`` are expressions in the symbols of constant arrays.
+    ``gain`` and ``bias`` are expressions in symbols for constant arrays.
     """
 
     end: str
@@ -65,18 +66,18 @@ class FoundNorm:
 
 
 def with_norms(trace: Trace) -> TraceEditor:
-    """Combine every hand-written normalisation into one operation; its gains do not change.
+    """Combine every written-out normalisation into one operation, and leave gains separate.
 
-    The factor of an unbiased variance comes after it.
+    If the variance is the unbiased one, a factor follows.
     """
     return Norms({op.name: op for op in trace.ops}, trace.outputs).run()
 
 
 class Norms(TraceEditor):
-    """A copy of the operations in which each hand-written normalisation becomes a Normalise.
+    """Operations in which each written-out normalisation becomes a Normalise.
 
-    ``channel_axis``: the axis of channels in images. Gains and biases become part of the
-    normalisation, even after one without any, and BatchNorm is recognised. None: neither happens.
+    ``channel_axis``: the channel axis of images. If given, gains and biases become part of the
+    normalisation, and BatchNorm is recognised too.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Norms(TraceEditor):
         return (mean or isinstance(op, Moment)) and (self.whole or 0 not in op.axes)
 
     def _bases(self, name: str) -> list[str]:
-        """Return the arrays whose moment this may be, the nearest first."""
+        """Return the arrays of which ``name`` may be a moment, the nearest first."""
         found = level = [self._same(name)]
         shape = self.ops[name].shape
         for _ in range(DEPTH):
@@ -125,13 +126,13 @@ class Norms(TraceEditor):
         return found
 
     def _same(self, name: str) -> str:
-        """Return the array before operations that only pass it on."""
+        """Skip operations that only pass their input on."""
         while isinstance(op := self.ops[name], Pass):
             name = op.reads[0]
         return name
 
     def _cone(self, base: str) -> Iterable[Op]:
-        """Return the operations of a possible normalisation that depend on an array, in order."""
+        """Return, in order, the operations after ``base`` that may be part of a normalisation."""
         seen, queue = set[str](), [base]
         while queue and len(seen) < STEPS:
             for name in self.behind.get(queue.pop(0), ()):
@@ -142,14 +143,15 @@ class Norms(TraceEditor):
         return [self.ops[name] for name in sorted(seen, key=self.places.__getitem__)]
 
     def _replaced(self, base: str, axes: tuple[int, ...]) -> bool:
-        """Write the longest possible normalisation of ``base``; return whether there was any."""
+        """Replace the longest normalisation of ``base``; return whether there is one."""
         found = self._followed(Steps(self, base, axes))
         return any(self._written(base, axes, form) for form in reversed(found))
 
     def _followed(self, steps: Steps) -> list[FoundNorm]:
-        """Return the normalisation of an array, also with gains; empty if there is none.
+        """Return the normalisations that start at an array, each one longer than the one before.
 
-        Gains and biases are left out if other operations read the values before them.
+        They differ by their gains and biases. These do not belong to a normalisation if another
+        operation reads the values before them.
         """
         found: list[FoundNorm] = []
         for op in self._cone(steps.base):
@@ -191,7 +193,7 @@ class Norms(TraceEditor):
     # -- writing -----------------------------------------------------------------------------------
 
     def _written(self, base: str, axes: tuple[int, ...], found: FoundNorm) -> bool:
-        """Replace a normalisation by one operation; return whether its gains differ by channel."""
+        """Replace a normalisation by one operation; return False if a Normalise cannot hold it."""
         end, before = self.ops[found.end], self.ops[base]
         if not self.whole:
             self._alone(_norm(end, base, found.kind, axes, 1, found.epsilon), found.factor)
@@ -221,7 +223,7 @@ class Norms(TraceEditor):
         return fits
 
     def _alone(self, norm: Normalise, factor: float) -> None:
-        """Write a normalisation and, after it, its factor if it has one."""
+        """Replace a normalisation by one operation, and a factor after it if there is one."""
         if abs(factor - 1) < PLAIN:
             self.ops[norm.name] = norm
             return
@@ -233,7 +235,7 @@ class Norms(TraceEditor):
 
 
 class Steps:
-    """The expressions of operations after ``base``, which is X, or Z if it is normalised."""
+    """Expressions of the operations after ``base``, which is X, or Z if it is a Normalise."""
 
     def __init__(self, norms: Norms, base: str, axes: tuple[int, ...]) -> None:
         self.ops, self.held, self.base, self.axes = norms.ops, norms.whole, base, axes
@@ -241,12 +243,12 @@ class Steps:
         self.count = prod(self.shape[a] for a in axes)
         self.kept = tuple(1 if a in axes else size for a, size in enumerate(self.shape))
         self.reduced = tuple(size for a, size in enumerate(self.shape) if a not in axes)
-        leading = axes == tuple(range(len(axes)))  # keeps their means broadcastable
+        leading = axes == tuple(range(len(axes)))  # then means still broadcast
         self.beside = (self.kept, self.reduced) if leading else (self.kept,)
         self.known: dict[str, Any] = {base: Z if isinstance(norms.ops[base], Normalise) else X}
 
     def expression(self, op: Op) -> Any:
-        """Return the expression of an operation; None for others."""
+        """Return the expression of an operation, or None if there is none."""
         inner = self.known.get(op.reads[0])
         try:
             if isinstance(op, Pass):
@@ -285,7 +287,7 @@ class Steps:
 
 
 def _moment(op: Pooling | Moment, inner: Any, count: int) -> Any:
-    """Return the moment of a polynomial in X, given the means M1 of X and M2 of its square."""
+    """Return the moment of a polynomial in X in terms of M1 = mean X and M2 = mean X^2."""
     if isinstance(op, Pooling):
         return _mean(inner)
     if op.kind == "norm":
@@ -298,7 +300,7 @@ def _moment(op: Pooling | Moment, inner: Any, count: int) -> Any:
 
 
 def _mean(expr: Any) -> Any:
-    """Return the mean of a polynomial of degree at most 2 whose other numbers are means."""
+    """Return the mean of a polynomial in X of degree at most 2 with constant coefficients."""
     if not expandable(expr):
         raise ValueError
     poly = sp.Poly(sp.expand(expr), X)
@@ -309,7 +311,7 @@ def _mean(expr: Any) -> Any:
 
 
 def _without_floor(expr: Any) -> Any:
-    """Replace max(y, tiny) of means by y; the maximum keeps a length or a variance from being 0."""
+    """Replace max(y, tiny) by y for functions of means; it only guards against division by 0."""
     for top in expr.atoms(sp.Max):
         numbers = [a for a in top.args if a.is_number and 0 <= float(a) <= SMALL]
         rest = [a for a in top.args if a not in numbers]
@@ -322,8 +324,8 @@ def _without_floor(expr: Any) -> Any:
 def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
     """Return (kind, epsilon, factor, gain, bias) if the expression is a normalisation, else None.
 
-    The form is factor gain (X - M1) / sqrt(M2 - M1^2 + epsilon) + bias, or that without the mean;
-    gain and bias depend only on constant arrays.
+    The form is factor * gain * (X - M1) / sqrt(M2 - M1^2 + epsilon) + bias, or the same with 0 for
+    M1. Gain and bias depend only on constant arrays.
     """
     if not expandable(expr):
         return None
@@ -339,7 +341,7 @@ def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
     if bias.has(M1, spread) or gain.has(M1) or inverse.free_symbols != {spread}:
         return None
     floor = inverse.subs(spread, 0)
-    for added in (sp.Integer(0), floor):  # epsilon under the root, or added to it
+    for added in (sp.Integer(0), floor):  # epsilon inside the root, or added to it
         line = sp.expand(sp.simplify((inverse - added) ** 2))
         if line.is_polynomial(spread) and sp.Poly(line, spread).degree() == 1:
             scale, left = (float(line.coeff(spread, k)) for k in (1, 0))
@@ -353,7 +355,7 @@ def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
 def kind_over(
     kind: str, shape: tuple[int, ...], axes: tuple[int, ...], channels: int
 ) -> tuple[str, tuple[int, ...], int] | None:
-    """Return (kind, axes, groups) of a normalisation over axes; None if it has no name."""
+    """Return (kind, axes, groups) of a normalisation over some axes, or None without a name."""
     rank = len(shape)
     kept = [a for a in range(rank) if a not in axes]
     if 0 in axes:
@@ -371,9 +373,9 @@ def _norm(
 
 
 def _array(ops: dict[str, Op], expr: Any, rank: int, channels: Sequence[int]) -> Array | None:
-    """Return the values of an expression in constant arrays, without axes of size 1.
+    """Evaluate an expression of constant arrays, and drop axes of size 1.
 
-    None if they vary along axes other than the channels.
+    Return None if the values vary along axes other than ``channels``.
     """
     symbols = sorted(expr.free_symbols, key=str)
     held: list[Any] = [ops[str(symbol).removeprefix("held:")] for symbol in symbols]
@@ -385,9 +387,9 @@ def _array(ops: dict[str, Op], expr: Any, rank: int, channels: Sequence[int]) ->
 
 def _grouped(ops: dict[str, Op], base: str, axes: tuple[int, ...], found: FoundNorm,
              outputs: tuple[str, ...]) -> tuple[str, str, int, tuple[int, ...]] | None:  # fmt: skip
-    """Read group normalisation: channels split into two axes before, joined again after.
+    """Read group normalisation, before which channels are split into groups and after it merged.
 
-    (last operation, source, groups, axes).
+    Returns: (last operation, source, groups, axes), or None.
     """
     split = ops[base]
     if not isinstance(split, Reshape):

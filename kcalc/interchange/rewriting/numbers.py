@@ -1,6 +1,6 @@
-"""Numerical values of operations.
+"""Evaluate operations numerically.
 
-They are known if they do not depend on the input, or if inputs are drawn at random.
+Values are known if they do not depend on the input, or if random numbers replace the input.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ LARGEST = 2**24
 
 
 class TooLargeError(Exception):
-    """An array with more numbers than kcalc follows."""
+    """Raised if an array has too many numbers to evaluate."""
 
 
 class DoubleEvaluation:
     """Evaluates operations one by one in double precision.
 
-    ``leaf`` returns the values at which it stops, None for unknown ones.
+    ``leaf`` returns the values of operations that are not evaluated, or None if they are unknown.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DoubleEvaluation:
         self.known: dict[str, Array | None] = dict(given)
 
     def __call__(self, name: str, depth: int = 0) -> Array | None:
-        """Return the array; None if it is unknown."""
+        """Return the output of an operation, or None if it is unknown."""
         if name not in self.known:
             op = self.ops[name]
             if int(np.prod(op.shape, dtype=np.int64)) > LARGEST:
@@ -83,9 +83,10 @@ class DoubleEvaluation:
         return self.leaf(op) if out is None else out
 
     def _partly(self, op: Op, arrays: list[Array | None]) -> Array | None:
-        """Evaluate a product with zeros, which is 0 for every other factor.
+        """Evaluate an operation some of whose inputs are unknown.
 
-        A concatenation may be known in part.
+        A product with zeros is 0 whatever the other factor is, and a concatenation may be known in
+        part.
         """
         if isinstance(op, Contract) and any(
             array is not None and not array.any() for array in arrays
@@ -94,9 +95,10 @@ class DoubleEvaluation:
         return self.leaf(op)
 
     def _layer(self, op: Linear, depth: int) -> Array | None:
-        """Evaluate channels whose weights are all 0: they equal their bias.
+        """Evaluate a layer.
 
-        Other channels are known only if the layer's input is.
+        Channels whose weights are all 0 equal their bias. Other channels are known only if the
+        input is known.
         """
         if (
             any(k != 1 for k in op.kernel)
@@ -120,16 +122,16 @@ def _along(values: Array, axis: int, rank: int) -> Array:
 
 
 def softmax(scores: Array, axis: int = -1) -> Array:
-    """exp(x) / sum exp(x), of entries that may be -infinity."""
+    """Return exp(x) / sum exp(x); entries may be -infinity."""
     top = scores.max(axis=axis, keepdims=True)
-    # a row of infinities gives nan, which no caller accepts as weights
+    # a row of infinities gives nan, which callers reject as weights
     with np.errstate(invalid="ignore"):
         powers = np.exp(scores - top)
         return powers / powers.sum(axis=axis, keepdims=True)
 
 
 def attention_weights(op: Attend, queries: Array, keys: Array, mask: Array | None) -> Array:
-    """Return the matrix (..., T, S) of an Attend."""
+    """Return the weights (..., T, S) of an Attend."""
     scores = op.scale * queries @ np.swapaxes(keys, -1, -2)
     return softmax(masked_scores(op, scores, mask))
 
@@ -147,7 +149,7 @@ def _attend(op: Any, arrays: list[Any]) -> Array:
 
 
 def elementwise(op: Any, arrays: list[Any]) -> Array | None:
-    """Return the numbers of a Pointwise; None if it has no expression."""
+    """Evaluate a Pointwise; return None if it has no expression."""
     symbols = sp.symbols(f"a:{len(arrays)}", real=True)
     try:
         expr = op.function(*symbols)
@@ -170,7 +172,7 @@ def _normalised(op: Any, arrays: list[Any]) -> Array | None:
 
 
 def normed(op: Normalise, x: Array, axis: int) -> Array:
-    """A normalisation over one axis, without or with a mean."""
+    """Evaluate a layer norm or RMS norm over one axis."""
     x = x - x.mean(axis=axis, keepdims=True) if op.kind == "layer" else x
     x = x / np.sqrt((x * x).mean(axis=axis, keepdims=True) + op.epsilon)
     gain, bias = (
@@ -182,14 +184,14 @@ def normed(op: Normalise, x: Array, axis: int) -> Array:
 
 
 def through(array: Array, path: Sequence[Op]) -> Array:
-    """Return an array after operations that rearrange it; the last one comes first."""
+    """Apply the rearrangements in ``path`` to an array, starting with the last one in it."""
     for op in reversed(path):
         made = (
             array.take(op.order, op.axis)
             if isinstance(op, Reorder)
             else RULES[type(op)](op, [array])
         )
-        assert made is not None  # these rules only move numbers
+        assert made is not None  # the rules of rearrangements always return an array
         array = made
     return array
 
@@ -199,7 +201,7 @@ def _part(op: Any, arrays: list[Any]) -> Array:
 
 
 def subsamples(op: Op) -> bool:
-    """Whether a pooling only picks entries, such as every second one."""
+    """Whether a pooling only selects entries, such as every second location."""
     if not isinstance(op, Pooling) or op.window is None:
         return False
     return all(k == 1 for k in op.window) and not any(map(any, op.padding))
@@ -213,7 +215,7 @@ def _pooled(op: Any, arrays: list[Any]) -> Array | None:
 
 
 def mixed(op: Any, array: Array) -> Array:
-    """Return ``matrix x`` along one axis."""
+    """Multiply by the matrix of a Mixed along its axis."""
     return np.moveaxis(
         np.moveaxis(array, op.axis, -1) @ np.asarray(op.matrix, np.float64).T, -1, op.axis
     )
@@ -226,12 +228,12 @@ def _repeated(array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def run(op: Any, arrays: list[Any]) -> Array | None:
-    """Return the numbers of an operation without a rule, by running the model's operation."""
+    """Evaluate an operation without a rule by calling the model's function."""
     if op.compute is None:
         return None
     try:
         made = np.asarray(op.compute(arrays))
-    except Exception:  # a library's operation, which may not accept such numbers
+    except Exception:  # the function may reject such numbers
         return None
     return made if made.shape == op.shape else None
 

@@ -1,4 +1,4 @@
-"""Channels permuted by reshapes and transpositions, as in a channel shuffle."""
+"""Recognise permutations of channels by reshapes and transposes, as in a channel shuffle."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ..layout import channel_axes
 from ..trace import Op, Pass, Reorder, Reshape, Trace, Transpose
 from .editing import TraceEditor
 
-LARGEST = 2**24  # entries of an array whose places are followed one by one
+LARGEST = 2**24  # arrays with more entries are not tested
 
 
 def with_orders(trace: Trace) -> TraceEditor:
-    """Turn a reshape, a transposition and a reshape into one :class:`Reorder`.
+    """Replace a reshape, a transpose and a reshape by one :class:`Reorder`.
 
-    This is done if together they only permute the channels.
+    Together, they must only permute the channels.
     """
     edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
 
     def before(op: Op) -> Op:
-        """Return the operation that an operation reads, skipping those that change nothing."""
+        """Return the operation before ``op``, skipping operations that change nothing."""
         read = edit.ops[op.reads[0]]
         return before(read) if isinstance(read, Pass) and read.reads else read
 

@@ -1,7 +1,7 @@
-"""Inputs with one number per example, such as times, and the features made from them.
+"""Read features that a model computes from one number per example, such as a time.
 
-Sines and cosines of a time at fixed frequencies are an input with as many channels; the first
-weights that read them are the first layer of the network.
+For example, sines and cosines of a time at fixed frequencies become an input with one channel per
+feature. The weights that read it are the first layer of the network.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from ..trace import Entry, Held, Join, Linear, Op, Pass, Pointwise, Reshape, Tra
 from .editing import TraceEditor
 
 FEATURES = (
-    "the {1} features that the model computes from the one number {0!r} per example are the "
-    "input: its q and c refer to them (q = 1/2 for sines and cosines in pairs)"
+    "the input is the {1} features that the model computes from {0!r}, one number per example; "
+    "its q and c refer to them (q = 1/2 for pairs of sines and cosines)"
 )
-FUNCTION = "the input is a function of the one number {0!r} per example; its q refers to the result"
+FUNCTION = "the input is a function of {0!r}, one number per example; its q refers to the result"
 
 
 def with_scalars(trace: Trace) -> TraceEditor:
-    """Turn features of one number per example into inputs where weights read them."""
+    """Turn features of one number per example into inputs if weights read them."""
     edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     ids, readers = id_arrays(trace), edit.readers()
     for entry in [op for op in trace.ops if isinstance(op, Entry) and op.name not in ids]:
@@ -44,7 +44,7 @@ def with_scalars(trace: Trace) -> TraceEditor:
 
 
 def _features(trace: Trace, entry: Op, readers: dict[str, list[str]]) -> tuple[set[str], list[str]]:
-    """Return (operations on only one input and constants, those of them that others read)."""
+    """Return the operations of only ``entry`` and constants, and those of them that others read."""
     made, fixed = {entry.name}, {op.name for op in trace.ops if isinstance(op, Held)}
     for op in trace.ops:
         alone = isinstance(op, Pointwise | Reshape | Pass | Join)

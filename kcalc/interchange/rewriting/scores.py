@@ -1,6 +1,6 @@
-"""Attention scores measured on random numbers.
+"""Evaluate attention scores on random numbers to find their structure.
 
-This gives their scale, masks, rotary angles and biases.
+It consists of their scale, masks, rotary angles and biases.
 """
 
 from __future__ import annotations
@@ -19,45 +19,47 @@ from ..trace import Normalise
 from .numbers import normed
 
 Array = np.ndarray
-MASKED = 1e3  # scores this far below the greatest of their row have weight 0 in double precision
-NOTHING = -1e9  # rows whose scores are all below this see no token
+MASKED = 1e3  # scores this far below the row's largest have weight 0 in double precision
+NOTHING = -1e9  # if all scores of a row are below this, the token sees no token
 CLOSE = 1e-5
-# channels that rotary embeddings do not rotate are multiples of the original ones; the slowest
-# pairs rotate by 1e-6 per token
+# tolerance for channels that are not rotated; the slowest pairs rotate by 1e-6 per token
 STILL = 1e-9
-HALF = 4e-3  # sizes of pairs rotated by tables in half precision
-UNLIKE = 0.02  # their frequencies
+HALF = 4e-3  # relative error of rotations by tables in half precision
+UNLIKE = 0.02  # relative error of their frequencies
 NONE_SEEN = (
-    "token {} sees no token at all: every entry in its row of the mask is masked, and a softmax "
-    "of nothing has no value; let it see a token, for instance itself"
+    "token {} sees no token: all entries in its row of the mask are masked, so the softmax is "
+    "undefined; let it see a token, for instance itself"
 )
 OTHER_MASK = (
-    f"its mask is none of the known ones ({', '.join(MASKS)}): token {{}} sees {{}} of {{}} tokens"
+    f"its mask is not one of {', '.join(MASKS)}: token {{}} sees {{}} of {{}} tokens"
 )
-BIASES = "its scores have biases by head and position of tokens (root mean square {:.3g}); left out"
+BIASES = (
+    "its scores have biases that depend on the head and the tokens (root mean square {:.3g}); "
+    "they are left out"
+)
 SLOPES = (
-    "its scores have linear biases by head (ALiBi) with slopes from {:.4g} to {:.4g}, which are "
-    "not the released ones for {} heads; left out"
+    "its scores have linear biases (ALiBi) with slopes from {:.4g} to {:.4g}, which are not the "
+    "published slopes for {} heads; they are left out"
 )
-UNLIKELY = 200  # random biases rise or fall with the distance in fewer than one of this many cases
-BUCKETS = (32, 16, 64, 128, 8, 256, 4, *range(6, 64, 2))  # those of T5 first
+UNLIKELY = 200  # random biases are monotonic in the distance in fewer than one in this many cases
+BUCKETS = (32, 16, 64, 128, 8, 256, 4, *range(6, 64, 2))  # T5 uses 32
 FURTHEST = (128, *range(2, 1025))
 
 
 class NoAttentionError(Exception):
-    """The reason why an attention is not read as one."""
+    """Raised if operations are not read as attention. The message is the reason."""
 
 
 class EmptyRowError(Exception):
-    """A mask that lets a token see none, an error of the model or of its example inputs."""
+    """Raised if a mask lets a token see no token: the model or its example inputs are wrong."""
 
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """Rotary embeddings: ``angles`` (tokens, pairs) by which pairs of channels are rotated.
+    """Rotary embeddings, which rotate pairs of channels by ``angles`` (tokens, pairs).
 
-    ``pairs`` (2, pairs): the channels of the result that are rotated together; ``width``: the
-    number of channels of a head; ``size``: an additional factor.
+    ``pairs`` (2, pairs): the channels of the result that form pairs; ``width``: the number of
+    channels of a head; ``size``: an additional factor.
     """
 
     angles: Array
@@ -67,21 +69,22 @@ class Turn:
 
     @property
     def channels(self) -> int:
-        """Return how many channels of a head are rotated."""
+        """Return the number of channels of a head that are rotated."""
         return self.pairs.size
 
     def like(self, other: Turn) -> bool:
-        """Whether two turns rotate the same channels by the same angles."""
+        """Whether two rotary embeddings rotate the same channels by the same angles."""
         same = self.angles.shape == other.angles.shape and np.array_equal(self.pairs, other.pairs)
         return same and bool(
             np.abs(np.exp(1j * self.angles) - np.exp(1j * other.angles)).max() < 1e-4
         )
 
     def base(self) -> tuple[float, tuple[str, ...]]:
-        """Return the base of the angles ``t base^(-2 f / width)``, and how others differ."""
+        """Fit the angles t base^(-2 f / width); return the base, and notes on differences."""
         if len(self.angles) < 2:
             raise NoAttentionError(
-                "one token does not show the angles of rotary embeddings; give several"
+                "one token does not show the angles of rotary embeddings; give example inputs with "
+                "several tokens"
             )
         speeds = np.angle(np.exp(1j * (self.angles[1] - self.angles[0])))
         pairs = len(speeds)
@@ -99,30 +102,30 @@ class Turn:
         if self.channels < self.width:
             texts = (
                 f"its rotary embeddings rotate {self.channels} of the {self.width} channels of a "
-                "head; read as if they rotated all",
+                "head; they are read as if they rotated all",
             )
-        # slow pairs hardly rotate within a few tokens, but do over a whole sequence
+        # slow pairs hardly rotate within a few tokens, but they do over a long sequence
         mean = (places * np.unwrap(turned, axis=0)).sum(axis=0) / np.square(places).sum()
         slow = np.abs(np.abs(mean) / base**powers - 1)[turning].max(initial=0) > UNLIKE
         if slow or _apart(np.sign(speeds) * turned, places * base**powers) > 1e-2:
             base = float(np.exp(np.mean(ratio)))
             uneven = _apart(turned, places * speeds) > 1e-2
-            told = "not multiples of a token's position" if uneven else "not those of one base"
+            told = "proportional to the position of a token" if uneven else "powers of one base"
             texts += (
-                f"the angles of its rotary embeddings are {told}; read as those of the base "
-                f"{base:.4g}",
+                f"the angles of its rotary embeddings are not {told}; they are read as angles with "
+                f"base {base:.4g}",
             )
         return base, texts
 
 
 def _apart(angles: Array, others: Array) -> float:
-    """Return the greatest distance between points on the circle at two sets of angles."""
+    """Return the largest distance between points of the unit circle at two sets of angles."""
     return float(np.abs(np.exp(1j * angles) - np.exp(1j * others)).max())
 
 
 @dataclass(frozen=True, eq=False)
 class ModelScores:
-    """The scores of a model and the products of its queries and keys.
+    """The attention scores of a model, and the products of its queries and keys.
 
     ``actual``: the scores; ``raw``: the products. Both have shape (examples, heads, queries, keys).
     """
@@ -137,7 +140,7 @@ class ModelScores:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Scores as ``scale raw + bias`` with a mask, (heads, queries, keys)."""
+    """A fit ``scale * raw + bias`` of scores, and a mask, each (heads, queries, keys)."""
 
     scales: Array
     bias: Array
@@ -146,17 +149,18 @@ class Measured:
 
     @property
     def scale(self) -> float:
-        """Return the mean scale of all heads.
+        """Return the mean scale of the heads.
 
-        Its last digits, which depend on the draws, are dropped.
+        It is rounded, because the last digits depend on the random numbers.
         """
         return float(f"{np.abs(self.scales).mean():.9g}")
 
 
 def measured(draws: Sequence[ModelScores]) -> Measured:
-    """Return scale, biases and mask of scores on two draws.
+    """Find the scale, biases and mask of scores from two draws.
 
-    Raises: NoAttentionError for scores that are not multiples of q . k; EmptyRowError.
+    Raises: NoAttentionError if the scores are not multiples of q . k; EmptyRowError if a token sees
+    no token.
     """
     masks = []
     for draw in draws:
@@ -183,9 +187,9 @@ def measured(draws: Sequence[ModelScores]) -> Measured:
 
 
 def masks_of(masked: Array) -> Masks:
-    """Return the masks that give some scores weight 0, (heads, queries, keys).
+    """Return the masks of an Attend for an array (heads, queries, keys) of masked scores.
 
-    Raises: NoAttentionError for masks that no Attend has.
+    Raises: NoAttentionError if Attend has no such masks.
     """
     rows, columns = masked.shape[1:]
     found = recognised(~masked[0]) if (masked == masked[0]).all() else None
@@ -200,9 +204,9 @@ def masks_of(masked: Array) -> Masks:
 
 @dataclass(frozen=True)
 class Biases:
-    """Differences from the scores of an Attend, as texts, and its fields.
+    """Fields of an Attend for its masks and biases, and notes on differences from the model.
 
-    False if there are no biases.
+    It is False if there are no biases.
     """
 
     texts: tuple[str, ...]
@@ -220,7 +224,7 @@ def biases_of(found: Measured) -> Biases:
     masks = masks_of(found.masked)
     texts: tuple[str, ...] = ()
     if not np.allclose(found.scales, found.scales[0], rtol=1e-4):
-        texts = ("every head has a different scale; read with their mean",)
+        texts = ("every head has a different scale; all are read with the mean scale",)
     seen = ~found.masked
     first = (
         found.bias[:, :, :1]
@@ -233,12 +237,12 @@ def biases_of(found: Measured) -> Biases:
     apart = np.arange(columns) - np.arange(rows)[:, None]
     if (slopes := _slopes(bias, seen, np.abs(apart))) is not None:
         released = alibi_slopes(len(slopes))
-        # heads are exchangeable, so their order does not matter
+        # the order of heads does not matter, because they are exchangeable
         if np.allclose(np.sort(slopes), np.sort(released), rtol=1e-3, atol=1e-4):
             return Biases(texts, masks, True)
         text = SLOPES.format(slopes.min(), slopes.max(), len(slopes))
         return Biases((*texts, text), masks)
-    fixed = _slopes(bias, seen, apart) is not None or _steady(bias, seen)  # no random biases
+    fixed = _slopes(bias, seen, apart) is not None or _steady(bias, seen)  # not random
     if not fixed and (relative := _relative(found, seen, one_sided(masks))) is not None:
         return Biases(texts, masks, relative=relative)
     text = BIASES.format(float(np.sqrt(np.square(bias[seen]).mean())))
@@ -246,9 +250,9 @@ def biases_of(found: Measured) -> Biases:
 
 
 def _slopes(bias: Array, seen: Array, apart: Array) -> Array | None:
-    """Return the slopes, by head, of biases that are ``-slope apart``; None for other biases.
+    """Return the slope of every head if its biases are ``-slope * apart``, else None.
 
-    ``apart``: a distance of tokens, (queries, keys).
+    ``apart``: the distances between tokens, (queries, keys).
     """
     if len(apart) != apart.shape[1]:
         return None
@@ -259,7 +263,7 @@ def _slopes(bias: Array, seen: Array, apart: Array) -> Array | None:
 
 
 def _steady(bias: Array, seen: Array) -> bool:
-    """Whether the biases of all heads rise or fall with the distance, as random ones do not."""
+    """Whether the biases of all heads are monotonic in the distance, unlike random biases."""
     rows = [bias[:, i, seen[0, i]] for i in (0, -1)]
     steps = [np.diff(row, axis=1) for row in rows]
     each = [((step >= -CLOSE).all(axis=1) | (step <= CLOSE).all(axis=1)).all() for step in steps]
@@ -268,9 +272,9 @@ def _steady(bias: Array, seen: Array) -> bool:
 
 
 def _relative(found: Measured, seen: Array, sided: bool) -> tuple[float, int, int] | None:
-    """Return ``relative`` of the Attend whose scores have these biases, as in T5.
+    """Return the field ``relative`` of an Attend if the biases are as in T5, else None.
 
-    None for others.
+    ``sided``: whether no token sees a later token.
     """
     rows, columns = seen.shape[1:]
     apart = np.arange(columns) - np.arange(rows)[:, None]
@@ -294,10 +298,10 @@ def _relative(found: Measured, seen: Array, sided: bool) -> tuple[float, int, in
 def _bucketed(
     distances: tuple[int, ...], groups: tuple[int, ...], sided: bool
 ) -> tuple[int, int] | None:
-    """Return the buckets and the largest distance for which as many distances share biases.
+    """Return the number of buckets and the largest distance that explain which biases are equal.
 
-    ``groups``: the place of the first distance with the same bias; ``sided``: no token sees a later
-    one. The numbers of T5 are tried first.
+    ``groups``: for each distance, the index of the first distance with the same bias; ``sided``:
+    whether no token sees a later token. The numbers of T5 are tried first.
     """
     apart = np.array(distances)
     for buckets, furthest in product(BUCKETS, FURTHEST):
@@ -311,19 +315,20 @@ def _bucketed(
 def turned(
     part: Array, channels: Array, norm: Normalise | None, what: str
 ) -> tuple[Array, Turn | None]:
-    """Return the heads of which an operand is a multiple, and their rotary embeddings.
+    """Find the heads of an operand, and the rotary embedding that was applied to them.
 
-    ``part``: the operand. The heads have shape (examples, heads, tokens, width); the second entry
-    is None without rotary embeddings.
+    ``part``: the operand, a multiple of the result. Returns: the heads (examples, heads, tokens,
+    width), and the rotary embedding or None.
 
-    ``channels``: (examples, tokens, channels), from which it is made. Raises: NoAttentionError if
-    it is made in another way.
+    ``channels``: the array (examples, tokens, channels) from which it is made; ``norm``: a norm of
+    every head, if any. Raises: NoAttentionError if it is not made in this way.
     """
     width = part.shape[-1]
     examples, tokens, total = channels.shape
     if total % width or part.shape[1] % (total // width) or tokens != part.shape[2]:
         raise NoAttentionError(
-            f"its {what} have {part.shape[1]} heads of {width} channels, made from {total} channels"
+            f"its {what} have {part.shape[1]} heads of {width} channels, but come from {total} "
+            "channels"
         )
     heads = total // width
     plain = part.reshape(examples, heads, -1, tokens, width)
@@ -341,12 +346,12 @@ def turned(
         if (turn := _turn(found, base)) is not None:
             return found / turn.size, turn
     raise NoAttentionError(
-        f"its {what} are computed from whole feature maps in a way that kcalc does not follow"
+        f"its {what} are computed from feature maps in a way that kcalc does not follow"
     )
 
 
 def _turn(found: Array, base: Array) -> Turn | None:
-    """Return the rotation of pairs of channels that turns ``base`` into ``found``, by token."""
+    """Return the rotations of channel pairs, per token, that turn ``base`` into ``found``."""
     width = base.shape[-1]
     factor = float(np.sqrt((found**2).sum() / (base**2).sum()))
     along = (found * base).sum(axis=(0, 1, 2)) / (base**2).sum(axis=(0, 1, 2))
@@ -354,11 +359,11 @@ def _turn(found: Array, base: Array) -> Turn | None:
     channels = np.flatnonzero(turning)
     if len(channels) % 2 or not turning.any():
         return None
-    if not np.allclose(np.abs(along[~turning]), factor, rtol=1e-3):  # others keep their size
+    if not np.allclose(np.abs(along[~turning]), factor, rtol=1e-3):  # not rotated, only scaled
         return None
     half = len(channels) // 2
     pairs = (channels[:half], channels[half:]), (channels[::2], channels[1::2])
-    # DeepSeek: adjacent pairs become two halves
+    # DeepSeek moves adjacent pairs to two halves
     for (one, two), (first, second) in product(pairs, pairs):
         before = base[..., one] + 1j * base[..., two]
         after = found[..., first] + 1j * found[..., second]

@@ -1,6 +1,6 @@
-"""Parts of the outputs of a layer as separate layers.
+"""Split a layer into separate layers if a model uses its outputs in parts.
 
-Two halves of one weight matrix are two independent branches.
+The two halves of a random weight matrix, for example, give two independent branches.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from ..trace import (
 from .editing import Rows, TraceEditor, span
 from .numbers import through
 
-LARGEST = 2**24  # entries of an array whose places are followed one by one
+LARGEST = 2**24  # arrays with more entries are not followed
 MOVES = (Reshape, Transpose, Pass, Part, Reorder)
-PIECES = 32  # greatest number of layers into which a layer is cut
+PIECES = 32  # maximum number of layers into which a layer is split
 
 
 class NoPartError(Exception):
-    """The reason why a part of an array is not read as a separate layer."""
+    """Raised if a part of an array is not read as a separate layer. The message is the reason."""
 
 
 def with_parts(trace: Trace) -> TraceEditor:
@@ -50,10 +50,10 @@ def with_parts(trace: Trace) -> TraceEditor:
 
     The parts must share no weights.
 
-    A part is followed back through reshapes, elementwise functions, dropout and depthwise
-    convolutions. Layers with overlapping parts, or that are also read as a whole, become the
-    concatenation of their smallest parts. A part stays a part, with the reason, if it is a part of
-    the locations or not of a layer.
+    A part is followed back to its layer through reshapes, elementwise functions, dropout and
+    depthwise convolutions. If the parts of a layer overlap, or if the whole layer is read too, the
+    layer becomes the concatenation of its smallest parts. A part stays unchanged, with the reason,
+    if it is not a part of a layer or is a part of the locations.
     """
     banned: dict[str, str] = {}
     pieces: dict[str, list[Rows]] = {}
@@ -65,7 +65,7 @@ def with_parts(trace: Trace) -> TraceEditor:
         if not blame:
             return edit
         for made, (cuts, why) in blame.items():
-            name, own = edit.layers.get(made, (made, ()))  # a part may be cut again
+            name, own = edit.layers.get(made, (made, ()))  # a part may be split again
             layer = edit.given[name]
             assert isinstance(layer, Linear)
             cuts = [tuple(own[row] for row in cut) if own else cut for cut in cuts]
@@ -82,7 +82,7 @@ class _Parts(TraceEditor):
         self.given = dict(self.ops)
         self.banned, self.axes = banned, channel_axes(trace)
         self.made: dict[tuple[str, Rows], str] = {}
-        # {layer made here: (the layer of the trace that it is a part of, which of its outputs)}
+        # {new layer: (layer of the trace that it is a part of, indices of its outputs)}
         self.layers: dict[str, tuple[str, Rows]] = {}
 
     def run(self) -> None:
@@ -100,7 +100,7 @@ class _Parts(TraceEditor):
             self.ops[op.name] = replace(op, reason=reason) if reason else op
 
     def divide(self, pieces: Mapping[str, Sequence[Rows]]) -> None:
-        """Turn layers into the concatenation of layers of some of their outputs."""
+        """Replace each layer by the concatenation of layers that have some of its outputs."""
         for name, parts in pieces.items():
             layer = self.ops[name]
             reads = tuple(self._cut(layer, rows) for rows in parts)
@@ -108,7 +108,7 @@ class _Parts(TraceEditor):
         self.made = {}
 
     def blamed(self) -> dict[str, tuple[list[Rows], str]]:
-        """Return {layer whose parts share weights: (the parts, why)}."""
+        """Return {layer whose parts share weights: (the parts, the reason)}."""
         live = self.reached()
         cuts: dict[str, list[Rows]] = {}
         for (name, rows), made in self.made.items():
@@ -117,7 +117,7 @@ class _Parts(TraceEditor):
         out = {}
         for name, parts in cuts.items():
             if name in live:
-                why = f"{name} is read as a whole too, and its parts would share their weights"
+                why = f"{name} is also read as a whole, so its parts would share their weights"
                 out[name] = parts, f"{why} with it"
             elif sum(map(len, parts)) > len(set().union(*parts)):
                 why = f"the parts of {name} overlap, so they share weights"
@@ -138,7 +138,7 @@ class _Parts(TraceEditor):
         if len(rows) == width:
             examples = len(np.unique(there // prod(origin.shape[1:]))) < origin.shape[0]
             whole = (
-                "examples, and one of them acts on others"
+                "examples, which then act on other examples"
                 if examples
                 else "locations, each of which has a different kernel"
             )
@@ -161,7 +161,7 @@ class _Parts(TraceEditor):
     def _countable(self, op: Op) -> int:
         if prod(op.shape) > LARGEST:
             raise NoPartError(
-                "the array is too large to follow number by number; give smaller example inputs"
+                "the array is too large to follow its entries; give smaller example inputs"
             )
         return prod(op.shape)
 
@@ -220,7 +220,7 @@ class _Parts(TraceEditor):
             return read if order == tuple(range(len(order))) else self.add(made, op)
         if isinstance(op, Reshape | Transpose):
             return self._carried(op, rows, shape, name)
-        raise NoPartError("several channels together make it, so the parts are not independent")
+        raise NoPartError("each part is computed from several parts, so they are not independent")
 
     def _rank(self, op: Op) -> int:
         return len(self.ops[op.reads[0]].shape)
@@ -243,7 +243,7 @@ class _Parts(TraceEditor):
             return part
         if op.groups == op.weight.shape[0] and op.weight.shape[1] == 1:
             return replace(part, groups=len(rows), reads=(self._cut(self.ops[op.reads[0]], rows),))
-        raise NoPartError("it is a part of a convolution in groups")
+        raise NoPartError("it is a part of a grouped convolution")
 
     def _operand(self, name: str, op: Op, axis: int, rows: Rows) -> str:
         read = self.ops[name]
@@ -288,9 +288,9 @@ class _Parts(TraceEditor):
 
 
 def _channel_order(taken: np.ndarray, wanted: np.ndarray, axis: int) -> tuple[int, ...]:
-    """Return the order of the entries along an axis that turns ``taken`` into ``wanted``.
+    """Return the permutation along an axis that turns ``taken`` into ``wanted``.
 
-    () if they differ in other ways, or not at all.
+    Returns () if they are equal, or differ in another way.
     """
     first, other = (
         np.moveaxis(a, axis, 0).reshape(a.shape[axis], -1)[:, 0] for a in (taken, wanted)
@@ -308,12 +308,12 @@ def _order(taken: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
             if (taken.transpose(order).ravel() == wanted.ravel()).all():
                 return order
     raise NoPartError(
-        "it is a part of channels and of locations at once, or puts its channels in another order"
+        "it is a part of both channels and locations, or it permutes its channels"
     )
 
 
 def _runs(parts: Sequence[Rows], count: int) -> list[Rows]:
-    """Return the longest runs of ``count`` outputs that are in the same parts."""
+    """Split ``count`` outputs into the longest runs that belong to the same parts."""
     inside = [set(part) for part in parts]
     groups = groupby(range(count), lambda row: [row in part for part in inside])
     return [tuple(run) for _, run in groups]

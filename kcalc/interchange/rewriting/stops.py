@@ -1,7 +1,7 @@
-"""Stops of gradients while operations are combined.
+"""Handle stops of gradients when operations are combined.
 
-Inside a normalisation or another function that becomes one operation, a stop changes only the
-gradient, not the values. A mark after the function records this.
+A stop inside operations that become one, such as a normalisation, changes only the gradient and not
+the values. A mark after the combined operation records it.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ INSIDE = "{}, with a stop of gradients inside it,"
 
 
 def with_stops_first(trace: Trace) -> TraceEditor:
-    """Move stops to places where layers, heads and attention are recognised around them.
+    """Move stops to places where they do not hide layers, heads and attention.
 
-    A stop moves before the operations that only move numbers, if these have no other readers. A
-    stop of scores or weights of attention becomes stops of queries and keys. A stop of its results
-    moves after the operations that join heads.
+    A stop moves before operations that only rearrange numbers for it. A stop of attention scores or
+    weights becomes stops of queries and keys. A stop of the result of attention moves after the
+    operations that join heads.
     """
     edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     waiting = [op.name for op in trace.ops if isinstance(op, Stopped) and not op.unknown]
-    for name in waiting:  # grows as queries and keys are stopped
+    for name in waiting:  # grows by the stops of queries and keys
         readers = edit.readers()
         above = _above(edit, readers, name)
         first = edit.ops[above[-1]].reads[0] if above else edit.ops[name].reads[0]
@@ -64,7 +64,7 @@ def with_stops_first(trace: Trace) -> TraceEditor:
 
 
 def _above(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> list[str]:
-    """Return the operations before a stop that only move numbers for it, the last one first."""
+    """Return the operations that only rearrange numbers for a stop, the last one first."""
     found, here = list[str](), edit.ops[name].reads[0]
     while isinstance(edit.ops[here], MOVES) and len(readers[here]) == 1:
         found.append(here)
@@ -73,7 +73,7 @@ def _above(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> li
 
 
 def _insert(edit: TraceEditor, stop: Op, read: str, reader: str) -> str:
-    """Insert a stop before one operation, and return its name."""
+    """Insert a stop between the operations ``read`` and ``reader``, and return its name."""
     made = edit.names(stop.name)
     edit.add(replace(stop, name=made, shape=edit.ops[read].shape, reads=(read,)), stop)
     old = edit.ops[reader]
@@ -82,7 +82,7 @@ def _insert(edit: TraceEditor, stop: Op, read: str, reader: str) -> str:
 
 
 def _scores(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> Op | None:
-    """Return the product of queries and keys that a stop reads, directly or through a softmax."""
+    """Return the product of queries and keys behind a stop, perhaps before a softmax, or None."""
     here, softmax = edit.ops[edit.ops[name].reads[0]], False
     while isinstance(here, ON_SCORES) and len(readers[here.name]) == 1 and _one(edit, here):
         softmax = softmax or isinstance(here, Softmax)
@@ -101,19 +101,19 @@ def _scores(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> O
 
 
 def _one(edit: TraceEditor, op: Op) -> str:
-    """Return the one array that an operation reads besides constants; "" if there are several."""
+    """Return the only input of an operation that is not constant, or "" if there are several."""
     read = [name for name in op.reads if not isinstance(edit.ops[name], Held)]
     return read[0] if len(read) == 1 else ""
 
 
 def _stopped_inputs(edit: TraceEditor, op: Op) -> list[str]:
-    """Insert stops of the two arrays that a product reads, and return their names."""
+    """Insert stops of the two inputs of a product, and return their names."""
     stop = op.become(Stopped, name="stop")
     return [_insert(edit, stop, read, op.name) for read in dict.fromkeys(op.reads)]
 
 
 def _move_down(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> None:
-    """Move a stop after the following operations that only move numbers."""
+    """Move a stop after the following operations that only rearrange numbers."""
     last = name
     while len(readers[last]) == 1 and isinstance(edit.ops.get(readers[last][0]), MOVES):
         last = readers[last][0]
@@ -131,7 +131,7 @@ def _move_down(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -
 
 
 def loosened(trace: Trace) -> Trace:
-    """Return the trace without stops of statistics, which may be inside a normalisation."""
+    """Return the trace without stops of statistics, which may be part of a normalisation."""
     ops = {op.name: op for op in trace.ops}
     return replace(
         trace,
@@ -143,7 +143,7 @@ def loosened(trace: Trace) -> Trace:
 
 
 def _statistic(ops: Mapping[str, Op], stop: Op) -> Op | None:
-    """Return the mean, maximum or moment that a stop reads elementwise, if any."""
+    """Return the mean, maximum or moment of which a stop reads an elementwise function, if any."""
     waiting = [stop]
     while waiting:
         here = waiting.pop()
@@ -155,10 +155,10 @@ def _statistic(ops: Mapping[str, Op], stop: Op) -> Op | None:
 
 
 def tightened(before: Trace, after: Trace) -> Trace:
-    """Restore stops in the trace after all rewriting, with marks of those inside operations.
+    """Restore the stops in the rewritten trace, and mark operations with stops inside.
 
-    ``before``: the trace with all its stops. The gradient of a softmax does not depend on the
-    maximum that is subtracted, so a stop of the maximum needs no mark.
+    ``before``: the trace with all stops. A stop of the maximum that softmax subtracts needs no
+    mark, because the gradient does not depend on it.
     """
     ops, old = {op.name: op for op in after.ops}, {op.name: op for op in before.ops}
     live = needed(old, before.outputs)
@@ -182,7 +182,7 @@ MARK = ".own_gradient"
 
 
 def _mark(ops: dict[str, Op], name: str) -> None:
-    """Put a mark of an unknown gradient between an operation and its readers."""
+    """Insert a mark of an unknown gradient after an operation."""
     op = ops[name]
     mark = op.become(
         Stopped,
@@ -198,7 +198,7 @@ def _mark(ops: dict[str, Op], name: str) -> None:
 
 
 def _survivors(old: Mapping[str, Op], ops: Mapping[str, Op], name: str) -> Iterator[str]:
-    """Yield the first operations after a removed one that still exist."""
+    """Yield the first remaining operations after a removed operation."""
     readers: dict[str, list[str]] = {}
     for op in old.values():
         for read in op.reads:

@@ -1,1 +1,1 @@
-"""Which parts of a model are shaped, and why others are left alone."""
+"""Determine which parts of a model are shaped, and why others are left alone."""

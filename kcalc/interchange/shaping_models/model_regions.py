@@ -1,4 +1,4 @@
-"""Which parts of a model are shaped, each with separate slopes, and why others are left alone."""
+"""Shape a model region by region, each with separate slopes, and report what is left alone."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ from ..trace import Routed
 from .relied_on import RANDOM, RETURNED, heads, relied_on
 
 Node = Hashable
-LISTED = 6  # reasons given by errors
+LISTED = 6  # maximum number of reasons in an error message
 RESCALES = "it rescales a feature map that is left alone"
-EXTREME = "the larger or smaller of two feature maps, which makes two dependent terms"
+EXTREME = "it is the maximum or minimum of two feature maps, which is a sum of dependent terms"
 TWICE = (
-    ". Read and shape the part that is used twice separately, kc.shape(kc.read(model.part, x)), "
-    "and put it back, model.part = s.apply_to(model.part)"
+    ". If a part of the model is used twice, read and shape it separately, "
+    "s = kc.shape(kc.read(model.part, x)), and put it back, model.part = s.apply_to(model.part)"
 )
 JOINED = (
-    ". The regions end at activations and sums whose assumption fails; assume_independent=True "
-    "joins them, a heuristic"
+    ". Regions end at activations and sums for which an assumption fails; "
+    "assume_independent=True joins the regions, a heuristic"
 )
 WEIGHTLESS = "it has no weights that could be redrawn"
-TAKES = "tokens stay as they are in the model"
-NOISE = "it puts in random numbers of the model, as draws from a distribution do"
-MIXES = "weights over tokens do not change"
+TAKES = "selections of tokens are not edited"
+NOISE = "it uses random numbers of the model, for example to draw from a distribution"
+MIXES = "weights over tokens are not edited"
 NOTHING = "it has no activations"
 MIXTURE = (
-    "one expert is read for all of a mixture; shape an expert by itself, kc.read(model.expert, x), "
+    "only one expert of a mixture is read; shape an expert by itself, kc.read(model.expert, x), "
     "and give all experts its constants"
 )
-GATES = "gates"  # the target of a method that says how to treat gates
-# where a region ends if an assumption fails
+GATES = "gates"  # the option of a method that says how to treat gates
+# layers at which a region ends if an assumption fails
 CUT_AT = (L.Nonlinear, L.Sum, L.Product, L.Normalisation, L.TokenMix, L.Affine)
 NOT_WRITTEN = {
-    L.Attend: "attention does not change",
-    L.Positions: "added positional vectors do not change",
-    L.ClassToken: "class tokens do not change",
-    L.SurrogateGradient: "a function with another function's gradient does not change",
+    L.Attend: "attention is not edited",
+    L.Positions: "positional vectors are not edited",
+    L.ClassToken: "class tokens are not edited",
+    L.SurrogateGradient: "a function with the gradient of another function is not edited",
 }
 
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """The request for every region: a method, as a function of a network and targets."""
+    """A shaping method with its targets, to be applied to each region."""
 
     method: str
     function: Callable[..., Shaping]
@@ -76,11 +76,11 @@ class _Asked:
 def shape_reading(
     reading: Reading, function: Callable[..., Shaping], method: str, targets: Mapping[str, Any]
 ) -> Shaping | RegionalShaping:
-    """Shape a model that was read: the whole network, or region by region.
+    """Shape a model that was read, as a whole or region by region.
 
-    ``function``: the method, a function of one network and targets. Nodes without a place in the
-    model's code do not change. Methods that read attention shape the whole network. Returns and
-    raises: as :func:`_shaped`.
+    ``function``: the method, a function of a network and targets. Nodes without a place in the
+    model's code stay unchanged. Methods that read attention shape the whole network. For the result
+    and errors, see :func:`_shaped`.
     """
     if getattr(function, "attention", False):
         return replace(function(reading.network, **targets), reading=reading)
@@ -96,7 +96,7 @@ def shape_reading(
 def _told(
     found: Shaping | RegionalShaping, not_run: Mapping[str, str]
 ) -> Shaping | RegionalShaping:
-    """Add to a shaping the code of the model that it leaves alone because it did not run."""
+    """Add notes to a shaping about code of the model that did not run and is left alone."""
     if not not_run:
         return found
     left = {**found.left_alone, **not_run}
@@ -109,11 +109,11 @@ def _told(
 def _shaped(
     reading: Reading, asked: _Asked, unplaced: Mapping[Node, str]
 ) -> Shaping | RegionalShaping:
-    """Shape the network without the nodes that have no place in the model's code.
+    """Shape a network except for nodes that have no place in the model's code.
 
-    If the method needs it, BatchNorm is removed and sums are normalised first. Gates of products
-    keep their range unless ``gates`` is given. Returns: a Shaping if only activations at outputs
-    are left alone, else a RegionalShaping. Raises: KcalcError with the reasons if no region can be
+    If the method requires it, remove BatchNorm and normalise sums first. Gates of products keep
+    their range unless ``gates`` is given. Returns: a Shaping if only activations at outputs are
+    left alone, else a RegionalShaping. Raises: KcalcError with the reasons if no region can be
     shaped.
     """
     left = _left_alone(reading, asked, unplaced)
@@ -137,12 +137,12 @@ def _shaped(
 
 
 def _whole(network: Network, last: Mapping[Node, str], asked: _Asked) -> Shaping:
-    """Return the shaping of a fully read network, without activations at its outputs."""
+    """Shape a network that was read completely, except for activations at its outputs."""
     edits: list[str] = []
     network = _before(network, last) if last else network
     found = asked(_ready(network, asked.method, edits))
     notes = tuple(
-        Assumption(node, f"{node!r} does not change: {why}") for node, why in last.items()
+        Assumption(node, f"{node!r} is left alone: {why}") for node, why in last.items()
     )
     changes, warnings = (*edits, *found.changes), (*found.warnings, *notes)
     return replace(found, changes=changes, warnings=warnings, left_alone=last)
@@ -150,9 +150,10 @@ def _whole(network: Network, last: Mapping[Node, str], asked: _Asked) -> Shaping
 
 @dataclass(frozen=True, eq=False)
 class _Outcome:
-    """The outcome of a part: a shaping with the edits before it, or nodes that are left alone.
+    """The result for one part of a network.
 
-    ``refusal``: why no part of it was shaped.
+    It is a shaping with the edits made before it, or nodes to leave alone. ``refusal``: why nothing
+    in the part was shaped.
     """
 
     shaping: Shaping | None = None
@@ -164,11 +165,12 @@ class _Outcome:
 def _regions(
     reading: Reading, left: dict[Node, str], asked: _Asked
 ) -> tuple[dict[Node, tuple[Shaping, tuple[str, ...]]], dict[Node, str], list[str]]:
-    """Return ({first node: a region's shaping and edits before it}, nodes left alone, refusals).
+    """Shape the regions of a network.
 
-    If a part cannot be shaped because of one of its nodes, that node is left alone, otherwise the
-    whole part. Then the rest is examined again, since it may share weights with the nodes left
-    alone, or they may need its range of values.
+    If a part cannot be shaped because of one node, this node is left alone, else the whole part.
+    Then the remaining parts are examined again. They may share weights with nodes that are left
+    alone, or such nodes may rely on the range of their values. Returns: {first node of a region:
+    (shaping, edits made before it)}, the nodes left alone, and reasons why parts were not shaped.
     """
     known: dict[tuple[Node, ...], _Outcome] = {}
     refusals: dict[str, None] = {}
@@ -194,7 +196,7 @@ def _regions(
 
 
 def _outcome(part: Network, computed: Sequence[Node], asked: _Asked) -> _Outcome:
-    """Return the outcome of a part whose inputs ``computed`` are values of the model."""
+    """Shape a part; the model computes its inputs ``computed``."""
     made: list[str] = []
     refused: KcalcError
     try:
@@ -218,9 +220,10 @@ def _own(part: Network) -> list[Node]:
 
 
 def _local(part: Network, error: KcalcError) -> dict[Node, str]:
-    """Return {node: reason} of the node whose assumption fails, if others remain to be shaped.
+    """Return {node: reason} for the node at which an assumption fails.
 
-    Empty for an error about the whole network, such as an unreachable target.
+    It is empty for an error about the whole network, such as an unreachable target, and if no other
+    activations remain.
     """
     node = error.node
     if node is None or node not in part or not isinstance(part.layer(node), CUT_AT):
@@ -231,7 +234,7 @@ def _local(part: Network, error: KcalcError) -> dict[Node, str]:
 def _stale(
     part: Network, computed: Sequence[Node], error: FreshnessError, asked: _Asked
 ) -> dict[Node, str]:
-    """Return {node: reason} of all nodes that read or combine values that are not fresh."""
+    """Return {node: reason} for all nodes at which values depend on each other."""
     cut = _local(part, error)
     if not cut:
         return {}
@@ -254,7 +257,7 @@ def _stale(
 
 
 def _before(network: Network, last: Mapping[Node, str]) -> Network:
-    """Return the network without some activations at its outputs and the nodes that read them."""
+    """Return the network without the activations ``last`` and all nodes after them."""
     taken = {*last}
     for node, _, parents in network.steps():
         if not taken.isdisjoint(parents):
@@ -267,7 +270,7 @@ def _before(network: Network, last: Mapping[Node, str]) -> Network:
 
 
 def _unable(part: Network, asked: _Asked) -> dict[Node, str]:
-    """Return {node: reason} of activations that never meet the targets, if others do."""
+    """Return {node: reason} for activations that cannot meet the targets, if others can."""
     found: dict[Node, str] = {}
     nodes = part.nodes_of(L.Nonlinear)
     for activation in dict.fromkeys(part.layer(node).activation for node in nodes):
@@ -282,21 +285,21 @@ def _unable(part: Network, asked: _Asked) -> dict[Node, str]:
 
 
 def _region(part: Network, computed: Sequence[Node], asked: _Asked) -> Shaping:
-    """Shape a region; inputs ``computed`` by the model are treated as independent.
+    """Shape a region. If necessary, treat its inputs ``computed`` as independent.
 
-    Raises: KcalcError if the method fails for any other reason.
+    Raises: KcalcError if the method fails for another reason than their dependence.
     """
     try:
         return asked(part)
     except FreshnessError:
         if not computed:
             raise
-    asked(_behind_weights(part, computed))  # fails for other reasons
+    asked(_behind_weights(part, computed))  # raises if there is another reason
     return asked(part, **{OPTION: True})
 
 
 def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
-    """Return a copy with a new Affine after each of these inputs, which makes them independent."""
+    """Insert an Affine after each input ``computed``, which makes these inputs independent."""
     renamed = {node: ("weights after", node) for node in computed}
     steps: list[Any] = []
     for node, layer, parents in part.steps():
@@ -307,9 +310,9 @@ def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
 
 
 def _as_weights(part: Network, cut: Container[Node]) -> Network:
-    """Return the network with weights in place of nodes that are left alone.
+    """Replace nodes that are left alone by weights.
 
-    The nodes after them treat their values as independent of everything else.
+    The following nodes then treat their values as independent of all others.
     """
     steps: list[Any] = []
     unread: list[Node] = []
@@ -325,7 +328,7 @@ OWN_FORM = ("geometric", "nf", "residual_weights")  # methods that edit norms an
 
 
 def _ready(network: Network, method: str, edits: list[str]) -> Network:
-    """Remove BatchNorm and normalise sums in the network; the changes are added to ``edits``."""
+    """Remove BatchNorm and normalise sums; append descriptions of the changes to ``edits``."""
     if method in OWN_FORM:
         return network
     norms = network.nodes_of(L.BatchNorm)
@@ -338,13 +341,13 @@ def _ready(network: Network, method: str, edits: list[str]) -> Network:
         if not is_normalised(sum_weights(network.layer(node), len(network.parents(node))))
     ]
     if sums:
-        edits += [f"{node}: the weights of the sum normalised" for node in sums]
+        edits += [f"{node}: weights of the sum normalised" for node in sums]
         network = network.normalised()
     return network
 
 
 def _left_alone(reading: Reading, asked: _Asked, unplaced: Mapping[Node, str]) -> dict[Node, str]:
-    """Return {node: reason} of the nodes that a region cannot contain."""
+    """Return {node: reason} for nodes that cannot be part of a region."""
     network = reading.unmerged
     left: dict[Node, str] = {**_in_mixtures(reading), **unplaced}
     noisy: set[Node] = set()
@@ -371,9 +374,9 @@ def _left_alone(reading: Reading, asked: _Asked, unplaced: Mapping[Node, str]) -
 
 
 def _in_mixtures(reading: Reading) -> dict[Node, str]:
-    """Return {node: reason} of the nodes that stand for routers and experts.
+    """Return {node: reason} for the nodes of routers and experts.
 
-    One expert is read for all, and an edit would reach only that one.
+    The reading contains only one expert, so an edit would not reach the others.
     """
     ops = () if reading.trace is None else reading.trace.ops
     places = {op.name: op.source.partition(" (")[0] for op in ops}
@@ -387,9 +390,9 @@ def _in_mixtures(reading: Reading) -> dict[Node, str]:
 
 
 def _closed(reading: Reading, left: dict[Node, str], asked: _Asked) -> dict[Node, str]:
-    """Extend the nodes left alone by those that therefore cannot be changed.
+    """Extend the nodes left alone by nodes that must be left alone because of them.
 
-    These share weights with them, or are activations whose range the rest relies on.
+    They share weights with such nodes, or are activations on whose range the model relies.
     """
     while True:
         further = relied_on(reading, left, complements=GATES not in asked.targets)
@@ -405,7 +408,7 @@ def _in_order(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:
 
 
 def _entries(reading: Reading, regions: Mapping[Node, Shaping]) -> dict[Node, float | None]:
-    """Return {input of a region but not of the model: q of the model there, or None}."""
+    """Return {input of a region that the model computes: its q, or None if unknown}."""
     inside = [
         node
         for shaping in regions.values()
@@ -431,6 +434,6 @@ def _nothing(network: Network, left: Mapping[Node, str], refusals: list[str]) ->
     listed = ", ".join(f"{node!r} ({left[node]})" for node in first[:LISTED])
     return KcalcError(
         "no region of the model has activations, so there is nothing to shape; left alone: "
-        f"{listed}; replace these operations by others, or shape the network that the model is "
-        "meant to be, kc.shape(kc.chain(...))"
+        f"{listed}; replace these operations, or shape a network that you build yourself, "
+        "kc.shape(kc.chain(...))"
     )

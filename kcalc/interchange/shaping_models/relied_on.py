@@ -1,12 +1,12 @@
-"""Activations whose range a model relies on, which shaping leaves alone.
+"""Find activations on whose range a model relies. Shaping leaves them alone.
 
-A shaped activation takes any real value. A model may apply a logarithm, a root, a power, an
-exponential or a quotient to the values of an activation, multiply by them as a positive scale, or
-return them. Other values could then give nan or a meaningless result. Needs for a range are
-followed from the operations that have them back to the activations that provide it, through
-everything that preserves ranges (reshapes, slices, pooling, sums, products). Weights and norms end
-the search, because they produce values of any sign. So do squares, absolute values and other
-activations, whose range does not depend on their input.
+A shaped activation can take any real value. A model may apply a logarithm, root, power, exponential
+or quotient to the values of an activation, multiply by them as a positive scale, or return them.
+Values outside the original range could then give nan or a meaningless result. The search starts at
+operations that rely on a range and goes back to the activations that provide it, through everything
+that preserves ranges (reshapes, slices, pooling, sums, products). Weights and norms end the search,
+because they produce values of any sign. Squares, absolute values and other activations end it too,
+because their range does not depend on their input.
 """
 
 from __future__ import annotations
@@ -53,28 +53,29 @@ from .value_ranges import (
 
 Node = Hashable
 FEEDS = "its values feed {}, which relies on their range"
-POWER = "it is {} of values of the model, and the model relies on its range"
+POWER = "it applies {} to values of the model, and the model relies on its range"
 COMES_OF = "it is a function of the values of {!r}, which is left alone"
-HEAD = "it produces an output of the model, sets its range, and occurs nowhere else"
-RETURNED = "its values are an output of the model, whose range it sets"
-COMPLEMENT = "its values and those of {!r} add up to one number, as weights of a mean do"
-ROTATION = "its squares and those of {!r} add up to one number, as those of a cosine and a sine do"
-APPLIED = "it applies the values of {!r}, which keep their range, as a scale or as weights"
+HEAD = "it determines the range of an output of the model and occurs nowhere else"
+RETURNED = "its values are an output of the model, and it determines their range"
+COMPLEMENT = "its values and the values of {!r} have a constant sum, like the weights of a mean"
+ROTATION = "its squares and the squares of {!r} have a constant sum, as for a cosine and a sine"
+APPLIED = "it multiplies by the values of {!r}, which keep their range, as a scale or as weights"
 FACTOR = "the product at {!r} as a positive factor"
-RANGE = "range"  # of any activation
-FACTORS, SCALES = "factors", "scales"  # of positive activations; of those that are not gates
+RANGE = "range"  # the need for the range of any activation
+# the need for positive values of any activation, and of activations that are not gates
+FACTORS, SCALES = "factors", "scales"
 OWN_RANGE = ("softmax", "log_softmax", "softmin", "logsumexp", "argmax", "argmin", "a norm")
-RANDOM = "random n"  # noise, numbers
+RANDOM = "random n"  # matches random noise and random numbers
 LOSSES = "cross_entropy"
 
 
 def relied_on(
     reading: Reading, left: Collection[Node], complements: bool = True
 ) -> dict[Node, str]:
-    """Return {activation: reason} of those whose range the model relies on.
+    """Return {activation on whose range the model relies: reason}.
 
-    ``left``: the nodes that are left alone. ``complements``: whether to include gates g and 1 - g,
-    as in highway networks and GRUs.
+    ``left``: nodes that are left alone; ``complements``: whether to include pairs of gates g and
+    1 - g, as in highway networks and GRUs.
     """
     network = reading.unmerged
     means = _complements(network) if complements else {}
@@ -86,12 +87,13 @@ def relied_on(
 
 
 def _complements(network: Network) -> dict[Node, str]:
-    """Find factors of products, functions of one feature map, that always add up to one number.
+    """Find pairs of factors that are functions of one feature map and have a constant sum.
 
-    They are gates g and 1 - g, or factors whose squares add up, as in a rotation.
+    Examples are gates g and 1 - g. Pairs whose squares have a constant sum count too, as in a
+    rotation.
     """
     found: dict[Node, str] = {}
-    # of products, by the node that they are functions of
+    # {node: factors of products that are functions of it}
     factors: dict[Node, dict[Node, None]] = {}
     for node in network.nodes_of(L.Product):
         for parent in map(partial(_origin, network), network.parents(node)):
@@ -107,20 +109,20 @@ def _complements(network: Network) -> dict[Node, str]:
 
 
 def _origin(network: Network, node: Node) -> Node:
-    """Return the node that made the values, before operations that pass them on."""
+    """Return the node that computed the values, skipping nodes that pass them on."""
     while (layer := network.layer(node)).passes or isinstance(layer, L.Scale):
         (node,) = network.parents(node)
     return node
 
 
 def _applied(network: Network, factors: Collection[Node]) -> dict[Node, str]:
-    """Return the products with factors that keep their values, and the sums that read them.
+    """Return {node: reason} for products with unchanged factors and sums that read them.
 
-    They scale and shift values (of a flow, a draw) or compute means. Other weights of the sum would
-    invalidate what the model knows about the result, such as its density.
+    They scale and shift values (in a flow or a random draw) or compute means. Other weights in the
+    sum would invalidate what the model assumes about the result, such as its density.
     """
     found: dict[Node, str] = {}
-    factor = {node: node for node in factors}  # {node: the factor in its values}
+    factor = {node: node for node in factors}  # {node: factor in its values}
     for node, layer, parents in network.steps():
         read = [parent for parent in parents if parent in factor]
         if not read or node in factors:
@@ -135,9 +137,10 @@ def _applied(network: Network, factors: Collection[Node]) -> dict[Node, str]:
 
 
 class _Flow:
-    """The needs for the values of every node, from the outputs back to the inputs.
+    """What the model needs of the values of every node, from the outputs back to the inputs.
 
-    ``needs``: {node: {kind of need: what needs it}}; ``gates``: those found only for products.
+    ``needs``: {node: {kind of need: description of what has it}}; ``gates``: activations that are
+    needed only as factors of products.
     """
 
     def __init__(self, reading: Reading, left: Collection[Node]) -> None:
@@ -148,7 +151,7 @@ class _Flow:
         self.gates: set[Node] = set()
 
     def found(self) -> dict[Node, str]:
-        """Return {activation: reason}."""
+        """Return {activation on whose range the model relies: reason}."""
         found: dict[Node, str] = {}
         for node, layer, parents in reversed([*self.network.steps()]):
             for parent, kind, why in self._needed(node, layer, parents):
@@ -178,7 +181,7 @@ class _Flow:
         return POWER.format(found) if computed and (found := power(phi)) else ""
 
     def _inside(self, node: Node, taken: Collection[Node]) -> Node | None:
-        """Return an unchanged activation from whose values another is computed."""
+        """Return an activation in ``taken`` from whose values ``node`` is computed, or None."""
         ends = {*self.network.parents(node)}
         waiting, seen = [str(node)], {str(node)}
         while waiting:
@@ -193,12 +196,12 @@ class _Flow:
                 waiting.append(name)
         return None
 
-    # -- what a node needs of those that it reads --------------------------------------------------
+    # -- what a node needs of its inputs -----------------------------------------------------------
 
     def _needed(
         self, node: Node, layer: L.Layer, parents: tuple[Node, ...]
     ) -> Iterator[tuple[Node, str, str]]:
-        """Yield (a node that it reads, the kind of need, what needs it)."""
+        """Yield (input of the node, kind of need, description of what has it)."""
         if isinstance(layer, L.Opaque):
             yield from self._of_opaque(node, parents)
             return
@@ -210,7 +213,7 @@ class _Flow:
                 yield from ((p, RANGE, f"{found} at {node!r}") for p in parents)
             kept = parents if hands_on(layer.activation) else ()
         elif isinstance(layer, L.Attend):
-            kept = parents[2:3]  # means of values
+            kept = parents[2:3]  # attention returns means of values
         elif isinstance(layer, L.TokenMix):
             kept = parents if not layer.random and np.min(layer.matrix) >= 0 else ()
         elif isinstance(layer, L.Normalisation):
@@ -222,9 +225,9 @@ class _Flow:
                 yield from ((parent, kind, why) for parent in kept)
 
     def _of_factors(self, node: Node) -> str:
-        """Return the kind of need of a product's factors.
+        """Return what a product needs of its factors.
 
-        Gates included if the product is left alone.
+        Gates count only if the product is left alone.
         """
         return FACTORS if node in self.left else SCALES
 
@@ -245,14 +248,14 @@ class _Flow:
             told = "the draws of random numbers" if RANDOM in what else what
             yield from ((parent, RANGE, f"{told} at {node!r}") for parent in parents)
         if type(op) in (NotRead, Contract, Pointwise) or op is None:
-            told = f"an operation that is not read ({what}, {node!r}) as positive numbers"
+            told = f"an operation that was not read ({what}, {node!r})"
             yield from ((parent, FACTORS, told) for parent in read)
         yield from ((parent, kind, why) for parent in read for kind, why in needs.items())
 
     def _of_expression(
         self, node: Node, expr: Any, symbols: Mapping[Node, Any]
     ) -> Iterator[tuple[Node, str, str]]:
-        """Yield the needs of an elementwise function of several feature maps, read or not."""
+        """Yield the needs of an elementwise function of several feature maps."""
         needs = self.needs[node]
         found = {symbol: why for why, inside in sinks(expr) for symbol in inside}
         kept = shown(expr)
@@ -267,7 +270,7 @@ class _Flow:
                 yield from ((parent, kind, why) for kind, why in needs.items())
 
     def _expression(self, op: Op, parents: tuple[Node, ...]) -> tuple[Any, dict[Node, Any]] | None:
-        """Return (an elementwise function of the nodes that it reads, {node: its symbol})."""
+        """Return an operation as an expression in symbols for nodes, and {node: symbol}."""
         symbols: dict[Node, Any] = {}
         others = iter(range(LARGEST))
 
@@ -296,7 +299,7 @@ KEEPING = (L.Sum, L.Product, L.Concat, L.Scale, L.Positions, L.ClassToken)
 
 
 def _held(value: Any, number: int) -> Any:
-    """Return an array that depends on no input, as a number or a symbol."""
+    """Return a number for a constant array if all entries are equal, else a symbol."""
     if value.size and (value == value.flat[0]).all() and not np.iscomplexobj(value):
         return exact_number(value.flat[0].item(), value.dtype)
     return sp.Symbol(f"v{number}", real=True)
@@ -306,11 +309,11 @@ def _held(value: Any, number: int) -> Any:
 
 
 def heads(network: Network, left: Mapping[Node, str]) -> dict[Node, str]:
-    """Return {node: reason} of the activations that give outputs of the model their range.
+    """Return {node: reason} for activations that determine the range of an output of the model.
 
-    These occur nowhere else and have a range or differ from all others, such as the sigmoid of a
-    probability after relu or the square in a loss. Positive activations that the model also returns
-    are included.
+    They occur nowhere else, and they have a range or differ from all other activations. Examples
+    are the sigmoid of a probability in a ReLU network, and the square in a loss. Positive
+    activations that the model returns are included.
     """
     readers: dict[Node, list[Node]] = {node: [] for node in network}
     for node, _, parents in network.steps():
@@ -330,10 +333,10 @@ def heads(network: Network, left: Mapping[Node, str]) -> dict[Node, str]:
 def _before_outputs(
     network: Network, readers: Mapping[Node, Iterable[Node]], put_together: bool
 ) -> set[Node]:
-    """Return the nodes after which no layer has weights or an activation.
+    """Return the nodes that no weights or activations follow.
 
-    ``put_together``: also through all sums and products, as of a loss; otherwise through sums of
-    values that have a range.
+    ``put_together``: whether all sums and products may follow them, as in a loss. If not, only sums
+    of values that have a range may.
     """
     ends: set[Node] = set()
     for node, layer, parents in reversed([*network.steps()]):
@@ -354,7 +357,7 @@ def _has_range(network: Network, node: Node) -> bool:
 
 
 def _returned(network: Network) -> set[Node]:
-    """Return the nodes whose values are outputs unchanged, except perhaps for their shape."""
+    """Return the nodes whose values are outputs of the model, perhaps in another shape."""
     found = set(network.outputs)
     for node, layer, parents in reversed([*network.steps()]):
         if node in found and (layer.passes or isinstance(layer, L.Concat)):

@@ -1,4 +1,4 @@
-"""The ranges of values of elementwise functions, and functions that rely on their input's range."""
+"""Determine the range of elementwise functions, and whether they rely on their input's range."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ...fields.expressions import Fold
 NARROW = ("acos", "acosh", "asin", "atanh", "acoth", "erfinv", "loggamma", "polygamma")
 STRETCH = np.linspace(-30.0, 30.0, 241)
 FAR = (150.0, 300.0)
-NEARLY_CLOSED = 1e-6  # the least value of a gate, as a fraction of its largest
-STEEP = 1e6  # how much more an exponential grows between these than any power in use
+NEARLY_CLOSED = 1e-6  # the smallest value of a gate is below this fraction of its largest value
+STEEP = 1e6  # between these points, exponentials grow by more than this factor and powers by less
 
 
 # -- elementwise functions -------------------------------------------------------------------------
 
 
 class _Parts(Fold[None]):
-    """All parts of an expression, one after another; a part comes before its subexpressions."""
+    """Visits every part of an expression before its subexpressions."""
 
     def number(self, expr: Any) -> None:
         return None
@@ -39,7 +39,7 @@ class _Parts(Fold[None]):
 
 
 class _Sinks(_Parts):
-    """Collects the functions that rely on the range of their input, in ``found``."""
+    """Collects in ``found`` the functions that rely on the range of their input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,16 +64,16 @@ class _Sinks(_Parts):
 
 
 def sinks(expr: Any) -> list[tuple[str, set[Any]]]:
-    """Return (its name, the symbols whose range it needs) for each such part of an expression."""
+    """Return (name, symbols on whose range it relies) for each such part of an expression."""
     collected = _Sinks()
     collected(expr)
     return collected.found
 
 
 def _needed(expr: Any) -> set[Any]:
-    """Return the symbols whose range keeps an expression positive; none if it always is.
+    """Return the symbols whose range keeps an expression positive, empty if it is always positive.
 
-    An expression that clips values guards the ends of their range, and has no range that matters.
+    Expressions that clip values do not count as always positive.
     """
     cut = expr.has(sp.Piecewise, sp.Max, sp.Min)
     always = not cut and (expr.is_positive or _positive_everywhere(expr))
@@ -81,7 +81,7 @@ def _needed(expr: Any) -> set[Any]:
 
 
 def _positive_everywhere(expr: Any) -> bool:
-    """Whether an expression in one symbol is positive at all points tried."""
+    """Whether an expression in one symbol is positive at all test points."""
     if len(expr.free_symbols) != 1:
         return False
     (symbol,) = expr.free_symbols
@@ -92,15 +92,18 @@ def _positive_everywhere(expr: Any) -> bool:
 
 
 def shown(expr: Any) -> set[Any]:
-    """Return the symbols whose range determines that of an expression.
+    """Return the symbols whose range determines the range of an expression.
 
-    Squares and exponentials are positive for all arguments.
+    Arguments of squares and exponentials do not count, because these are always positive.
     """
     return _Reached((*BOUNDED, sp.Abs, sp.exp, sp.cosh), squares=False)(expr)
 
 
 class _Reached(Fold[set[Any]]):
-    """Collects symbols outside the functions ``closed``, and outside squares unless these count."""
+    """Collects symbols that are not inside one of the functions ``closed``.
+
+    ``squares``: whether to include symbols inside squares.
+    """
 
     def __init__(self, closed: tuple[type, ...], squares: bool = True) -> None:
         super().__init__()
@@ -129,7 +132,7 @@ BOUNDED = (sp.tanh, sp.erf, sp.erfc, sp.sin, sp.cos, sp.atan, sp.sign)
 
 
 def explodes(expr: Any, symbol: Any) -> bool:
-    """Whether an expression grows exponentially in one of its symbols."""
+    """Whether an expression grows exponentially in a symbol."""
     if not expr.has(sp.exp, sp.sinh, sp.cosh):
         return False
     others = dict.fromkeys(expr.free_symbols - {symbol}, sp.Float(1))
@@ -148,7 +151,7 @@ def _number(expr: Any, values: Mapping[Any, Any]) -> Any:
 
 
 class _Multiplied(_Parts):
-    """Collects the symbols of every product, in ``found``."""
+    """Collects in ``found`` the symbols of every product."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,7 +163,7 @@ class _Multiplied(_Parts):
 
 
 def multiplies(expr: Any, symbol: Any) -> bool:
-    """Whether one symbol of an expression is a factor of others."""
+    """Whether a symbol of an expression is multiplied by other symbols."""
     products = _Multiplied()
     products(expr)
     return any(
@@ -188,20 +191,20 @@ def explosive(phi: Activation) -> bool:
 
 @lru_cache(maxsize=1024)
 def power(phi: Activation) -> str:
-    """Name the function in an activation that relies on its input's range; "" for nearly all."""
+    """Return the name of a function in phi that relies on its input's range, or ""."""
     if explosive(phi):
         return "an exponential"
     return next((why for why, inside in sinks(phi.expr) if X in inside), "")
 
 
 def positive(phi: Activation) -> bool:
-    """Whether an activation has no negative values and, unlike relu, is not 0 around 0."""
+    """Whether an activation has no negative values and is positive around 0, unlike ReLU."""
     values = values_of(phi)
     return bool((values >= 0).all() and (values[np.abs(STRETCH) <= 1] > 0).all())
 
 
 def is_gate(phi: Activation) -> bool:
-    """Whether the values of an activation are between 0 and a bound, as for a sigmoid."""
+    """Whether an activation is bounded, positive and comes close to 0, like the sigmoid."""
     values = values_of(phi)
     return positive(phi) and bounded(phi) and bool(values.min() < NEARLY_CLOSED * values.max())
 
@@ -215,15 +218,16 @@ def bounded(phi: Activation) -> bool:
 
 
 def ranged(phi: Activation) -> bool:
-    """Whether an activation gives outputs a range: it is positive, or bounded on both sides.
+    """Whether an activation can determine the range of an output.
 
-    relu and similar functions, which are 0 on a half line, do not count: they are hidden layers.
+    It must be positive, or bounded on both sides. ReLU and similar functions, which are 0 on a half
+    line, do not count, because models use them in hidden layers.
     """
     return positive(phi) or (bounded(phi) and bool(values_of(phi)[STRETCH < 0].any()))
 
 
 def hands_on(phi: Activation) -> bool:
-    """Whether an activation returns its input, except perhaps for clipping."""
+    """Whether an activation returns its input, perhaps clipped."""
     values = values_of(phi)
     even = np.array_equal(values, values[::-1])
     return not even and all(

@@ -1,4 +1,4 @@
-"""PyTorch models: read into a trace, and edited in place."""
+"""Read PyTorch models into a trace, and edit them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def is_torch(model: Any) -> bool:
-    """Whether an object is a PyTorch Module or an ExportedProgram."""
+    """Whether an object is a PyTorch module or an ExportedProgram."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False
@@ -48,7 +48,7 @@ def trace_model(model: Any, inputs: Sequence[Any]) -> Trace | None:
 
 
 def mixtures(model: Any) -> dict[str, Mixture]:
-    """Return the mixtures of experts in a module, by name."""
+    """Return {name: mixture of experts} of a module."""
     from . import mixture_modules  # imports PyTorch
 
     return mixture_modules.mixtures(model)

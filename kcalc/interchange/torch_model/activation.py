@@ -1,4 +1,4 @@
-"""kcalc's activations as PyTorch functions."""
+"""Convert kcalc's activations to PyTorch functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 def _softplus(x: Tensor) -> Tensor:
-    """Return log(1 + e^x); PyTorch's version is the identity beyond 20, with an error of 2e-9."""
+    """Return log(1 + e^x) exactly. PyTorch's softplus is x for x > 20, with an error of 2e-9."""
     return torch.logaddexp(x, torch.zeros_like(x))
 
 
@@ -86,10 +86,9 @@ MODULES = [
 
 @lru_cache(maxsize=512)
 def torch_function(phi: Activation) -> Function:
-    """Return phi as an elementwise function of float tensors, with constants in double precision.
+    """Return phi as an elementwise function of float tensors; constants have double precision.
 
-    Raises: KcalcError for activations that are callables, and for functions that PyTorch does not
-    have.
+    Raises: KcalcError if the activation is a callable, or if PyTorch lacks one of its functions.
     """
     change = phi.transformation
     if change is not None:
@@ -110,9 +109,9 @@ def _is_registered(phi: Activation) -> bool:
 
 
 def _pieces(phi: Activation) -> Function:
-    """Return the function of an activation, compiled from its expression piece by piece.
+    """Compile the expression of an activation piece by piece.
 
-    Each smooth piece is evaluated only at arguments in its interval, so it cannot overflow outside.
+    Each smooth piece is evaluated only inside its interval, so it cannot overflow elsewhere.
     """
     expr = phi.stable[0] if phi.stable else phi.expr
     points = sorted({*phi.kinks, *switch_points(expr)}, key=float)
@@ -139,14 +138,13 @@ def _compiled(phi: Activation, expr: Any) -> Function:
         for e in sp.preorder_traversal(expr)
         if isinstance(e, sp.Expr) and e.is_number and not (e.is_Integer or e.is_Float)
     )
-    # also sqrt(3), because torch.sqrt takes no number
+    # constants such as sqrt(3) too, because torch.sqrt takes tensors only
     rounded = expr.xreplace({n: sp.N(n, 17) for n in numbers})
     function = lambdify(X, rounded, MODULES, cse=True)
     try:
         function(torch.zeros(1, dtype=torch.float64))
     except (NameError, TypeError, AttributeError) as error:
         raise KcalcError(
-            f"activation {phi.name!r}: {str(expr)[:80]} contains a function that PyTorch does not "
-            "have"
+            f"activation {phi.name!r}: {str(expr)[:80]} contains a function that PyTorch lacks"
         ) from error
     return function

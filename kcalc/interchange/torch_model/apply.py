@@ -1,4 +1,4 @@
-"""The edits of a PyTorch model that make it compute shaped networks."""
+"""Find and apply the edits with which a PyTorch model computes shaped networks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from .pretrained import keep
 
 
 def torch_edits(target: Target, constants: Any) -> Edits:
-    """Return the edits of a model that was read; nodes without a place are in ``left_alone``.
+    """Return the edits of a model that was read.
 
-    ``constants``: {node: its constants}.
+    Nodes that have no place in its code are in ``left_alone``. ``constants``: {node: constants of
+    its shaped activation}.
     """
     assert target.reading.trace is not None
     details = target.reading.trace.model
@@ -34,7 +35,7 @@ def torch_edits(target: Target, constants: Any) -> Edits:
         flow = flow_of(program)
     except Unplaced as error:
         raise KcalcError(
-            f"the model cannot be edited: {error}; give the torch.nn.Module itself, with its "
+            f"the model cannot be edited: {error}; read the torch.nn.Module itself, with its "
             "Python code"
         ) from None
     planner = Planner(target, flow, constants)
@@ -58,7 +59,7 @@ def torch_edits(target: Target, constants: Any) -> Edits:
 
 
 def _used(program: TorchProgram) -> list[str]:
-    """Return the names of the parameters and buffers that the captured run reads."""
+    """Return the names of the parameters and buffers that the captured graph reads."""
     return [name for node, (_, name) in program.captured.held.items() if name and node.users]
 
 
@@ -73,20 +74,20 @@ def _stored(details: Any, program: TorchProgram) -> Stored:
 
 
 def is_editable(reading: Any) -> bool:
-    """Whether the code of a model that was read could be followed."""
+    """Whether the calls in the code of a model that was read are known."""
     return reading.trace.model.program.captured.calls is not None
 
 
 def model_of(reading: Any) -> torch.nn.Module:
-    """Return the copy of a model that was read."""
+    """Return kcalc's copy of the model that was read."""
     calls = reading.trace.model.program.captured.calls
     return next(m.levels[0].module for m in calls.modules if not m.levels[0].path)
 
 
 def edited(model: Any, edits: Edits, law: str, generator: Any, inplace: bool) -> Any:
-    """Apply edits to a model or a copy of it; ``kcalc_changes`` of the result lists them.
+    """Apply edits to a model or a copy of it. Its attribute ``kcalc_changes`` lists them.
 
-    Raises: KcalcError if they are for another model.
+    Raises: KcalcError if the edits are for another model.
     """
     require_module(model)
     if generator is not None and not isinstance(generator, torch.Generator):
@@ -103,10 +104,10 @@ def edited(model: Any, edits: Edits, law: str, generator: Any, inplace: bool) ->
 def scaled_edits(reading: Any, factors: Mapping[Any, float]) -> Edits:
     """Return edits that multiply the weights and biases of some layers.
 
-    ``factors``: {node of the reading: factor}. If a layer is some rows of one parameter, such as
-    the queries of a joint map of queries, keys and values, only its rows are multiplied. Raises:
-    KcalcError for nodes that are not dense layers of the model, and for weights that are shared
-    with other layers.
+    ``factors``: {node of the reading: factor}. If a layer consists of some rows of a parameter,
+    such as the queries in a joint projection of queries, keys and values, only these rows are
+    multiplied. Raises: KcalcError if a node is not a dense layer of the model, or if it shares its
+    weights with another layer.
     """
     details = reading.trace.model
     weights = WeightEdits(Target(reading, (), {}), _stored(details, details.program))

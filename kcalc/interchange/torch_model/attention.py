@@ -1,6 +1,6 @@
-"""Operators used for attention and for hand-written normalisation.
+"""Read operators used for attention and for written-out normalisation.
 
-These are contractions, softmax, masks and moments.
+They are contractions, softmax, masks and moments.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from .graph_values import Const, TensorRef, numbers_of
 from .unsupported_ops import REASONS, SUMS
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-INFINITE = "entries are set to infinity, as attention does before its softmax"
+INFINITE = "it sets entries to infinity, as attention does before its softmax"
 
 
 def contraction(
     call: Call, left: Any, right: Any, terms: str | None, what: str, reason: str
 ) -> Any:
-    """Read a contraction of two arrays of which at least one depends on the input.
+    """Read a contraction of two arrays, at least one of which depends on the input.
 
-    ``terms`` None: a product of matrices.
+    ``terms``: the einsum equation, or None for a matrix product.
     """
     if terms is None:
         terms = _matrix_terms(left.shape, right.shape)
@@ -44,7 +44,7 @@ def contraction(
 
 @rule("baddbmm")
 def added_product(call: Call) -> Any:
-    """Read beta bias + alpha x y for matrices x and y of every head, as in scores with a mask."""
+    """Read baddbmm, beta * bias + alpha * x @ y, which adds a mask to scores."""
     what, reason = "baddbmm", "a sum of a product of activations and another activation"
     if not isinstance(call["self"], Const):
         return call.unread(what, reason)
@@ -61,13 +61,13 @@ def _matrix_terms(left: tuple[int, ...], right: tuple[int, ...]) -> str | None:
         return None
     batch = LETTERS[: max(len(left), len(right)) - 2]
     if any(a != b for a, b in zip(left[-3::-1], right[-3::-1], strict=False)):
-        return None  # heads or examples are repeated
+        return None  # it repeats heads or examples
     mine, theirs = batch[len(batch) - len(left) + 2 :], batch[len(batch) - len(right) + 2 :]
     return f"{mine}xy,{theirs}yz->{batch}xz"
 
 
 def _alike(call: Call, *arrays: TensorRef) -> list[TensorRef]:
-    """Return arrays of matrices; heads that several share appear once for each."""
+    """Return arrays of matrices with the same heads; shared heads are repeated."""
     made = list(arrays)
     for axis in range(1, len(arrays[0].shape) - 2):
         count = max(array.shape[axis] for array in made)
@@ -81,7 +81,7 @@ def copies(call: Call, source: TensorRef, axis: int, count: int) -> TensorRef:
     """Read a repetition of every entry along an axis."""
     shape = tuple(n * count if i == axis else n for i, n in enumerate(source.shape))
     what = "repetition"
-    reason = "channels or examples are repeated, so they are no longer independent"
+    reason = "it repeats channels or examples, so they are no longer independent"
     return call.emit(
         Copies,
         [source.name],
@@ -140,7 +140,7 @@ def attend(call: Call) -> Any:
 def masked(call: Call) -> Any:
     """Read masked_fill and where with a mask that does not depend on the input.
 
-    None in other cases.
+    Returns None in other cases.
     """
     if call.kind.startswith("where"):
         mask, source, value = call["condition"], call["self"], call["other"]
@@ -163,7 +163,7 @@ def masked(call: Call) -> Any:
     what, reason = (
         ("a mask of infinities", INFINITE)
         if not math.isfinite(number)
-        else ("a mask", "some locations are set to a number")
+        else ("a mask", "it sets some locations to a number")
     )
     return call.emit(
         Masked, [source.name], what=what, reason=reason, mask=where, value=float(number)
@@ -172,7 +172,7 @@ def masked(call: Call) -> Any:
 
 @rule("var", "std", "linalg_vector_norm", "norm")
 def moment(call: Call) -> Any:
-    """Read variances, standard deviations and lengths over axes that keep their place."""
+    """Read variances, standard deviations and norms over axes; the axes must stay with size 1."""
     source = call.operand
     what, reason = REASONS[call.kind]
     dims = call["dim"]

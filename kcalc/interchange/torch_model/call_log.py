@@ -1,7 +1,7 @@
-"""Every call that a model's Python code makes into PyTorch while it is captured.
+"""Record the calls that a model's Python code makes to PyTorch while the model is captured.
 
-A call is identified by its place: the module that makes it, and the functions of the user's code
-from that module's ``forward`` down to the call. Edits of a model refer to places.
+The place of a call identifies it: the module that makes it, and the functions of the user's code
+from this module's ``forward`` down to the call. Edits of a model refer to places.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from ...foundation.process_state import cached_property
 
 TORCH = torch.__path__[0] + "/"
 HOME = str(Path(__file__).parent) + "/"
-# files of PyTorch whose functions are edited like user code: their layers consist of others
+# files of PyTorch that are edited like user code, because their layers consist of other layers
 OPEN = (f"{TORCH}nn/modules/transformer.py", f"{TORCH}nn/modules/container.py")
 KEY = "kcalc_call"
-# functions of exporters that replace the call: other modes, and the calls of modules
+# functions with which exporters replace a call, in other modes and for modules
 EXPORTING = ("__torch_function__", "module_call_wrapper")
 
 Slot = tuple[Any, ...]  # (place of an argument, place inside a list or tuple)
-Made = tuple[int, int]  # (call, which of its results)
-Frame = tuple[CodeType, int]  # a function's code, and its current instruction
+Made = tuple[int, int]  # (call, index among its results)
+Frame = tuple[CodeType, int]  # code of a function and index of the current instruction
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleLevel:
     """A module that encloses a call.
 
-    ``run``: the number of the call of the module; ``frames``: those of the user's code between this
-    module and the next inner one, outermost first.
+    ``run``: the index of the module's call; ``frames``: the frames of the user's code between this
+    module and the next inner module, outermost first.
     """
 
     path: str
@@ -53,16 +53,16 @@ class ModuleLevel:
 
     @property
     def kind(self) -> type:
-        """Return the module's class."""
+        """Return the class of the module."""
         return type(self.module)
 
 
 @dataclass(frozen=True, eq=False)
 class Through:
-    """The PyTorch function that the user's code called and that made the logged call.
+    """A PyTorch function that the user's code called and that made the recorded call.
 
-    ``places``: {place of an argument of the logged call: its place among the function's
-    parameters, and their name}.
+    ``places``: {slot of an argument of the recorded call: (slot of the same argument, name) in the
+    call of the PyTorch function}.
     """
 
     code: CodeType
@@ -71,13 +71,13 @@ class Through:
 
 @dataclass(eq=False)
 class LoggedCall:
-    """A call of a function of PyTorch, or of a module of the model (``function`` None).
+    """A call of a PyTorch function, or of a module of the model (then ``function`` is None).
 
-    ``levels``: innermost module first; for a module's call, the module itself comes first.
-    ``reads``: {place of an argument: what made it}; ``writes``: the argument that it writes into.
-    ``single``: whether it returns one array; ``shapes``: those of its results, None if the data
-    decide them. ``begin``, ``end``: the calls made inside. ``through``: the PyTorch function
-    between the user's code and the call.
+    ``levels``: the modules around it, innermost first; a call of a module starts with this module.
+    ``reads``: {slot of an argument: what made it}; ``writes``: the slot of the argument that it
+    writes into. ``single``: whether it returns one array; ``shapes``: the shapes of its results,
+    None if they depend on the data. ``begin``, ``end``: the range of calls made inside.
+    ``through``: the PyTorch function between the user's code and the call.
     """
 
     function: Any
@@ -93,9 +93,9 @@ class LoggedCall:
 
 
 class CallLog(TorchFunctionMode):
-    """Records calls while a model runs; several runs follow each other in the list.
+    """Records calls while a model runs, perhaps several times.
 
-    ``calls``: calls of PyTorch functions; ``modules``: calls of modules.
+    ``calls``: calls of PyTorch functions in all runs; ``modules``: calls of modules.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -104,19 +104,19 @@ class CallLog(TorchFunctionMode):
         self.paths = {id(module): path for path, module in model.named_modules()}
         self.calls: list[LoggedCall] = []
         self.modules: list[LoggedCall] = []
-        self.made: dict[int, Made] = {}  # identity of a tensor -> what made it last
-        self._alive: list[Any] = []  # keeps identities unique
+        self.made: dict[int, Made] = {}  # id() of a tensor -> the last call that made it
+        self._alive: list[Any] = []  # keeps tensors alive, so that their ids stay unique
         self._runs: dict[int, int] = {}
         self._open: list[LoggedCall] = []
 
     @contextmanager
     def running(self) -> Iterator[CallLog]:
-        """Watch the modules and the functions."""
+        """Record the calls of modules and functions."""
         handles = []
         for module in self.model.modules():
             if isinstance(module, torch.jit.ScriptModule):
                 continue
-            # what enters and leaves ``forward``, between the user's hooks
+            # the input and output of ``forward``, between the user's hooks
             handles += [
                 module.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True),
                 module.register_forward_pre_hook(self._given, with_kwargs=True),
@@ -132,7 +132,7 @@ class CallLog(TorchFunctionMode):
             self.made.clear()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Record a call and mark the operators that it runs."""
+        """Record a call, and mark the operators that it runs."""
         kwargs = kwargs or {}
         number = len(self.calls)
         levels, through = self._levels(0, args, kwargs)
@@ -169,7 +169,7 @@ class CallLog(TorchFunctionMode):
         path = self.paths.get(id(module))
         if path is None:
             return
-        if not path:  # a run of the model begins
+        if not path:  # it is the model itself, so a new run begins
             self._enter(args, kwargs)
         self._runs[id(module)] = self._runs.get(id(module), -1) + 1
         levels, through = self._levels(1, args, kwargs)
@@ -192,7 +192,7 @@ class CallLog(TorchFunctionMode):
         self.modules.append(call)
 
     def _enter(self, args: Any, kwargs: Any) -> None:
-        """Record the inputs of the model, which no call made: (-1, which)."""
+        """Record the inputs of the model as (-1, index), since no call made them."""
         self._open.clear()
         for place, (_, leaf) in enumerate(_tensors([args, kwargs])):
             self.made[id(leaf)] = (-1, place)
@@ -201,9 +201,9 @@ class CallLog(TorchFunctionMode):
     def _levels(
         self, own: int, args: Any, kwargs: Any
     ) -> tuple[tuple[ModuleLevel, ...], Through | None]:
-        """Return the modules around the current call, innermost first, and what it goes through.
+        """Return the modules around the current call (innermost first), and its ``through``.
 
-        ``own``: how many of them are the call itself.
+        ``own``: the number of levels that are the call itself.
         """
         frame: Any = sys._getframe(2)
         frames, levels, below = list[Frame](), list[ModuleLevel](), None
@@ -233,10 +233,10 @@ class CallLog(TorchFunctionMode):
 
 @dataclass(frozen=True, eq=False)
 class CallGraph:
-    """The calls of one run of a model, and which of them made which node of the captured graph.
+    """The calls of one run of a model, and the nodes of the captured graph that they made.
 
-    ``calls``: calls of PyTorch functions in order; ``modules``: calls of modules, inner ones first;
-    ``numbers``: {node: its call}.
+    ``calls``: calls of PyTorch functions in order; ``modules``: calls of modules, inner modules
+    first; ``numbers``: {node: index of its call}.
     """
 
     calls: tuple[LoggedCall, ...]
@@ -244,7 +244,7 @@ class CallGraph:
     numbers: dict[Any, int]
 
     def made(self, node: Any) -> Made | None:
-        """Return the call whose result a node of the graph is; None for nodes inside a call."""
+        """Return the call that returns a node of the graph, or None if no call returns it."""
         number = self.numbers.get(node)
         if number is None:
             return None
@@ -259,7 +259,7 @@ class CallGraph:
 
     @cached_property
     def ending(self) -> dict[Made, list[int]]:
-        """Return {value: the modules that return it}, inner ones first."""
+        """Return {value: modules that return it}, inner modules first."""
         found: dict[Made, list[int]] = {}
         for number, module in enumerate(self.modules):
             if 0 in module.results:
@@ -268,9 +268,9 @@ class CallGraph:
 
 
 def call_graph(log: CallLog, graph: Any) -> CallGraph | None:
-    """Return the calls of the run in which a graph was captured.
+    """Return the calls of the run that made a captured graph.
 
-    None if its nodes are not marked.
+    Returns None if the nodes of the graph have no marks.
     """
     numbers = {
         node: node.meta["custom"][KEY]
@@ -279,7 +279,7 @@ def call_graph(log: CallLog, graph: Any) -> CallGraph | None:
     }
     if not numbers:
         return None
-    # the run with the marked calls: an exporter runs the model several times
+    # an exporter runs the model several times; take the run whose calls made the nodes
     runs = [call for call in log.modules if not call.levels[0].path]
     first, last = min(numbers.values()), max(numbers.values())
     run = next((r for r in runs if r.begin <= first and last < r.end), None)
@@ -301,13 +301,13 @@ def call_graph(log: CallLog, graph: Any) -> CallGraph | None:
 
 
 def _shape(tensor: Any) -> tuple[int, ...] | None:
-    """Return the shape of an array; None if a size is unknown and must not be requested."""
+    """Return the shape of a tensor, or None if it is symbolic."""
     sizes = tuple(tensor.shape)
     return sizes if all(isinstance(size, int) for size in sizes) else None
 
 
 def _tensors(value: Any) -> Iterator[tuple[Slot, Any]]:
-    """Yield (place, tensor) of the tensors in a value: itself, or those in lists and tuples."""
+    """Yield (place, tensor) for a tensor, or for the tensors in nested lists and tuples."""
     if isinstance(value, torch.Tensor):
         yield (), value
     elif isinstance(value, list | tuple):
@@ -323,7 +323,7 @@ def _tensors(value: Any) -> Iterator[tuple[Slot, Any]]:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> Slot | None:
-    """Return the argument that a call writes into and returns; None for most calls."""
+    """Return the slot of the argument that a call writes into and returns, or None."""
     name = getattr(func, "__name__", "")
     inplace = name.endswith("_") and not name.endswith("__")
     augmented = name.startswith("__i") and name.endswith("__") and name != "__invert__"
@@ -336,16 +336,16 @@ def _written(func: Any, args: Any, kwargs: Any) -> Slot | None:
 
 
 def _annotated(number: int) -> Any:
-    """Mark the operators of a call.
+    """Return a context that marks the operators of a call.
 
-    Before PyTorch 2.9 this is impossible, and no call has a place.
+    Before PyTorch 2.9 they cannot be marked, so that no call has a place.
     """
     annotate = getattr(traceback, "annotate", None)
     return nullcontext() if annotate is None else annotate({KEY: number})
 
 
 def _through(frame: Any, args: Any, kwargs: Any) -> Through:
-    """Return which parameters of a running function are the arguments of a call that it makes."""
+    """Relate the arguments of a call to the parameters of the running function that makes it."""
     code = frame.f_code
     given = {id(value): place for place, value in [*enumerate(args), *kwargs.items()]}
     places: dict[Any, tuple[int, str]] = {}
@@ -357,17 +357,17 @@ def _through(frame: Any, args: Any, kwargs: Any) -> Through:
 
 
 def is_user_code(file: str) -> bool:
-    """Whether the functions of a file are the user's: of a model, not of PyTorch."""
-    own = file.startswith(HOME)  # calls of an edited model pass through here
+    """Whether a file contains the user's code, not PyTorch's or kcalc's."""
+    own = file.startswith(HOME)  # edited models call functions of kcalc
     return file in OPEN or not (file.startswith(TORCH) or own)
 
 
 @functools.lru_cache(maxsize=1000)
 def _place_of_inplace(func: Any) -> int | None:
-    """Return the place of the argument ``inplace`` of a PyTorch function."""
+    """Return the position of the argument ``inplace`` of a PyTorch function, or None."""
     try:
         names = [*inspect.signature(func).parameters]
-    except (TypeError, ValueError):  # functions written in C
+    except (TypeError, ValueError):  # a function written in C
         return None
     return names.index("inplace") if "inplace" in names else None
 

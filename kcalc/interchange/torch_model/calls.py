@@ -1,4 +1,4 @@
-"""A call of an ATen operator: its arguments by name, and its place in the user's model."""
+"""Calls of ATen operators, with their arguments by name and their place in the user's model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SPOKEN = {
     "truediv": "div",
 }
 
-# may return their input, which the schema does not say
+# operators that may return their input, although their schema does not show it
 UNTOLD = (
     "dropout",
     "feature_dropout",
@@ -58,9 +58,10 @@ UNTOLD = (
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """An operator's plain name ("conv2d"), its arguments by name, and the metadata of its node.
+    """A call of an operator.
 
-    ``walker``: its reader.
+    It holds the plain name of the operator ("conv2d"), the arguments by name, and the node.
+    ``walker``: the reader that reads it.
     """
 
     walker: Walker
@@ -81,17 +82,17 @@ class Call:
 
     @property
     def path(self) -> str:
-        """Return the module it belongs to."""
+        """Return the path of the module that makes the call."""
         return self.stack[-1][0] if self.stack else ""
 
     def within(self, package: str) -> bool:
-        """Whether it belongs to a module whose class is in a package."""
+        """Whether a module around the call has a class from a package."""
         return any(kind.startswith(package) for _, kind in self.stack)
 
     def wish(self, parameter: str | None = None) -> str:
-        """Return the preferred label of its operation.
+        """Return the preferred label of the call's operation.
 
-        The module's path if it is the module's only operation, else path and operator.
+        It is the path of the module if this is the module's only operation, else path and operator.
         """
         path = self.path
         if path and parameter is not None and parameter.rpartition(".")[0] == path:
@@ -103,7 +104,7 @@ class Call:
 
     @property
     def source(self) -> str:
-        """Return the place in the user's model: module and line."""
+        """Return the module and line of the call in the user's model."""
         kind = self.stack[-1][1].rpartition(".")[2] if self.stack else ""
         module = f"{self.path} ({kind})" if self.path else kind
         line = _line(self.node.meta.get("stack_trace"))
@@ -111,17 +112,17 @@ class Call:
 
     @property
     def operand(self) -> Any:
-        """Return its first array."""
+        """Return the first array among the arguments."""
         return self["input"] if self["self"] is None else self["self"]
 
     @property
     def several(self) -> bool:
-        """Whether it returns several arrays."""
+        """Whether the call returns several arrays."""
         return isinstance(self.node.meta.get("val"), list | tuple)
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Return the axes of its first array that it names, in order."""
+        """Return the sorted nonnegative axes in the argument ``dim``."""
         dims, rank = self["dim"], len(self.operand.shape)
         return tuple(
             sorted(int(d) % rank for d in (dims if isinstance(dims, list | tuple) else [dims]))
@@ -130,7 +131,7 @@ class Call:
     # -- writing the trace -------------------------------------------------------------------------
 
     def read(self, value: Any) -> str:
-        """Return the name under which it reads a value."""
+        """Return the name of the operation that holds a value."""
         return self.walker.read(value, self.path)
 
     def emit(
@@ -143,7 +144,7 @@ class Call:
     ) -> TensorRef:
         """Add an operation to the trace.
 
-        ``fields`` may contain ``wish`` (the label) and ``shape`` if they differ from the call's.
+        ``fields`` may override the label (``wish``) and the ``shape`` of the call.
         """
         name = self.walker.names(fields.pop("wish", None) or self.wish(owner))
         shape = tuple(concrete(n) for n in fields.pop("shape", self.shape))
@@ -156,12 +157,12 @@ class Call:
         return TensorRef(name, shape, self.dtype)
 
     def unread(self, what: str, reason: str, *hidden: Any) -> Any:
-        """Report it as not read, as one array or as many as the operator returns.
+        """Report the call as not read, with as many arrays as the operator returns.
 
-        ``hidden``: inputs besides its arguments.
+        ``hidden``: inputs that are not among its arguments.
         """
         arrays = sources([*leaves(self.args), *hidden])
-        # a mask is not a feature map
+        # Boolean arrays such as masks are not feature maps
         features = [leaf for leaf in arrays if str(getattr(leaf, "dtype", "")) != "torch.bool"]
         told = dict.fromkeys(map(self.read, features or arrays))
         fields: dict[str, Any] = {"what": what, "reason": reason}
@@ -180,9 +181,9 @@ class Call:
 
 
 def computed_by(call: Call, reads: list[str]) -> Compute | None:
-    """Return the operator of a call as a function of the arrays that it reads; None for others.
+    """Return a function that computes a call from the arrays that it reads, or None.
 
-    Operators that draw random numbers or write in place are excluded, and so are whole numbers.
+    Operators that draw random numbers or write in place are excluded, and so are integer arrays.
     """
     args = call.walker.resolved(call.node)
     traced = [leaf for leaf in leaves(list(args)) if is_traced(leaf)]
@@ -219,7 +220,7 @@ def computed_by(call: Call, reads: list[str]) -> Compute | None:
 
 
 def sources(values: Iterable[Any]) -> list[Any]:
-    """Return the arrays among some values; arrays of unknown size are replaced by their sources."""
+    """Return the arrays among some values; replace arrays of unknown size by their sources."""
     arrays = [
         leaf for leaf in values if isinstance(leaf, TensorRef | PaddedTensor | Stale | Ragged)
     ]
@@ -227,11 +228,11 @@ def sources(values: Iterable[Any]) -> list[Any]:
 
 
 Rule = Callable[[Call], Any]
-RULES: dict[str, Rule] = {}  # by operator
+RULES: dict[str, Rule] = {}  # {operator: rule}
 
 
 def rule(*kinds: str) -> Callable[[Rule], Rule]:
-    """Register the function that reads operators of these names."""
+    """Register a function that reads the named operators."""
 
     def register(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(kinds, function))
@@ -241,7 +242,7 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """Return the values in a nest of lists, tuples and dictionaries."""
+    """Return the values in nested lists, tuples and dictionaries."""
     if isinstance(tree, list | tuple):
         return [leaf for part in tree for leaf in leaves(part)]
     if isinstance(tree, Mapping):
@@ -250,7 +251,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def _line(trace: Any) -> str:
-    """Return the innermost line of the user's code in a stack trace, "model.py:12"."""
+    """Return the innermost line of the user's code in a stack trace, such as "model.py:12"."""
     found = ""
     for file, number in re.findall(r'File "([^"]+)", line (\d+)', trace or ""):
         if not is_library(file):
@@ -259,7 +260,7 @@ def _line(trace: Any) -> str:
 
 
 def call_of(walker: Walker, node: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """Return the call of a node whose arguments are given as values."""
+    """Return the call of a node, given the values of its arguments."""
     target = node.target
     schema = getattr(target, "_schema", None)
     name = (
@@ -289,7 +290,7 @@ def call_of(walker: Walker, node: Any, args: tuple[Any, ...], kwargs: dict[str, 
 def described(value: Any) -> tuple[tuple[int, ...], Any]:
     """Return the shape and dtype of a node's value, or of the first of several.
 
-    () and None if the data decide the shape.
+    Returns () and None if the shape depends on the data.
     """
     if isinstance(value, list | tuple):
         return described(value[0]) if value else ((), None)
@@ -308,7 +309,7 @@ def sized(value: Any) -> bool:
 
 
 def concrete(size: Any) -> int:
-    """Return a size as an integer; for a symbolic one, its value for the example inputs."""
+    """Return a size as an integer; symbolic sizes have their value for the example inputs."""
     if isinstance(size, int):
         return size
     hint = getattr(getattr(size, "node", None), "hint", None)
@@ -327,9 +328,9 @@ def in_place(node: Any) -> bool:
 def hands_on(node: Any) -> bool:
     """Whether the result of a call shares the memory of its first argument.
 
-    Many operators (contiguous, to, reshape, flatten) return a view for some arguments and a copy
-    for others, so the call is repeated on arrays without numbers. If that fails, the operator's
-    schema decides.
+    Some operators (contiguous, to, reshape, flatten) return a view or a copy, depending on their
+    arguments. So the call is repeated on fake arrays. If this fails, the schema of the operator
+    decides.
     """
     schema = getattr(node.target, "_schema", None)
     if schema is None or not node.args or not hasattr(node.args[0], "meta"):
@@ -352,7 +353,7 @@ def hands_on(node: Any) -> bool:
         return first.untyped_storage()._cdata == args[0].untyped_storage()._cdata
     except (
         Exception
-    ):  # a graph without descriptions of its arrays, or an operator that cannot run on such arrays
+    ):  # the graph does not describe its arrays, or the operator cannot run on fake arrays
         return True
 
 

@@ -1,4 +1,4 @@
-"""Capture a PyTorch model as a graph of ATen operations, by torch.export or by recording a run."""
+"""Capture a PyTorch model as a graph of ATen operations with torch.export, or record a run."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .own_gradients import OwnCall, listed, settled
 from .recording import record
 
 PATH_ONLY = (
-    "the model's Python code could not be exported ({reason}), so it was run on the example "
-    "inputs and only that path was read: anything that depends on the values of an input, such "
-    "as an `if` or numbers taken out of tensors, may differ for other inputs"
+    "the model's Python code could not be exported ({reason}), so kcalc ran it on the example "
+    "inputs and read only this path; anything that depends on the values of an input, such as an "
+    "`if` or numbers taken from tensors, may differ for other inputs"
 )
 
 
 def capture(model: Any, arguments: Call, evaluating: bool = False) -> Captured:
     """Return the graph of a Module, GraphModule or ScriptModule.
 
-    ``evaluating``: in evaluation mode, even if the model is in training mode. Raises: KcalcError
-    for models that cannot be traced, with the place and the reason.
+    ``evaluating``: whether to capture the model in evaluation mode even if it is in training mode.
+    Raises: KcalcError with the place and the reason if the model cannot be traced.
     """
     calls: list[OwnCall] = []
     with undisturbed():
@@ -37,7 +37,7 @@ def capture(model: Any, arguments: Call, evaluating: bool = False) -> Captured:
 
 
 def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall]) -> Captured:
-    """Return the graph with all marks of autograd functions, whose calls are added to ``calls``."""
+    """Return the graph, with marks at autograd functions; append their calls to ``calls``."""
     import torch
     from torch._dynamo.exc import TorchDynamoException
 
@@ -46,13 +46,13 @@ def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall
     own = _readable(model, evaluating)
     if isinstance(model, torch.jit.ScriptModule):
         return _record(own, arguments, "it is a ScriptModule", calls)
-    # Reading needs no gradients, and under no_grad an exporter would wrap the graph.
+    # Reading needs no gradients, but under no_grad an exporter would wrap the graph.
     try:
         with torch.enable_grad(), listed(calls), CallLog(own).running() as log:
             program = torch.export.export(own, arguments[0], arguments[1] or None, strict=False)
     except KcalcError:
         raise
-    except TorchDynamoException:  # control flow, which must not be watched
+    except TorchDynamoException:  # control flow, for which calls cannot be recorded
         calls.clear()
         return _unwatched(model, arguments, evaluating, calls)
     except Exception as error:
@@ -71,7 +71,7 @@ def _readable(model: Any, evaluating: bool) -> Any:
 
 
 def _unwatched(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall]) -> Captured:
-    """Return the graph of a model whose calls are not followed, so it cannot be edited."""
+    """Return the graph without recording calls, so that the model cannot be edited."""
     import torch
 
     own = _readable(model, evaluating)
@@ -87,18 +87,18 @@ def _unwatched(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCal
 
 
 def _reason(error: Exception) -> str:
-    """Say briefly why an export failed."""
+    """Return a short reason why an export failed."""
     if "DataDependent" in type(error).__name__ or "data-dependent" in str(error)[:200]:
         return "a branch or a number depends on the values of an input"
     return first_line(error)[:160].rstrip(". ")
 
 
 def _left_out(model: Any, arguments: Call) -> str:
-    """Name the optional inputs of a model that were not given, as additional advice."""
+    """Return advice that names the optional inputs that were not given, or ""."""
     try:
         behind = [*inspect.signature(model.forward).parameters][len(arguments[0]) :]
         named = [name for name in behind if name not in arguments[1]]
-    except (TypeError, ValueError):  # a script, or a function not written in Python
+    except (TypeError, ValueError):  # TorchScript, or a function not written in Python
         named = []
     return f", or give it its optional inputs too: {', '.join(named)}" if named else ""
 
@@ -113,14 +113,14 @@ def _record(model: Any, arguments: Call, reason: str, calls: list[OwnCall]) -> C
         raise
     except Exception as error:
         advice = (
-            "a shape stands for real numbers: if the input contains indices, such as token ids, "
-            "give an array of whole numbers"
+            "a shape describes a float array; if the input contains indices, such as token ids, "
+            "give an array of integers"
             if "indices" in first_line(error)
             else "check that it runs on the example inputs" + _left_out(model, arguments)
         )
         raise KcalcError(
             f"the model could not be traced{place(error)}: {first_line(error)}; {advice}"
-        ) from None  # place and first line are enough; there are hundreds of PyTorch's frames
+        ) from None  # the traceback would show hundreds of PyTorch's frames
 
 
 def exported(program: Any) -> Captured:

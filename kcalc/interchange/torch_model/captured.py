@@ -1,4 +1,4 @@
-"""A captured PyTorch model: a graph of ATen operations, and the meaning of its nodes."""
+"""A captured PyTorch model: a graph of ATen operations with the meaning of its nodes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """A graph and the meaning of its nodes.
+    """A graph with the meaning of its nodes.
 
-    ``held``: {node: (tensor, name)} of parameters, buffers (their name in the model) and constants
-    (name ""). ``entries``: the nodes that are inputs (``labels``: their names). ``outputs``: nodes.
-    ``trainable``: the names of the parameters. ``module`` resolves attributes. ``copied``: whether
-    the named tensors are a private copy. ``calls``: those of the model's code. ``own``: {number of
-    a mark: the call of an autograd function whose backward pass is not the derivative of its
-    values}.
+    ``held``: {node: (tensor, name)} for parameters, buffers and constants (with name "").
+    ``entries``: the nodes that are inputs; ``labels``: their names. ``outputs``: the output nodes.
+    ``trainable``: the names of the parameters. ``module``: resolves attributes of the graph.
+    ``copied``: whether the named tensors are a private copy. ``calls``: the calls of the model's
+    code. ``own``: {number of a mark: call of an autograd function whose backward pass is not the
+    true derivative}.
     """
 
     module: Any
@@ -37,7 +37,7 @@ class Captured:
     own: dict[int, Any] = field(default_factory=dict)
 
     def moves(self, node: Any) -> bool:
-        """Whether training changes a tensor of the graph; frozen ones and buffers stay."""
+        """Whether training changes a tensor of the graph. It does not change buffers."""
         return bool(getattr(self.held[node][0], "requires_grad", False))
 
 
@@ -45,9 +45,9 @@ class Captured:
 class TorchProgram:
     """A captured model and the operations of the trace at its nodes.
 
-    ``names``: {node: the operation with its value}; ``arguments``: those it was captured with, None
-    if it cannot be captured again; ``given_arrays``: whether they come from the user, rather than
-    drawn for given shapes.
+    ``names``: {node: operation with its value}; ``arguments``: the arguments with which it was
+    captured, None if it cannot be captured again; ``given_arrays``: whether the user gave them as
+    arrays, not as shapes.
     """
 
     captured: Captured
@@ -57,7 +57,7 @@ class TorchProgram:
 
 
 def nodes_in(values: Any) -> tuple[Any, ...]:
-    """Return the nodes in a nest of results, each once."""
+    """Return the distinct nodes in nested results."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -69,7 +69,7 @@ def nodes_in(values: Any) -> tuple[Any, ...]:
 
 
 def identity(tensor: Any) -> tuple[Any, ...]:
-    """Return a key, equal for tensors in the same memory."""
+    """Return a key that is equal for tensors in the same memory."""
     try:
         pointer = tensor.untyped_storage().data_ptr()
     except Exception:
@@ -80,9 +80,9 @@ def identity(tensor: Any) -> tuple[Any, ...]:
 
 
 def shared_memory(model: Any) -> dict[str, str]:
-    """Return {parameter: the first parameter whose memory it overlaps}, if there is one.
+    """Return {parameter: first parameter whose memory it overlaps}.
 
-    Such are views, slices and transposes with separate names.
+    Overlapping parameters are views, slices or transposes of each other.
     """
     import torch
 
@@ -115,7 +115,7 @@ def shared_memory(model: Any) -> dict[str, str]:
 
 
 def first_names(tensors: dict[str, Any]) -> dict[tuple[Any, ...], str]:
-    """Return {identity: the first name of a tensor}."""
+    """Return {identity of a tensor: its first name}."""
     import torch
 
     names: dict[tuple[Any, ...], str] = {}

@@ -1,11 +1,11 @@
-"""Copies of PyTorch models that run their own layers and weights.
+"""Copy PyTorch models so that the copies run their own layers and weights.
 
-``copy.deepcopy`` does not copy functions, weak references and methods of built-in types. The copy
-of a model with a lambda over its layers would therefore run the layers of the original. Here these
-references are redirected to the copy, wherever an object of the model has them. Tensors that share
-memory with a parameter also share it in the copy.
+``copy.deepcopy`` does not copy functions, weak references or methods of built-in types. If a lambda
+in a model refers to its layers, a deep copy would therefore run the layers of the original. Here,
+such references in any object of the model are redirected to the copy. Tensors that share memory
+with a parameter also share it in the copy.
 
-References in a class, or in global names that its methods read, cannot be redirected.
+References in a class, or in globals that its methods read, cannot be redirected.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Module = TypeVar("Module", bound="torch.nn.Module")
 
-MOST = 50_000  # objects that are examined after one reference
+MOST = 50_000  # maximum number of objects examined for one reference
 PLAIN = (str, bytes, int, float, complex, type, types.ModuleType, type(None), weakref.ProxyType)
-# most values have these types, which contain no further references
+# common types that contain no further references
 HELD = {str, bytes, int, float, bool, type(None)}
 SEQUENCES = (list, deque)
 
 
 def copied(model: Module, evaluating: bool = False, empty: bool = False) -> Module:
-    """Return a copy of the model for tracing, with batch normalisation in evaluation mode.
+    """Copy a model for tracing, with batch normalisation in evaluation mode.
 
-    A transformers model does not return the keys and values that it keeps for later tokens.
+    A copied transformers model does not return its cache of keys and values.
 
-    ``evaluating``: all of it in evaluation mode; ``empty``: parameters and buffers without numbers.
+    ``evaluating``: whether the whole copy is in evaluation mode; ``empty``: whether its parameters
+    and buffers are on the meta device.
 
-    Raises: KcalcError for a model that cannot be copied.
+    Raises: KcalcError if the model cannot be copied.
     """
     import torch
 
@@ -57,16 +58,16 @@ def copied(model: Module, evaluating: bool = False, empty: bool = False) -> Modu
         if evaluating or isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.training = False
         config = getattr(module, "config", None)
-        if getattr(config, "use_cache", None) is True:  # transformers: keys and values for later
-            with contextlib.suppress(Exception):  # frozen ones do not change
+        if getattr(config, "use_cache", None) is True:  # the cache of keys and values
+            with contextlib.suppress(Exception):  # the configuration may be frozen
                 config.use_cache = False  # pyright: ignore[reportOptionalMemberAccess]
     return twin
 
 
 def duplicate(given: T, memo: dict[int, Any] | None = None) -> T:
-    """Return a copy of a model, or of a nest with one, that runs its own layers.
+    """Copy a model, or nested containers with a model, so that it runs its own layers.
 
-    ``memo``: as in ``copy.deepcopy``, {id of an object: its replacement}; it is filled.
+    ``memo``: {id of an object: copy} as in ``copy.deepcopy``, which new copies are added to.
 
     Raises: KcalcError if ``copy.deepcopy`` fails, or returns parameters of the original.
     """
@@ -76,7 +77,7 @@ def duplicate(given: T, memo: dict[int, Any] | None = None) -> T:
         twin = _Copy(memo).settled(copy.deepcopy(given, memo))
     except Exception as error:
         raise KcalcError(
-            "the model cannot be copied, and kcalc works on a copy to leave yours unchanged: "
+            "the model cannot be copied, but kcalc needs a copy to leave yours unchanged: "
             f"{first_line(error)}"
         ) from error
     _check_apart(given, twin)
@@ -84,7 +85,7 @@ def duplicate(given: T, memo: dict[int, Any] | None = None) -> T:
 
 
 def memory(tensor: Any) -> int | None:
-    """Return the key of a tensor's memory; None for tensors without memory."""
+    """Return a key for the memory of a tensor, or None if it has none."""
     try:
         return tensor.untyped_storage()._cdata if tensor.numel() else None
     except (RuntimeError, NotImplementedError, AttributeError):  # sparse, quantised, subclasses
@@ -94,8 +95,8 @@ def memory(tensor: Any) -> int | None:
 class _Copy:
     """Redirects references in a deep copy from the original to the copy.
 
-    ``memo``: {id of an original: its copy}; ``made``: {id of a function: (it, its copy)};
-    ``cells``: the same for cells of closures.
+    ``memo``: {id of an original: copy}; ``made``: {id of a function: (function, copy)}; ``cells``:
+    {id of a closure's cell: (cell, copy)}.
     """
 
     def __init__(self, memo: dict[int, Any]) -> None:
@@ -107,13 +108,13 @@ class _Copy:
 
     @property
     def copies(self) -> set[int]:
-        """Return the ids of all copies, the objects that may be changed."""
+        """Return the ids of all copies. These objects may be changed."""
         if self.known[0] != len(self.memo):
             self.known = (len(self.memo), {id(value) for value in self.memo.values()})
         return self.known[1]
 
     def settled(self, value: Any) -> Any:
-        """Return a copy whose references all lead to copies, changed in place if possible."""
+        """Redirect all references in a copied value, in place if possible, and return it."""
         holder = [value]
         stack: list[Any] = [holder]
         while stack:
@@ -129,7 +130,7 @@ class _Copy:
         return holder[0]
 
     def _counterpart(self, value: Any) -> Any:
-        """Return the replacement in the copy for a value that the copy refers to."""
+        """Return the value that replaces a value to which the copy refers."""
         if type(value) in HELD:
             return value
         if id(value) in self.memo:
@@ -142,7 +143,7 @@ class _Copy:
             return value if new is target else weakref.ref(new)
         if isinstance(value, types.MethodType):
             return self._method(value)
-        if isinstance(value, types.BuiltinMethodType):  # bound to a tensor, a list
+        if isinstance(value, types.BuiltinMethodType):  # a method of a tensor, list, etc.
             new = self._closed_over(value.__self__)
             return value if new is value.__self__ else getattr(new, value.__name__)
         if isinstance(value, functools._lru_cache_wrapper):
@@ -164,17 +165,17 @@ class _Copy:
         return types.MethodType(function, owner)
 
     def _closed_over(self, value: Any) -> Any:
-        """Return the replacement in the copy for a value that the original refers to."""
+        """Return the value that replaces a value to which a function of the original refers."""
         new = self._counterpart(value)
         if new is not value or not self._reaches(value):
             return new
         try:
             return self.settled(copy.deepcopy(value, self.memo))
-        except Exception:  # it stays the original's, like everything that cannot be copied
+        except Exception:  # values that cannot be copied are shared with the original
             return value
 
     def _function(self, function: Any) -> Any:
-        """Return a function whose cells, defaults and globals lead to the copy."""
+        """Copy a function so that its cells, defaults and globals refer to the copy."""
         if id(function) not in self.made and not self._reaches(function):
             self.made[id(function)] = (function, function)
         if id(function) in self.made:
@@ -201,15 +202,15 @@ class _Copy:
         return self.cells.setdefault(id(cell), (cell, types.CellType()))[1]
 
     def _fill(self, cell: Any) -> None:
-        """Give the cell of the copy its contents, once; later contents belong to the copy."""
+        """Fill a copied cell once. Later changes of its contents are the copy's own."""
         new = self._cell(cell)
         for value in _contents(cell):
             if not [*_contents(new)]:
-                new.cell_contents = value  # if the value leads back to its own cell
+                new.cell_contents = value  # in case the value refers to its own cell
                 new.cell_contents = self._closed_over(value)
 
     def _reaches(self, value: Any) -> bool:
-        """Whether a value leads to an object of the model, or to other layers and weights."""
+        """Whether a value refers, perhaps indirectly, to the model or to layers and weights."""
         stack, seen = [value], {}
         while stack and len(seen) < MOST:
             top = stack.pop()
@@ -264,7 +265,7 @@ def _refill(container: Any, changed: Any) -> None:
 
 
 def _slots(value: Any) -> list[str]:
-    """Return the names of the filled slots of a value."""
+    """Return the names of the slots that are set on a value."""
     return [name for name in _slot_names(type(value)) if hasattr(value, name)]
 
 
@@ -280,7 +281,7 @@ def _slot_names(kind: type) -> tuple[str, ...]:
 
 
 def _parts(value: Any) -> list[Any]:
-    """Return the objects to which a value leads in one step."""
+    """Return the objects to which a value refers directly."""
     import torch
 
     if isinstance(value, types.FunctionType):
@@ -311,12 +312,12 @@ def _parts(value: Any) -> list[Any]:
 def _contents(cell: Any) -> tuple[Any, ...]:
     try:
         return (cell.cell_contents,)
-    except ValueError:  # not yet filled
+    except ValueError:  # the cell is empty
         return ()
 
 
 def _globals(function: Any) -> dict[str, Any]:
-    """Return the global names that a function of the user's code may read, with their values."""
+    """Return {name: value} of the globals that a function of the user's code may read."""
     if is_library(function.__code__.co_filename):
         return {}
     codes, names = [function.__code__], set()
@@ -331,7 +332,7 @@ def _globals(function: Any) -> dict[str, Any]:
 
 
 def _tensors(given: Any) -> list[Any]:
-    """Return the tensors of modules, also those in lists and dictionaries, each once."""
+    """Return the distinct tensors of modules, including those in lists and dictionaries."""
     import torch
 
     found: dict[int, Any] = {}
@@ -354,10 +355,10 @@ def _tensors(given: Any) -> list[Any]:
 
 
 def _share_memory(given: Any, memo: dict[int, Any]) -> None:
-    """Add copies of tensors that ``copy.deepcopy`` would separate, or does not copy at all.
+    """Add copies of tensors that ``copy.deepcopy`` would separate or cannot copy.
 
-    Tensors in the memory of a parameter share that of its copy. A view that was differentiated
-    becomes a view of the copy, and other computed tensors become constants.
+    Tensors that share the memory of a parameter share the memory of its copy. A view that records
+    gradients becomes a view of the copy. Other computed tensors become constants.
     """
     import torch
 
@@ -384,7 +385,7 @@ def _share_memory(given: Any, memo: dict[int, Any]) -> None:
 
 
 def _placed(tensor: Any, storage: Any) -> Any:
-    """Return a leaf with the layout of another, in new memory."""
+    """Return a leaf with the layout of a tensor in another storage."""
     import torch
 
     new = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -396,11 +397,12 @@ def _placed(tensor: Any, storage: Any) -> Any:
 
 
 def _check_apart(given: Any, twin: Any) -> None:
-    """Raises: KcalcError if a copy contains parameters of the original."""
+    """Raise KcalcError if a copy contains parameters of the original."""
     held = {memory(tensor) for tensor in _tensors(given) if tensor.requires_grad} - {None}
     for tensor in _tensors(twin):
         if tensor.requires_grad and tensor.device.type != "meta" and memory(tensor) in held:
             raise KcalcError(
-                f"the model cannot be copied: a __deepcopy__ in it keeps a parameter of shape "
-                f"{tuple(tensor.shape)} in the memory of the original; let it copy its parameters"
+                f"the model cannot be copied: after its __deepcopy__, a parameter of shape "
+                f"{tuple(tensor.shape)} still uses the memory of the original; let it copy its "
+                f"parameters"
             )

@@ -1,4 +1,4 @@
-"""Numbers of examples: run models on more of them, and test that the number does not matter."""
+"""Run models on other numbers of examples, and test that the number does not matter."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .examples import called, first_line, undisturbed
 
 
 def batch_size(arguments: Call) -> int:
-    """Return the number of examples: the first axis of the first tensor that has one."""
+    """Return the number of examples: the size of axis 0 of the first tensor that has axes."""
     leaves = pytree.tree_leaves(arguments)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim]
     return int(tensors[0].shape[0]) if tensors else 0
 
 
 def resized(arguments: Call, count: int) -> Call:
-    """Return the arguments with ``count`` examples; the last one is repeated.
+    """Return the arguments with ``count`` examples; the last example is repeated.
 
-    This changes every tensor that has as many examples as the first.
+    This applies to every tensor with as many examples as the first.
     """
     size = batch_size(arguments)
 
@@ -38,10 +38,11 @@ def resized(arguments: Call, count: int) -> Call:
 
 
 def plainly_alike(model: Any, arguments: Call, count: int) -> bool:
-    """Whether the same operators run with the same numbers on ``count`` examples and on one more.
+    """Whether a model runs the same operators on ``count`` examples and on one more.
 
-    Sizes of arrays may differ. The model runs on arrays without numbers, or on real ones if it
-    needs their numbers. Raises: KcalcError if it does not run on this many examples.
+    The numbers among their arguments must agree, but not the sizes of arrays. The model runs on
+    meta tensors, or on real tensors if it needs their values. Raises: KcalcError if it does not run
+    on these numbers of examples.
     """
     given = [resized(arguments, k) for k in (count, count + 1)]
     with undisturbed():
@@ -53,7 +54,7 @@ def plainly_alike(model: Any, arguments: Call, count: int) -> bool:
 
 
 def _hollow(arguments: Call) -> Call:
-    """Return the arguments as arrays without numbers."""
+    """Return the arguments with all tensors on the meta device."""
 
     def moved(leaf: Any) -> Any:
         return leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf
@@ -70,7 +71,7 @@ def _run(model: Any, arguments: Call) -> list[Any]:
 
 
 def _numbers(model: Any, arguments: Call) -> list[Any]:
-    """Return the operators of one run in order, each with the numbers among its arguments."""
+    """Return the operators of one run, each with the numbers among its arguments."""
     own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     with torch.no_grad(), _Recorder(own) as recorder:
         called(model, arguments)
@@ -78,7 +79,7 @@ def _numbers(model: Any, arguments: Call) -> list[Any]:
 
 
 class _Recorder(TorchDispatchMode):
-    """Records every operator that runs with its numbers, without sizes and the ``own`` arrays."""
+    """Records every operator with its numbers, without sizes and numbers in ``own`` tensors."""
 
     def __init__(self, own: set[int]) -> None:
         super().__init__()
@@ -95,9 +96,9 @@ class _Recorder(TorchDispatchMode):
 
 
 def _number(leaf: Any) -> Any:
-    """Return a number, also one in an array that the run owns; None for other arguments.
+    """Return a number, or the number in a zero-dimensional tensor; None for other arguments.
 
-    nan, which equals nothing, marks an unknown number.
+    An unknown number is nan, which does not equal any number.
     """
     if isinstance(leaf, torch.Tensor) and leaf.ndim == 0:
         return float("nan") if leaf.device.type == "meta" else leaf.item()

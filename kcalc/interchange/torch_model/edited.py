@@ -1,9 +1,9 @@
-"""Modules of the user's own class whose calls are edited.
+"""Edit the calls of modules without changing their class for the user.
 
-An edited module gets a subclass of its class with the same name. If the module is edited as a
-whole, the subclass changes its input and output. If single calls of its code are edited, its
-``forward`` is the user's function with these calls redirected. The change at each site belongs to
-the class, and numbers belong to the module: they are zero-dimensional arrays that move to other
+An edited module becomes an instance of a subclass of its class with the same name. If the module is
+edited as a whole, the subclass changes its input and output. If single calls in its code are
+edited, its ``forward`` is the user's function with these calls redirected. The class holds the
+change at each site. The module holds the numbers, as zero-dimensional tensors that move to other
 devices with it and are not saved.
 """
 
@@ -54,32 +54,32 @@ ENTRY = "_kcalc_begin"
 Slot = tuple[Any, ...]
 
 
-# -- the change at a site, as data without its numbers ---------------------------------------------
+# -- the change at a site, as data without numbers -------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Change:
-    """``scale * (f(a x + b) + shift)``.
+    """A change of a call to ``scale * (f(a x + b) + shift)``.
 
-    Numbers are given by their places among the constants of the module, None if there is none.
-    ``inputs``: (slot, a, b). ``taken``: the slot whose argument replaces the result, after
-    ``function`` is applied. ``written``: the argument that the call writes into. ``calls``: the
-    name of the function called, empty if unknown. ``copied``: copy an argument that is taken
-    unchanged.
+    Numbers are indices into the constants of the module; None means no change. ``inputs``: (slot,
+    a, b) for each changed argument. ``taken``: the slot of an argument to which ``function`` is
+    applied in place of f. ``written``: the argument that the call writes into. ``calls``: the name
+    of the called function, empty if unknown. ``copied``: whether to copy an argument that replaces
+    the result unchanged.
     """
 
     inputs: tuple[tuple[Slot, int | None, int | None], ...] = ()
     scale: int | None = None
     shift: int | None = None
     taken: Slot | None = None
-    function: str = ""  # the document of an activation, as JSON
+    function: str = ""  # an activation as JSON text
     written: Slot | None = None
     calls: str = ""
     copied: bool = False
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """Return the places of all arguments that it needs."""
+        """Return the slots of all arguments that the change needs."""
         more = (self.taken, self.written)
         return (*(s for s, *_ in self.inputs), *(s for s in more if s is not None))
 
@@ -88,8 +88,8 @@ class Change:
 class FunctionPlan:
     """A function with edited sites.
 
-    ``sites``: (site, whether a method of an array is called there, the change at each visit: one
-    for all, or one per visit). Inner functions are also plans.
+    ``sites``: (site, whether it calls a method of a tensor, changes). There is one change for all
+    visits, or one per visit. An edited function that the site calls is a plan, too.
     """
 
     module: str
@@ -99,22 +99,22 @@ class FunctionPlan:
 
     @property
     def counted(self) -> bool:
-        """Whether a site, also of an inner function, has several visits."""
+        """Whether a site, perhaps of an inner function, has separate changes for its visits."""
         inner = (c for *_, changes in self.sites for c in changes if isinstance(c, FunctionPlan))
         several = any(len(changes) > 1 for *_, changes in self.sites)
         return several or any(plan.counted for plan in inner)
 
     @property
     def methods(self) -> tuple[tuple[int, bool], ...]:
-        """Return (site, whether a method of an array is called there)."""
+        """Return (site, whether it calls a method of a tensor) for every site."""
         return tuple((site, method) for site, method, _ in self.sites)
 
 
 @dataclass(frozen=True)
 class OrderPlan:
-    """Edited calls of a ``forward`` without source, by their numbers in its run.
+    """Edited calls of a ``forward`` without source code, by their index in its run.
 
-    ``digest``: of the names of all calls.
+    ``digest``: a hash of the names of all calls.
     """
 
     digest: str
@@ -123,9 +123,9 @@ class OrderPlan:
 
 @dataclass(frozen=True)
 class ModulePlan:
-    """The edits of a module: of its result as a whole, or of calls in its ``forward``.
+    """The edits of a module as a whole, or of calls in its ``forward``.
 
-    ``dropped``: parameters and buffers that the module does without.
+    ``dropped``: parameters and buffers that the module no longer needs.
     """
 
     whole: Change | None = None
@@ -134,22 +134,22 @@ class ModulePlan:
     order: OrderPlan | None = None
 
 
-# -- what runs -------------------------------------------------------------------------------------
+# -- running ---------------------------------------------------------------------------------------
 
 
 class EditedRun:
-    """One run of an edited function, which redirected calls ask for their changes.
+    """One run of an edited function, to which its redirected calls are passed.
 
-    ``sites``: {site: the change at each visit}; ``way``: the sites from ``forward`` to here.
+    ``sites``: {site: changes}; ``way``: the sites from ``forward`` to this function.
     """
 
     def __init__(self, owner: Any, sites: Any, visits: Any, way: tuple[int, ...] = ()) -> None:
         self.owner, self.sites, self.way = owner, sites, way
-        # {sites from forward on: [visits, planned visits]}, shared by all inner functions
+        # {path of sites from forward: [visits, planned visits]}, shared with inner functions
         self.visits: dict[Any, list[int]] = visits
 
     def __call__(self, site: int, func: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of a call, edited."""
+        """Return the result of an edited call."""
         changes = self.sites[site]
         change = changes[0] if len(changes) == 1 else self._next(site, changes)
         if change is None:
@@ -166,7 +166,7 @@ class EditedRun:
         return changes[count[0] - 1]
 
     def done(self, value: Any) -> Any:
-        """Return the value that a function returns, after checking the number of visits."""
+        """Check the number of visits, then return the result of the function."""
         for count, planned in self.visits.values():
             if count < planned:
                 raise KcalcError(LENGTH.format(count, planned))
@@ -174,36 +174,36 @@ class EditedRun:
 
     @staticmethod
     def method(name: str) -> Callable[..., Any]:
-        """Return a method of an array as a function."""
+        """Return a method of a tensor as a function."""
         return lambda x, *args, **kwargs: getattr(x, name)(*args, **kwargs)
 
 
 LENGTH = (
-    "a loop of the edited model ran {} times, but it has separate edits for {} iterations; run "
-    "it as often as when it was read, or shape the model for the new length"
+    "a loop of the edited model ran {} times, but it has separate edits for {} iterations; run it "
+    "as many times as when the model was read, or shape the model for the new length"
 )
 OTHER = (
-    "the edited model calls {} where it called {} when it was shaped; run it as it was read, or "
-    "read and shape it again"
+    "the edited model calls {} where it called {} when it was shaped; run it as when it was read, "
+    "or read and shape it again"
 )
 NO_ARGUMENT = (
-    "the edited model calls {} without the argument {!r} that it had when it was shaped; run it "
-    "as it was read, or read and shape it again"
+    "the edited model calls {} without the argument {!r}, which it passed when it was shaped; run "
+    "it as when it was read, or read and shape it again"
 )
 NO_NUMBERS = (
-    "this {} was rebuilt from the class of an edited module, without its numbers; copy the "
-    "edited model with copy.deepcopy, or edit the new one with kc.apply_edits"
+    "this {} was created from the class of an edited module, but without its numbers; copy the "
+    "edited model with copy.deepcopy, or edit the new model with kc.apply_edits"
 )
 for _key, _function_of in FUNCTIONS.items():
     setattr(EditedRun, _key, staticmethod(_function_of))
 
 
 class Act:
-    """A :class:`Change` to make at a call.
+    """Applies a :class:`Change` at a call.
 
-    ``names``: of the parameters of the called function, if they are known; ``operator``: whether it
-    is an operator, in which case ``x * 2`` may have been recorded for ``2 * x``; ``calls``: the
-    name of the function that must be called there, empty for any.
+    ``names``: the parameters of the called function, if they are known; ``operator``: whether it is
+    an operator, so that ``2 * x`` may have been recorded as ``x * 2``; ``calls``: the name of the
+    function that must be called, empty if any may be.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Act:
         self.scale, self.shift = _name(change.scale), _name(change.shift)
         self.taken, self.written = change.taken, change.written
         self.function = _function(change.function) if change.function else None
-        # the argument that the call writes into keeps its values until the result is written
+        # whether the call must get a copy of the argument that it writes into
         own = change.written is not None and change.written != ("out",)
         moved = change.written in [slot for slot, *_ in change.inputs]
         plain = change.scale is None and change.shift is None
@@ -227,7 +227,7 @@ class Act:
         self.apart = change.copied
 
     def __call__(self, owner: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """Return the result in place of ``func(*args, **kwargs)``."""
+        """Return the result that replaces ``func(*args, **kwargs)``."""
         if self.calls and name_of(func) not in ("", self.calls):
             raise KcalcError(OTHER.format(_called(func), self.calls))
         turned = self.operator and _turned(*args)
@@ -240,7 +240,7 @@ class Act:
             args, kwargs = self._changed(args, kwargs, self.written, func, _clone)
         for slot, a, b in self.inputs:
             place = slot[0]
-            if len(slot) == 1 and isinstance(place, int) and place < len(args):  # the usual case
+            if len(slot) == 1 and isinstance(place, int) and place < len(args):  # the common case
                 moved = _affine(owner, args[place], a, b)
                 args = (*args[:place], moved, *args[place + 1 :])
                 continue
@@ -264,7 +264,7 @@ class Act:
         return written.copy_(found)
 
     def _place(self, args: Any, kwargs: Any, place: Any, func: Any) -> Any:
-        """Return where an argument is in this call, which may pass by name or by position."""
+        """Return the position or name of an argument, whichever this call uses."""
         given = place in kwargs if isinstance(place, str) else place < len(args)
         if given:
             return place
@@ -289,7 +289,7 @@ class Act:
     def _changed(
         self, args: Any, kwargs: Any, slot: Slot, func: Any, change: Callable[[Any], Any]
     ) -> tuple[Any, Any]:
-        """Return the arguments with the one at a slot changed."""
+        """Return the arguments after ``change`` is applied to the argument at a slot."""
         place = self._place(args, kwargs, slot[0], func)
         if isinstance(place, str):
             return args, {**kwargs, place: _within(kwargs[place], slot[1:], change, func)}
@@ -298,24 +298,24 @@ class Act:
 
 
 class Enter:
-    """A Python function with edited sites, entered when it is called.
+    """Replaces a Python function by its edited form when it is called.
 
-    ``original``: the function as its caller refers to it.
+    ``original``: the function to which its caller refers.
     """
 
     def __init__(self, plan: FunctionPlan, original: Any, sites: Any) -> None:
         self.plan, self.original, self.sites = plan, original, sites
         self.function = rewritten(original, plan.methods, None, False)
-        # the same code with another closure, such as a lambda of a copied model
+        # edited forms of functions with the same code, such as a lambda of a copied model
         self.versions: Any = weakref.WeakKeyDictionary()
 
     def __call__(self, run: EditedRun, site: int, func: Any, args: Any, kwargs: Any) -> Any:
-        """Return the result of the edited function in place of ``func(*args, **kwargs)``."""
+        """Return the result of the edited function, which replaces ``func(*args, **kwargs)``."""
         inner = EditedRun(run.owner, self.sites, run.visits, (*run.way, site))
         found = self._version(func, inner)
         if found is not None:
             return found(*args, **kwargs)
-        # it is an argument of the call: checkpoint(self.block, x)
+        # the function is an argument of the call, as in checkpoint(self.block, x)
         placed = [self._version(arg, inner) for arg in args]
         named = {name: self._version(arg, inner) for name, arg in kwargs.items()}
         if not any(v is not None for v in (*placed, *named.values())):
@@ -324,7 +324,7 @@ class Enter:
         return func(*args, **{n: kwargs[n] if new is None else new for n, new in named.items()})
 
     def _version(self, func: Any, run: EditedRun) -> Any:
-        """Return the edited form of a function that is called; None if it is a different one."""
+        """Return the edited form of a called function, or None if it is a different function."""
         if isinstance(func, functools.partial):
             found = self._version(func.func, run)
             return found and functools.partial(found, *func.args, **func.keywords)
@@ -400,23 +400,23 @@ def _function(document: str) -> Callable[[Any], Any]:
 
 
 def document_of(phi: Activation) -> str:
-    """Return an activation as the text in a :class:`Change`."""
+    """Return an activation as the JSON text in a :class:`Change`."""
     return json.dumps(activation_to_dict(phi), sort_keys=True)
 
 
 # -- functions -------------------------------------------------------------------------------------
 
 CHANGED = (
-    "the source of {} is not the one that was shaped: it has changed, or cannot be read; read and "
-    "shape the model again"
+    "the source code of {} has changed since it was shaped, or cannot be read; read and shape the "
+    "model again"
 )
-Functions = tuple[Any, ...]  # those of a plan, outer ones first
+Functions = tuple[Any, ...]  # the functions of a plan, outer functions first
 
 
 def functions_of(plan: FunctionPlan, function: Any, owner: Any) -> Iterator[Any]:
-    """Yield the function of a plan and those of its inner plans, in order.
+    """Yield the functions of a plan and of its inner plans, in order.
 
-    Raises: KcalcError if one cannot be found, or its source has changed.
+    Raises: KcalcError if a function is not found, or if its source code has changed.
     """
     yield function
     for _, _, changes in plan.sites:
@@ -426,7 +426,7 @@ def functions_of(plan: FunctionPlan, function: Any, owner: Any) -> Iterator[Any]
 
 
 def resolved(plan: FunctionPlan, caller: Any, owner: Any) -> Any:
-    """Return the function of a plan among those that another names."""
+    """Return the function of a plan among the functions to which ``caller`` refers."""
     for function in reached(innermost(caller), owner):
         if _is_of(plan, function):
             return function
@@ -444,16 +444,16 @@ def _is_of(plan: FunctionPlan, function: Any) -> bool:
 
 
 def checked_forward(cls: Any, plan: FunctionPlan) -> Any:
-    """Return ``forward`` of a class. Raises: KcalcError if it is not the function of a plan."""
+    """Return ``forward`` of a class. Raises: KcalcError if it does not match the plan."""
     if not _is_of(plan, cls.forward):
         raise KcalcError(CHANGED.format(f"{plan.module}.{plan.name}"))
     return cls.forward
 
 
 def _sites(plan: FunctionPlan, functions: Iterator[Any]) -> tuple[Any, dict[int, Any]]:
-    """Return the first of the functions, and {site: the change at each visit}.
+    """Return the first function, and {site: changes}.
 
-    The rest is inside.
+    The changes contain the other functions, which it calls.
     """
     function = next(functions)
     found = definition(innermost(function).__code__)
@@ -475,7 +475,7 @@ def _made(change: Any, operator: bool, named: bool, functions: Iterator[Any]) ->
 
 
 def _check(plan: FunctionPlan, functions: Iterator[Any], owner: Any) -> None:
-    """Raises: KcalcError for calls without the arguments of a plan, and for other functions."""
+    """Raise KcalcError if a call lacks an argument of the plan, or calls another function."""
     inner = innermost(next(functions))
     found = definition(inner.__code__)
     assert found is not None
@@ -499,7 +499,7 @@ def _check_change(change: Change, node: Any, method: bool, inner: Any, owner: An
         called = name_of(looked_up(node.func, inner, owner))
         if called not in ("", change.calls):
             what = f"`{ast.unparse(node)[:60]}` is {called!r} here"
-            raise KcalcError(f"{what} and {change.calls!r} there")
+            raise KcalcError(f"{what} but {change.calls!r} in the model that was read")
 
 
 def _may_be_method(node: Any) -> bool:
@@ -508,15 +508,15 @@ def _may_be_method(node: Any) -> bool:
 
 # -- classes ---------------------------------------------------------------------------------------
 
-# {(class, plan, its functions): the subclass}, as long as it is in use
+# {(class, plan, functions): subclass}, as long as the subclass is in use
 _KNOWN: weakref.WeakValueDictionary[Any, type] = weakref.WeakValueDictionary()
 
 
 def subclass(cls: Any, plan: ModulePlan, owner: Any = None) -> type:
     """Return a subclass with edits.
 
-    ``owner``: a module of the class, whose attributes its code may call. Raises: KcalcError if the
-    source is not the one of the plan.
+    ``owner``: a module of the class; its code may call functions in its attributes. Raises:
+    KcalcError if the source code does not match the plan.
     """
     functions: Functions = ()
     if plan.function is not None:
@@ -556,30 +556,30 @@ def _subclass(cls: Any, plan: ModulePlan, functions: Functions) -> type:
         forward = rewritten(functions[0], plan.function.methods, ENTRY, counted)
     else:
         forward = _around(cls, made, plan.whole, plan.order)
-    made.forward = forward  # after the class, whose metaclass may wrap its attributes
+    made.forward = forward  # set afterwards, because a metaclass may wrap attributes
     return made
 
 
 def _new_class(cls: Any, space: dict[str, Any]) -> type:
-    """Make a subclass without side effects of subclassing, such as registration."""
+    """Create a subclass without side effects of subclassing, such as registration."""
     meta = type(cls)
     make = abc.ABCMeta.__new__ if issubclass(meta, abc.ABCMeta) else type.__new__
     try:
         made = make(meta, cls.__name__, (nn.Module,), space)  # type: ignore[arg-type]
         made.__bases__ = (cls,)
-    except TypeError:  # with another layout in memory
+    except TypeError:  # the class has another memory layout
         made = make(meta, cls.__name__, (cls,), space)  # type: ignore[arg-type]
     return made
 
 
 def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None) -> Any:
-    """Return a ``forward`` that changes the input and output of another, or calls by order."""
+    """Return a ``forward`` that changes input and output, or calls by their order."""
     signature: Any = None
     names: tuple[str, ...] = ()
     try:
         signature = inspect.signature(cls.forward)
         names = tuple(signature.parameters)[1:]
-    except (TypeError, ValueError):  # functions written in C
+    except (TypeError, ValueError):  # a function written in C
         pass
     for slot in () if change is None else change.slots:
         if signature is not None and not _takes(signature, slot):
@@ -596,16 +596,16 @@ def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None)
         return act(self, before, args, kwargs)
 
     functools.update_wrapper(forward, cls.forward)
-    del forward.__wrapped__  # whose source is not the running code
+    del forward.__wrapped__  # its source is not the running code
     if signature is not None:
         forward.__signature__ = signature  # type: ignore[attr-defined]
     return forward
 
 
 class _ByOrder(TorchFunctionMode):
-    """Edits the calls that a module makes itself, by their numbers.
+    """Edits the calls that a module makes itself, by their index.
 
-    ``names``: of the calls so far.
+    ``names``: the names of the calls so far.
     """
 
     def __init__(self, owner: Any, acts: Any) -> None:
@@ -623,11 +623,11 @@ class _ByOrder(TorchFunctionMode):
             return act(self.owner, func, args, kwargs)
         found = func(*args, **kwargs)
         if name == "__setitem__" or any(isinstance(v, torch.Tensor) for v in tree_leaves(found)):
-            self.names.append(name)  # others, such as x.dim(), are not counted
+            self.names.append(name)  # calls such as x.dim() are not counted
         return found
 
     def _own(self) -> bool:
-        """Whether the module itself makes the current call, not one inside it."""
+        """Whether the module itself makes the current call, not a module inside it."""
         frame: Any = sys._getframe(2)
         while frame is not None:
             code = frame.f_code
@@ -638,17 +638,17 @@ class _ByOrder(TorchFunctionMode):
 
 
 NOT_COMPILED = (
-    "{} has no source, so its calls are edited by their order, which compilers cannot follow; "
-    "give it a source file, or compile the modules around it"
+    "{} has no source code, so its calls are edited by their order, which compilers cannot "
+    "follow; put its code into a file, or compile only the modules around it"
 )
 OTHER_CALLS = (
-    "{} has no source, so its calls are edited by their order, and this run makes other calls; "
-    "run it as it was read, or read and shape it again"
+    "{} has no source code, so its calls are edited by their order, but this run makes different "
+    "calls; run it as when it was read, or read and shape it again"
 )
 
 
 def _in_order(self: Any, digest: str, acts: Any, before: Any, args: Any, kwargs: Any) -> Any:
-    """Return the result of a module whose calls are edited by their order."""
+    """Run a module whose calls are edited by their order."""
     if torch.compiler.is_dynamo_compiling():
         raise KcalcError(NOT_COMPILED.format(type(self).__name__))
     with _ByOrder(self, acts) as mode:
@@ -659,7 +659,7 @@ def _in_order(self: Any, digest: str, acts: Any, before: Any, args: Any, kwargs:
 
 
 def names_digest(names: Iterable[str]) -> str:
-    """Return a hash of the names of some calls, in their order."""
+    """Return a hash of the names of calls in order."""
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
 
 
@@ -678,12 +678,12 @@ def _takes(signature: inspect.Signature, slot: Slot) -> bool:
 
 
 def edited_class(module: Any) -> Any:
-    """Return the subclass that has a module's edits; None for modules without."""
+    """Return the subclass that holds the edits of a module, or None if it has no edits."""
     return next((kind for kind in type(module).__mro__ if "kcalc_plan" in vars(kind)), None)
 
 
 def _plain(module: Any) -> Any:
-    """Return the module with the user's own class; both share their attributes."""
+    """Return an instance of the user's class that shares its attributes with the module."""
     cls = edited_class(module).kcalc_class
     twin = object.__new__(cls)
     object.__setattr__(twin, "__dict__", module.__dict__)
@@ -691,7 +691,7 @@ def _plain(module: Any) -> Any:
 
 
 def _reduced(self: Any, protocol: Any) -> Any:
-    """Pickle the module as its own class, its plan, and its state."""
+    """Pickle a module as the user's class, the plan and the state."""
     kind = edited_class(self)
     cls = kind.kcalc_class
     ways = ("__reduce_ex__", "__reduce__")
@@ -702,10 +702,13 @@ def _reduced(self: Any, protocol: Any) -> Any:
 
 
 def _again(cls: type, plan: ModulePlan) -> Any:
-    """Return an empty module of an edited class. Raises: KcalcError if its source has changed."""
+    """Return an empty module of an edited class.
+
+    Raises: KcalcError if its source code has changed.
+    """
     try:
         made: Any = subclass(cls, plan)
-    except KcalcError:  # some of its functions may be attributes of the module
+    except KcalcError:  # the plan may need functions in attributes of the module
         made = _new_class(cls, {"__setstate__": _finished, "kcalc_pending": (cls, plan)})
     return object.__new__(made)
 
@@ -726,7 +729,7 @@ def _edited_again(module: Any, plan: ModulePlan, numbers: tuple[float, ...]) -> 
 
 
 def _deepcopied(self: Any, memo: Any) -> Any:
-    """Copy with the class's own method, and edit again if that rebuilds modules."""
+    """Copy with the method of the user's class, and edit the copy if it lost the edits."""
     made = copy.deepcopy(_plain(self), memo)
     memo[id(self)] = made
     copies = dict(made.named_modules(remove_duplicate=False))
@@ -738,7 +741,7 @@ def _deepcopied(self: Any, memo: Any) -> Any:
 
 
 def _applied(self: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """Move to another device or type, and make the constants exact again."""
+    """Move to another device or type, and restore the exact constants."""
     found = super(edited_class(self), self)._apply(fn, *args, **kwargs)
     if NUMBERS in self.__dict__:
         set_constants(self, self.__dict__[NUMBERS])
@@ -755,22 +758,21 @@ def _loaded(
     unexpected: Any,
     errors: Any,
 ) -> None:
-    """Ignore weights of removed modules, which a file of the original model may contain."""
+    """Ignore weights of removed modules, which files of the original model contain."""
     kind = edited_class(self)
     dropped = {f"{prefix}{name}" for name in kind.kcalc_plan.dropped}
     for name in dropped:
         state.pop(name, None)
     given = (state, prefix, local, strict, missing, unexpected, errors)
     super(kind, self)._load_from_state_dict(*given)
-    # a norm's own method adds the count of its batches to files that lack it
+    # the method of batch norms adds the batch counter to files that lack it
     unexpected[:] = [name for name in unexpected if name not in dropped]
 
 
 def _refuse_script(self: Any) -> Any:
     raise KcalcError(
         f"the edited {type(self).__name__} cannot be scripted, because the compiler reads the "
-        "source of the original; trace it, torch.jit.trace(model, x), or export it, "
-        "torch.export.export"
+        "source code of the original; use torch.jit.trace(model, x) or torch.export.export"
     )
 
 
@@ -783,7 +785,7 @@ def _extra_repr(self: Any) -> str:
 
 
 def _described(plan: ModulePlan, numbers: tuple[float, ...]) -> str:
-    """Describe briefly the edited calls."""
+    """Describe the edited calls briefly."""
     if plan.function is not None:
         count = sum(1 for _ in _changes(plan.function))
         return f"edited: {count} call{'s' if count != 1 else ''}"
@@ -821,7 +823,7 @@ def _affine_words(x: str, numbers: tuple[float, float] = (1.0, 0.0)) -> str:
 
 
 def set_constants(module: nn.Module, numbers: tuple[float, ...]) -> None:
-    """Give a module its numbers, exact in their type."""
+    """Set the constants of a module, rounded once to their dtype."""
     module.__dict__[NUMBERS] = numbers
     for i, number in enumerate(numbers):
         name = CONSTANT.format(i)
@@ -851,15 +853,15 @@ def _device(module: nn.Module) -> torch.device:
 
 
 def edit(module: Any, plan: ModulePlan, numbers: tuple[float, ...], like: Any = None) -> None:
-    """Give a module the subclass of a plan, and its numbers.
+    """Give a module the subclass of a plan and its constants.
 
-    ``like``: a tensor with the type and device of the constants.
+    ``like``: a tensor with the dtype and device of the constants.
     """
     cls, made = type(module), subclass_for(module, plan)
-    if _is_parametrised(cls):  # a class that is made for one module is not cached
+    if _is_parametrised(cls):  # a class made for a single module is not cached
         space = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
         made = type(cls.__name__, (made,), space)
-    object.__setattr__(module, "__class__", made)  # whatever the class does with attributes
+    object.__setattr__(module, "__class__", made)  # bypasses a __setattr__ of the class
     for name in plan.dropped:
         home, _, leaf = name.rpartition(".")
         owner = module.get_submodule(home)
@@ -877,7 +879,7 @@ def edit(module: Any, plan: ModulePlan, numbers: tuple[float, ...], like: Any = 
 def subclass_for(module: Any, plan: ModulePlan) -> type:
     """Return the subclass of a module's class with edits.
 
-    Raises: KcalcError as :func:`subclass`.
+    Raises: KcalcError under the same conditions as :func:`subclass`.
     """
     cls = type(module)
     return subclass(cls.__bases__[0] if _is_parametrised(cls) else cls, plan, module)

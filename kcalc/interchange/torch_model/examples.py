@@ -1,4 +1,4 @@
-"""Example inputs, calls of a model, and the state that tracing must not change."""
+"""Prepare example inputs, call models, and protect the process state while tracing."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from .padding import unpadded
 
 
 def example_arguments(model: Any, examples: Sequence[Any]) -> Call:
-    """Return example inputs as the arguments of ``model``, by position and by name.
+    """Convert example inputs to positional and keyword arguments of ``model``.
 
-    Tensors do not change, arrays become tensors, shapes (including the batch) random tensors.
+    Tensors stay unchanged, arrays become tensors, and shapes (including the batch) become random
+    tensors.
 
-    Raises: KcalcError if there are none, for invalid shapes, and for a batch without examples.
+    Raises: KcalcError if there are no inputs, a shape is invalid, or a batch is empty.
     """
     if not examples:
         raise KcalcError(
@@ -43,21 +44,21 @@ def example_arguments(model: Any, examples: Sequence[Any]) -> Call:
 
 
 def called(model: Any, arguments: Call) -> Any:
-    """Return the result of a model for arguments by position and by name."""
+    """Call a model with positional and keyword arguments."""
     positional, named = arguments
     return model(*positional, **named)
 
 
 def _check_count(model: Any, given: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Raises: KcalcError if the model takes another number of inputs, with the right call."""
+    """Raise KcalcError, with the right call, if the model takes other inputs."""
     signature = signature_of(model.forward)
     if signature is None or _binds(signature, given, named):
         return
     required = [p for p in signature.parameters.values() if p.default is p.empty]
     for name in (p.name for p in required if p.kind is p.KEYWORD_ONLY and p.name not in named):
         raise KcalcError(
-            f"the model takes its input {name!r} by name only: give it by name, in a dictionary "
-            f"after the others, kc.read(model, {{{name!r}: {name}}})"
+            f"the model takes its input {name!r} by keyword only; give it by name, in a dictionary "
+            f"after the other inputs, kc.read(model, {{{name!r}: {name}}})"
         )
     names = [p.name for p in required if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     call = f"kc.read(model, {', '.join(names)})"
@@ -65,16 +66,15 @@ def _check_count(model: Any, given: Sequence[Any], named: Mapping[str, Any]) -> 
     unpacked = list(packed.values()) if isinstance(packed, Mapping) else packed
     if isinstance(unpacked, list | tuple) and _binds(signature, unpacked, {}):
         raise KcalcError(
-            f"the example inputs are packed into one: give the inputs as {call}"
+            f"the example inputs are packed into one object; give the inputs as {call}"
             + (f", or by their names, {', '.join(names)}" if isinstance(packed, Mapping) else "")
         )
     missing = [name for name in names[len(given) :] if name not in named]
     if missing:
         raise KcalcError(
-            f"the model needs an input {missing[0]!r}, which was not given: give the inputs as "
-            f"{call}"
+            f"the input {missing[0]!r} of the model is missing; give the inputs as {call}"
         )
-    raise KcalcError(f"the model does not take {len(given)} inputs: give the inputs as {call}")
+    raise KcalcError(f"the model does not take {len(given)} inputs; give the inputs as {call}")
 
 
 def _binds(signature: inspect.Signature, given: Sequence[Any], named: Mapping[str, Any]) -> bool:
@@ -86,7 +86,7 @@ def _binds(signature: inspect.Signature, given: Sequence[Any], named: Mapping[st
 
 
 def argument(model: Any, example: Any, where: str) -> object:
-    """Return one example input as an argument of ``model``; ``where``: its name in errors."""
+    """Convert one example input to an argument of ``model``; ``where``: its name in errors."""
     try:
         return _argument(model, example, where)
     except RecursionError:
@@ -122,13 +122,13 @@ def _argument(model: Any, example: Any, where: str) -> Any:
 def _checked(tensor: Any, where: str) -> Any:
     if tensor.ndim and tensor.shape[0] == 0:
         raise KcalcError(
-            f"{where} of shape {tuple(tensor.shape)} contains no example; axis 0 is the batch"
+            f"{where} of shape {tuple(tensor.shape)} contains no examples; axis 0 is the batch"
         )
     return tensor
 
 
 def _habits(model: Any) -> tuple[Any, Any]:
-    """Return the dtype and device of the model's numbers."""
+    """Return the dtype and device of the model's parameters."""
     import torch
 
     numbers = (
@@ -168,9 +168,9 @@ def _from_shape(model: Any, shape: tuple[int, ...], where: str) -> Any:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Restore random states, and suppress messages and warnings, in one thread at a time.
+    """Return a context that restores random states and suppresses messages and warnings.
 
-    All of these belong to the process.
+    They belong to the process, so only one thread at a time can be in the context.
     """
     import torch
 
@@ -190,7 +190,7 @@ def _quiet(torch: Any) -> Iterator[None]:
             contextlib.redirect_stdout(io.StringIO()),
         ):
             warnings.simplefilter("ignore")
-            # unoptimised TorchScript: optimised code has other operators after its first run
+            # optimised TorchScript would run other operators after the first run
             with contextlib.redirect_stderr(io.StringIO()), torch.jit.optimized_execution(False):
                 yield
     finally:
@@ -200,15 +200,15 @@ def _quiet(torch: Any) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the message of an error in one line."""
+    """Return the first line of an error's message."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
 
 
 def place(error: BaseException) -> str:
-    """Return the last line of the user's code that an error passed through.
+    """Return the innermost line of the user's code in the traceback of an error.
 
-    Returns: " at file:line in function", or "" if there is none.
+    It has the form " at file:line in function". Returns "" if there is none.
     """
     trace, found = error.__traceback__, ""
     while trace is not None:

@@ -1,4 +1,4 @@
-"""Parts of arrays: splits, slices, gated linear units."""
+"""Read parts of arrays: splits, slices and gated linear units."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .shapes import passed
 from .unsupported_ops import REASONS
 
 OF_IDS = (
-    "which entries it takes depends on the ids (padding, an end of text), so it is not a "
-    "function of one network; take the last token, x[:, -1], or give sequences of one length"
+    "the entries that it takes depend on the ids (padding, end of text), so no fixed network "
+    "computes it; take the last token, x[:, -1], and give sequences of equal length"
 )
 
-PARTS = "the channels are cut into parts; use a separate layer for each part, which has a rule"
+PARTS = "it splits the channels; kcalc can read a separate layer for each part instead"
 SLICE = (
-    "a part of the channels or locations; split the layer before it in two instead, which has a "
-    "rule"
+    "it takes a part of the channels or locations; kcalc can read separate layers for the parts "
+    "instead"
 )
 
 
@@ -32,7 +32,7 @@ def _axis(call: Call, rank: int) -> int:
 def part(
     call: Call, source: Any, axis: int, places: Sequence[int], what: str, last: bool = False
 ) -> TensorRef:
-    """Read one part along an axis; ``last`` drops the axis after it."""
+    """Read a part along an axis; if ``last``, drop the axis."""
     shape = tuple(len(places) if i == axis else n for i, n in enumerate(source.shape))
     told = {"what": what, "reason": PARTS if what == "a split" else SLICE}
     made = call.emit(Part, [call.read(source)], shape=shape, axis=axis, places=places, **told)
@@ -45,7 +45,7 @@ def part(
     "split", "split_with_sizes", "chunk", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk"
 )
 def parts(call: Call) -> Any:
-    """Read split, chunk, unbind, tensor_split: one part for every resulting array."""
+    """Read split, chunk, unbind and tensor_split, with one part per resulting array."""
     source = call.operand
     shapes = [described(value)[0] for value in call.node.meta.get("val") or ()]
     axis = _axis(call, len(source.shape))
@@ -62,7 +62,7 @@ def parts(call: Call) -> Any:
 
 @rule("select")
 def selected(call: Call) -> Any:
-    """Read one place along an axis."""
+    """Read select: a single entry along an axis."""
     source = call.operand
     axis = _axis(call, len(source.shape))
     if not isinstance(source, TensorRef):
@@ -74,7 +74,7 @@ def selected(call: Call) -> Any:
 
 @rule("slice", "narrow")
 def sliced(call: Call) -> Any:
-    """Read a range along an axis."""
+    """Read a slice along an axis."""
     source = call.operand
     if tuple(source.shape) == call.shape:
         return passed(call)
@@ -91,7 +91,7 @@ def sliced(call: Call) -> Any:
 
 @rule("index", "index_select", "gather", "take_along_dim")
 def indexed(call: Call) -> Any:
-    """Read entries at arrays of places, if these are the same along one axis for every example."""
+    """Read indexing by arrays that picks the same entries along one axis for every example."""
     import torch
     from torch.fx.node import map_aggregate
 
@@ -127,7 +127,7 @@ def indexed(call: Call) -> Any:
 
 @rule("glu")
 def gated(call: Call) -> Any:
-    """Read F.glu: the first half times the sigmoid of the second."""
+    """Read F.glu, the first half times the sigmoid of the second half."""
     source = call.operand
     axis = int(call["dim"] if call["dim"] is not None else -1) % len(source.shape)
     if axis == 0 or not isinstance(source, TensorRef):

@@ -1,4 +1,4 @@
-"""Values of a captured PyTorch graph's nodes while kcalc reads it."""
+"""The values of a captured graph's nodes while kcalc reads it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class TensorRef:
 
 @dataclass(frozen=True, eq=False)
 class PaddedTensor:
-    """``source`` with zeros, or by ``mode`` copies of itself, around it.
+    """The array ``source`` with padding of the given ``mode``.
 
-    ``pads`` has one pair (low, high) per axis. A convolution absorbs the padding.
+    ``pads``: (low, high) for every axis. A convolution absorbs the padding.
     """
 
     source: TensorRef
@@ -35,11 +35,12 @@ class PaddedTensor:
 
 @dataclass(frozen=True, eq=False)
 class Const:
-    """A tensor that depends on no input. ``origins``: the parameters it was computed from.
+    """A tensor that depends on no input.
 
-    ``parameter``: the one parameter with these numbers, ``transposed`` if they are its transpose.
-    ``of_ids``: whether the model computes it from almost any token ids. ``trained``: whether its
-    numbers are trained, as in a :class:`kcalc.interchange.trace.Linear`.
+    ``origins``: the parameters from which it was computed. ``parameter``: the parameter that it
+    equals, or of which it is the transpose if ``transposed``. ``of_ids``: whether the model
+    computes the same tensor for almost any token ids. ``trained``: as in
+    :class:`kcalc.interchange.trace.Linear`.
     """
 
     tensor: Any
@@ -56,15 +57,15 @@ class Const:
 
     @property
     def dtype(self) -> Any:
-        """Return the type of the tensor's numbers."""
+        """Return the dtype of the tensor."""
         return self.tensor.dtype
 
 
 @dataclass(frozen=True, eq=False)
 class Stale:
-    """An array that a write through another view of the same memory has changed.
+    """An array that is out of date, because the model wrote into its memory through another view.
 
-    It must not be read any more.
+    It must not be read.
     """
 
     source: TensorRef | PaddedTensor
@@ -73,9 +74,9 @@ class Stale:
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """A value whose size depends on the data, or an array that could not be read at all.
+    """A value whose size depends on the data, or an array that could not be read.
 
-    ``sources``: the arrays from which it is made; ``reason``: why it is not read.
+    ``sources``: the arrays from which it is computed; ``reason``: why it is not read.
     """
 
     sources: tuple[TensorRef | PaddedTensor | Stale, ...]
@@ -88,9 +89,9 @@ def is_traced(value: Any) -> bool:
 
 
 def numbers_of(tensor: Any) -> Any:
-    """Return a tensor's numbers as a NumPy array; half precision becomes float32.
+    """Convert a tensor to a NumPy array; half precision becomes float32.
 
-    Raises: KcalcError for tensors without numbers.
+    Raises: KcalcError if the tensor is on the meta device.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Dense layers, convolutions and products of matrices."""
+"""Read dense layers, convolutions, matrix products and embeddings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .calls import Call, rule
 from .graph_values import Const, PaddedTensor, TensorRef, numbers_of
 from .unsupported_ops import REASONS
 
-MANY = "weights of more or fewer than two axes have no rule; use Linear layers"
+MANY = "kcalc has no rule for weights that do not have two axes; use Linear layers"
 MADE = (
     "its weights are computed from the input (a hypernetwork or attention), so they are not "
     "separate Gaussian weights"
@@ -26,9 +26,9 @@ MADE = (
 
 
 def identity_of(weight: Const, array: np.ndarray) -> str:
-    """Return a key, equal for layers that share weights.
+    """Return a key that is equal for layers with the same weights.
 
-    It is the parameter, or the sources of computed weights and their values.
+    It is the parameter, or the sources and a hash of computed weights.
     """
     if weight.parameter is not None:
         return weight.parameter
@@ -37,7 +37,7 @@ def identity_of(weight: Const, array: np.ndarray) -> str:
 
 
 def _owner(weight: Const) -> str | None:
-    """Return the parameter whose module gives the layer its name."""
+    """Return the parameter after whose module the layer is named."""
     return weight.parameter or next(iter(weight.origins), None)
 
 
@@ -52,7 +52,7 @@ def _bias(bias: Any) -> dict[str, Any]:
 
 
 def _known(call: Call, weight: Any, bias: Any) -> Any:
-    """Return None if weights and bias are constants, else the report."""
+    """Report the call as not read if its weights or bias depend on the input, else return None."""
     if not isinstance(weight, Const):
         return call.unread("a product of two activations", MADE)
     return (
@@ -72,7 +72,7 @@ def dense(
     flip: bool = False,
     **fields: Any,
 ) -> Any:
-    """Add a dense layer on one axis; ``flip`` if the weights are (inputs, outputs)."""
+    """Add a dense layer on one axis; ``flip``: whether the weights are (inputs, outputs)."""
     array = numbers_of(weight.tensor)
     array = array.T if flip else array
     call.walker.stored(weight, flip)
@@ -119,7 +119,7 @@ def linear(call: Call) -> Any:
 
 @rule("matmul", "mm", "bmm", "mv", "dot")
 def product(call: Call) -> Any:
-    """Read x W or W x with one matrix of weights."""
+    """Read a matrix product x W or W x with constant W."""
     left = call.operand
     right = next(
         call[name] for name in ("other", "mat2", "vec2", "vec", "tensor") if call[name] is not None
@@ -144,14 +144,14 @@ def _matrices(call: Call, left: Any, right: Any, bias: Any) -> Any:
 
 @rule("addmm")
 def addmm(call: Call) -> Any:
-    """Read beta bias + alpha x W."""
+    """Read beta * bias + alpha * x W."""
     if (
         call["alpha"] not in (None, 1)
         or call["beta"] not in (None, 1)
         or not isinstance(call["self"], Const)
     ):
         return call.unread(
-            "addmm", "a scaled matrix product whose first addend depends on the input"
+            "addmm", "it is a scaled matrix product plus an array that depends on the input"
         )
     return _matrices(call, call["mat1"], call["mat2"], call["self"])
 
@@ -165,13 +165,13 @@ def einsum(call: Call) -> Any:
     refs = [n for n, value in enumerate(operands) if not isinstance(value, Const)]
     if len(operands) != 2 or len(terms) != 2 or not refs or "->" not in equation or "." in equation:
         return call.unread(
-            "einsum", "a contraction of activations with each other, or one without an arrow"
+            "einsum", "it is a contraction of activations, or its equation has no arrow"
         )
     x, weight = operands[refs[0]], operands[1 - refs[0]]
     words = terms[refs[0]], terms[1 - refs[0]], out
     if len(refs) == 2 or summed_and_new(words) is None or not isinstance(x, TensorRef):
         what = "a contraction " + (
-            "of activations with each other"
+            "of activations"
             if len(refs) == 2
             else "that is not a dense layer on one axis"
         )
@@ -191,9 +191,9 @@ def einsum(call: Call) -> Any:
 
 
 def _matrix(weight: Const, order: tuple[int, ...], outputs: int) -> tuple[Const, bool]:
-    """Return an array of weights as a matrix, and whether that is (inputs, outputs).
+    """Reshape weights to a matrix, and return whether it is (inputs, outputs).
 
-    ``order``: the order of its axes as (outputs, inputs).
+    ``order``: the order of their axes in which outputs come before inputs.
     """
     tensor, plain = weight.tensor, tuple(range(len(order)))
     if order == plain:
@@ -223,13 +223,13 @@ def convolution(call: Call) -> Any:
             low < 0 or high < 0 for low, high in inner
         ):
             return call.unread(
-                "conv", "it reads an array that is cropped, or padded along its channels"
+                "conv", "its input is cropped, or padded along the channels"
             )
         if source.mode != "constant":
             mode = source.mode
             if any(low or high for low, high in pads):
                 reason = (
-                    f"zeros are put around an image after {mode} padding; use only one kind of "
+                    f"zeros are added around an image after {mode} padding; use only one kind of "
                     "padding"
                 )
                 return call.unread("conv", reason)
@@ -244,7 +244,7 @@ def convolution(call: Call) -> Any:
 
 
 def spread(value: Any, rank: int, default: int) -> tuple[int, ...]:
-    """Return a number, or one per axis, as one per axis."""
+    """Return one number per axis, given a number or one per axis."""
     if value is None or (isinstance(value, list | tuple) and not value):
         return (default,) * rank
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
@@ -254,7 +254,7 @@ def spread(value: Any, rank: int, default: int) -> tuple[int, ...]:
 def _pads(
     padding: Any, kernel: Sequence[int], dilation: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """Return (low, high) per axis; PyTorch's "same" puts the larger half last."""
+    """Return (low, high) for every axis; with "same", an extra entry comes last as in PyTorch."""
     if padding == "valid":
         return ((0, 0),) * len(kernel)
     if padding == "same":
@@ -265,7 +265,7 @@ def _pads(
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def transposed(call: Call) -> Any:
-    """Read a transposed convolution, as one of the image with zeros between its locations."""
+    """Read a transposed convolution as a convolution of the image with zeros inserted."""
     source, weight, bias = call["input"], call["weight"], call["bias"]
     report = _known(call, weight, bias)
     if report is not None:
@@ -280,7 +280,7 @@ def transposed(call: Call) -> Any:
     reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
     pads = tuple((r - p, r - p + m) for r, p, m in zip(reach, padding, more, strict=True))
     if min(low for low, _ in pads) < 0:
-        return call.unread("a transposed convolution", "its padding cuts the image")
+        return call.unread("a transposed convolution", "its padding crops the image")
     array = turned_weights(numbers_of(weight.tensor), groups)
     told = {"stride": (1,) * rank, "padding": pads, "dilation": dilation, "turned": True}
     told["spread"] = stride if any(s > 1 for s in stride) else ()
@@ -289,7 +289,7 @@ def transposed(call: Call) -> Any:
 
 @rule("embedding")
 def embedding(call: Call) -> Any:
-    """Read rows of a table by ids that are an input."""
+    """Read a lookup of rows of a table by ids from an input."""
     weight, ids = call["weight"], call["indices"]
     if not isinstance(weight, Const) or not isinstance(ids, TensorRef):
         return call.unread(*REASONS["embedding"])
@@ -298,7 +298,7 @@ def embedding(call: Call) -> Any:
 
 @rule("embedding_bag", "_embedding_bag")
 def bag(call: Call) -> Any:
-    """Read the sum or mean of rows of a table: an EmbeddingBag with equally long bags."""
+    """Read an EmbeddingBag whose bags have equal size, as sums or means of rows of a table."""
     weight, ids, offsets = call["weight"], call["indices"], call["offsets"]
     count = math.prod(ids.shape) // max(call.shape[0], 1)
     even = isinstance(offsets, Const) and offsets.tensor.tolist() == list(
@@ -307,7 +307,7 @@ def bag(call: Call) -> Any:
     plain = call["mode"] in (0, 1) and call["per_sample_weights"] is None
     if not isinstance(weight, Const) or not isinstance(ids, TensorRef) or not even or not plain:
         reason = (
-            "bags have a rule only if every example has equally many ids, their vectors are "
+            "kcalc reads bags only if all examples have the same number of ids, the vectors are "
             "added or averaged without weights, and the ids are an input (examples, ids)"
         )
         return call.unread("an embedding of bags", reason)

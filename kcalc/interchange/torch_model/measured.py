@@ -1,4 +1,4 @@
-"""One run of a captured program that measures the sizes of its operations' results."""
+"""Run a captured program to measure mean squares of its feature maps."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .examples import undisturbed
 
 
 def mean_squares(program: TorchProgram, names: Sequence[str]) -> dict[str, float]:
-    """Return {operation: the mean square of its output} on the arrays of the reading.
+    """Return {operation: mean square of its output} for the example inputs of the reading.
 
-    Empty if the model was read with only shapes, or does not run again.
+    It is empty if the model was read with shapes, or if it cannot run again.
     """
     if program.arguments is None or not program.given_arrays:
         return {}
@@ -41,14 +41,14 @@ def _inputs(program: TorchProgram) -> list[Any]:
 
 
 class _Noting(torch.fx.Interpreter):
-    """Runs a graph and records mean squares at some nodes."""
+    """Runs a graph and records the mean squares of some nodes."""
 
     def __init__(self, program: TorchProgram, wanted: dict[Any, str]) -> None:
         super().__init__(program.captured.module, graph=program.captured.graph)
         self.wanted, self.found = wanted, dict[str, float]()
 
     def run_node(self, n: Any) -> Any:
-        """Return the value of a node."""
+        """Run a node, and record the mean square of its value."""
         value = super().run_node(n)
         if n in self.wanted and isinstance(value, torch.Tensor) and value.is_floating_point():
             self.found.setdefault(self.wanted[n], float(value.double().square().mean()))

@@ -1,9 +1,10 @@
-"""Mixtures of experts in PyTorch modules, replaced by one expert and a marked call.
+"""Find mixtures of experts in PyTorch modules, and replace each by one expert and a marked call.
 
-A graph shows which tokens each expert gets for one example only. So before a model is captured, the
-modules that are mixtures get a ``forward`` that runs the router's matrix, one expert on all tokens,
-the shared experts, and the operator ``kcalc::route``. What a module computes is decided by its
-numbers: its output must be that of the k experts with the largest logits, for some k and weights.
+The graph of a model shows which tokens each expert gets for one example only. So before a model is
+captured, every module that is a mixture gets a new ``forward``. It runs the router, one expert on
+all tokens, the shared experts, and the operator ``kcalc::route``. A module is recognised by the
+numbers that it computes: its output must be a weighted sum of the k experts with the largest
+logits, for some k.
 """
 
 from __future__ import annotations
@@ -23,33 +24,33 @@ from torch.nn import functional as F
 from ..reading_notes import biased
 from .mixture_rules import OTHER
 
-TOKENS = 48  # of the input on which a module is compared
-FEW = 1000  # biases
+TOKENS = 48  # number of tokens with which a module is tested
+FEW = 1000  # up to this number of biases, a t-test decides whether their mean is 0
 UNLIKELY = 1e-7
-CLOSE = 2e-3  # relative to the mixture; single precision reaches 1e-5
+CLOSE = 2e-3  # relative tolerance; errors in single precision are about 1e-5
 SCORES = (("softmax", True), ("softmax", False), ("sigmoid", True), ("sigmoid", False))
 CORRECTED = (
-    "its correction biases, which balance the load, are not 0: they change which experts are "
+    "its correction biases, which balance the load, are not 0; they change which experts are "
     "selected, and kernel maps need logits of mean 0"
 )
-ABSENT = "its correction biases are 0, as at the start of training; read as absent"
-GROUPED = "it selects groups of experts first, which has no rule; read it with one group"
+ABSENT = "its correction biases are 0, as at the start of training; they are left out"
+GROUPED = "it selects groups of experts first; kcalc has no rule for it, so use a single group"
 TIES = (
     "the weights of its router are 0, so all logits are equal and the selection of experts is a "
     "tie; initialise them"
 )
-UNLIKE = "its experts have different widths or layers, and kernel maps need experts of one law"
-BIASED = "the biases of its {} have a mean other than 0, and kernel maps need mean 0"
-ONE = "one expert, the first, is read for all {}, which have weights of their own"
+UNLIKE = "its experts have different widths or layers, but kernel maps need identical experts"
+BIASED = "the biases of its {} do not have mean 0, as kernel maps require"
+ONE = "the first expert is read as an example of all {}, which have independent weights"
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A module that is a mixture.
+    """A module that is a mixture of experts.
 
-    ``expert(i, x)``: the output of an expert; ``shared``: modules whose sum is added, times the
-    sigmoid of ``gate(x)``, one number per token, if there is a gate. Other fields as in
-    :class:`kcalc.layers.Route`; ``texts``: notes.
+    ``expert(i, x)`` returns the output of an expert. The sum of the modules ``shared`` is added,
+    multiplied by the sigmoid of ``gate(x)`` (one number per token) if there is a gate. ``texts``:
+    notes. The other fields are as in :class:`kcalc.layers.Route`.
     """
 
     router: Any
@@ -64,7 +65,7 @@ class Mixture:
     texts: tuple[str, ...] = ()
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """The router's logits."""
+        """Return the logits of the router."""
         bias = getattr(self.router, "bias", None)
         return F.linear(x, self.router.weight, bias if isinstance(bias, torch.Tensor) else None)
 
@@ -84,7 +85,7 @@ def with_readable_experts(model: nn.Module) -> None:
 
 
 def mixtures(model: nn.Module) -> dict[str, Mixture]:
-    """Return {path of a module: the mixture of experts that it is}."""
+    """Return {path of a module: mixture of experts}."""
     found: dict[str, Mixture] = {}
     with torch.no_grad():
         for path, module in model.named_modules():
@@ -96,7 +97,7 @@ def mixtures(model: nn.Module) -> dict[str, Mixture]:
 
 
 def _parts(module: nn.Module) -> tuple[Any, Any, int, int] | None:
-    """(experts, router, E, channels) of a module that may be a mixture."""
+    """Return (experts, router, number of experts, channels) if a module may be a mixture."""
     for experts in module.children():
         fused = getattr(experts, "down_proj", None)
         if isinstance(fused, nn.Parameter) and fused.ndim == 3:
@@ -115,7 +116,7 @@ def _parts(module: nn.Module) -> tuple[Any, Any, int, int] | None:
 
 
 def _found(module: nn.Module, experts: Any, router: Any, count: int, width: int) -> Any:
-    """The mixture, or the reason why it is not read; "" if the module is no mixture at all."""
+    """Return the mixture, the reason why it is not read, or "" if it is not a mixture."""
     fused = not isinstance(experts, nn.ModuleList)
     if not fused and len({_law(one) for one in experts}) > 1:
         return UNLIKE if _selects(module, width, router.weight) else ""
@@ -152,7 +153,7 @@ def _found(module: nn.Module, experts: Any, router: Any, count: int, width: int)
 def _matched(
     out: Any, logits: Any, every: Any, hint: int | None
 ) -> tuple[int, str, bool, float] | None:
-    """(k, score, normalise, scale) of the mixture with this output."""
+    """Return (k, score, normalise, scale) of the mixture with the output ``out``, or None."""
     count = logits.shape[-1]
     order = [k for k in (hint,) if k is not None and 0 < k <= count]
     ks = dict.fromkeys([*order, *range(1, count + 1)])
@@ -178,7 +179,7 @@ def _matched(
 def _shared(
     module: nn.Module, experts: Any, router: Any, x: Any
 ) -> Iterator[tuple[tuple[nn.Module, ...], nn.Module | None]]:
-    """What may be added to the mixture: nothing, or other modules, perhaps with a gate."""
+    """Yield modules that may be added to the mixture, perhaps with a gate; first, none."""
     yield (), None
     others = [child for child in module.children() if child not in (experts, router)]
     outputs = [(child, _output(child, x)) for child in others]
@@ -189,7 +190,7 @@ def _shared(
 
 
 def _fused(experts: Any) -> Callable[[int, Any], Any]:
-    """One expert of several whose weights are single arrays (E, ...), as in transformers."""
+    """Return expert(i, x) for experts whose weights are in shared arrays, as in transformers."""
     gated = hasattr(experts, "gate_up_proj")
     names = ("gate_up_proj" if gated else "up_proj", "down_proj")
     turned = bool(getattr(experts, "is_transposed", False))
@@ -207,13 +208,13 @@ def _fused(experts: Any) -> Callable[[int, Any], Any]:
 
 
 def _law(expert: nn.Module) -> tuple[Any, ...]:
-    """The classes of an expert's modules, and the shapes of its parameters."""
+    """Return the classes of an expert's modules and the shapes of its parameters."""
     shapes = tuple((name, tuple(p.shape)) for name, p in expert.named_parameters())
     return tuple(type(module) for module in expert.modules()), shapes
 
 
 def _with_mean(experts: nn.Module, router: nn.Module) -> str:
-    """The reason if biases of the router or of experts have a mean."""
+    """Return a reason if biases of the router or the experts do not have mean 0, else ""."""
     for what, part in (("router", router), ("experts", experts)):
         for name, values in part.named_parameters():
             if name.endswith("bias") and _has_mean(values.detach().double().cpu().numpy()):
@@ -222,7 +223,7 @@ def _with_mean(experts: nn.Module, router: nn.Module) -> str:
 
 
 def _has_mean(values: np.ndarray) -> bool:
-    """Whether few biases, too, have a mean that independent ones of mean 0 do not have."""
+    """Whether the mean of biases is too large for independent biases of mean 0."""
     if values.size < 2 or not values.any() or values.size > FEW:
         return biased(values)
     with np.errstate(all="ignore"):
@@ -231,13 +232,13 @@ def _has_mean(values: np.ndarray) -> bool:
 
 
 def _groups(part: Any) -> bool:
-    """Whether experts are selected from some of several groups."""
+    """Whether a router first selects groups of experts."""
     groups = getattr(part, "num_group", getattr(part, "n_group", None)) or 1
     return groups > 1 and groups > (getattr(part, "topk_group", None) or groups)
 
 
 def _hint(module: Any, router: Any) -> int | None:
-    """The number of selected experts, according to an attribute."""
+    """Return the number of selected experts according to an attribute, or None."""
     found = (getattr(part, "top_k", None) for part in (router, module))
     return next((k for k in found if isinstance(k, int)), None)
 
@@ -248,11 +249,11 @@ def _example(width: int, weight: Any) -> Any:
 
 
 def _output(module: nn.Module, x: Any) -> Any:
-    """The first output of a module for tokens, None if it does not run on them."""
+    """Return the first output of a module for tokens ``x``, or None if it fails."""
     for given in (x[None], x):
         try:
             out = module(given)
-        except Exception:  # code of the user's own
+        except Exception:  # the user's code may raise anything
             continue
         first = out[0] if isinstance(out, tuple) else out
         if isinstance(first, torch.Tensor) and first.numel() % len(x) == 0:
@@ -269,7 +270,7 @@ def _returns_pair(module: nn.Module, parts: tuple[Any, Any, int, int]) -> bool:
 
 
 def _selects(module: nn.Module, width: int, weight: Any) -> bool:
-    """Whether a module sorts logits as it runs."""
+    """Whether a module calls topk or sort when it runs."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watch(TorchDispatchMode):
@@ -284,7 +285,7 @@ def _selects(module: nn.Module, width: int, weight: Any) -> bool:
     return watch.seen
 
 
-# -- what is captured instead ----------------------------------------------------------------------
+# -- replacements ----------------------------------------------------------------------------------
 
 
 def _forward(mixture: Mixture, pair: bool) -> Callable[..., Any]:
@@ -298,7 +299,7 @@ def _forward(mixture: Mixture, pair: bool) -> Callable[..., Any]:
             added = mixture.shared[0](x)
             for child in mixture.shared[1:]:
                 added = added + child(x)
-            if mixture.gate is not None:  # a mixture of one expert
+            if mixture.gate is not None:  # weight by the gate, as a mixture of one expert
                 added = route(mixture.gate(x), added, 1, "sigmoid", False, 1.0, "")
             out = out + added
         return (out, logits) if pair else out
@@ -316,7 +317,7 @@ def _unread(reason: str, pair: bool) -> Callable[..., Any]:
 
 @lru_cache(maxsize=1)
 def _operators() -> tuple[Any, Any]:
-    """The operators ``kcalc::route`` and ``kcalc::unread_mixture``, defined on first use."""
+    """Return the operators ``kcalc::route`` and ``kcalc::unread_mixture``."""
 
     @torch.library.custom_op("kcalc::route", mutates_args=())
     def route(

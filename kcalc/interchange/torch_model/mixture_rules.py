@@ -1,4 +1,4 @@
-"""Rules for the operators that stand for mixtures of experts in captured graphs."""
+"""Read the operators that replace mixtures of experts in captured graphs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .graph_values import TensorRef
 
 WHAT = "a mixture of experts"
 OTHER = (
-    "the output of its module is not a weighted sum of the experts with the largest logits "
-    "(capacity limits, choice by experts, other code); a module that does nothing else is read"
+    "the output of its module is not just a weighted sum of the experts with the largest logits "
+    "(because of capacity limits, expert choice or other code)"
 )
 
 
 @rule("route")
 def routed(call: Call) -> Any:
-    """Read the mixture of experts of a replaced ``forward``."""
+    """Read a mixture of experts with a replaced ``forward``."""
     logits, expert = call["logits"], call["expert"]
     if not isinstance(logits, TensorRef) or not isinstance(expert, TensorRef):
         return call.unread(WHAT, OTHER)
@@ -30,5 +30,5 @@ def routed(call: Call) -> Any:
 
 @rule("unread_mixture")
 def unread(call: Call) -> Any:
-    """Report a mixture that is not read."""
+    """Report a mixture of experts as not read."""
     return call.unread(WHAT, call["reason"])

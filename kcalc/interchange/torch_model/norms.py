@@ -1,4 +1,4 @@
-"""Normalisation layers and dropout."""
+"""Read normalisation layers and dropout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _made(
     if any(value is not None and not isinstance(value, Const) for value in (gain, bias)):
         return call.unread(
             f"{call.spoken} with a gain computed from the input",
-            "conditional normalisation has no rule",
+            "kcalc has no rule for conditional normalisation",
         )
     out = call.emit(
         Normalise,
@@ -53,7 +53,7 @@ def _made(
     "_native_batch_norm_legit_no_training",
 )
 def batch_norm(call: Call) -> Any:
-    """Read a norm over the examples and all locations, channel by channel (axis 1)."""
+    """Read batch norm, over examples and locations for each channel (axis 1)."""
     axes = tuple(axis for axis in range(len(call.shape)) if axis != 1)
     mean, variance = call["running_mean"], call["running_var"]
     known = isinstance(mean, Const) and isinstance(variance, Const)
@@ -62,20 +62,20 @@ def batch_norm(call: Call) -> Any:
 
 
 def _last(call: Call) -> tuple[int, ...]:
-    """Return the axes of a normalisation over the last ones."""
+    """Return the last axes, which ``normalized_shape`` covers."""
     rank = len(call.shape)
     return tuple(range(rank - len(call["normalized_shape"]), rank))
 
 
 @rule("layer_norm", "native_layer_norm")
 def layer_norm(call: Call) -> Any:
-    """Read a norm over the last axes."""
+    """Read layer norm over the last axes."""
     return _made(call, "layer", _last(call))
 
 
 @rule("rms_norm", "_fused_rms_norm")
 def rms_norm(call: Call) -> Any:
-    """Read a norm over the last axes, without subtracting the mean."""
+    """Read RMS norm over the last axes."""
     import torch
 
     own = torch.finfo(call.dtype).eps if call["eps"] is None else None
@@ -84,19 +84,19 @@ def rms_norm(call: Call) -> Any:
 
 @rule("group_norm", "native_group_norm", "instance_norm")
 def group_norm(call: Call) -> Any:
-    """Read a norm over a group's channels and all locations; instance norms have one channel."""
+    """Read group norm and instance norm, whose groups have one channel."""
     told = (call[name] for name in ("num_groups", "group") if call[name] is not None)
     return _made(call, "group", tuple(range(1, len(call.shape))), int(next(told, call.shape[1])))
 
 
 @rule("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 def dropout(call: Call) -> Any:
-    """Read dropout of entries or of whole channels, in training and in evaluation."""
+    """Read dropout of entries or of whole channels, in training or evaluation mode."""
     rate = float(call["p"] or 0.0)
     name = call.read(call.operand)
     if rate >= 1:
         return call.unread(
-            "dropout of everything", "a rate of 1 leaves nothing; use a rate below 1"
+            "dropout of everything", "a rate of 1 drops all entries; use a rate below 1"
         )
     if "alpha" in call.kind and rate:
         call.walker.remarks.append(

@@ -1,6 +1,6 @@
-"""Activations, norms and sums in a model's code that did not run when the model was read.
+"""Find activations, norms and sums in a model's code that did not run when it was read.
 
-A branch on a shape, a setting or ``training`` may run them later, and then they are not edited.
+If a branch on a shape, a setting or ``training`` runs them later, they are not edited.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from .training_code import in_training
 
 NOT_RUN = "did not run when the model was read; give an example that runs it"
 TRAINING = "did not run when the model was read, because reading uses evaluation mode"
-DEEPEST = 5  # functions that a call enters one inside the other
-NAMED = 3  # modules that are named
+DEEPEST = 5  # maximum depth of nested function calls that are followed
+NAMED = 3  # number of modules listed in a message
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 NO_ACTIVATIONS = (nn.MultiheadAttention, nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin)
 ACTIVATIONS = tuple(
@@ -57,20 +57,20 @@ FUNCTIONS = {
     *("hardshrink", "softshrink", "threshold", "logsigmoid", "sigmoid", "tanh", "glu", "erf"),
     *("layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm"),
 }
-DECIDED = ("is_scripting", "is_tracing", "is_exporting", "is_compiling")  # never in Python code
+DECIDED = ("is_scripting", "is_tracing", "is_exporting", "is_compiling")  # False in plain Python
 
 
 def not_run(graph: CallGraph, used: Iterable[str], edits: Iterable[Edit]) -> dict[str, str]:
-    """Return {description: why it is left alone}.
+    """Return {description of code that did not run: why it is left alone}.
 
-    ``used``: the parameters that the reading saw; ``edits``: of the model.
+    ``used``: the parameters that the reading uses; ``edits``: the edits of the model.
     """
     edits = tuple(edits)
     return _Unseen(graph, frozenset(used), edits).told() if edits else {}
 
 
 class _Unseen:
-    """Compares a run of a model with its modules and their code, to find what did not run."""
+    """Compares a run of a model with its modules and their code to find what did not run."""
 
     def __init__(self, graph: CallGraph, used: frozenset[str], edits: tuple[Edit, ...]) -> None:
         self.used = used
@@ -85,11 +85,11 @@ class _Unseen:
         self.names = FUNCTIONS | {name for name in names if name and "." not in name}
         self.kinds = {name for name in names if "." in name}
         self.visited = _visited(graph)
-        # {(code, module): whether it calls an activation or a norm}
+        # {(code, module): whether the code calls an activation or a norm}
         self.known: dict[Any, bool] = {}
 
     def told(self) -> dict[str, str]:
-        """Return {description: why it is left alone}."""
+        """Return {description of code that did not run: why it is left alone}."""
         found = {f"{path} ({type(module).__name__})": NOT_RUN for path, module in self._modules()}
         by_text: dict[tuple[str, str], list[str]] = {}
         by_path: dict[str, dict[types.CodeType, set[int]]] = {}
@@ -110,7 +110,7 @@ class _Unseen:
     # -- modules -----------------------------------------------------------------------------------
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the outermost modules that did not run and are, or run, activations or norms."""
+        """Yield the outermost modules that did not run and contain activations or norms."""
         told: list[str] = []
         for path, module in self.model.named_modules():
             if any(path.startswith(f"{outer}.") for outer in told):
@@ -135,7 +135,7 @@ class _Unseen:
     # -- code --------------------------------------------------------------------------------------
 
     def _in_function(self, function: Any, module: Any, seen: set[int]) -> Iterator[tuple[str, str]]:
-        """Describe the calls and sums in a function that did not run, and say why."""
+        """Yield (description, reason) for the calls and sums in a function that did not run."""
         code: types.CodeType = function.__code__
         found = definition(code)
         assert found is not None
@@ -153,7 +153,7 @@ class _Unseen:
                 yield f"`{ast.unparse(site)[:60]}` ({code.co_qualname}, {where})", why
 
     def _calls(self, site: ast.Call, function: Any, module: Any, depth: int) -> bool:
-        """Whether a call is, or enters, one of an activation or a norm that is not edited there."""
+        """Whether a call runs an activation or norm, perhaps indirectly, that is not edited."""
         found = looked_up(site.func, function, module)
         if isinstance(found, nn.Module):
             path = self.paths.get(id(found))
@@ -162,7 +162,7 @@ class _Unseen:
                 and path in self.edited
                 and path not in self.whole
                 and (self._counts(found))
-            )  # functions that never ran are reported as modules
+            )  # modules that never ran are reported separately
         if found is None:
             name = site.func.attr.rstrip("_") if isinstance(site.func, ast.Attribute) else ""
             return name in self.names and hasattr(torch.Tensor, name)
@@ -173,13 +173,13 @@ class _Unseen:
         return any(self._holds(f, module, depth + 1) for f in entered if f is not None)
 
     def _holds(self, function: Any, module: Any, depth: int = 0) -> bool:
-        """Whether a function of the user's calls an activation or a norm."""
+        """Whether a function of the user's code calls an activation or a norm."""
         inner = innermost(function)
         if depth > DEEPEST or not isinstance(inner, types.FunctionType) or not _is_own(inner):
             return False
         key = inner.__code__, id(module)
         if key not in self.known:
-            self.known[key] = False  # while it is being examined
+            self.known[key] = False  # in case the function calls itself
             found = definition(inner.__code__)
             calls = () if found is None else (s for s in sites(found[0]) if isinstance(s, ast.Call))
             self.known[key] = any(self._calls(site, inner, module, depth) for site in calls)
@@ -190,9 +190,9 @@ Seen = dict[tuple[str, types.CodeType], set[int]]
 
 
 def _visited(graph: CallGraph) -> Seen:
-    """Return {(module, a function that it ran): numbers of the calls and operators that ran}."""
+    """Return {(module, code that it ran): indices of the calls and operators that ran}."""
     found: Seen = {}
-    for call in graph.modules:  # also those whose code makes no call
+    for call in graph.modules:  # includes modules whose code makes no calls
         code = getattr(innermost(call.levels[0].kind.forward), "__code__", None)
         if code is not None and is_user_code(code.co_filename):
             found.setdefault((call.levels[0].path, code), set())
@@ -209,7 +209,7 @@ def _visited(graph: CallGraph) -> Seen:
 
 @functools.lru_cache(maxsize=10_000)
 def _site(outer: types.CodeType, code: types.CodeType, instruction: int) -> int | None:
-    """Return the number of a site in a function; ``code``: its own, or that of a lambda inside."""
+    """Return the index of a site in a function; ``code`` may be a lambda inside it."""
     found = definition(outer)
     return None if found is None else site_at(found[0], code, instruction)
 
@@ -220,7 +220,7 @@ def _is_own(function: Any) -> bool:
 
 
 def _functions(module: Any, ran: set[types.CodeType]) -> dict[types.CodeType, Any]:
-    """Return {code that a module ran: its function}, if one function names another."""
+    """Return {code that a module ran: function}, as far as functions refer to each other."""
     found: dict[types.CodeType, Any] = {}
     waiting = [innermost(type(module).forward)]
     while waiting:
@@ -241,7 +241,7 @@ def _arguments(site: ast.Call) -> list[ast.expr]:
 
 
 def _decided(node: ast.AST) -> Iterator[ast.AST]:
-    """Find branches that only script compilers take."""
+    """Yield the parts of branches that only compilers take."""
     for part in ast.walk(node):
         if isinstance(part, ast.If | ast.IfExp) and any(
             name in ast.dump(part.test) for name in DECIDED
@@ -252,7 +252,7 @@ def _decided(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _open_sums(node: Definition, function: Any, module: Any, seen: set[int]) -> Iterator[ast.AST]:
-    """Find sums of feature maps in branches that did not run, and that no fixed setting decides."""
+    """Yield sums of feature maps in branches that did not run, unless a fixed setting decides."""
     ran = {id(site) for number, site in enumerate(sites(node)) if number in seen}
     arrays = {
         name.id
@@ -286,7 +286,7 @@ def _terms(node: Any) -> tuple[ast.expr, ast.expr]:
 
 
 def _is_map(term: ast.expr, arrays: set[str], function: Any, module: Any) -> bool:
-    """Whether a term is a value of the model's layers, as far as the code shows."""
+    """Whether a term is probably a feature map, as far as the code shows."""
     if isinstance(term, ast.Call):
         return isinstance(looked_up(term.func, function, module), nn.Module)
     given = function.__code__.co_varnames[1 : function.__code__.co_argcount]

@@ -1,9 +1,9 @@
-"""Operations that exporters do not list: autograd functions, ``tensor.data`` and inference mode.
+"""Capture autograd functions, ``tensor.data`` and inference mode, which exporters do not list.
 
-An exporter lists the operations of a function's forward pass and drops its backward pass. Here the
-result of each is marked in the graph, by an addition of 0 whose ``alpha`` counts the calls. After
-the capture, the derivative of every function is compared with differences of its values. If they
-agree, the mark is removed.
+An exporter lists the operations in the forward pass of an autograd function and drops its backward
+pass. Here, the results of each call are marked in the graph, by an addition of 0 whose ``alpha`` is
+the number of the call. After the capture, the backward pass of every function is compared with
+finite differences. If they agree, the mark is removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIRST = 7_340_033  # the alpha of the first mark
 
 @dataclass(frozen=True, eq=False)
 class OwnCall:
-    """A call of an autograd function: its class and arguments, tensors as (shape, dtype)."""
+    """A call of an autograd function: its class and its arguments, with numberless tensors."""
 
     kind: Any
     arguments: tuple[Any, ...]
@@ -33,7 +33,7 @@ class OwnCall:
 
 @dataclass(frozen=True)
 class NumberlessTensor:
-    """A tensor without its numbers."""
+    """The shape and dtype of a tensor."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -41,9 +41,9 @@ class NumberlessTensor:
 
 @contextmanager
 def listed(calls: list[OwnCall]) -> Iterator[None]:
-    """Enter a context in which operations that exporters do not list run as ones that they do.
+    """Return a context in which exporters list autograd functions and other special operations.
 
-    Calls of autograd functions are added to ``calls``.
+    Calls of autograd functions are appended to ``calls``.
     """
     import torch
     import torch.utils.checkpoint
@@ -70,7 +70,7 @@ def listed(calls: list[OwnCall]) -> Iterator[None]:
 
 
 def _kinds(kind: Any) -> Iterator[Any]:
-    """Yield the user's subclasses of a class."""
+    """Yield all subclasses of a class that the user defined."""
     for one in kind.__subclasses__():
         if not one.__module__.startswith("torch."):
             yield one
@@ -91,7 +91,7 @@ def _left(mode: Any, *_: Any) -> None:
 
 
 def _data_detached() -> Any:
-    """Enter a context in which ``tensor.data`` is ``tensor.detach()``."""
+    """Return a context in which ``tensor.data`` is ``tensor.detach()``."""
     import torch
 
     getter = torch.Tensor.data.__get__  # pyright: ignore[reportAttributeAccessIssue]
@@ -99,7 +99,7 @@ def _data_detached() -> Any:
 
 
 def _without_stops() -> Any:
-    """Enter a context for a forward pass, whose own stops of gradients have no effect."""
+    """Return a context for a forward pass of an autograd function, where stops have no effect."""
     import torch
 
     getter = torch.Tensor.data.__get__  # pyright: ignore[reportAttributeAccessIssue]
@@ -108,7 +108,7 @@ def _without_stops() -> Any:
 
 
 def _replacing(others: Mapping[Any, Callable[..., Any]]) -> Any:
-    """Enter a context in which functions of PyTorch are replaced."""
+    """Return a context in which functions of PyTorch are replaced."""
     from torch.overrides import TorchFunctionMode
 
     class Replacing(TorchFunctionMode):
@@ -122,9 +122,9 @@ def _replacing(others: Mapping[Any, Callable[..., Any]]) -> Any:
 
 
 class _Plain:
-    """Checkpointing without its backward pass, which only computes the function again.
+    """Replaces the autograd function of checkpointing by a plain call.
 
-    As in the original, parameters inside have a gradient only if an argument has one.
+    As in the original, the parameters inside get gradients only if an argument does.
     """
 
     @staticmethod
@@ -137,7 +137,7 @@ class _Plain:
 
 
 def _marked(kind: Any, forward: Any, calls: list[OwnCall]) -> Callable[..., Any]:
-    """Return a forward pass whose results are marked."""
+    """Make a forward pass mark its results and append its calls to ``calls``."""
     import torch
 
     run = forward.__func__ if isinstance(forward, staticmethod) else forward
@@ -175,11 +175,10 @@ def _shaped(value: Any) -> Any:
 
 
 def _with_mark(out: Any, tensors: list[Any], number: int) -> Any:
-    """Return the results of a call with a mark.
+    """Mark the results of a call.
 
-    A result that is an input changed in place has none.
-
-    The mark of a single result, if it has the shape of the single tensor argument, reads both.
+    If the call has a single tensor argument and a single result of the same shape, the mark also
+    reads the argument.
     """
     import torch
 
@@ -193,11 +192,11 @@ def _with_mark(out: Any, tensors: list[Any], number: int) -> Any:
     return made
 
 
-# -- what was marked -------------------------------------------------------------------------------
+# -- after the capture -----------------------------------------------------------------------------
 
 
 def number_of(node: Any) -> int | None:
-    """Return the number of the call that a node marks; None for other nodes."""
+    """Return the number of the call whose result a node marks, or None."""
     import torch
 
     if node.target is not torch.ops.aten.add.Scalar or len(node.args) < 3:
@@ -207,7 +206,7 @@ def number_of(node: Any) -> int | None:
 
 
 def settled(modules: list[Any], calls: list[OwnCall]) -> dict[int, OwnCall]:
-    """Return the calls with a different backward pass, and remove the marks of others."""
+    """Return the calls whose backward pass is not the derivative; remove all other marks."""
     kinds: dict[Any, bool] = {}
 
     def differs(call: OwnCall) -> bool:
@@ -232,13 +231,13 @@ def settled(modules: list[Any], calls: list[OwnCall]) -> dict[int, OwnCall]:
 
 
 def _differs(call: OwnCall) -> bool:
-    """Whether a backward pass visibly differs from the derivative of the values."""
+    """Whether a backward pass clearly differs from the derivative of the values."""
     import torch
 
     for dtype, step, close in ((torch.float64, 1e-5, 1e-3), (torch.float32, 3e-3, 0.02)):
         try:
             return max(_apart(call, dtype, step, seed) for seed in range(DIRECTIONS)) > close
-        except Exception:  # a user's function may only take other types
+        except Exception:  # the user's function may accept only other types
             continue
     return True
 
@@ -248,7 +247,7 @@ def _real(value: Any) -> bool:
 
 
 def _point(value: Any, dtype: Any, chance: Any) -> Any:
-    """Return an argument at which a function is compared with its derivative."""
+    """Return an argument at which a backward pass is tested."""
     import torch
 
     if _real(value):
@@ -259,7 +258,7 @@ def _point(value: Any, dtype: Any, chance: Any) -> Any:
 
 
 def _apart(call: OwnCall, dtype: Any, step: float, seed: int) -> float:
-    """Return the relative distance of a derivative along one direction from that of the values."""
+    """Return the relative difference of a backward pass and a finite difference."""
     import torch
 
     chance = torch.Generator().manual_seed(seed)
@@ -293,7 +292,7 @@ def _apart(call: OwnCall, dtype: Any, step: float, seed: int) -> float:
 
 
 def slope(call: OwnCall) -> Slope | None:
-    """Return the factor of gradients as a function of a call's one tensor; None for others."""
+    """Return the slope that a backward pass applies elementwise to a single tensor, or None."""
     import torch
 
     tensors = [i for i, a in enumerate(call.arguments) if isinstance(a, NumberlessTensor)]
@@ -310,12 +309,12 @@ def slope(call: OwnCall) -> Slope | None:
 
     try:
         return slope_from(factors)
-    except Exception:  # a user's function may only take other shapes
+    except Exception:  # the user's function may accept only other shapes
         return None
 
 
 def spoken(call: OwnCall) -> str:
-    """Describe a call."""
+    """Describe a call for messages."""
     name = call.kind.__name__
     try:
         file = inspect.getsourcefile(call.kind) or ""

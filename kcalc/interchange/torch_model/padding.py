@@ -1,4 +1,4 @@
-"""Token ids that a PyTorch model treats as padding, and example ids without them."""
+"""Find token ids that a PyTorch model treats as padding, and avoid them in example ids."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PARTS = ("text_config", "encoder", "decoder", "generator")
 
 
 def padding_ids(model: Any) -> frozenset[int]:
-    """Return the ids for padding, from the configurations of a model and its tables.
+    """Return the padding ids in the configurations and embeddings of a model.
 
-    Negative numbers, which are not ids, are left out.
+    Negative numbers are left out, because they are not ids.
     """
     import torch
 
@@ -44,7 +44,7 @@ def _field(config: Any, name: str) -> Any:
 def drawn_ids(model: Any, count: int, shape: tuple[int, ...], random: Any) -> Tensor:
     """Return random ids below ``count``.
 
-    None of them is for padding if at least two others are left.
+    Padding ids are avoided if at least two other ids are left.
     """
     import torch
 
@@ -55,9 +55,9 @@ def drawn_ids(model: Any, count: int, shape: tuple[int, ...], random: Any) -> Te
 
 
 def unpadded(model: Any, ids: Tensor, others: Tensor | None = None) -> Tensor:
-    """Replace ids for padding by ids that the array, or ``others``, contains.
+    """Replace padding ids by other ids from the array or from ``others``.
 
-    If there are none, return the ids unchanged.
+    If there are no other ids, return the array unchanged.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The new file of a patch: the definitions that it needs, data, and ``init``."""
+"""Assemble the file that a patch adds: definitions, data and ``init``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..writers.torch_writer import DIALECT
 from . import patch_file, weights
 from .edited import Act, Change
 
-Changes: TypeAlias = tuple[tuple[int, str], ...]  # (number of a call, the change as Python)
+Changes: TypeAlias = tuple[tuple[int, str], ...]  # (number of a call, change as Python code)
 HOMES = (patch_file, weights, geometry)
 IMPORTS = {
     "copy": "import copy",
@@ -38,10 +38,10 @@ INIT = '''
 def init(
     model: Any, draw: bool = True, law: str = "orthogonal_delta", generator: Any = None
 ) -> Any:
-    """Make a model that was just built compute the shaped network, and return it.
+    """Set up a newly built model as the shaped network, and return it.
 
-    ``draw``: whether to draw new weights; trained ones can be loaded after it. ``law``: that, or
-    "gaussian_delta".
+    ``draw``: whether to draw new weights; trained weights can be loaded afterwards. ``law``:
+    "orthogonal_delta" or "gaussian_delta".
     """
 '''
 
@@ -54,8 +54,8 @@ def literal(
 ) -> str:
     """Return a change as Python code.
 
-    ``activations``: {activation as text: the name of its function}, which gains those of the
-    change; ``node``: the call or operator.
+    ``activations``: {activation as JSON: name of its function}; activations of the change are added
+    to it; ``node``: the call or operator in the syntax tree.
     """
 
     def value(place: int | None, nothing: float) -> float:
@@ -79,7 +79,7 @@ def literal(
         text = f"ArrayFirst({text})"
     if change.written is None:
         return text
-    # the argument that the call writes into keeps its values until the result is written
+    # the call gets a copy of the argument that it writes into
     copied = ", copied=True" if Act(change).copied else ""
     return f"Written({change.written!r}, {text}{copied})"
 
@@ -93,11 +93,12 @@ def _called(name: str, words: list[str], named: dict[str, float]) -> str:
 
 @dataclass
 class Data:
-    """The data about a model in a new file.
+    """The data about a model in the file of a patch.
 
-    ``calls``: {(class before the module's, changes): modules}; ``dropped``: removed parameters;
-    ``activations``: {activation as text: the name of its function}; ``operators``: {name: that in
-    Python's module}; ``slow``: whether there are layers that run without their modules.
+    ``calls``: {(class to put before the module's class, changes): modules}; ``dropped``: removed
+    parameters; ``activations``: {activation as JSON: name of its function}; ``operators``: {symbol:
+    name in Python's module ``operator``}; ``slow``: whether some layers have a fast path that skips
+    their modules.
     """
 
     calls: dict[tuple[str, Changes], list[str]]
@@ -108,14 +109,14 @@ class Data:
     slow: bool
 
     def parts(self) -> Iterator[tuple[str, str]]:
-        """Yield (a definition, the lines of ``init`` that use it)."""
+        """Yield (definition, lines of ``init`` that use it)."""
         named = (f'"{name}": operator.{word}' for name, word in sorted(self.operators.items()))
         yield f"OPERATORS = {{{', '.join(named)}}}\n", ""
         calls = "".join(_entry(*key, paths) for key, paths in self.calls.items())
         joins = any(part != "None" for part, _ in self.calls)
         counts = any("Visits(" in text for _, made in self.calls for _, text in made)
         step = CALLS_STEP + (JOIN if joins else "") + GIVE + (COUNT if counts else "")
-        yield f"CALLS = [  # (class before the module's, changes, modules)\n{calls}]\n", step
+        yield f"CALLS = [  # (class to put before the module's, changes, modules)\n{calls}]\n", step
         if self.dropped:
             lines = "".join(f'    "{name}",\n' for name in self.dropped)
             yield f"DROPPED = [\n{lines}]\n", DROP
@@ -126,7 +127,7 @@ class Data:
             yield "", "    _slow(model)\n"
         if self.weights:
             lines = "".join(map(_weight, self.weights))
-            yield f"WEIGHTS = [  # (parameter, how, number, more)\n{lines}]\n", SET
+            yield f"WEIGHTS = [  # (parameter, function, number, options)\n{lines}]\n", SET
 
 
 CALLS_STEP = """    modules = dict(model.named_modules(remove_duplicate=False))
@@ -149,7 +150,7 @@ SET = """    with torch.no_grad():
 
 
 def dictionary(changes: Changes) -> str:
-    """Return changes by number as Python code."""
+    """Return {number of a call: change} as Python code."""
     return "{" + ", ".join(f"{number}: {text}" for number, text in changes) + "}"
 
 
@@ -187,7 +188,7 @@ def _weight(edit: WeightEdit) -> str:
 
 
 def new_file(title: str, data: Data, imports: list[str], copies: list[str]) -> str:
-    """Return the text of the new file. ``copies``: functions of libraries, and their imports."""
+    """Return the text of the file; ``copies``: edited functions of libraries, with imports."""
     functions = [_activation(document, name) for document, name in data.activations.items()]
     parts = [*data.parts()]
     made = [*functions, *copies, *(text for text, _ in parts if text)]
@@ -207,7 +208,7 @@ def _activation(document: str, name: str) -> str:
 
 
 def _assembled(title: str, made: list[str], main: str, imports: list[str]) -> str:
-    """Assemble the file: imports, the definitions that are used, data and ``init``."""
+    """Assemble the file from imports, the definitions that are used, data and ``init``."""
     chunks = {name: text for home in HOMES for name, text in _chunks(home)}
     wanted: set[str] = set()
     waiting = ["shaped", *_words("\n\n".join([*made, main]))]
@@ -232,7 +233,7 @@ def _assembled(title: str, made: list[str], main: str, imports: list[str]) -> st
 
 
 def _chunks(home: Any) -> Iterable[tuple[str, str]]:
-    """Yield (name, text) of the functions and classes of a module."""
+    """Yield (name, text) for the functions and classes of a module."""
     text = inspect.getsource(home)
     lines = text.splitlines(keepends=True)
     for node in ast.parse(text).body:
@@ -251,5 +252,5 @@ RESERVED = {name for home in HOMES for name, _ in _chunks(home)} | {"init", "OPE
 
 
 def _words(code: str) -> set[str]:
-    """Return the names that a text uses, except those inside strings."""
+    """Return the names that code uses."""
     return {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}

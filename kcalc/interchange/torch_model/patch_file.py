@@ -1,6 +1,6 @@
-"""The definitions from which the file of a patch is assembled: only PyTorch, without kcalc.
+"""Definitions for the files of patches, which need PyTorch but not kcalc.
 
-Those that a patch needs are written into its file, with an ``init``.
+A patch writes the definitions that it needs into its file, together with ``init``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OPERATORS: dict[str, Any] = {}
 
 
 def shaped(owner: Any, number: int, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Return the result of a call: as in the shaped network, if ``init`` has seen the model."""
+    """Call ``function`` as in the shaped network if ``init`` has set up the model."""
     if isinstance(function, str):
         function = _named(function)
     change = (getattr(owner, "shaped_calls", None) or {}).get(number)
@@ -27,13 +27,13 @@ def shaped(owner: Any, number: int, function: Any, /, *args: Any, **kwargs: Any)
 
 
 def _named(name: str) -> Any:
-    """Return an operator, or a method of an array."""
+    """Return an operator or a method of a tensor as a function."""
     return OPERATORS.get(name) or (lambda x, *args, **kwargs: getattr(x, name)(*args, **kwargs))
 
 
 @dataclass
 class Scaled:
-    """``scale * (f(a x + b) + shift)`` of ``f(x)``; ``inputs``: (place of an argument, a, b)."""
+    """Changes f(x) to scale * (f(a x + b) + shift); ``inputs``: (place of an argument, a, b)."""
 
     inputs: Any = ()
     scale: float = 1.0
@@ -51,7 +51,7 @@ class Scaled:
 
 @dataclass
 class Taken:
-    """An argument in place of the result: ``scale * (function(a x + b) + shift)`` of it."""
+    """Changes f(x, ...) to scale * (function(a x + b) + shift)."""
 
     place: Any
     function: Any = None
@@ -68,9 +68,9 @@ class Taken:
 
 @dataclass
 class Written:
-    """A change whose result is written into the argument that the call writes into.
+    """Writes the result of a change into the argument that the call writes into.
 
-    ``copied``: the call itself gets a copy of it.
+    ``copied``: whether the call gets a copy of this argument.
     """
 
     place: Any
@@ -89,7 +89,7 @@ class Written:
 
 @dataclass
 class ArrayFirst:
-    """A change of an operator with the array first: ``2 * x`` counts as ``x * 2``."""
+    """Applies the change of ``x * 2`` to ``2 * x`` too."""
 
     change: Any
 
@@ -101,14 +101,14 @@ class ArrayFirst:
 
 @dataclass
 class Visits:
-    """A change for every visit of one place, in order; None for none."""
+    """Applies a separate change (or None) at each visit of one call."""
 
     changes: Any
     count: int = 0
 
     def __call__(self, function: Any, args: Any, kwargs: Any) -> Any:
         if self.count == len(self.changes):
-            raise RuntimeError(f"a loop of the shaped network runs {self.count} times, not more")
+            raise RuntimeError(f"a loop of the shaped network can run only {self.count} times")
         self.count += 1
         change = self.changes[self.count - 1]
         return function(*args, **kwargs) if change is None else change(function, args, kwargs)
@@ -116,7 +116,7 @@ class Visits:
 
 @dataclass
 class Into:
-    """Changes inside a function that is called, or is an argument of a call."""
+    """Applies changes inside a function that a call runs or has as an argument."""
 
     shaped_calls: Any
     argument: Any = None
@@ -150,7 +150,7 @@ def _affine(x: Any, a: float, b: float) -> Any:
 
 
 class Part:
-    """Comes before the class of a module: its forward in the shaped network."""
+    """A class to put before the class of a module, with its ``forward`` in the shaped network."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         state = self.__getstate__() if hasattr(self, "__getstate__") else self.__dict__
@@ -158,7 +158,7 @@ class Part:
 
 
 class Whole(Part):
-    """Comes before the class of a module that changes as one call."""
+    """A class to put before the class of a module whose ``forward`` changes as one call."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return shaped(self, 0, super().forward, *args, **kwargs)  # pyright: ignore
@@ -170,7 +170,7 @@ def _joined(part: type, kind: type) -> Any:
     made = type(kind)(kind.__name__, (part, kind), names)
     for name, function in vars(part).items():
         if isinstance(function, types.FunctionType):
-            setattr(made, name, function)  # after the class is made: its metaclass may wrap them
+            setattr(made, name, function)  # set afterwards, because a metaclass may wrap it
     return made
 
 
@@ -188,7 +188,7 @@ def _give(module: Any, calls: Any) -> None:
 
 
 def _count(module: Any) -> None:
-    """Count the visits of every run from the beginning."""
+    """Reset the visits at the beginning of every run."""
     module.shaped_visits = [*_visits(module.shaped_calls)]
     if module.shaped_visits:
         module.register_forward_pre_hook(_begin)
@@ -212,7 +212,8 @@ def _end(module: Any, args: Any, result: Any) -> None:
     for visits in module.shaped_visits:
         if 0 < visits.count < len(visits.changes):
             raise RuntimeError(
-                f"a loop of the shaped network ran {visits.count} times, not {len(visits.changes)}"
+                f"a loop of the shaped network ran {visits.count} times instead of "
+                f"{len(visits.changes)} times"
             )
 
 
@@ -228,13 +229,13 @@ def _add_bias(model: Any, name: str) -> None:
 
 
 def _slow(model: Any) -> None:
-    """Switch off fast paths that run a layer without its modules."""
+    """Switch off fast paths that skip the modules of a layer."""
     for layer in model.modules():
         if isinstance(layer, torch.nn.TransformerEncoderLayer):
             layer.activation_relu_or_gelu = 0
 
 
-# ways to set a parameter: (its tensor, a number, the law of draws, their source, more)
+# functions that set a parameter
 
 
 def _fill(tensor: Any, number: float, law: str, generator: Any, rows: Any = None) -> None:
@@ -251,7 +252,7 @@ def _normal(
     part = slice(None) if rows is None else rows
     size = tensor[part].shape
     fresh = number * torch.randn(size, dtype=torch.float64, generator=generator)
-    if padding:  # rows of zeros stay zero
+    if padding:  # rows of zeros stay 0
         fresh[(tensor[part] == 0).all(-1).cpu()] = 0.0
     tensor[part] = fresh.to(tensor.device, tensor.dtype)
 

@@ -1,9 +1,9 @@
-"""Edits as a patch of the user's source, and a file that needs only PyTorch.
+"""Write edits as a patch of the user's source code, which then needs only PyTorch.
 
-The patch changes only the text of the edited calls, such as ``F.relu(x)`` to ``shaped(self, 1,
-F.relu, x)``. Its new file contains ``shaped``, and ``init(model)``, which gives a model its
-constants and its initial weights. Library code does not change: modules that run it get copies of
-its functions, which are in the new file.
+The patch changes only the edited calls, such as ``F.relu(x)`` to ``shaped(self, 1, F.relu, x)``. It
+adds a file with ``shaped`` and with ``init(model)``, which sets the constants and initial weights
+of a model. Library code does not change: the added file contains edited copies of its functions,
+and ``init`` makes modules run them.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from .splicing_text import (
 
 
 def patch(model: Any, edits: Edits, root: Any = None) -> str:
-    """Return the text of a patch that turns the code of a model into that of the shaped one.
+    """Return a patch that turns the code of a model into code of the shaped network.
 
-    ``root``: the folder in which you will apply it; by default the current one if it contains the
-    model's files, else the one from which they are imported. Raises: KcalcError if the model is a
-    different one, and for code that cannot be patched.
+    ``root``: the folder in which you will apply it. By default this is the current folder if it
+    contains the model's files, else the folder from which they are imported. Raises: KcalcError if
+    the edits are for another model, or if its code cannot be patched.
     """
     if not isinstance(model, nn.Module):
         raise KcalcError(f"model must be the torch.nn.Module, got {type(model).__name__}")
@@ -65,11 +65,11 @@ def patch(model: Any, edits: Edits, root: Any = None) -> str:
 class _Function:
     """A function with edited calls.
 
-    ``sites``: {site: whether a method of an array}; ``into``: {site: functions entered there};
-    ``given``: {site: the argument that is such a function, None if it is the function called};
-    ``first``: the name of its first argument; ``roots``, ``helper``: whether modules run it as
-    their ``forward``, and whether edited calls enter it; ``home``: None in the user's files, the
-    class that it is copied for, or a module of a library.
+    ``sites``: {site: whether it calls a method of a tensor}; ``into``: {site: edited functions that
+    the call enters}; ``given``: {site: argument of the call that is the edited function, None if it
+    is the called function}; ``root``: whether modules run this function as their ``forward``;
+    ``helper``: whether edited calls enter it; ``home``: None for functions in the user's files,
+    else the class for which it is copied, or a module of a library.
     """
 
     function: Any
@@ -83,27 +83,27 @@ class _Function:
 
     @property
     def name(self) -> str:
-        """Return its name in messages."""
+        """Return the name of the function for messages."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     @property
     def file(self) -> str:
-        """Return its file."""
+        """Return the file of the function."""
         return self.function.__code__.co_filename
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """Return its calls and operators."""
+        """Return the calls and operators of the function."""
         return sites(self.node)
 
     def number(self, site: int) -> int:
-        """Return the number of a site in the patch: edited sites count from 1, in their order."""
+        """Return the number of an edited site in the patch, counted from 1 in source order."""
         order = sorted(self.sites, key=lambda s: (self.nodes[s].lineno, self.nodes[s].col_offset))  # type: ignore[attr-defined]
         return order.index(site) + 1
 
     @property
     def owner(self) -> str:
-        """Return the code of the object that has the changes of its calls."""
+        """Return the code for the object that holds the changes of the function's calls."""
         if not self.root:
             return HERE
         first = (self.node.args.posonlyargs + self.node.args.args)[0].arg
@@ -136,7 +136,7 @@ class _Patch:
         }
         self._check_names()
 
-    # -- which functions ---------------------------------------------------------------------------
+    # -- functions ---------------------------------------------------------------------------------
 
     def _root(self, module: nn.Module, plan: FunctionPlan) -> _Function:
         function = checked_forward(type(module), plan)
@@ -165,10 +165,10 @@ class _Patch:
                     found.given[site] = _given_place(found, site, target, module)
         return found
 
-    # -- where the new file is ---------------------------------------------------------------------
+    # -- place of the added file -------------------------------------------------------------------
 
     def _place(self, beside: Path, package: str) -> None:
-        """Choose the new file, and the names under which the user's files import its functions."""
+        """Choose the path of the added file, and the name under which other files import it."""
         title = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self.model).__name__).lower()
         folder = beside.parent
         base, count = f"shaped_{title}", 1
@@ -185,12 +185,12 @@ class _Patch:
         }
 
     def _asked(self, file: str) -> str:
-        """Return the name of ``shaped`` in a file."""
+        """Return a name for ``shaped`` that a file does not use yet."""
         names = ("shaped", "shaped_call", "call_shaped", "kcalc_shaped")
         return next(name for name in names if name not in self.words.get(file, ()))
 
     def _check_names(self) -> None:
-        """Raises: KcalcError if a name in the new file would have two meanings."""
+        """Raise KcalcError if a name in the added file would have two meanings."""
         known: dict[str, Any] = {}
         free = {f for f in self.copies if isinstance(f.home, types.ModuleType)}
         names = {self.copies[f] for f in free}
@@ -208,27 +208,27 @@ class _Patch:
         """Return the patch."""
         found = [self._changed(name) for name in sorted(self.sources)]
         new = new_file(self._title(), self._data(), *self._library())
-        folder = f"the folder for {self._relative(str(self.file))}, which it makes"
+        folder = f"the folder in which it is to create {self._relative(str(self.file))}"
         if self.sources:
             folder = f"the folder of {self._relative(min(self.sources))}"
         head = (
-            f"{type(self.model).__name__} as a shaped network, which needs no kcalc.\n"
-            f"Apply it with patch -p1 in {folder}; then init(model) of {self.module}\n"
-            f"gives a model its constants and its initial weights.\n\n"
+            f"{type(self.model).__name__} as a shaped network that does not need kcalc.\n"
+            f"Apply this patch with patch -p1 in {folder}.\n"
+            f"Then init(model) of {self.module} sets the constants and initial weights.\n\n"
         )
         return head + "".join([*found, _diff("", new, None, self._relative(str(self.file)))])
 
     def _title(self) -> str:
         return (
             f"{type(self.model).__name__} as a shaped network: its constants and initial weights.\n"
-            f"\nWritten by kcalc, which it does not need."
+            f"\nThis file was written by kcalc but does not need it."
         )
 
     def _relative(self, file: str) -> str:
         return Path(file).resolve().relative_to(self.root).as_posix()
 
     def _changed(self, file: str) -> str:
-        """Return the difference of one of the user's files."""
+        """Return the diff for one of the user's files."""
         source, tree = self.sources[file]
         functions = [f for f in self.functions.values() if f.home is None and f.file == file]
         imports: dict[str, str] = {}
@@ -261,7 +261,7 @@ class _Patch:
         """Yield the changes in the text of a function."""
         if function.helper and HERE in function.function.__code__.co_varnames:
             raise KcalcError(
-                f"{function.name} has a variable {HERE!r}, which the patch needs; rename it"
+                f"{function.name} has a variable {HERE!r}, a name that the patch needs; rename it"
             )
         asked = self._asked(file) if function.home is None else "shaped"
         for site, method in function.sites.items():
@@ -272,7 +272,7 @@ class _Patch:
             yield argument(source, function.node)
 
     def _callee(self, function: _Function, site: int, imports: dict[str, str]) -> str:
-        """Return the name of the copy that is called in place of a library function."""
+        """Return the name of the edited copy that replaces a library function at a call."""
         for entered in function.into.get(site, ()):
             node = function.nodes[site]
             if not isinstance(entered.home, types.ModuleType) or not isinstance(node, ast.Call):
@@ -283,10 +283,10 @@ class _Patch:
             return self.copies[entered]
         return ""
 
-    # -- copies of functions of libraries ----------------------------------------------------------
+    # -- copies of library functions ---------------------------------------------------------------
 
     def _library(self) -> tuple[list[str], list[str]]:
-        """Return (the imports, the text) of the library functions that are edited."""
+        """Return the imports and the text of edited library functions."""
         imports: dict[str, None] = {}
         parts: list[str] = []
         by_home: dict[Any, list[_Function]] = {}
@@ -299,7 +299,7 @@ class _Patch:
                 parts += texts
                 continue
             name = self._part(home)
-            head = f'class {name}(Part):\n    """Before {home.__qualname__}: its code, shaped."""\n'
+            head = f'class {name}(Part):\n    """Edited code of {home.__qualname__}."""\n'
             parts.append(head + "".join("\n" + _indented(text) for text in texts))
         return sorted(imports), parts
 
@@ -313,7 +313,7 @@ class _Patch:
         return f"Shaped{kind.__name__}{number + 1 if number else ''}"
 
     def _copied(self, function: _Function, imports: dict[str, None]) -> str:
-        """Return the text of a function, edited, without indentation."""
+        """Return the text of an edited function without indentation."""
         code, node = function.function.__code__, function.node
         closed = set(code.co_freevars) - {"__class__"}
         private = re.search(r"(?<!\w)__[A-Za-z]\w*(?<!__)\b", " ".join(code.co_names))
@@ -337,7 +337,7 @@ class _Patch:
     # -- data --------------------------------------------------------------------------------------
 
     def _data(self) -> Data:
-        """Return the data of the new file."""
+        """Return the data for the added file."""
         activations: dict[str, str] = {}
         groups: dict[tuple[str, Changes], list[str]] = {}
         dropped: list[str] = []
@@ -357,7 +357,7 @@ class _Patch:
     def _calls(
         self, path: str, plan: ModulePlan, numbers: Any, activations: dict[str, str]
     ) -> tuple[str, Changes]:
-        """Return the class that a module gets, and its changes."""
+        """Return the class to put before a module's class, and its changes."""
         if plan.whole is not None:
             return "Whole", ((0, literal(plan.whole, numbers, activations)),)
         assert plan.function is not None
@@ -369,7 +369,7 @@ class _Patch:
     def _inside(
         self, function: _Function, plan: FunctionPlan, numbers: Any, activations: dict[str, str]
     ) -> Changes:
-        """Return the changes of a function by the numbers of its calls."""
+        """Return the changes of a function's calls with the numbers of the calls."""
         found: dict[int, str] = {}
         for site, _, changes in plan.sites:
             texts = []
@@ -392,8 +392,8 @@ class _Patch:
 
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 LIBRARY = (
-    "{} is library code that is edited in a way that no patch can express; export s.edits "
-    "instead, and use kc.apply_edits"
+    "{} is library code with edits that a patch cannot express; save the edits, "
+    "s.edits.save(path), and use kc.apply_edits instead"
 )
 NO_FILE = (
     "{} is not in a file that can be patched ({}); put the model's code into a file, or use "
@@ -403,7 +403,7 @@ OLD = "the file {} has changed since it was imported; restart Python and shape t
 
 
 def _given_place(function: _Function, site: int, target: Any, module: nn.Module) -> Any:
-    """Return where a function is an argument of a call, as in ``checkpoint(self.block, x)``."""
+    """Return the argument of a call that is a function, as in ``checkpoint(self.block, x)``."""
     node = function.nodes[site]
     assert isinstance(node, ast.Call)
 
@@ -434,7 +434,7 @@ def _reached(function: _Function, seen: set[Any] | None = None) -> Iterator[_Fun
 
 
 def _home(inner: Any, module: nn.Module) -> Any:
-    """Return None for the user's functions; else the class or module of a library."""
+    """Return the library class or module of a function, or None for the user's functions."""
     if not is_library(inner.__code__.co_filename):
         return None
     found = inspect.getattr_static(type(module), inner.__name__, None)
@@ -444,7 +444,7 @@ def _home(inner: Any, module: nn.Module) -> Any:
 
 
 def _is_of(node: ast.expr, function: Any, wanted: Any) -> bool:
-    """Whether an expression is a name, or an attribute of a module, that has a function."""
+    """Whether an expression names a function, perhaps as an attribute of a module."""
     names = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
@@ -458,20 +458,20 @@ def _is_of(node: ast.expr, function: Any, wanted: Any) -> bool:
 
 
 def _globals_of(function: _Function, copies: set[str]) -> dict[str, Any]:
-    """Return {name: value} of the module's names that a copied function uses."""
+    """Return {name: value} of the globals that a copied function uses."""
     known = function.function.__globals__
     names = {node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)}
     return {name: known[name] for name in sorted(names - copies) if name in known}
 
 
 def _supers(node: ast.AST) -> list[ast.Call]:
-    """Return the calls ``super()`` in a definition."""
+    """Return the calls of ``super()`` in a definition."""
     calls = (call for call in ast.walk(node) if isinstance(call, ast.Call) and not call.args)
     return [c for c in calls if isinstance(c.func, ast.Name) and c.func.id == "super"]
 
 
 def _parent_of(function: _Function) -> dict[str, Any]:
-    """Return {name: class} to which ``super()`` in a function refers; empty if it has none."""
+    """Return {name: class} for the class of a function that calls ``super()``, else {}."""
     if not _supers(function.node):
         return {}
     name = function.function.__qualname__.rpartition(".")[0]
@@ -479,7 +479,7 @@ def _parent_of(function: _Function) -> dict[str, Any]:
 
 
 def _needed(function: _Function, copies: set[str]) -> Iterator[str]:
-    """Yield the imports of a copied function."""
+    """Yield the imports that a copied function needs."""
     for name, value in _globals_of(function, copies).items():
         if isinstance(value, types.ModuleType):
             yield f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
@@ -500,7 +500,10 @@ def _read(file: str) -> str:
 
 
 def _source(function: _Function) -> tuple[SourceText, ast.Module]:
-    """Return the text of a function's file. Raises: KcalcError if it is missing or has changed."""
+    """Return the text of a function's file, parsed.
+
+    Raises: KcalcError if the file is missing or has changed.
+    """
     file = function.file
     if not Path(file).is_file():
         raise KcalcError(NO_FILE.format(function.name, file))
@@ -519,7 +522,7 @@ def _package(names: Mapping[str, Any]) -> str:
 
 
 def _class_places(kind: type) -> list[tuple[Path, str]]:
-    """Return the file and the package of a class; none for a library's."""
+    """Return the file and package of a class in a list, empty for classes of libraries."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     if module is None or file is None or is_library(file):
@@ -528,13 +531,13 @@ def _class_places(kind: type) -> list[tuple[Path, str]]:
 
 
 def _root_folder(places: list[tuple[Path, str]], given: Any) -> Path:
-    """Return the folder in which a patch is applied. ``places``: files, each with its package."""
+    """Return the folder in which to apply a patch; ``places``: (file, package) pairs."""
     root = (Path.cwd() if given is None else Path(given)).resolve()
     if all(path.is_relative_to(root) for path, _ in places):
         return root
     if given is not None:
         outside = next(path for path, _ in places if not path.is_relative_to(root))
-        raise KcalcError(f"root={str(given)!r} is not a folder above {outside}")
+        raise KcalcError(f"root={str(given)!r} must be a folder that contains {outside}")
     folders = [path.parents[package.count(".") + bool(package)] for path, package in places]
     return Path(os.path.commonpath(folders))
 

@@ -28,14 +28,14 @@ from .examples import first_line
 from .weights import drawn, standardised, turned
 
 ANOTHER = "these edits are for another model: {}; read and shape the model again"
-OTHER_CLASS = "these edits are for a model of the class {}, and this one is of the class {}"
+OTHER_CLASS = "these edits are for a model of class {}, but this model has class {}"
 EDITED = (
-    "the module {!r} is edited already; shape and edit a newly built model, once with all edits"
+    "the module {!r} is already edited; shape a newly built model, and apply all edits at once"
 )
 
 
 def require_module(model: Any) -> None:
-    """Raises: KcalcError if this is not a PyTorch model."""
+    """Raise KcalcError if an object is not a PyTorch model."""
     if not isinstance(model, nn.Module):
         raise KcalcError(
             f"these edits are for a PyTorch model, got {type(model).__name__}; give the "
@@ -44,7 +44,7 @@ def require_module(model: Any) -> None:
 
 
 def perform(model: nn.Module, edits: Edits, law: str, generator: Any) -> None:
-    """Apply every edit to a model. Raises: KcalcError, in which case nothing has changed."""
+    """Apply edits to a model. If it raises KcalcError, the model is unchanged."""
     modules = dict(model.named_modules(remove_duplicate=False))
     plans = plans_of(model, edits)
     every = [weight for item in edits for weight in item.weights]
@@ -77,7 +77,7 @@ Planned = tuple[ModulePlan, tuple[float, ...]]
 
 
 def plans_of(model: nn.Module, edits: Edits) -> dict[str, Planned]:
-    """Return {module: its plan and its numbers}. Raises: KcalcError for a different model."""
+    """Return {path of a module: (plan, constants)}. Raises: KcalcError for another model."""
     kinds = {kind.__name__ for kind in type(model).__mro__ if kind not in (nn.Module, object)}
     other = OTHER_CLASS.format(edits.model, type(model).__name__)
     own = edits.model in kinds or not len(edits)
@@ -88,7 +88,7 @@ def plans_of(model: nn.Module, edits: Edits) -> dict[str, Planned]:
             raise
         raise KcalcError(f"{other}: {error}") from None
     if not own:
-        raise KcalcError(f"{other}; edit a model of that class, or read and shape this one")
+        raise KcalcError(f"{other}; edit a model of that class, or read and shape this model")
     return plans
 
 
@@ -105,7 +105,7 @@ def _plans(model: nn.Module, edits: Edits) -> dict[str, Planned]:
         try:
             plans[path] = plan_of(modules, path, calls)
         except KcalcError as error:
-            if "; " in str(error):  # it says what to do
+            if "; " in str(error):  # the message has a remedy
                 raise
             raise KcalcError(ANOTHER.format(error)) from None
     _check_apart(modules, plans)
@@ -119,12 +119,12 @@ def _check_plain(modules: Mapping[str, nn.Module]) -> None:
 
 
 def _check_apart(modules: Mapping[str, nn.Module], plans: Mapping[str, Planned]) -> None:
-    """Raises: KcalcError if one module has edits under two names."""
+    """Raise KcalcError if two edited paths refer to the same module."""
     seen: dict[int, str] = {}
     for path in plans:
         other = seen.setdefault(id(modules[path]), path)
         if other != path:
-            raise KcalcError(ANOTHER.format(f"{other!r} and {path!r} are one module in this model"))
+            raise KcalcError(ANOTHER.format(f"{other!r} and {path!r} are the same module in it"))
 
 
 def _restore(before: list[Any], tables: list[Any]) -> None:
@@ -139,7 +139,7 @@ def _restore(before: list[Any], tables: list[Any]) -> None:
 
 
 def _keep_edits(modules: Mapping[str, nn.Module]) -> None:
-    """Make layers run the edited code inside them, and copies keep it."""
+    """Make layers run the edited modules inside them, and make copies keep the edits."""
     for layer in modules.values():
         if not _holds_edits(layer):
             continue
@@ -148,11 +148,11 @@ def _keep_edits(modules: Mapping[str, nn.Module]) -> None:
                 _without_fast_path(inner)
         _without_fast_path(layer)
         if hasattr(layer, "__deepcopy__") and edited_class(layer) is None:
-            edit(layer, ModulePlan(), ())  # it may copy itself by building modules anew
+            edit(layer, ModulePlan(), ())  # its __deepcopy__ may rebuild the modules inside
 
 
 def _without_fast_path(layer: Any) -> None:
-    """Switch off an encoder layer's fast path, which skips its modules."""
+    """Switch off the fast path of an encoder layer, which skips the modules inside it."""
     if isinstance(layer, nn.TransformerEncoderLayer):
         layer.activation_relu_or_gelu = 0
 
@@ -165,7 +165,7 @@ def _place(call: CallEdit) -> tuple[str, tuple[tuple[str, str, str, int, int], .
     good = len(call.place) == 2 and isinstance(call.place[0], str)
     steps = call.place[1] if good else None
     if not isinstance(steps, tuple) or not all(_is_step(step) for step in steps):
-        raise KcalcError(ANOTHER.format("a place must be a module and the path to a call"))
+        raise KcalcError(ANOTHER.format("a place must consist of a module and the path to a call"))
     return call.place[0], steps
 
 
@@ -183,7 +183,7 @@ def _is_step(step: Any) -> bool:
 
 
 class _Numbers:
-    """The constants of a module; equal numbers of several edits stay separate."""
+    """Collects the constants of a module. Equal numbers of several edits stay separate."""
 
     def __init__(self) -> None:
         self.found: list[float] = []
@@ -198,20 +198,20 @@ class _Numbers:
 def plan_of(
     modules: Mapping[str, nn.Module], path: str, calls: list[CallEdit]
 ) -> tuple[ModulePlan, tuple[float, ...]]:
-    """Return the plan of a module with all its edits, and its numbers.
+    """Return the plan of a module with all its edits, and the constants.
 
-    Raises: KcalcError if the module is a different one, or if edits conflict.
+    Raises: KcalcError if the module is not the one that was shaped, or if edits conflict.
     """
     module = modules.get(path)
     if module is None:
-        raise KcalcError(f"this one has no module {path!r}")
+        raise KcalcError(f"this model has no module {path!r}")
     if isinstance(module, torch.jit.ScriptModule):
         raise KcalcError(
-            f"the module {path!r} is scripted, and has no code that could be edited; edit the "
-            f"model before it is scripted"
+            f"the module {path!r} is scripted, so its code cannot be edited; edit the model before "
+            f"you script it"
         )
     if "forward" in vars(module):
-        raise KcalcError(f"the forward of {path!r} was replaced on the module itself")
+        raise KcalcError(f"the module {path!r} has a forward that was set on the instance")
     numbers = _Numbers()
     changes: dict[Any, dict[int, tuple[CallEdit, Change]]] = {}
     for call in dict.fromkeys(calls):
@@ -222,12 +222,12 @@ def plan_of(
             known[call.visit] = call, _change(call, numbers)
     if () in changes:
         if len(changes) > 1:
-            raise KcalcError(f"{path!r} is edited as a whole and inside")
+            raise KcalcError(f"{path!r} is edited both as a whole and inside")
         ((call, change), *others) = changes[()].values()
         if others or call.visits != 1:
             raise KcalcError(f"{path!r} is edited as a whole in several ways")
         if call.calls not in ("", class_name(type(module))):
-            raise KcalcError(f"{path!r} is a {type(module).__name__} here and a {call.calls} there")
+            raise KcalcError(f"{path!r} is a {type(module).__name__} here but was a {call.calls}")
         dropped = (
             _dropped(module, modules) if change.taken is not None and not change.function else ()
         )
@@ -237,25 +237,25 @@ def plan_of(
     else:
         flat = {steps: _by_visit(found, path) for steps, found in changes.items()}
         plan = ModulePlan(None, _function_plan(flat, path))
-    subclass_for(module, plan)  # raises if the source has changed
+    subclass_for(module, plan)  # raises an error if the source code has changed
     return plan, tuple(numbers.found)
 
 
 def _order_plan(changes: Mapping[Any, Mapping[int, Any]], path: str) -> OrderPlan:
-    """Return the plan of calls that are edited by their order."""
+    """Return the plan for calls that are edited by their order."""
     digests = {steps[0][2] for steps in changes}
     ordered = all(len(steps) == 1 and steps[0][:2] == ("", "") for steps in changes)
     once = all(set(found) == {0} for found in changes.values())
     if not (ordered and once and len(digests) == 1):
-        raise KcalcError(f"the calls of {path!r} are edited by their order, and in other ways")
+        raise KcalcError(f"the calls of {path!r} are edited by their order and in other ways")
     found = [(steps[0][3], known[0][1]) for steps, known in changes.items()]
     return OrderPlan(digests.pop(), tuple(sorted(found, key=lambda pair: pair[0])))
 
 
 def class_name(cls: Any) -> str:
-    """Return the full name of a module's class.
+    """Return the full name of a module class.
 
-    With parametrisations, that of the original class.
+    For parametrised modules, this is the name of the original class.
     """
     if cls.__module__ == parametrize.__name__:
         cls = cls.__bases__[0]
@@ -263,12 +263,12 @@ def class_name(cls: Any) -> str:
 
 
 def _merge(known: dict[int, Any], call: CallEdit, numbers: _Numbers, path: str) -> None:
-    """Merge two edits at one call, both of which scale: apply one after the other."""
+    """Merge two edits of one call, if both scale it, by applying one after the other."""
     before = known[call.visit][0]
     if before == call:
         return
     if not (isinstance(before.action, Scaled) and isinstance(call.action, Scaled)):
-        raise KcalcError(f"two edits at one call of {path!r}")
+        raise KcalcError(f"a call of {path!r} has two edits")
     both = replace(call, action=call.action.after(before.action))
     known[call.visit] = both, _change(both, numbers)
 
@@ -312,7 +312,7 @@ def _by_visit(found: Mapping[int, tuple[CallEdit, Change]], path: str) -> tuple[
 
 
 def _function_plan(changes: Mapping[Any, tuple[Any, ...]], path: str) -> FunctionPlan:
-    """Return the plan of the function that all paths start from."""
+    """Return the plan of the function from which all paths start."""
     firsts = {steps[0][:3] for steps in changes}
     if len(firsts) != 1:
         raise KcalcError(f"the calls of {path!r} begin in several functions")
@@ -332,7 +332,7 @@ def _function_plan(changes: Mapping[Any, tuple[Any, ...]], path: str) -> Functio
 
 
 def _dropped(module: nn.Module, modules: Mapping[str, nn.Module]) -> tuple[str, ...]:
-    """Return the parameters and buffers of a removed module, except those that others share."""
+    """Return the parameters and buffers that only a removed module uses."""
     inside = set(map(id, module.modules()))
     kept = {
         id(tensor)
@@ -350,7 +350,7 @@ def _dropped(module: nn.Module, modules: Mapping[str, nn.Module]) -> tuple[str, 
 
 @dataclass
 class _Fresh:
-    """New values of tensors: (tensor, values), and (layer, its new bias)."""
+    """New values: (tensor, values) pairs, and (layer, new bias) pairs."""
 
     changed: list[tuple[Any, Any]] = field(default_factory=list)
     added: list[tuple[Any, Any]] = field(default_factory=list)
@@ -363,7 +363,7 @@ def _new_values(
     law: str,
     generator: Any,
 ) -> _Fresh:
-    """Compute new weights before any of them changes. Raises: KcalcError."""
+    """Compute all new weights before any parameter changes. Raises: KcalcError."""
     tensors = {
         **dict(model.named_parameters(remove_duplicate=False)),
         **dict(model.named_buffers()),
@@ -393,7 +393,7 @@ def _new_values(
 
 
 def _check(weight: WeightEdit, tensors: Mapping[str, Any], modules: Mapping[str, Any]) -> None:
-    """Raises: KcalcError for a parameter that is missing or has another shape."""
+    """Raise KcalcError if a parameter is missing or has another shape."""
     if weight.added:
         home = modules.get(weight.parameter.rpartition(".")[0])
         good = home is not None and can_add_bias(home) and weight.layout is None
@@ -403,13 +403,13 @@ def _check(weight: WeightEdit, tensors: Mapping[str, Any], modules: Mapping[str,
     else:
         tensor = tensors.get(weight.parameter)
         if tensor is None:
-            raise KcalcError(ANOTHER.format(f"this one has no parameter {weight.parameter!r}"))
+            raise KcalcError(ANOTHER.format(f"this model has no parameter {weight.parameter!r}"))
         _check_values(weight.parameter, tensor)
         shape = tuple(tensor.shape)
     if shape != weight.shape:
         raise KcalcError(
             ANOTHER.format(
-                f"{weight.parameter!r} has the shape {shape} here and {weight.shape} there"
+                f"{weight.parameter!r} has shape {shape} here but had shape {weight.shape}"
             )
         )
     _check_layout(weight)
@@ -422,18 +422,18 @@ def _outputs(layer: Any) -> int:
 def _check_values(name: str, tensor: Any) -> None:
     if not tensor.is_floating_point():
         raise KcalcError(
-            f"the parameter {name!r} is of type {tensor.dtype}, and cannot be drawn; shape the "
-            f"model before it is quantised"
+            f"the parameter {name!r} has dtype {tensor.dtype}, which cannot be drawn; shape the "
+            f"model before you quantise it"
         )
     if tensor.device.type == "meta":
         raise KcalcError(
-            f"the parameter {name!r} has no values (it is on the meta device); materialise the "
+            f"the parameter {name!r} is on the meta device and has no values; materialise the "
             f"model first, model.to_empty(device='cpu')"
         )
 
 
 def _check_layout(weight: WeightEdit) -> None:
-    """Raises: KcalcError for a layout that does not fit the parameter's shape."""
+    """Raise KcalcError if a layout does not fit the shape of the parameter."""
     layout, count = weight.layout, prod(weight.shape)
     wide = prod(weight.shape) if layout is None else prod(layout.wide)
     good = True
@@ -457,7 +457,7 @@ def _check_layout(weight: WeightEdit) -> None:
 
 
 def can_add_bias(module: nn.Module) -> bool:
-    """Whether a layer was built without a bias that it could have."""
+    """Whether a layer has no bias but could have one."""
     return isinstance(module, nn.Linear | _ConvNd) and module.bias is None
 
 
@@ -482,7 +482,7 @@ def _set(tensor: Any, weight: WeightEdit, law: str, generator: Any) -> None:
 
 
 def _set_layer(tensor: Any, weight: WeightEdit, layout: Layout, law: str, generator: Any) -> None:
-    """Redraw the weights of a layer, or multiply them, at their place in the parameter."""
+    """Redraw or multiply the weights of a layer at their place in a parameter."""
     wide = layout.wide
     fresh = None
     if weight.kind == "drawn":

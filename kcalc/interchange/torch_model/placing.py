@@ -1,4 +1,4 @@
-"""The places of calls in a PyTorch model's code, as data that finds them again."""
+"""Describe the places of calls in a PyTorch model's code so that they can be found again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .splicing import (
 from .tensor_reads import tensor_reads
 from .training_code import unsteady
 
-# functions that pass numbers on in another layout or type
+# functions that only change the layout or type of their argument
 CARRIES = {
     "view",
     "reshape",
@@ -70,9 +70,9 @@ CARRIES = {
     "reshape_as",
     "__get__",
 }
-# further functions whose results may share the memory of their argument
+# other functions that may return a view of their argument
 VIEWS = {"__getitem__", "select", "narrow", "split", "chunk", "unbind", "expand", "expand_as"}
-# functions whose gradients read their arguments, not their results
+# functions whose gradients need their arguments but not their results
 LINEAR = {
     "linear",
     "matmul",
@@ -86,20 +86,20 @@ LINEAR = {
     "cat",
 } | {f"conv{turn}{axes}d" for turn in ("", "_transpose") for axes in (1, 2, 3)}
 INDIRECT = "it is unclear which argument of `{}` is its input"
-REPLACED = "the forward of {} was replaced on the module itself"
+REPLACED = "the module {} has a forward that was set on the instance"
 OTHER = "{}.forward is not the function that runs there"
-NO_SITE = "it is not a call or operator of {}"
-HIDDEN = "the function {} is called there under a name that only the running code knows"
+NO_SITE = "it is not a call or operator in {}"
+HIDDEN = "the function {} is called there under a name that is known only at run time"
 BUILT_IN = "{} calls it, possibly many times"
-SEVERAL = "its module {!r} runs several times, and the edits differ"
-TIMES = "its code runs several times in one module, with differences between runs"
-MANY = "{} makes it from several calls"
+SEVERAL = "its module {!r} runs several times, and the runs need different edits"
+TIMES = "its code runs several times in one module, and the runs differ"
+MANY = "{} makes several calls to compute it"
 IN_TRAINING = (
-    "{} runs other code in its place in training; keep only the differences in a branch on training"
+    "in training, {} runs other code instead; keep only the differences in a branch on training"
 )
-READ = "a value removed with it is also read elsewhere: {}"
-ASKS = "{} checks whether it is compiled, and may then make other calls"
-# a model is read while it is exported
+READ = "a value that would be removed with it is also read elsewhere: {}"
+ASKS = "{} checks whether it is being compiled and may then make other calls"
+# functions that return True while a model is read, because it is exported
 ASKING = {
     "is_compiling",
     "is_exporting",
@@ -113,13 +113,13 @@ Item = tuple[str, int]  # ("call", i) or ("module", i)
 
 
 def flow_of(program: TorchProgram) -> Flow:
-    """Return the calls of a captured model.
+    """Return the data flow between the calls of a captured model.
 
-    Raises: Unplaced if they were not logged; KcalcError for models with edits.
+    Raises: Unplaced if the calls were not recorded; KcalcError if the model is already edited.
     """
     graph = program.captured.calls
     if graph is None:
-        raise Unplaced("the calls of the model's code could not be followed")
+        raise Unplaced("the calls in the model's code could not be recorded")
     for module in graph.modules:
         if edited_class(module.levels[0].module) is not None:
             raise KcalcError(EDITED.format(module.levels[0].path))
@@ -146,7 +146,7 @@ def flow_of(program: TorchProgram) -> Flow:
 
 
 def _written(graph: CallGraph) -> dict[Made, frozenset[int]]:
-    """Return {value: the later calls that write into it, also through other views}."""
+    """Return {value: later calls that write into it, perhaps through another view}."""
     found: dict[Made, frozenset[int]] = {}
     for number in reversed(range(len(graph.calls))):
         call = graph.calls[number]
@@ -159,7 +159,7 @@ def _written(graph: CallGraph) -> dict[Made, frozenset[int]]:
         if any(later) and (name in CARRIES or name in VIEWS) and (0,) in call.reads:
             made = call.reads[0,]
             found[made] = found.get(made, frozenset()).union(*later)
-    for number, call in enumerate(graph.calls):  # a view of an array that is written into later
+    for number, call in enumerate(graph.calls):  # a view of an array into which a later call writes
         if _name(call) in CARRIES or _name(call) in VIEWS:
             later = {i for i in found.get(call.reads.get((0,), NOTHING), ()) if i > number}
             for made in ((number, i) for i in range(len(call.shapes))):
@@ -181,9 +181,9 @@ def _whole(graph: CallGraph, start: Made, end: Made) -> WholeModule | None:
 
 
 class Placing:
-    """Turns actions at calls into edits at places.
+    """Turns actions at calls into edits at places in the code.
 
-    ``left``: the owners of actions (nodes) that have no place, with the reason.
+    ``left``: {node whose actions have no place: reason}.
     """
 
     def __init__(self, graph: CallGraph) -> None:
@@ -192,7 +192,7 @@ class Placing:
         self.steps: dict[Any, Any] = {}
         levels = [level for call in (*graph.calls, *graph.modules) for level in call.levels]
         self.modules = {level.path: level.module for level in levels}
-        # {module: the calls in its own code, in order}, and {module: its own calls}
+        # {module: calls in its code, in order}, and {module: calls of the module}
         self.inside: dict[str, list[tuple[ModuleLevel, Item]]] = {}
         self.whole: dict[str, list[Item]] = {}
         self.visits: dict[str, dict[Place, dict[int, list[Item]]]] = {}
@@ -208,7 +208,7 @@ class Placing:
 
     @cached_property
     def read_by(self) -> dict[int, str]:
-        """Return {identity of a module: code outside it that reads its parameters by name}."""
+        """Return {id() of a module: code outside it that reads its parameters by name}."""
         root = self.graph.modules[-1].levels[0].module
         return {
             id(found): where
@@ -221,7 +221,7 @@ class Placing:
         }
 
     def _visits(self, path: str, steps: Place) -> dict[int, list[Item]]:
-        """Return {run of a module: the items that reached a place in its code, in order}."""
+        """Return {run of a module: calls at a place in its code, in order}."""
         if path not in self.visits:
             found: dict[Place, dict[int, list[Item]]] = {}
             for level, item in self.inside[path]:
@@ -234,10 +234,10 @@ class Placing:
         return self.visits[path][steps]
 
     def placed(self, wanted: Mapping[str, Calls]) -> dict[str, tuple[CallEdit, ...]]:
-        """Return {owner: its edits} of ``{owner: {call: action}}``, without those in ``left``.
+        """Return {node: edits} for ``wanted``, {node: {call: action}}; skip nodes in ``left``.
 
-        An owner without a place changes what happens at the places of others, so the rest is placed
-        again.
+        If a node turns out to have no place, the others are placed again, because its actions
+        would have affected their places.
         """
         while True:
             rest = {owner: calls for owner, calls in wanted.items() if owner not in self.left}
@@ -269,7 +269,7 @@ class Placing:
         return {owner: tuple(dict.fromkeys(calls)) for owner, calls in found.items()}
 
     def _check_plans(self, found: Mapping[str, list[CallEdit]]) -> None:
-        """Leave alone edits that cannot be applied together in one module."""
+        """Drop edits that cannot be applied together in one module."""
         by_path: dict[str, list[tuple[str, CallEdit]]] = {}
         for owner, calls in found.items():
             for call in calls:
@@ -283,7 +283,7 @@ class Placing:
             self.left.update(guilty or dict.fromkeys(alone, reason))
 
     def _conflict(self, path: str, calls: list[CallEdit]) -> str | None:
-        """Say why some edits of a module cannot be applied; None if they can."""
+        """Return why the edits of a module cannot be applied together, or None if they can."""
         try:
             plan_of(self.modules, path, calls)
         except KcalcError as error:
@@ -313,7 +313,7 @@ class Placing:
         actions[item] = action.after(known), [*owners, owner]
 
     def _of_module(self, number: int, action: Action) -> tuple[Item, Action]:
-        """Turn the action at a call that makes up a PyTorch module into one at the module."""
+        """Move an action to the module if a PyTorch module consists of this call."""
         call = self.graph.calls[number]
         own = call.levels[0]
         for i in self.graph.ending.get((number, 0), ()):
@@ -360,7 +360,7 @@ class Placing:
         return CallEdit((level.path, steps), action, visit, len(mine), written, called)
 
     def _called(self, site: Site, items: Sequence[Item]) -> str:
-        """Return the name of a function called under a name that only the running code knows."""
+        """Return the name of the called function if it is known only at run time, else ""."""
         if site.method or not isinstance(site.node, ast.Call):
             return ""
         names = {_callee(self._item(item)) for item in items}
@@ -369,7 +369,7 @@ class Placing:
     def _by_order(
         self, item: Item, level: ModuleLevel, action: Action, actions: Mapping[Item, Action]
     ) -> CallEdit:
-        """Return the edit of a call by its number among those that its module makes itself."""
+        """Return an edit that refers to a call by its index among its module's own calls."""
         runs: dict[int, list[int]] = {}
         for i, call in enumerate(self.graph.calls):
             if call.levels and call.levels[0].path == level.path:
@@ -386,7 +386,7 @@ class Placing:
         return CallEdit(place, action, written=call.writes or (), calls=_name(call))
 
     def _written_by(self, number: int) -> Slot:
-        """Return the argument of a module that the call which makes its result writes into."""
+        """Return the slot of the module's argument into which its last call writes."""
         module = self.graph.modules[number]
         end = module.results.get(0)
         if end is None or end[0] < 0:
@@ -415,14 +415,14 @@ class Placing:
 
 
 def _callee(call: LoggedCall) -> str:
-    """Yield the name of the function that a module's code called; empty for modules."""
+    """Return the name of the function that a module's code called, or "" for modules."""
     if call.function is None or call.through is None:
         return "" if call.function is None else name_of(call.function)
     return "" if call.through.code is None else call.through.code.co_name
 
 
 class _NoSource(Unplaced):
-    """The ``forward`` of a module has no source."""
+    """Raised if the ``forward`` of a module has no source code."""
 
 
 def _key(level: ModuleLevel) -> Any:
@@ -439,7 +439,7 @@ def _with_slots(action: Action, moved: Callable[[Slot], Slot]) -> Action:
 
 @dataclass(frozen=True, eq=False)
 class _Moved:
-    """Finds a call's argument in the module that consists of this call."""
+    """Maps the slots of a call to slots of the module that consists of this call."""
 
     call: LoggedCall
     module: LoggedCall
@@ -454,11 +454,11 @@ class _Moved:
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """The last step of a way: a call or an operator in a function.
+    """The last step of a place: a call or an operator in a function.
 
-    ``method``: whether the array before a method's name is its first argument; ``bound``: how many
-    parameters of the called function have no argument there; ``calls``: the name of the called
-    function.
+    ``method``: whether it is a method call whose first argument is the tensor before the dot;
+    ``bound``: the number of parameters of the called function without an argument in the code, such
+    as ``self``; ``calls``: the name of the called function.
     """
 
     node: ast.AST
@@ -468,7 +468,7 @@ class Site:
     calls: str
 
     def __call__(self, call: LoggedCall, slot: Slot) -> Slot:
-        """Return where the argument at a slot of the logged call is in this one."""
+        """Return the slot in the code for a slot of the recorded call."""
         if not isinstance(self.node, ast.Call):
             return slot
         place: Any = slot[0]
@@ -497,7 +497,7 @@ Step = tuple[str, str, str, int, int]
 
 
 def _steps(level: ModuleLevel, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
-    """Return the functions from a module's ``forward`` to a call, with the next one's site."""
+    """Yield the functions from a module's ``forward`` to a call, each with the next site."""
     module, frames = level.module, level.frames
     kind = type(module)
     if edited_class(module) is not None:
@@ -550,7 +550,7 @@ def _steps(level: ModuleLevel, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
 
 
 def _check_training(level: ModuleLevel) -> None:
-    """Raises: Unplaced if a module runs a different one in training instead of the edited one."""
+    """Raise Unplaced if a module is not called in training, because other code replaces it."""
     for code, instruction in level.frames:
         if _goes_in_training(code, instruction):
             raise Unplaced(IN_TRAINING.format(code.co_qualname))
@@ -558,7 +558,7 @@ def _check_training(level: ModuleLevel) -> None:
 
 @functools.lru_cache(maxsize=10_000)
 def _goes_in_training(code: types.CodeType, instruction: int) -> bool:
-    """Whether training replaces a call of a module by code without this module."""
+    """Whether, in training, other code replaces a call of a module."""
     found = definition(code)
     site = None if found is None else site_at(found[0], code, instruction)
     if found is None or site is None:
@@ -569,20 +569,20 @@ def _goes_in_training(code: types.CodeType, instruction: int) -> bool:
 
 
 def _enters(node: Any, function: Any, inner: Any, module: nn.Module) -> bool:
-    """Whether a call may enter a function: by its name, or as one of its arguments."""
+    """Whether a call may run a function, as the called function or through an argument."""
     if not isinstance(node, ast.Call):
         return False
     given = [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
     values = [plain_function(looked_up(value, inner, module)) for value in given]
-    code = innermost(function).__code__  # functions may differ in their closures
+    code = innermost(function).__code__  # other closures of the same code count too
     if any(value is not None and innermost(value).__code__ is code for value in values):
         return True
-    # a name that only the running code knows
+    # a name that is known only at run time
     return looked_up(node.func, inner, module) is None
 
 
 def _bound(node: Any, call: LoggedCall, inner: Any, module: nn.Module) -> int:
-    """Return how many parameters of the called function have no argument in the parentheses."""
+    """Return the number of parameters (0 or 1, ``self``) without an argument in the code."""
     code = None if call.through is None else call.through.code
     if not isinstance(node, ast.Call) or code is None or code.co_varnames[:1] != ("self",):
         return 0
@@ -595,7 +595,7 @@ def _index(codes: list[types.CodeType], function: Any) -> int | None:
 
 
 def _following(inner: Any, module: nn.Module, codes: list[types.CodeType]) -> Any:
-    """Return the Python function that a call enters; None if it enters none that is named."""
+    """Return the Python function with code ``codes[0]`` that ``inner`` names, or None."""
     if not codes:
         return None
     for function in reached(inner, module):
@@ -612,7 +612,7 @@ def _following(inner: Any, module: nn.Module, codes: list[types.CodeType]) -> An
 
 
 def _is_method(node: ast.AST, call: LoggedCall, inner: Any, module: nn.Module) -> bool:
-    """Whether a call is a method call of an array, ``x.relu()``."""
+    """Whether a call is a method call of a tensor, as in ``x.relu()``."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
     if getattr(torch.Tensor, node.func.attr, None) is not call.function:
@@ -622,7 +622,7 @@ def _is_method(node: ast.AST, call: LoggedCall, inner: Any, module: nn.Module) -
 
 
 def _check_callee(node: ast.AST, call: LoggedCall, inner: Any, module: nn.Module) -> None:
-    """Raises: Unplaced if a call of another function, such as ``sum``, makes the logged one."""
+    """Raise Unplaced if the code calls another function, such as ``sum``, which makes the call."""
     if not isinstance(node, ast.Call):
         return
     found = looked_up(node.func, inner, module)

@@ -1,4 +1,4 @@
-"""The elementwise operators, each as a function of SymPy expressions."""
+"""Read elementwise operators as functions of SymPy expressions."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from .graph_values import Const, PaddedTensor, TensorRef, numbers_of
 
 
 def _either(test: Any, yes: Any, no: Any) -> Any:
-    """Return yes if the test holds, else no.
+    """Return ``yes`` if the test holds, else ``no``.
 
-    The piece below a threshold comes first, as in the catalogue (the threshold itself does not
-    matter).
+    The piece below a threshold comes first, as in the catalogue of activations. The value at the
+    threshold does not matter.
     """
     if isinstance(test, sp.Gt | sp.Ge):
         return sp.Piecewise((no, sp.Lt(test.lhs, test.rhs)), (yes, True))
@@ -66,7 +66,7 @@ def _div(x: Any, y: Any, mode: Any) -> Any:
 
 
 INVERSES = ("sin", "cos", "tan", "sinh", "cosh", "tanh")
-# {operator: (its array arguments, its fixed arguments, function of both)}
+# {operator: (array arguments, fixed arguments, function of both)}
 TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
     **{
         name: (("self",), (), function)
@@ -176,7 +176,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
     ),
     "logit": (("self",), ("eps",), lambda x, _: sp.log(x / (1 - x))),
 }
-# logical only on truth values
+# operators that are logical only for Boolean arguments
 BITWISE = {
     "bitwise_and",
     "bitwise_or",
@@ -199,7 +199,7 @@ LOGICAL = {
 
 @rule(*TABLE)
 def pointwise(call: Call) -> Any:
-    """Read an operator of the table."""
+    """Read an operator in TABLE."""
     import torch
 
     kind = call.kind if call.kind in TABLE else call.kind.rstrip("_")
@@ -210,16 +210,16 @@ def pointwise(call: Call) -> Any:
     if kind in BITWISE and not truths:
         return call.unread(
             call.spoken,
-            "it works on the bits of whole numbers; use truth values, or arithmetic",
+            "it works on the bits of integers; use Booleans or arithmetic",
         )
     if kind in ("max", "min") and (
         call["other"] is None or not isinstance(call["other"], TensorRef | Const | PaddedTensor)
     ):
         return extremes(call)
-    fixed = [call[name] for name in closed]  # plain numbers according to the operators' schemas
+    fixed = [call[name] for name in closed]  # plain numbers, according to the schemas
     fixed = [numbers_of(v.tensor).item() if isinstance(v, Const) else v for v in fixed]
     operands = [call[name] for name in arrays]
-    if function is _clamp or kind.startswith("clamp"):  # a bound at infinity has no effect
+    if function is _clamp or kind.startswith("clamp"):  # an infinite bound has no effect
         operands, fixed = (
             [None if _infinite(v) else v for v in values] for values in (operands, fixed)
         )
@@ -227,7 +227,7 @@ def pointwise(call: Call) -> Any:
 
     def of_operands(*x: Any) -> Any:
         found = function(*x, *literals)
-        return condition(found) if truths else found  # truth values add up to truth values
+        return condition(found) if truths else found  # sums of Booleans are Booleans
 
     return applied(call, operands, of_operands, kind in LOGICAL)
 
@@ -235,11 +235,11 @@ def pointwise(call: Call) -> Any:
 def applied(
     call: Call, operands: list[Any], function: Function, logical: bool = False
 ) -> TensorRef:
-    """Add a Pointwise of ``function`` on the operands; plain numbers become part of it."""
+    """Add a Pointwise that applies ``function``; plain numbers become part of the function."""
     if any(_infinite(value) for value in operands):
         return call.unread(
             "a mask of infinities",
-            "entries are set to infinity, as attention does before its softmax",
+            "it sets entries to infinity, as attention does before its softmax",
         )
     reads = [
         call.read(value)
@@ -273,7 +273,7 @@ def _infinite(value: Any) -> bool:
 
 @rule("prelu", "_prelu_kernel")
 def prelu(call: Call) -> Any:
-    """Read a leaky rectifier with trained slopes, one per channel (axis 1) or one in total."""
+    """Read PReLU, with one trained slope per channel (axis 1) or one for all."""
     weight = call["weight"]
     if not isinstance(weight, Const):
         return call.unread("prelu", "its slopes depend on the input")
@@ -289,15 +289,15 @@ def prelu(call: Call) -> Any:
 
 @rule("rrelu")
 def rrelu(call: Call) -> Any:
-    """Read a leaky rectifier with the mean slope, as in evaluation mode.
+    """Read RReLU with the mean slope, as in evaluation mode.
 
-    In training it draws its slopes, which is noted.
+    A note says that it draws its slopes in training.
     """
     low, high = call["lower"], call["upper"]
     drawn = bool(call["training"]) and low != high
     text = (
-        f"in training its slopes are drawn from [{low:.6g}, {high:.6g}]; read with their mean, as "
-        f"in evaluation"
+        f"in training, its slopes are drawn from [{low:.6g}, {high:.6g}]; it is read with the mean "
+        f"slope, as in evaluation mode"
         if drawn
         else ""
     )
@@ -322,7 +322,7 @@ def rrelu(call: Call) -> Any:
     "bool",
 )
 def cast(call: Call) -> Any:
-    """Read a change of type: nothing for reals, a number for conditions."""
+    """Read a change of dtype: casts between floats do nothing, and conditions become 0 or 1."""
     import torch
 
     source = call.operand
@@ -339,13 +339,13 @@ def cast(call: Call) -> Any:
     ):
         return call.unread(
             CAST,
-            "it truncates activations; use floor or round if you intend this",
+            "it truncates activations; use floor or round if this is intended",
         )
     return call.emit(Pass, [call.read(source)])
 
 
 def extremes(call: Call) -> Any:
-    """Read max and min of one array over an axis, or over everything."""
+    """Read max and min of an array over an axis or over all axes."""
     from .pooling import over_axes
 
     return over_axes(call)
@@ -353,10 +353,10 @@ def extremes(call: Call) -> Any:
 
 @rule("item", "_local_scalar_dense")
 def item(call: Call) -> Any:
-    """Read a number taken out of an array that depends on the input."""
+    """Read a number that is taken from an array that depends on the input."""
     place = f" at {call.source}" if call.source else ""
     call.walker.remarks.append(
-        f"a number is taken out of an array that depends on the input{place}; it was read as it "
-        f"acts on the example inputs"
+        f"the model takes a number from an array that depends on the input{place}; it was read "
+        f"with its value for the example inputs"
     )
     return None

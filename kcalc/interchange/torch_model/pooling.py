@@ -1,4 +1,4 @@
-"""Pooling over windows and over whole axes; nearest upsampling."""
+"""Read pooling over windows and over whole axes, and upsampling."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _rank(call: Call) -> int:
     )
 )
 def windowed(call: Call) -> Any:
-    """Read max_pool and avg_pool of 1, 2 or 3 axes."""
+    """Read max_pool and avg_pool over 1, 2 or 3 axes."""
     rank, kind = _rank(call), "max" if "max" in call.kind else "mean"
     source = call.operand
     if (
@@ -46,13 +46,13 @@ def windowed(call: Call) -> Any:
         or call["divisor_override"] is not None
     ):
         return call.unread(
-            f"{kind} pooling", "there is no rule for dilated windows and changed divisors"
+            f"{kind} pooling", "kcalc has no rule for dilated windows and divisor_override"
         )
     window = spread(call["kernel_size"], rank, 1)
     stride = spread(call["stride"], rank, 0) if call["stride"] not in (None, [], ()) else window
     padding = spread(call["padding"], rank, 0)
     if isinstance(source, PaddedTensor):
-        return call.unread(f"{kind} pooling of a padded array", "give the padding to the pooling")
+        return call.unread(f"{kind} pooling of a padded array", "use the padding of the pooling")
     if len(source.shape) != rank + 2:
         return call.unread(
             f"{kind} pooling of one example", "give example inputs with a batch axis first"
@@ -78,14 +78,14 @@ def windowed(call: Call) -> Any:
     )
 )
 def adaptive(call: Call) -> Any:
-    """Read pooling to a given size: over everything, nothing, or equal or unequal windows."""
+    """Read adaptive pooling with windows of equal or unequal sizes."""
     kind, rank = ("max" if "max" in call.kind else "mean"), _rank(call)
     source = call.operand
     many = call.several
     axes = tuple(range(len(source.shape) - rank, len(source.shape)))
     before, after = [source.shape[a] for a in axes], [call.shape[a] for a in axes]
     reads = [call.read(source)]
-    if all(n == 1 for n in after):  # even of one location: images of other sizes have more
+    if all(n == 1 for n in after):  # even for one location, since other images have more
         out = call.emit(Pooling, reads, kind=kind, axes=axes)
     elif before == after:
         out = call.emit(Pass, reads)
@@ -112,12 +112,12 @@ def over_axes(call: Call) -> Any:
     source = call.operand
     dims = call["dim"]
     if dims is None or dims == [] or not isinstance(source, TensorRef):
-        return call.unread(f"{call.spoken} over everything", "it mixes the examples of a batch")
+        return call.unread(f"{call.spoken} over all axes", "it mixes the examples of a batch")
     axes = call.axes
     if 0 in axes:
         return call.unread(f"{call.spoken} over the examples", "it mixes the examples of a batch")
     if call.kind in ("min", "amin"):
-        reason = "only maximum and mean pooling have rules; negate, pool and negate"
+        reason = "kcalc reads only maximum and mean pooling; take the maximum of -x and negate it"
         return call.unread(f"minimum over axes {axes}", reason)
     reads = [call.read(source)]
     if call.kind in ("mean", "sum"):
@@ -138,10 +138,10 @@ def upsample(call: Call) -> Any:
     sizes = list(zip(call.shape[2:], source.shape[2:], strict=True))
     what = call.kind.removeprefix("upsample_").strip("_").rstrip("123d") + " resizing"
     if "cubic" in call.kind or "_aa" in call.kind:
-        reason = "only nearest and linear resizing have rules, without antialiasing"
+        reason = "kcalc reads only nearest and linear resizing without antialiasing"
         return call.unread(what, reason)
     if "exact" in call.kind and any(n % m for n, m in sizes):
-        reason = "its factors are not whole numbers; mode 'nearest' has a rule"
+        reason = "its factors are not integers; use mode 'nearest', which kcalc reads"
         return call.unread(what, reason)
     kind = "nearest" if "nearest" in call.kind else "linear"
     kind = "corners" if call["align_corners"] else kind
@@ -150,7 +150,7 @@ def upsample(call: Call) -> Any:
 
 @rule("pixel_shuffle", "pixel_unshuffle")
 def shuffled(call: Call) -> Any:
-    """Read pixel shuffle and its reverse."""
+    """Read pixel shuffle and unshuffle."""
     back = "unshuffle" in call.kind
     source = call.operand
     factor = int(call["downscale_factor"] if back else call["upscale_factor"])
@@ -160,7 +160,7 @@ def shuffled(call: Call) -> Any:
 
 @rule("expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave", "tile")
 def expanded(call: Call) -> Any:
-    """Read broadcasting, and repetition, of locations."""
+    """Read broadcasting and repetition of locations."""
     source: Any = call.operand
     before: Sequence[int] = (1,) * (len(call.shape) - len(source.shape)) + tuple(source.shape)
     changed = [axis for axis, (a, b) in enumerate(zip(before, call.shape, strict=True)) if a != b]
@@ -175,7 +175,7 @@ def expanded(call: Call) -> Any:
         and len(call.shape) > 2
     ):
         return call.emit(Repeat, reads)
-    reason = "channels or examples are repeated, so they are no longer independent"
+    reason = "it repeats channels or examples, so they are no longer independent"
     if (
         len(before) == len(source.shape)
         and len(changed) == 1

@@ -1,6 +1,6 @@
-"""Save and load edited models: those of transformers in folders, others as state dicts.
+"""Save and load edited models: transformers models in folders, others as state dicts.
 
-Weights do not show the edits, so the edits are stored next to them.
+Saved weights do not contain the edits, so the edits are stored next to them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .examples import first_line
 from .performing import perform, require_module
 
 FILE = "edits.json"
-LONGEST = 300  # characters of PyTorch's message about weights that do not fit
+LONGEST = 300  # maximum length of PyTorch's message about weights that do not fit
 
 
 # -- saving ----------------------------------------------------------------------------------------
 
 
 def keep(model: nn.Module, edits: Edits) -> None:
-    """Make ``save_pretrained`` of a model, and of models inside it, write the edits too."""
+    """Make ``save_pretrained`` of a model, and of models inside it, save the edits too."""
     for path, module in model.named_modules():
         own = within(edits, path, type(module).__name__)
         if own and _is_pretrained(type(module)):
-            # of the object: copies and pickles have their own
+            # set on the object; copies and unpickled models set their own
             vars(module)["save_pretrained"] = functools.partial(_save, module, own)
             vars(module)["_get_files_timestamps"] = functools.partial(_timestamps, module)
 
@@ -45,7 +45,7 @@ def _is_pretrained(kind: type) -> bool:
 
 
 def within(edits: Edits, path: str, name: str) -> Edits:
-    """Return the edits of a module of the model, as edits of a model with a given class name."""
+    """Return the edits inside a module as edits of a model of class ``name``."""
     if not path:
         return edits
     head = f"{path}."
@@ -68,7 +68,7 @@ def within(edits: Edits, path: str, name: str) -> Edits:
 
 
 def _save(module: Any, edits: Edits, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run ``save_pretrained`` of a module, with its edits and the mark in the weights."""
+    """Run ``save_pretrained`` of a module; save the edits, and mark the weights as edited."""
     usual = type(module).save_pretrained
     given = inspect.signature(usual).bind(module, save_directory, *args, **kwargs)
     if given.arguments.get("is_main_process", True):
@@ -82,7 +82,7 @@ def _save(module: Any, edits: Edits, save_directory: Any, *args: Any, **kwargs: 
 
 
 def _timestamps(module: Any, folder: Any) -> Any:
-    """Return the files of a folder that need no new upload; the edits do."""
+    """Return the timestamps of a folder's files without ``edits.json``, so that it is uploaded."""
     found = type(module)._get_files_timestamps(module, folder)
     return {name: time for name, time in found.items() if name != FILE}
 
@@ -91,27 +91,27 @@ def _timestamps(module: Any, folder: Any) -> Any:
 
 
 def loaded(model: Any, path: Any, edits: Any, options: dict[str, Any]) -> Any:
-    """Return an edited model with the weights of a folder or a file. Raises: KcalcError."""
+    """Return an edited model with the weights in a folder or file. Raises: KcalcError."""
     if isinstance(model, type) and not isinstance(model, nn.Module):
         kind = _class(model, path, options)
         if _is_pretrained(kind) and (edits is None or Path(path).is_dir()):
             return _pretrained(kind, path, _edits_of(path, edits, options), options)
     if edits is None:
         raise KcalcError(
-            "give the edits too, kc.load_edited(model, 'weights.pt', 'edits.json'): weights do "
-            "not show what is edited"
+            "weights do not contain the edits; give the edits too, "
+            "kc.load_edited(model, 'weights.pt', 'edits.json')"
         )
     found = _edits_of(path, edits, options)
     if found.framework != "torch":
         raise KcalcError(
-            f"load_edited is for PyTorch models, and these edits are for {found.framework}: edit "
-            "a new model, kc.apply_edits(model, edits), and load its parameters as you usually do"
+            f"load_edited is for PyTorch models, but these edits are for {found.framework}; edit a "
+            "new model, kc.apply_edits(model, edits), and load its parameters as usual"
         )
     return _with_weights(model, path, found, options)
 
 
 def _class(kind: type, path: Any, options: dict[str, Any]) -> type:
-    """Return the class of the model for a transformers class such as ``AutoModel``."""
+    """Return the model class to which a class such as ``AutoModel`` resolves."""
     mapping = getattr(kind, "_model_mapping", None)
     if mapping is None or issubclass(kind, nn.Module):
         return kind
@@ -127,7 +127,8 @@ def _from_hub(function: Any, path: Any, *args: Any, **options: Any) -> Any:
         return function(path, *args, **options)
     except OSError as error:
         raise KcalcError(
-            f"{path} is not a folder of an edited model, here or on the hub: {first_line(error)}"
+            f"{path} is not a local folder or hub repository with an edited model: "
+            f"{first_line(error)}"
         ) from None
 
 
@@ -145,14 +146,14 @@ def _edits_of(path: Any, edits: Any, options: Mapping[str, Any]) -> Edits:
         place = _from_hub(cached_file, path, FILE, **given)
     if place is None or not Path(place).is_file():
         raise KcalcError(
-            f"{path} has no {FILE}: it was saved by a model without edits, or by another program; "
-            f"load it with from_pretrained, or give edits="
+            f"{path} has no {FILE}; if the model has no edits, load it with from_pretrained, else "
+            f"pass edits="
         )
     return load_edits(place)
 
 
 def structure(edits: Edits) -> Edits:
-    """Return the edits without draws and factors of weights, which saved weights include."""
+    """Return the edits without changes of weights, which are already in saved weights."""
     items = (replace(edit, weights=tuple(w for w in edit.weights if w.added)) for edit in edits)
     return replace(edits, items=tuple(items))
 
@@ -162,7 +163,7 @@ def _pretrained(cls: Any, path: Any, edits: Edits, options: dict[str, Any]) -> A
         cls.__init__(self, *args, **kwargs)
         self.__class__ = cls
         perform(self, structure(edits), "keep", None)
-        for module in self.modules():  # modules without parameters cannot be initialised
+        for module in self.modules():  # modules without parameters are not initialised
             plan = getattr(type(module), "kcalc_plan", None)
             for part in module.modules() if plan and plan.dropped else ():
                 part._is_hf_initialized = True
@@ -173,7 +174,7 @@ def _pretrained(cls: Any, path: Any, edits: Edits, options: dict[str, Any]) -> A
     names |= {"__init__": begin, "_keys_to_ignore_on_load_unexpected": [*ignored, MARK]}
     found = type(cls)(cls.__name__, (cls,), names).from_pretrained(path, **options)
     model = found[0] if isinstance(found, tuple) else found
-    for module in model.modules():  # a model built without numbers gets its constants
+    for module in model.modules():  # a model built on the meta device needs its constants
         if NUMBERS in vars(module):
             set_constants(module, vars(module)[NUMBERS])
     keep(model, edits)
@@ -184,7 +185,7 @@ def _with_weights(model: Any, path: Any, edits: Edits, options: dict[str, Any]) 
     fresh = not isinstance(model, nn.Module)
     if fresh and not callable(model):
         raise KcalcError(
-            f"model must be a torch.nn.Module or a callable that builds it, got {glimpse(model)}"
+            f"model must be a torch.nn.Module or a callable that builds one, got {glimpse(model)}"
         )
     built = _built(model, options) if fresh else model
     if not fresh and options:
@@ -209,7 +210,7 @@ def _built(model: Any, options: dict[str, Any]) -> Any:
     try:
         return model(**options)
     except Exception as error:
-        raise KcalcError(f"{glimpse(model)} does not build a model: {first_line(error)}") from error
+        raise KcalcError(f"{glimpse(model)} cannot build a model: {first_line(error)}") from error
 
 
 def _state(path: Any) -> Mapping[str, torch.Tensor]:
@@ -222,7 +223,7 @@ def _state(path: Any) -> Mapping[str, torch.Tensor]:
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise KcalcError(f"{path} cannot be read as weights: {error}") from None
+        raise KcalcError(f"cannot read the weights in {path}: {error}") from None
     good = isinstance(found, Mapping) and all(isinstance(t, torch.Tensor) for t in found.values())
     if not good:
         raise KcalcError(f"{path} must be a file written by torch.save(model.state_dict(), path)")

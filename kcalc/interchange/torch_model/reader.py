@@ -1,4 +1,4 @@
-"""``trace_torch``: a PyTorch model as a trace."""
+"""Trace PyTorch models."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ DROPOUTS = "torch.nn.modules.dropout."
 
 @dataclass(frozen=True, eq=False)
 class TorchModel:
-    """Information about a model besides its trace, stored in the trace's ``model``.
+    """Information about a model that edits need, stored in the field ``model`` of the trace.
 
-    ``stored``: {parameter: (shape, whether its matrix is transposed)}; ``program``: the model's
-    operations, used to find the places of edits.
+    ``stored``: {parameter: (shape, whether it holds the transposed matrix)}; ``program``: the
+    captured graph and the calls that made it.
     """
 
     stored: dict[str, tuple[tuple[int, ...], bool]]
@@ -39,13 +39,13 @@ class TorchModel:
 
 
 def trace_torch(model: Any, *examples: Any) -> Trace:
-    """Return a Module, GraphModule, ScriptModule or ExportedProgram as a trace.
+    """Return the trace of a Module, GraphModule, ScriptModule or ExportedProgram.
 
     The model does not change.
 
-    ``examples``: one tensor, array or shape (including the batch) per argument of ``forward``, the
-    last ones also by name, in a dictionary; none for an ExportedProgram. Raises: KcalcError if the
-    model cannot be traced, with place and reason.
+    ``examples``: a tensor, array or shape (including the batch) for each argument of ``forward``.
+    A dictionary in the last place gives arguments by name. An ExportedProgram needs no examples.
+    Raises: KcalcError with the place and the reason if the model cannot be traced.
     """
     torch = imported("torch")
     if isinstance(model, torch.export.ExportedProgram):
@@ -76,7 +76,8 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
 def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool = False) -> Trace:
     """Return the trace of a captured model.
 
-    ``arguments`` None: it cannot be captured again; ``arrays``: whether they come from the user.
+    ``arguments``: the arguments of the model, None if it cannot be captured again; ``arrays``:
+    whether the user gave them as arrays, not as shapes.
     """
     walker = Walker(captured)
     if arguments is not None:
@@ -93,7 +94,7 @@ def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool
     cut = _put_together(walker, outputs)
     outputs, renamed = _as_one(walker, outputs)
     ops, unused = _leading_to(walker.ops, outputs)
-    tied = shared_memory(model)  # a copy of the model has separate memory for each
+    tied = shared_memory(model)  # ask the original, because copies may not share memory
     ops = tuple(
         replace(op, parameter=tied.get(op.parameter, op.parameter))
         if isinstance(op, Linear)
@@ -105,7 +106,7 @@ def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool
     remarks = [
         *walker.remarks,
         *(
-            f"the input {name!r} is not part of the network; a padding mask is read as that of "
+            f"the input {name!r} is not part of the network; a padding mask is read as for "
             "sequences without padding"
             for name in unused
             if name not in cut
@@ -127,7 +128,7 @@ def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool
 
 
 def _check_ids(walker: Walker, arguments: Call) -> None:
-    """Raises: KcalcError if an example contains an id that the table of an embedding lacks."""
+    """Raise KcalcError if an example contains an id outside the table of an embedding."""
     tensors = _tensors(arguments)
     entries = [op.name for op in walker.ops.values() if isinstance(op, Entry)]
     given = dict(zip(entries, tensors, strict=False))
@@ -139,23 +140,23 @@ def _check_ids(walker: Walker, arguments: Call) -> None:
         if least < 0 or most >= rows:
             raise KcalcError(
                 f"the example input {op.reads[0]!r} contains the id "
-                f"{most if most >= rows else least}, and the table of {op.name!r} has the ids 0 "
-                f"to {rows - 1}; give ids within that range"
+                f"{most if most >= rows else least}, but the table of {op.name!r} has ids from 0 "
+                f"to {rows - 1}; give ids in this range"
             )
 
 
 def _tensors(arguments: Call) -> list[Any]:
-    """The tensors among the arguments of a model, in order."""
+    """Return the tensors among the arguments of a model, in order."""
     from torch.utils import _pytree as pytree
 
     return [leaf for leaf in pytree.tree_leaves(arguments) if hasattr(leaf, "is_floating_point")]
 
 
 def _mark_dropout(model: Any, walker: Walker, arguments: Call | None) -> None:
-    """Mark the dropout that stays active in evaluation mode.
+    """Mark dropout that stays active in evaluation mode.
 
-    ``nn.Dropout`` follows the mode of the model; other dropout of a model in training mode is
-    looked up, by the place of its call, in a run in evaluation mode.
+    ``nn.Dropout`` follows the mode of the model. If the model is in training mode, other dropout is
+    compared, by the place of its call, with a run in evaluation mode.
     """
     dropping = walker.dropping
     if arguments is not None and model.training:
@@ -174,11 +175,11 @@ def _on_in_evaluation(model: Any, arguments: Call) -> set[str]:
 
 
 def _put_together(walker: Walker, outputs: tuple[str, ...]) -> set[str]:
-    """Rewrite the operations of a walker and update its modules that are reported as one.
+    """Rewrite the operations of a walker.
 
-    Returns: the inputs from which others, columns of ids, are made.
+    Returns: the inputs from which columns of ids were made.
 
-    Modules that are understood after the rewriting are no longer reported as one.
+    Modules that can be read after the rewriting are no longer reported as one operation.
     """
     trace, born = rewritten(Trace("torch", tuple(walker.ops.values()), outputs))
     entries = {name: op for name, op in walker.ops.items() if isinstance(op, Entry)}
@@ -196,7 +197,7 @@ def _put_together(walker: Walker, outputs: tuple[str, ...]) -> set[str]:
 
 
 def _names_of_nodes(walker: Walker, raw: dict[str, Op], renamed: dict[str, str]) -> dict[Any, str]:
-    """Return {node of the captured graph: the operation of the trace with its value}."""
+    """Return {node of the captured graph: operation of the trace with its value}."""
     out = {}
     for node, value in (walker.values | walker.made).items():
         if isinstance(value, TensorRef) and _unmoved(
@@ -207,7 +208,7 @@ def _names_of_nodes(walker: Walker, raw: dict[str, Op], renamed: dict[str, str])
 
 
 def _unmoved(before: Op | None, after: Op | None) -> bool:
-    """Whether an operation of this name returned the same array before the rewriting."""
+    """Whether an operation returns the same array before and after the rewriting."""
     if before is None or after is None or isinstance(before, Entry):
         return True
     if isinstance(before, Linear) and isinstance(after, Linear):
@@ -218,9 +219,9 @@ def _unmoved(before: Op | None, after: Op | None) -> bool:
 
 
 def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Replace the operations of a module that is reported as one (attention) by one.
+    """Merge the operations of each module that is reported as one operation (attention).
 
-    Returns: (the outputs under their new names, {operation: its replacement}).
+    Returns: (the outputs under their new names, {operation: operation that replaces it}).
     """
     last: dict[str, str] = {}
     outside = {
@@ -257,7 +258,7 @@ def _as_one(walker: Walker, outputs: tuple[str, ...]) -> tuple[tuple[str, ...], 
 
 
 def _leading_to(ops: dict[str, Op], outputs: tuple[str, ...]) -> tuple[tuple[Op, ...], list[str]]:
-    """Return the operations that the outputs depend on, and the inputs that they do not."""
+    """Return the operations that the outputs need, and the inputs that they do not need."""
     found = needed(ops, outputs)
     return tuple(op for name, op in ops.items() if name in found), [
         n for n, op in ops.items() if n not in found and isinstance(op, Entry)

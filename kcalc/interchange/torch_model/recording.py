@@ -1,4 +1,4 @@
-"""Record one run of a model as a graph of ATen operations, if torch.export rejects the model."""
+"""Record a run of a model as a graph of ATen operations if torch.export rejects the model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ..named_inputs import Call, signature_of
 from .captured import Captured, first_names, identity, nodes_in
 from .examples import called
 
-MOST = 30_000  # calls of PyTorch's functions in one run
+MOST = 30_000  # maximum number of calls of PyTorch functions in a run
 ENDLESS = (
-    "the model calls more than {} functions of PyTorch on the example inputs, as in a `while` "
-    "whose end depends on the data. Use a loop with a fixed number of iterations (it is "
-    "unrolled), or read the part of the model before or after it"
+    "the model calls more than {} functions of PyTorch on the example inputs, perhaps in a `while` "
+    "loop that depends on the data. Use a loop with a fixed number of iterations, which kcalc "
+    "unrolls, or read the parts of the model before and after the loop"
 )
 
 
 def record(model: Any, arguments: Call, remark: str) -> Captured:
-    """Run ``model`` (a copy) on the arguments and list its operations, module by module.
+    """Run ``model``, a copy, on the arguments, and record its operations with their modules.
 
-    ``remark``: why it was not exported.
+    ``remark``: a remark that says why it was not exported.
     """
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -80,7 +80,7 @@ def record(model: Any, arguments: Call, remark: str) -> Captured:
 
 
 def _limited() -> Any:
-    """Enter a context that limits the number of calls of PyTorch functions. Raises: KcalcError."""
+    """Return a context that raises a KcalcError after too many calls of PyTorch functions."""
     from torch.overrides import TorchFunctionMode
 
     class Limited(TorchFunctionMode):
@@ -98,7 +98,7 @@ def _limited() -> Any:
 
 
 def _check_outputs(leaves: Sequence[Any]) -> None:
-    """Raises: KcalcError for objects among the outputs in which tensors cannot be followed."""
+    """Raise KcalcError if the outputs contain objects in which tensors cannot be followed."""
     import torch
 
     known = (
@@ -117,18 +117,18 @@ def _check_outputs(leaves: Sequence[Any]) -> None:
     foreign = next((leaf for leaf in leaves if not isinstance(leaf, known)), None)
     if foreign is not None:
         raise KcalcError(
-            f"the model runs, but returns an object of class {type(foreign).__name__}, and kcalc "
-            "reads only tensors (single ones, or in tuples, lists and dictionaries): wrap it in "
-            "a torch.nn.Module whose forward returns only its tensors, or make it return these "
-            "(transformers models: config.use_cache = False, config.return_dict = False)"
+            f"the model returns an object of class {type(foreign).__name__}, but kcalc reads only "
+            "tensors (single, or in tuples, lists and dictionaries). Wrap the model in a "
+            "torch.nn.Module that returns only tensors, or change its settings (for transformers "
+            "models, config.use_cache = False and config.return_dict = False)"
         )
 
 
 def _watched(model: Any) -> tuple[list[tuple[str | None, str, str]], list[Any]]:
-    """Install hooks that record the begin and end of every module.
+    """Install hooks that record the beginning and end of every module.
 
-    A hook records (the last node so far, path, class) when the module begins and (node, "", "")
-    when it ends. Returns: (events, handles of the hooks).
+    An event is (last node so far, path, class) at the beginning of a module, and (last node so far,
+    "", "") at its end. Returns: (events, handles of the hooks).
     """
     import torch
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
@@ -161,7 +161,7 @@ def _watched(model: Any) -> tuple[list[tuple[str | None, str, str]], list[Any]]:
 
 
 def _placed(graph: Any, events: list[tuple[str | None, str, str]]) -> None:
-    """Write into every node the stack of modules that created it."""
+    """Store in every node the stack of modules that created it."""
     after: dict[str | None, list[tuple[str, str]]] = {}
     for node, path, kind in events:
         after.setdefault(node, []).append((path, kind))
@@ -181,7 +181,7 @@ def _placed(graph: Any, events: list[tuple[str | None, str, str]]) -> None:
 
 
 def _entry_names(model: Any, arguments: Call, entries: int) -> list[str]:
-    """Return the names of the inputs in the signature of ``forward``, if each is one tensor."""
+    """Return the argument names of ``forward`` if each argument is a single tensor."""
     positional, named = arguments
     signature = signature_of(model.forward)
     names = [] if signature is None else [name for name in signature.parameters if name != "self"]

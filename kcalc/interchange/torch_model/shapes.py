@@ -1,4 +1,4 @@
-"""Reshapes, transpositions, concatenation, padding, slices; graphs within the graph."""
+"""Read reshapes, transposes, concatenation, padding, and graphs inside a graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .stops import NO_GRAD, stopped, trained
     "view_as_real_copy",
 )
 def passed(call: Call) -> Any:
-    """Return the same array."""
+    """Read an operator that returns its input."""
     return call.emit(Pass, [call.read(call.operand)])
 
 
@@ -45,7 +45,7 @@ def passed(call: Call) -> Any:
     "view_copy",
 )
 def reshaped(call: Call) -> Any:
-    """Return the same numbers in another shape."""
+    """Read a reshape."""
     source = call.operand
     kind = Pass if tuple(source.shape) == call.shape else Reshape
     return call.emit(kind, [call.read(source)])
@@ -66,7 +66,7 @@ def reshaped(call: Call) -> Any:
     "matrix_H",
 )
 def permuted(call: Call) -> Any:
-    """Return the array with axes in another order."""
+    """Read a permutation of axes."""
     source = call.operand
     order = list(range(len(source.shape)))
     if call.kind == "permute":
@@ -99,12 +99,12 @@ def _moved(rank: int, source: Any, destination: Any) -> list[int]:
 
 @rule("cat", "concat", "concatenate")
 def joined(call: Call) -> Any:
-    """Read concatenation."""
+    """Read a concatenation."""
     parts = list(call["tensors"])
     axis = int(call["dim"] or 0) % len(call.shape)
     parts = [p for p in parts if not (isinstance(p, Const) and p.tensor.numel() == 0)]
     if axis == 0:
-        return call.unread("a concatenation of batches", "it mixes examples; run the model on each")
+        return call.unread("a concatenation of batches", "it concatenates along the batch axis")
     if any(isinstance(p, Const) for p in parts):
         return prefixed(call, parts, axis)
     reads = [call.read(p) for p in parts]
@@ -112,9 +112,9 @@ def joined(call: Call) -> Any:
 
 
 def prefixed(call: Call, parts: list[Any], axis: int) -> Any:
-    """Read concatenation with arrays that depend on no input, such as class tokens."""
+    """Read a concatenation with arrays that depend on no input, such as class tokens."""
     what = "a concatenation with a constant"
-    reason = "an array that depends on no input has no kernel (class tokens, coordinates)"
+    reason = "it concatenates an array that depends on no input (class tokens, coordinates)"
     refs = [p for p in parts if isinstance(p, TensorRef)]
     if len(refs) != 1 or len(parts) != len([p for p in parts if isinstance(p, Const)]) + 1:
         return call.unread(what, reason)
@@ -143,7 +143,7 @@ def prefixed(call: Call, parts: list[Any], axis: int) -> Any:
     *(f"{m}_pad{n}d" for m in ("reflection", "replication") for n in "123"),
 )
 def padded(call: Call) -> Any:
-    """Read padding, which the convolution after it absorbs."""
+    """Read padding, which the next convolution absorbs."""
     source, mode, value = call.operand, str(call["mode"] or "constant"), call["value"]
     if call.kind.startswith(("reflection", "replication")):
         mode = "reflect" if call.kind.startswith("reflection") else "replicate"
@@ -153,7 +153,7 @@ def padded(call: Call) -> Any:
         else [int(n) for n in call["padding"]]
     )
     if mode == "constant" and value not in (None, 0, 0.0):
-        return call.unread("padding", f"it puts the number {value} around the image; use zeros")
+        return call.unread("padding", f"it pads the image with the number {value}; use zeros")
     if not any(flat):
         return passed(call)
     pads = [(0, 0)] * len(call.shape)
@@ -167,16 +167,16 @@ def padded(call: Call) -> Any:
         pads = [(a + c, b + d) for (a, b), (c, d) in zip(pads, source.pads, strict=True)]
         return PaddedTensor(source.source, tuple(pads), call.shape, call.dtype, mode)
     if not isinstance(source, TensorRef):
-        return call.unread("padding", "padding of several kinds around one image")
+        return call.unread("padding", "it combines several kinds of padding")
     return PaddedTensor(source, tuple(pads), call.shape, call.dtype, mode)
 
 
 @rule("copy", "copy_")
 def copy(call: Call) -> Any:
-    """Read writing one array over another."""
+    """Read copy_, which overwrites an array by another."""
     source = call["src"]
     if not isinstance(source, TensorRef):
-        return call.unread("a write in place", "a constant is written over activations")
+        return call.unread("a write in place", "it overwrites activations by a constant")
     return call.emit(Pass, [call.read(source)])
 
 
@@ -191,7 +191,7 @@ def copy(call: Call) -> Any:
     "new_empty",
 )
 def filled(call: Call) -> Any:
-    """Read a constant in the shape of an array (zeros_like, new_full, ...)."""
+    """Read a constant with the shape of an array (zeros_like, new_full, ...)."""
     import torch
 
     known = call["fill_value"]
@@ -202,7 +202,7 @@ def filled(call: Call) -> Any:
 
 @rule("sym_size", "size")
 def size(call: Call) -> Any:
-    """Read the size of an axis, as for the example inputs."""
+    """Read the size of an axis as its value for the example inputs."""
     return int(call.operand.shape[int(call["dim"])])
 
 
@@ -214,7 +214,7 @@ def size(call: Call) -> Any:
     "invoke_subgraph",
 )
 def wrapped(call: Call) -> Any:
-    """Read graphs within the graph: without gradients, in mixed precision, under checkpointing."""
+    """Read a graph inside the graph (no_grad, autocast, checkpointing)."""
     values = [
         call.args[key]
         for key in sorted(call.args, key=lambda k: (not k.isdigit(), int(k) if k.isdigit() else 0))
@@ -229,22 +229,22 @@ def wrapped(call: Call) -> Any:
 
 @rule("cond")
 def branched(call: Call) -> Any:
-    """Read torch.cond: one branch if the test is known, else not read."""
+    """Read the branch of torch.cond that runs, if the condition is known."""
     test, yes, no, operands = (call.args[str(i)] for i in range(4))
     if isinstance(test, Const | bool | int):
         truth = bool(test.tensor.item()) if isinstance(test, Const) else bool(test)
         return call.walker.inline(yes if truth else no, list(operands))
     return call.unread(
         "data-dependent control flow",
-        "which branch is taken depends on the values of the input; read one model per branch",
+        "the branch that runs depends on the values of the input; read one model per branch",
     )
 
 
 @rule("while_loop", "scan", "map_impl", "associative_scan")
 def looped(call: Call) -> Any:
-    """Read torch's own loops."""
+    """Report loops of torch (while_loop, scan, map) as not read."""
     return call.unread(
         "a loop",
-        "torch's own loops (while_loop, scan, map) have no rule; write a Python loop, which is "
-        "unrolled",
+        "kcalc has no rule for while_loop, scan and map of torch; write a Python loop, which kcalc "
+        "unrolls",
     )

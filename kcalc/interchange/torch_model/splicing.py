@@ -1,8 +1,8 @@
-"""The user's functions with single calls redirected: their own source, compiled again.
+"""Redirect single calls in the user's functions by compiling their source code again.
 
-A site is a call or an operator in a function's definition, identified by its number in the syntax
-tree, so comments and line breaks do not matter. The copy of a function shares the globals, the
-defaults and the closure of the original; decorators stay around it.
+A site is a call or an operator in the definition of a function. It is identified by its index in
+the syntax tree, so comments and line breaks do not matter. The new function shares the globals,
+defaults and closure of the original, and has the same decorators.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ...foundation.errors import KcalcError
 
 Definition = ast.FunctionDef | ast.Lambda
 FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
-WIDE = 10**8  # more letters than a line has
+WIDE = 10**8  # more than the length of any line
 SITES = (ast.Call, ast.BinOp, ast.AugAssign, ast.UnaryOp)
-TABLE = 1000  # functions that a table may contain
-RUN = "_kcalc_run"  # the name of the argument or variable that receives redirected calls
+TABLE = 1000  # maximum number of entries of a table in which functions are searched
+RUN = "_kcalc_run"  # the argument or variable to which calls are redirected
 OPERATORS = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow",
     ast.MatMult: "matmul", ast.FloorDiv: "floordiv", ast.Mod: "mod", ast.USub: "neg",
@@ -64,15 +64,16 @@ def _tree(code: types.CodeType) -> ast.Module | None:
 
 @functools.lru_cache(maxsize=4000)
 def definition(code: types.CodeType) -> tuple[Definition, str | None] | None:
-    """Return a function's definition and the name of its class; None if its source is unavailable.
+    """Return a function's definition and the name of its class, or None without source code.
 
-    The source is compiled and compared, because a file may have changed since it was imported.
+    The source code is compiled and compared with ``code``, because a file may have changed since it
+    was imported.
     """
     tree = _tree(code)
     if tree is None:
         return None
     found = [pair for pair in _definitions(tree) if _may_be(pair[0], code)]
-    # with lambdas in one line, the inner one is within the outer one
+    # if several lambdas in one line match, take the innermost
     found.sort(key=lambda pair: _span(pair[0])[1] - _span(pair[0])[0])
     if not found or not (_is_compiled(code) or _rewritten_by_pytest(found[0][0], code)):
         return None
@@ -100,18 +101,18 @@ def _may_be(node: Definition, code: types.CodeType) -> bool:
 
 
 def _holds(node: ast.Lambda, code: types.CodeType) -> bool:
-    """Whether the body of a lambda contains all of some code."""
+    """Whether all instructions of ``code`` come from the body of a lambda."""
     low, high = _span(node.body)
     places = [
         line * WIDE + column
         for line, _, column, end in code.co_positions()
-        if line and column is not None and column != end  # otherwise of no text
+        if line and column is not None and column != end  # skip instructions without source text
     ]
     return node.lineno == code.co_firstlineno and all(low <= at < high for at in places)
 
 
 def _span(node: ast.AST) -> tuple[int, int]:
-    """Return the places where a node begins and ends."""
+    """Return the beginning and the end of a node as comparable numbers."""
     at: Any = node
     return at.lineno * WIDE + at.col_offset, at.end_lineno * WIDE + at.end_col_offset
 
@@ -126,9 +127,10 @@ def _is_compiled(code: types.CodeType) -> bool:
 def _compiled_codes(
     file: str, text: str, flags: int, by_statement: bool
 ) -> frozenset[types.CodeType]:
-    """Return the code of all functions of a file, compiled whole or, as in notebooks, by statement.
+    """Return the code of all functions in a file.
 
-    Calls of names that the same unit imports have other instructions.
+    The file is compiled as a whole or, as in notebooks, statement by statement. This matters
+    because calls of names that the same unit imports have other instructions.
     """
     parts: list[Any] = [text]
     if by_statement:
@@ -141,7 +143,7 @@ def _compiled_codes(
 
 
 def _rewritten_by_pytest(node: ast.AST, code: types.CodeType) -> bool:
-    """Whether a function's assertions were rewritten, which changes its code."""
+    """Whether pytest rewrote the assertions of a function, which changes its code."""
     holds = any(isinstance(inner, ast.Assert) for inner in ast.walk(node))
     return holds and any(name.startswith("@pytest") for name in code.co_names)
 
@@ -152,9 +154,9 @@ def sites(node: Definition) -> list[ast.AST]:
 
 
 def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None = None) -> bool:
-    """Whether a site is in one branch on ``training``, and calls or operators are in the other.
+    """Whether a branch on ``training`` contains a site, and its other side runs other code.
 
-    ``but``: an expression, such as a module, that the other branch also contains.
+    ``but``: an expression, such as a module; the other side does not count if it contains it.
     """
     same = None if but is None else ast.dump(but)
     for one, two in branches_on_training(definition):
@@ -170,7 +172,7 @@ def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None
 
 
 def branches_on_training(definition: ast.AST) -> Iterator[tuple[list[ast.AST], list[ast.AST]]]:
-    """Yield the two sides of every branch on ``training``, as statements or an expression."""
+    """Yield the two sides of every branch on ``training`` as lists of syntax trees."""
     for node in ast.walk(definition):
         if isinstance(node, ast.IfExp) and asks_on_training(node.test):
             yield [node.body], [node.orelse]
@@ -183,7 +185,7 @@ def branches_on_training(definition: ast.AST) -> Iterator[tuple[list[ast.AST], l
 
 
 def asks_on_training(test: ast.AST) -> bool:
-    """Whether a test is about ``training``."""
+    """Whether a test reads ``training``."""
     names = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(test)}
     return "training" in names
 
@@ -191,7 +193,7 @@ def asks_on_training(test: ast.AST) -> bool:
 def has_argument(node: Any, method: bool, slot: tuple[Any, ...]) -> bool:
     """Whether a site may have an argument at a slot.
 
-    ``method``: whether the array before a method's name is its first argument.
+    ``method``: whether it is a method call whose first argument is the tensor before the dot.
     """
     place, *inner = slot
     if len(inner) > 2 or not all(isinstance(part, int) and part >= 0 for part in inner):
@@ -206,18 +208,18 @@ def has_argument(node: Any, method: bool, slot: tuple[Any, ...]) -> bool:
 
 
 def name_of(called: Any) -> str:
-    """Return the name of a function that is called; empty if it has none."""
+    """Return the name of a called function, or "" if it has none."""
     called = called.func if isinstance(called, functools.partial) else called
     return "" if isinstance(called, type) else str(getattr(called, "__name__", ""))
 
 
 def digest(node: Definition) -> str:
-    """Return a hash of a definition's meaning, independent of layout and comments."""
+    """Return a hash of a definition that does not depend on layout and comments."""
     return hashlib.sha256(_told(node).encode()).hexdigest()[:32]
 
 
 def _told(value: Any) -> str:
-    """Return a syntax tree as text, the same in all versions of Python, unlike ``ast.dump``."""
+    """Return a syntax tree as text. Unlike ``ast.dump``, it does not depend on Python's version."""
     if isinstance(value, ast.AST):
         parts = [
             f"{name}={_told(part)}"
@@ -229,7 +231,7 @@ def _told(value: Any) -> str:
 
 
 def site_at(node: Definition, code: types.CodeType, instruction: int) -> int | None:
-    """Return the number of the call or operator that an instruction belongs to."""
+    """Return the index of the call or operator to which an instruction belongs."""
     line, last, column, end = [*code.co_positions()][instruction // 2]
     if line is None or column is None:
         return None
@@ -237,7 +239,7 @@ def site_at(node: Definition, code: types.CodeType, instruction: int) -> int | N
         if (inner.end_lineno, inner.end_col_offset) != (last, end):  # type: ignore[attr-defined]
             continue
         start = inner.lineno, inner.col_offset  # type: ignore[attr-defined]
-        # for a call over several lines, the place is that of the method's name
+        # instructions of a call over several lines may start at the name of the method
         chained = (
             isinstance(inner, ast.Call) and inner.func.end_lineno == line and inner.lineno != line
         )
@@ -250,23 +252,23 @@ def site_at(node: Definition, code: types.CodeType, instruction: int) -> int | N
 
 
 def innermost(function: Any) -> Any:
-    """Return the function inside decorators."""
+    """Return the function inside its decorators."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     return function
 
 
 def reached(function: types.FunctionType, owner: Any) -> Iterator[types.FunctionType]:
-    """Yield the Python functions that a function's code names, of ``owner`` (``self``) or globals.
+    """Yield the Python functions to which a function's code refers.
 
-    Decorated ones are not unwrapped.
+    They are globals, or attributes of ``owner`` (``self``). Decorated functions are not unwrapped.
     """
     names = {name for code in codes_in(function.__code__) for name in code.co_names}
     homes: list[Any] = [type(owner), owner] if not isinstance(owner, type) else [owner, owner]
     found: dict[int, Any] = {}
 
     def take(value: Any) -> None:
-        if isinstance(value, dict | list | tuple):  # a table, such as one of activations
+        if isinstance(value, dict | list | tuple):  # a table of functions
             held = value.values() if isinstance(value, dict) else value
             for part in itertools.islice(held, TABLE):
                 if (known := plain_function(part)) is not None:
@@ -277,7 +279,7 @@ def reached(function: types.FunctionType, owner: Any) -> Iterator[types.Function
     for cell in function.__closure__ or ():
         try:
             value = cell.cell_contents
-        except ValueError:  # not filled
+        except ValueError:  # an empty cell
             continue
         take(value)
     for name in names:
@@ -293,7 +295,7 @@ def reached(function: types.FunctionType, owner: Any) -> Iterator[types.Function
         if isinstance(value := vars(home).get(name), types.ModuleType | type)
     ]
     for home in homes:
-        # super().f: also methods that a class overrides
+        # super().f may be a method that the class overrides
         kinds = home.__mro__ if isinstance(home, type) else (home,)
         for name in names:
             for kind in kinds:
@@ -304,9 +306,9 @@ def reached(function: types.FunctionType, owner: Any) -> Iterator[types.Function
 
 
 def named_in(function: types.FunctionType, owner: Any) -> Iterator[types.FunctionType]:
-    """Yield the functions that a function calls by attributes or fixed keys.
+    """Yield the functions that a function refers to by attributes or fixed keys.
 
-    Examples are ``self.layer.forward`` and ``ACTIVATIONS["swish"]``; also as arguments of calls.
+    Examples are ``self.layer.forward`` and ``ACTIVATIONS["swish"]``. Arguments of calls count too.
     """
     found = definition(function.__code__)
     for node in sites(found[0]) if found is not None else ():
@@ -319,7 +321,7 @@ def named_in(function: types.FunctionType, owner: Any) -> Iterator[types.Functio
 
 
 def plain_function(value: Any) -> Any:
-    """Return the Python function inside a method or a partial; None if there is none."""
+    """Return the Python function inside a method or partial, or None."""
     value = value.func if isinstance(value, functools.partial) else value
     value = getattr(value, "__func__", value)
     good = isinstance(value, types.FunctionType) and isinstance(
@@ -329,9 +331,9 @@ def plain_function(value: Any) -> Any:
 
 
 def looked_up(node: Any, inner: Any, owner: Any) -> Any:
-    """Return the value of an expression in a function; None if only the running code knows it.
+    """Return the value of an expression in a function, or None if it is known only at run time.
 
-    ``owner``: its first argument, None if it is not a module.
+    ``owner``: the first argument of the function, None if it is not a module.
     """
     if isinstance(node, ast.Name):
         return _name_of(node.id, inner, owner)
@@ -366,19 +368,19 @@ def _name_of(name: str, inner: Any, owner: Any) -> Any:
 
 
 def _attribute_of(home: Any, name: str, inner: Any) -> Any:
-    if name.startswith("__") and not name.endswith("__"):  # private to its class
+    if name.startswith("__") and not name.endswith("__"):  # name mangling
         owner = inner.__qualname__.split(".")[-2:-1]
         name = f"_{owner[0].lstrip('_')}{name}" if owner else name
     if isinstance(getattr(type(home), name, None), property):
         return None
     try:
         return getattr(home, name, None)
-    except Exception:  # an attribute that the user defined
+    except Exception:  # a property of the user's class
         return None
 
 
 def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield some code, and that of the functions inside it."""
+    """Yield a code object and the code objects of functions inside it."""
     yield code
     for part in code.co_consts:
         if isinstance(part, types.CodeType):
@@ -386,7 +388,7 @@ def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def inside(code: types.CodeType, outer: types.CodeType) -> bool:
-    """Whether the definition of another function contains a comprehension, lambda or function."""
+    """Whether ``code`` belongs to a comprehension, lambda or function inside ``outer``."""
     return any(code is part for part in codes_in(outer) if part is not outer)
 
 
@@ -394,23 +396,23 @@ def inside(code: types.CodeType, outer: types.CodeType) -> bool:
 
 
 NO_SOURCE = (
-    "the source of {} cannot be read, so its calls cannot be edited; define it in a file or a "
+    "the source code of {} cannot be read, so its calls cannot be edited; define it in a file or a "
     "notebook"
 )
-FIXED = "the decorator of {} has no place for the redirected calls"
-SEALED = "a decorator of {} keeps the function where it cannot be replaced"
-NO_SELF = "the arguments of {} do not begin with the module"
+FIXED = "the decorator of {} does not accept an additional argument"
+SEALED = "a decorator of {} stores the function where it cannot be replaced"
+NO_SELF = "the first argument of {} is not the module"
 
 
 def rewritten(
     function: Any, methods: tuple[tuple[int, bool], ...], entry: str | None, counted: bool
 ) -> Any:
-    """Return a copy of a function in which some sites ask the run first.
+    """Return a copy of a function in which some sites pass their call to the run.
 
-    ``methods``: (site, whether it is a method call of an array). ``entry``: how to get the run from
-    the first argument (the name of its method); None: the run is a new first argument. ``counted``:
-    the run is notified when the function returns. Raises: KcalcError for functions without source,
-    and for decorators that cannot be rebuilt.
+    ``methods``: (site, whether it calls a method of a tensor). ``entry``: the method of the first
+    argument that returns the run; if None, the run is a new first argument. ``counted``: whether to
+    notify the run when the function returns. Raises: KcalcError if the function has no source code,
+    or if its decorators cannot be rebuilt.
     """
     inner = innermost(function)
     code = _redirected(inner.__code__, methods, entry, counted)
@@ -440,7 +442,7 @@ def _redirected(
     places = sites(tree)
     for site, _ in methods:
         if site >= len(places) or not is_redirectable(places[site]):
-            raise KcalcError(f"{code.co_qualname} has no call or operator number {site}")
+            raise KcalcError(f"{code.co_qualname} has no call or operator with index {site}")
     if entry is not None and not (tree.args.posonlyargs + tree.args.args):
         raise KcalcError(NO_SELF.format(code.co_qualname))
     chosen = {id(places[number]): number for number, _ in methods}
@@ -449,12 +451,12 @@ def _redirected(
 
 
 def is_redirectable(node: Any) -> bool:
-    """Whether a site is a call, or an operator in :data:`OPERATORS`."""
+    """Whether a site is a call or an operator in :data:`OPERATORS`."""
     return isinstance(node, ast.Call) or type(node.op) in OPERATORS
 
 
 class _Redirect(ast.NodeTransformer):
-    """``f(x)`` becomes ``run(number, f, x)``; ``x + y`` becomes ``run(number, run.add, x, y)``."""
+    """Rewrites f(x) as run(number, f, x), and x + y as run(number, run.add, x, y)."""
 
     def __init__(self, chosen: Mapping[int, int], methods: Mapping[int, bool]) -> None:
         self.chosen, self.methods = chosen, methods
@@ -503,7 +505,10 @@ def _operator(op: ast.operator | ast.unaryop, prefix: str = "") -> ast.Attribute
 
 
 def _settled(target: Any) -> tuple[list[ast.stmt], Any]:
-    """Return the target of an augmented assignment, and the code that evaluates its parts once."""
+    """Return code that evaluates the parts of a target once, and the target that uses them.
+
+    The target belongs to an augmented assignment.
+    """
     before: list[ast.stmt] = []
 
     def once(part: ast.expr, name: str) -> ast.expr:
@@ -517,7 +522,7 @@ def _settled(target: Any) -> tuple[list[ast.stmt], Any]:
     if isinstance(target, ast.Attribute | ast.Subscript):
         target.value = once(target.value, f"{RUN}_home")
     if isinstance(target, ast.Subscript):
-        if isinstance(target.slice, ast.Slice):  # x[a:b] has no value before 3.12
+        if isinstance(target.slice, ast.Slice):  # evaluate its bounds separately
             bounds = [part or ast.Constant(None) for part in _bounds(target.slice)]
             target.slice = ast.copy_location(
                 ast.Call(ast.Name("slice", ast.Load()), bounds, []), target.slice
@@ -537,7 +542,7 @@ def _with_context(target: Any, context: ast.expr_context) -> Any:
 
 
 def _bare(node: Definition) -> Definition:
-    """Return a definition without decorators, defaults and annotations, which the function has."""
+    """Return a definition without decorators, defaults and annotations."""
     node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]
     node.args.kw_defaults = [d and ast.Constant(None) for d in node.args.kw_defaults]
     if isinstance(node, ast.Lambda):
@@ -554,7 +559,7 @@ def _bare(node: Definition) -> Definition:
 
 
 def _with_run(node: Definition, entry: str | None, counted: bool) -> Definition:
-    """Return the definition with its run."""
+    """Add the run to a definition, as an argument or a variable."""
     if entry is None:
         node.args.posonlyargs.insert(0, ast.arg(RUN))
     node = _bare(node)
@@ -570,7 +575,7 @@ def _with_run(node: Definition, entry: str | None, counted: bool) -> Definition:
 
 
 class _Returns(ast.NodeTransformer):
-    """``return x`` becomes ``return run.done(x)``, except in inner functions."""
+    """Rewrites ``return x`` as ``return run.done(x)``, except in inner functions."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -591,7 +596,7 @@ class _Returns(ast.NodeTransformer):
 
 
 def _compiled(node: Definition, owner: str | None, old: types.CodeType) -> types.CodeType:
-    """Return the code of a definition, with the old class name and free variables."""
+    """Compile a definition with the class name and the free variables of the old code."""
     name = node.name if isinstance(node, ast.FunctionDef) else "<lambda>"
     stand: ast.stmt = node if isinstance(node, ast.FunctionDef) else ast.Expr(node)
     if owner is not None:
@@ -600,7 +605,7 @@ def _compiled(node: Definition, owner: str | None, old: types.CodeType) -> types
     outer = ast.parse(f"def _outer({free}): pass")
     outer.body[0].body = [stand]  # type: ignore[attr-defined]
     ast.fix_missing_locations(outer)
-    flags = old.co_flags & 0x1000000  # annotations that were texts stay texts
+    flags = old.co_flags & 0x1000000  # from __future__ import annotations
     code = compile(outer, old.co_filename, "exec", dont_inherit=True, flags=flags)
     for step in ("_outer", *((owner,) if owner is not None else ()), name):
         code = next(
@@ -612,9 +617,10 @@ def _compiled(node: Definition, owner: str | None, old: types.CodeType) -> types
 
 
 def _decorated(function: Any, inner: Any, made: Any, widened: bool) -> Any:
-    """Apply the decorators of a function to another: their code, with it in their cells.
+    """Apply the decorators of a function to another function.
 
-    ``widened``: whether the other one has an additional first argument.
+    The wrappers run the same code, but their cells refer to the new function. ``widened``: whether
+    the new function has an additional first argument.
     """
     if function is inner:
         return made

@@ -1,4 +1,4 @@
-"""The text of a user's functions with single calls redirected, and everything else unchanged."""
+"""Redirect single calls in the text of the user's functions, and keep all other text."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from ...foundation.errors import KcalcError
 from .splicing import OPERATORS, Definition
 
-HERE = "here"  # the argument by which a function knows the call that entered it
+HERE = "here"  # the argument that tells a function which call runs it
 TAIL, HEAD, CUT = range(3)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A replacement for some bytes; ``rank`` orders those at one place."""
+    """A replacement for some bytes; ``rank`` orders replacements at the same place."""
 
     start: int
     end: int
@@ -28,7 +28,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Token:
-    """A token other than comments and line breaks, and its bytes."""
+    """A token (not a comment or line break) and its position in bytes."""
 
     text: str
     start: int
@@ -37,9 +37,9 @@ class Token:
 
 
 class SourceText:
-    """Python source text, and places in it as byte offsets.
+    """Python source text with places given as byte offsets.
 
-    Raises: KcalcError if it is not Python.
+    Raises: KcalcError if the text is not Python.
     """
 
     def __init__(self, text: str, name: str) -> None:
@@ -64,28 +64,28 @@ class SourceText:
         return self.starts[line - 1] + len(text[:column].encode())
 
     def at(self, line: int | None, column: int | None) -> int:
-        """Return the byte of a place given as in syntax trees."""
+        """Return the byte offset of a line and column of a syntax tree."""
         assert line is not None and column is not None
         return self.starts[line - 1] + column
 
     def span(self, node: ast.AST) -> tuple[int, int]:
-        """Return the bytes of a node."""
+        """Return the byte offsets of the beginning and end of a node."""
         start = self.at(node.lineno, node.col_offset)  # type: ignore[attr-defined]
         return start, self.at(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
 
     def part(self, start: int, end: int) -> str:
-        """Return the text between two bytes."""
+        """Return the text between two byte offsets."""
         return self.text.encode()[start:end].decode()
 
     def after(self, place: int, text: str) -> int:
-        """Return the number of the first token from a place on that has a text."""
+        """Return the index of the first token ``text`` at or after a place."""
         number = bisect_left(self._places, place)
         while self.tokens[number].text != text:
             number += 1
         return number
 
     def with_cuts(self, cuts: Iterable[Cut]) -> str:
-        """Return the text with some bytes replaced."""
+        """Return the text after the replacements ``cuts``."""
         old, new, place = self.text.encode(), [], 0
         for cut in sorted(set(cuts), key=lambda cut: (cut.start, cut.rank)):
             if cut.start < place:
@@ -96,7 +96,7 @@ class SourceText:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of a text with their ends; only line feeds end them."""
+    """Split a text into lines, with their ends, at line feeds only."""
     parts = text.split("\n")
     return (
         [*(f"{line}\n" for line in parts[:-1]), *parts[-1:]]
@@ -109,8 +109,8 @@ def lines_of(text: str) -> list[str]:
 class Redirected:
     """Rewrites the text of a call or operator as ``asked(owner, number, function, ...)``.
 
-    An operator or a method of an array is given by its name. ``callee``: the function to call in
-    place of the one written there.
+    Operators and methods of tensors are given by their names. ``callee``: a function that replaces
+    the called function.
     """
 
     asked: str
@@ -120,7 +120,7 @@ class Redirected:
     callee: str = ""
 
     def cuts(self, source: SourceText, node: ast.AST) -> list[Cut]:
-        """Return the changes at one node."""
+        """Return the replacements that rewrite a node."""
         start, end = source.span(node)
         size = end - start
         head = f"{self.asked}({self.owner}, {self.number}, "
@@ -174,14 +174,14 @@ class Redirected:
 
 
 def _tight(source: SourceText, number: int, text: str) -> Cut:
-    """Return a replacement for a token and the blanks before it."""
+    """Return a replacement for a token and the spaces before it."""
     token, before = source.tokens[number], source.tokens[number - 1]
     blank = not source.part(before.end, token.start).strip(" ")
     return Cut(before.end if blank else token.start, token.end, text)
 
 
 def operator_name(node: ast.AST) -> str:
-    """Return how a patch names an operator: "+", "+=", "unary -"."""
+    """Return the name of an operator in patches, such as "+", "+=" or "unary -"."""
     sign = _sign(node.op)  # type: ignore[attr-defined]
     if isinstance(node, ast.UnaryOp):
         return f"unary {sign}"
@@ -203,7 +203,7 @@ def _sign(op: ast.operator | ast.unaryop) -> str:
 
 
 def argument(source: SourceText, node: Definition) -> Cut:
-    """Add the argument ``here`` after the others of a function."""
+    """Add the argument ``here`` as the last argument of a function."""
     number = source.after(source.span(node)[0], "lambda" if isinstance(node, ast.Lambda) else "def")
     named = isinstance(node, ast.FunctionDef)
     number = source.after(source.tokens[number].end, "(") if named else number
@@ -222,14 +222,14 @@ def argument(source: SourceText, node: Definition) -> Cut:
 
 
 def parent(source: SourceText, node: ast.Call, class_name: str, first: str) -> Cut:
-    """Write ``super()`` as a function outside its class needs it."""
+    """Write ``super()`` with explicit arguments, for a function outside its class."""
     number = source.after(source.span(node.func)[1], "(")
     place = source.tokens[number].end
     return Cut(place, place, f"{class_name}, {first}")
 
 
 def import_place(tree: ast.Module) -> int:
-    """Return the line after which to write an import: the last of those at the top."""
+    """Return the line after which to insert an import: the last import at the top of the file."""
     last = 0
     for place, node in enumerate(tree.body):
         if isinstance(node, ast.Import | ast.ImportFrom):

@@ -1,4 +1,4 @@
-"""The gradients of a captured PyTorch graph: stops, frozen parameters, custom backward passes."""
+"""Read stops of gradients, frozen parameters and custom backward passes of a captured graph."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ STOPS = ("detach", "detach_", "detach_copy")
 
 
 def trained(kind: str, constants: Iterable[Const], views: set[str]) -> bool | str:
-    """Whether the results of an operator applied to constants are trained.
+    """Whether the results of an operator on constants are trained.
 
-    "indirectly" if they are not a linear function of trained parameters; then derivatives in the
-    parameters differ from those in the numbers. ``views``: operators that only move numbers.
+    Returns "indirectly" if they are a nonlinear function of trained parameters, so that derivatives
+    with respect to the parameters and to the results differ. ``views``: operators that only
+    rearrange numbers.
     """
     given = list(constants)
     moved = [constant for constant in given if constant.trained is not False]
@@ -58,7 +59,7 @@ def trained(kind: str, constants: Iterable[Const], views: set[str]) -> bool | st
 
 
 def stopped(walker: Walker, value: Any, name: str, unknown: str = "", source: str = "") -> Any:
-    """Return a value without a gradient; ``name``: the preferred name of its operation."""
+    """Stop the gradient of a value; ``name``: the preferred name of the operation."""
     if isinstance(value, list | tuple):
         return type(value)(stopped(walker, part, name, unknown, source) for part in value)
     if isinstance(value, Const):
@@ -80,16 +81,15 @@ def _has_gradient(dtype: Any) -> bool:
 
 @rule(*STOPS)
 def detached(call: Call) -> Any:
-    """Return the same array without a gradient."""
+    """Read detach."""
     wish = f"{call.path}.detach" if call.path else "detach"
     return stopped(call.walker, call.operand, wish, source=call.source)
 
 
 def own_gradient(call: Call, made: OwnCall) -> Any:
-    """Read an autograd function whose backward pass is not the derivative of its values.
+    """Read an autograd function whose backward pass is not its true derivative.
 
-    If a function of the argument with the same gradient is known, gradients pass as through that
-    function.
+    If a function of the argument with this gradient is known, gradients pass through that function.
     """
     source, name = call.operand, f"{call.path}.{made.kind.__name__}".lstrip(".")
     pair = next((u for u in call.node.users if str(u.target) == "aten.expand_as.default"), None)

@@ -1,10 +1,11 @@
-"""Several residual streams of a captured graph: which nodes hold them, and the weights of streams.
+"""Find the residual streams of hyper-connections in a captured graph, and measure their weights.
 
-Public code writes hyper-connections in many ways: einsums, matrix products, streams inside the axis
-of examples, Sinkhorn loops over parameters or over gates that depend on the input. So the weights
-are measured. The graph runs with noise in the streams, and least squares gives each sum of streams.
-Products with weights that only gates read are taken at the input 0, so that gates are the numbers
-with which they start.
+Public code writes hyper-connections in many ways: with einsums or matrix products, with the streams
+merged into the axis of examples, with Sinkhorn loops over parameters or over gates that depend on
+the input. So the weights are measured. The graph runs with noise in the streams, and least squares
+gives each sum of streams.
+Products of the input and weights that only gates read are set to 0, so that the gates have their
+initial values.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from .captured import Captured
 from .graph_values import TensorRef
 
 Array = np.ndarray
-MOST = 16  # streams
-TRIED = 40  # nodes that may be what a branch or the readout reads
-PLACES = 4  # where gates that depend on the input are compared
-CLOSE = 1e-8  # relative error of a fit
+MOST = 16  # maximum number of streams
+TRIED = 40  # maximum number of nodes tested as the input of a branch or of the readout
+PLACES = 4  # number of places where gates that depend on the input are compared
+CLOSE = 1e-8  # maximum relative error of a fit
 STARTS = ("expand", "repeat", "repeat_interleave", "stack", "cat")
 PRODUCTS = ("linear", "matmul", "mm", "bmm", "einsum", "addmm", "mv", "conv1d", "conv2d", "conv3d")
 VIEWS = ("select", "squeeze", "view", "reshape", "_unsafe_view", "contiguous", "clone", "unsqueeze")
 NARROW = ("float32", "float16", "bfloat16")
 DYNAMIC = (
-    "the weights of its streams depend on the input; read as the numbers with which they start, "
+    "the weights of its streams depend on the input; they are read as their initial values, "
     "without the part that depends on the input"
 )
 DEPTH = (
-    "its weights over the feature maps depend on the input once their queries are not 0; read as "
-    "the numbers with which they start"
+    "its weights over the feature maps depend on the input once their queries are not 0; they are "
+    "read as their initial values"
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A node that is a sum of feature maps: {node or (sub-layer, stream): its weight}."""
+    """A weighted sum of feature maps, given by nodes or (sub-layer, stream) pairs."""
 
     terms: tuple[tuple[Any, float], ...]
     text: str = ""
@@ -49,10 +50,10 @@ class Mixture:
 
 @dataclass(eq=False)
 class Plan:
-    """The nodes that are sums of streams, the streams, and the nodes that need no reading.
+    """The nodes that are sums of streams, the streams, and the nodes that need not be read.
 
-    ``sums``: {node: its mixture}; ``streams``: {node after which they are made: [(label,
-    mixture)]}; ``shape``: of one stream.
+    ``sums``: {node: mixture}; ``streams``: {node after which streams are made: [(label, mixture)]};
+    ``shape``: the shape of one stream.
     """
 
     sums: dict[Any, Mixture] = field(default_factory=dict)
@@ -62,13 +63,13 @@ class Plan:
 
 
 class _Graph:
-    """A captured graph with its dependences as bit masks."""
+    """A captured graph with the dependences between its nodes as bit masks."""
 
     def __init__(self, captured: Captured) -> None:
         self.captured = captured
         self.nodes = list(captured.graph.nodes)
         self.place = {node: i for i, node in enumerate(self.nodes)}
-        self.above = [0] * len(self.nodes)  # the nodes that it depends on, and itself
+        self.above = [0] * len(self.nodes)  # for each node, itself and the nodes it depends on
         self.traced = [False] * len(self.nodes)
         entries = set(captured.entries)
         for i, node in enumerate(self.nodes):
@@ -79,22 +80,22 @@ class _Graph:
                 self.traced[i] |= self.traced[self.place[read]]
 
     def size(self, node: Any) -> int:
-        """The number of entries of a real array; 0 of anything else."""
+        """Return the number of entries of a real array, or 0 for other values."""
         value = node.meta.get("val")
         if not hasattr(value, "shape") or not value.dtype.is_floating_point:
             return 0
-        known = all(isinstance(n, int) for n in value.shape)  # else the data decide
+        known = all(isinstance(n, int) for n in value.shape)  # else they depend on the data
         return math.prod(value.shape) if known else 0
 
     def reads(self, node: Any) -> list[Any]:
-        """The nodes that it reads and that depend on the input."""
+        """Return the inputs of a node that depend on the input of the model."""
         return [read for read in node.all_input_nodes if self.traced[self.place[read]]]
 
     def depends(self, node: Any, on: Any) -> bool:
         return bool(self.above[self.place[node]] >> self.place[on] & 1)
 
     def within(self, first: Any, last: Any) -> set[Any]:
-        """The nodes on paths between two nodes, and both."""
+        """Return the nodes on paths between two nodes, including both."""
         mask = self.above[self.place[last]]
         return {
             node
@@ -105,7 +106,11 @@ class _Graph:
     def run(
         self, inputs: Sequence[Any], changed: Callable[[Any, Any], Any], zeroed: set[Any]
     ) -> dict[Any, Any]:
-        """{node: value} in double precision; ``zeroed``: the nodes whose traced operand is 0."""
+        """Run the graph in double precision, and return {node: value}.
+
+        ``changed(node, value)`` may replace values; ``zeroed``: nodes whose operand that depends on
+        the input is set to 0.
+        """
         import torch
         from torch.fx.node import map_aggregate
 
@@ -154,7 +159,7 @@ class _State:
 
 
 def plan_of(captured: Captured, inputs: Sequence[Any]) -> Plan | None:
-    """The plan for several streams, or for attention over depth; None for other graphs."""
+    """Return the plan for several streams or for attention over depth, or None."""
     graph = _Graph(captured)
     states = list(_states(graph))
     origin = _origin(graph, states[0]) if states else None
@@ -174,7 +179,7 @@ def plan_of(captured: Captured, inputs: Sequence[Any]) -> Plan | None:
             ]
             return _of_streams(graph, inputs, origin, own)
         return _of_depth(graph, inputs, mixers)
-    except Exception:  # a graph that does not run by itself is read node by node
+    except Exception:  # if the graph cannot run by itself, it is read node by node
         return None
 
 
@@ -186,7 +191,7 @@ def _kind(node: Any) -> str:
 
 
 def _states(graph: _Graph) -> Iterator[_State]:
-    """The sums that make several streams: of an array of all, and a branch of one."""
+    """Yield the sums in which the output of a branch is added to several streams."""
     products = 0
     for i, node in enumerate(graph.nodes):
         fixed = [read for read in node.all_input_nodes if not graph.traced[graph.place[read]]]
@@ -208,7 +213,7 @@ def _states(graph: _Graph) -> Iterator[_State]:
 
 
 def _sums(node: Any, read: Any) -> bool:
-    """Whether a product adds up entries of an array, and does not only multiply them."""
+    """Whether a product sums over entries of ``read``, and does not only multiply them."""
     if _kind(node) != "einsum":
         return read.meta["val"].shape[-1] > 1
     source, _, out = str(node.args[0]).replace(" ", "").partition("->")
@@ -217,7 +222,7 @@ def _sums(node: Any, read: Any) -> bool:
 
 
 def _origin(graph: _Graph, first: _State) -> Any:
-    """The node in which one feature map becomes several; None without one."""
+    """Return the node at which one feature map becomes several streams, or None."""
     size = graph.size(first.node)
     for node in reversed(graph.nodes[: graph.place[first.skip] + 1]):
         reads = graph.reads(node)
@@ -246,7 +251,7 @@ def _splits(shape: Sequence[int], count: int) -> Iterator[tuple[int, bool]]:
 
 
 def _taken(array: Array, count: int, split: tuple[int, bool]) -> Array:
-    """An array as (streams, ...), without axes of size 1."""
+    """Return an array with shape (streams, ...), without axes of size 1."""
     axis, fastest = split
     shape = array.shape
     parts = (shape[axis] // count, count) if fastest else (count, shape[axis] // count)
@@ -262,12 +267,12 @@ def _solved(goal: Array, rows: Array) -> Array | None:
 
 
 def _same(goal: Array, basis: Sequence[Array]) -> Array | None:
-    """The weights, the same everywhere, with which a basis gives an array; None without any."""
+    """Fit an array by a weighted sum of arrays; return the weights, or None if it does not fit."""
     return _solved(goal.ravel(), np.array([b.ravel() for b in basis]))
 
 
 def _anywhere(goal: Array, basis: Sequence[Array]) -> bool:
-    """Whether a basis gives an array with weights that may differ between places."""
+    """Whether an array is a weighted sum of arrays with weights that may differ by place."""
     width = goal.shape[-1]
     if width <= len(basis) + 1:
         return _same(goal, basis) is not None
@@ -282,7 +287,7 @@ def _anywhere(goal: Array, basis: Sequence[Array]) -> bool:
 
 @dataclass(eq=False)
 class _Run:
-    """A run with noise: {node: (its streams, with noise)}, and all values."""
+    """A run with noise: {node: its streams including the noise}, and all values."""
 
     values: dict[Any, Any]
     kept: dict[Any, tuple[Any, Any]]
@@ -344,7 +349,7 @@ def _of_streams(
 
 
 def _gates(graph: _Graph, node: Any) -> bool:
-    """Whether a product makes few numbers of many: gates, and no mixture of streams."""
+    """Whether a product has fewer entries than its input, so that it makes gates."""
     (read,) = graph.reads(node) or (None,)
     return read is not None and graph.size(node) < graph.size(read)
 
@@ -352,7 +357,7 @@ def _gates(graph: _Graph, node: Any) -> bool:
 def _ends(
     graph: _Graph, run: _Run, places: list[Any], states: list[_State], streams: Array
 ) -> list[tuple[Any, Any]] | None:
-    """[(what a branch reads, where it ends)], and (the readout, None)."""
+    """Return [(input of a branch, its end), ..., (readout, None)], or None."""
     found: list[tuple[Any, Any]] = []
     count = len(streams)
     for before, state in zip(places, states, strict=False):
@@ -383,7 +388,7 @@ def _ends(
 
 
 def _read(graph: _Graph, run: _Run, before: Any, end: Any, streams: Array) -> Any:
-    """The first node of one stream's size that adds up the streams; None without one."""
+    """Return the first node with the size of one stream that sums over the streams, or None."""
     tried = 0
     for node in graph.nodes[graph.place[before] + 1 :]:
         if graph.size(node) != streams[0].size or not graph.depends(node, before):
@@ -402,7 +407,7 @@ def _read(graph: _Graph, run: _Run, before: Any, end: Any, streams: Array) -> An
 
 
 def _viewed(graph: _Graph, node: Any) -> Any:
-    """The last of the views of a node that nothing else reads."""
+    """Follow a node through views that are its only readers, and return the last one."""
     while len(node.users) == 1:
         (user,) = node.users
         if _kind(user) not in VIEWS or graph.size(user) != graph.size(node):
@@ -412,7 +417,7 @@ def _viewed(graph: _Graph, node: Any) -> Any:
 
 
 def _made_by(graph: _Graph, node: Any) -> Iterator[Any]:
-    """A node, and what it is a view of."""
+    """Yield a node, and the nodes of which it is a view."""
     yield node
     while _kind(node) in VIEWS and len(graph.reads(node)) == 1:
         (node,) = graph.reads(node)
@@ -427,7 +432,7 @@ def _measured(
     ends: list[tuple[Any, Any]],
     split: tuple[int, bool],
 ) -> Plan | None:
-    """The plan of a run in which gates are the numbers with which they start."""
+    """Return the plan from a run in which gates have their initial values."""
     plan, count, origin = Plan(), states[0].count, places[0]
     plan.shape = tuple(int(n) for n in ends[0][0].meta["val"].shape)
     start, noisy = map(_array, run.kept[origin])
@@ -481,7 +486,7 @@ def _mixture(names: Sequence[Any], weights: Array) -> Mixture:
 
 
 def _plain(weight: float) -> float:
-    """A weight without the rounding of a fit, which differs between numbers of examples."""
+    """Round a weight, because the last digits of a fit depend on the number of examples."""
     return float(f"{weight:.12g}")
 
 
@@ -489,7 +494,7 @@ def _plain(weight: float) -> float:
 
 
 def _of_depth(graph: _Graph, inputs: Sequence[Any], mixers: list[Any]) -> Plan | None:
-    """The plan for softmaxes over stacked feature maps whose weights do not depend on the input."""
+    """Return the plan for softmaxes over stacked feature maps with input-independent weights."""
     run, plan = _noisy(graph, inputs, set(mixers), set()), Plan()
     for node in mixers:
         parts = list(node.args[0])
@@ -512,11 +517,14 @@ def _of_depth(graph: _Graph, inputs: Sequence[Any], mixers: list[Any]) -> Plan |
     return plan if plan.sums else None
 
 
-# -- the walk --------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 def read_planned(walker: Any, plan: Plan, node: Any) -> bool:
-    """Whether a node is part of the plan; its value, and the streams made after it, are entered."""
+    """Enter the value of a node, and the streams made after it, if it is part of the plan.
+
+    Returns: whether it is part of the plan.
+    """
     if node in plan.sums:
         walker.values[node] = walker.made[node] = _summed(walker, node, plan.sums[node], None)
         return True

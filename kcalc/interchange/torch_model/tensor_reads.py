@@ -1,4 +1,4 @@
-"""Code of a class that reads the parameters of another module."""
+"""Find code in which a module reads the parameters of another module."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from .call_log import OPEN, is_user_code
 from .splicing import codes_in, definition, innermost, plain_function
 
-BUILDING = ("init", "reset")  # in the names of functions that run before a model is edited
+BUILDING = ("init", "reset")  # parts of names of functions that run before a model is edited
 TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}  # of norms
 
 
 @functools.lru_cache(maxsize=1000)
 def tensor_reads(kind: type) -> tuple[tuple[Any, ast.Attribute], ...]:
-    """Return (function, expression) if the code of a class reads a tensor of another module."""
+    """Return (function, expression) for every read of another module's tensors in a class."""
     found: list[tuple[Any, ast.Attribute]] = []
     for value in (value for base in kind.__mro__ for value in vars(base).values()):
         function = plain_function(value.fget if isinstance(value, property) else value)

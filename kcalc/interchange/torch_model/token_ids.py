@@ -1,6 +1,6 @@
-"""Integer arrays computed from token ids that are the same for almost all ids.
+"""Evaluate integer arrays that are computed from token ids but equal for almost all ids.
 
-These are positions, and masks of sequences without padding.
+Examples are positions, and masks of sequences without padding.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from .captured import Captured
 from .graph_values import Const
 
 DRAWS = 6
-AGREE = 5  # draws of ids: one draw may contain the very id that the model compares with
+AGREE = 5  # number of draws of ids, because one may contain an id that the model treats specially
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "isin", "not_equal")
 REARRANGED = ("view", "reshape", "flatten", "unsqueeze", "squeeze", "contiguous", "to", "clone")
 REMARK = (
-    "positions and masks are read for sequences without the ids that the model looks for in its "
-    "input, such as padding"
+    "positions and masks are read for sequences without the special ids that the model looks for, "
+    "such as padding"
 )
 
 
 class TokenIds:
-    """Runs the integer arithmetic of a graph on random ids, two different ones in each draw."""
+    """Runs the integer arithmetic of a graph on random ids, two distinct ids in each draw."""
 
     def __init__(self, captured: Captured) -> None:
         import torch
@@ -43,9 +43,9 @@ class TokenIds:
                 )
 
     def fixed(self, node: Any, values: dict[Any, Any]) -> Any:
-        """Return the tensor that a node computes from almost all ids.
+        """Return the tensor that a node computes for almost all ids.
 
-        None if it depends on them, and for arrays of other numbers.
+        Returns None if it depends on the ids, or if it is not an integer array.
         """
         import torch
 
@@ -70,7 +70,7 @@ def _whole(value: Any) -> bool:
 
 
 def _rows(node: Any, entries: list[Any], captured: Captured) -> int | None:
-    """Return the number of rows of a table in which a node looks up an input."""
+    """Return the number of rows of the table in which a node looks up an input, or None."""
     if (
         "embedding" not in str(node.target)
         or len(node.args) < 2
@@ -82,14 +82,14 @@ def _rows(node: Any, entries: list[Any], captured: Captured) -> int | None:
 
 
 def _origin(node: Any) -> Any:
-    """Return the array whose entries another rearranges, or the array itself."""
+    """Return the array before operations that only rearrange its entries."""
     while getattr(getattr(node, "target", None), "_opname", None) in REARRANGED:
         node = node.args[0]
     return node
 
 
 def _run(node: Any, known: dict[Any, Any], values: dict[Any, Any]) -> Any:
-    """Return the tensor that a call computes from integer arrays; None if it reads any other."""
+    """Compute a call from integer arrays; return None if it reads other arrays."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -117,6 +117,6 @@ def _run(node: Any, known: dict[Any, Any], values: dict[Any, Any]) -> Any:
         made = node.target(*args, **kwargs)
     except (
         Exception
-    ):  # an array that is unknown here, or an operator that does not run on these ids
+    ):  # an array is unknown, or the operator fails for these ids
         return None
     return made if isinstance(made, torch.Tensor) else None

@@ -1,4 +1,4 @@
-"""Values in a model's code that training computes differently from evaluation."""
+"""Find values in a model's code that differ between training and evaluation mode."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .splicing import (
     sites,
 )
 
-# norms that use statistics of the batch in training, as their edits say
+# norms that use batch statistics in training; their edits account for it
 NORMS = ("batch_norm", "instance_norm", "native_batch_norm")
-OTHERWISE = "{} computes `{}` differently in training, and it is read there"
+OTHERWISE = "{} computes `{}` differently in training and reads it there"
 
 
 def unsteady(call: LoggedCall, slots: frozenset[Slot]) -> str:
-    """Say why a call reads numbers besides its data that differ in training; "" if it does not."""
+    """Return why a call reads numbers, apart from its data, that differ in training, or ""."""
     if getattr(call.function, "__name__", "") in NORMS:
         return ""
     frames = call.levels[0].frames if call.levels else ()
@@ -46,7 +46,7 @@ def unsteady(call: LoggedCall, slots: frozenset[Slot]) -> str:
 
 
 def _otherwise(node: ast.AST, level: ModuleLevel) -> frozenset[str]:
-    """Return the methods of a module that some code calls and that check for training mode."""
+    """Return the methods of a module that ``node`` calls and that check for training mode."""
     found: set[str] = set()
     for site in ast.walk(node):
         if not (isinstance(site, ast.Call) and isinstance(site.func, ast.Attribute)):
@@ -60,9 +60,9 @@ def _otherwise(node: ast.AST, level: ModuleLevel) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=2000)
 def made_in_training(definition: ast.AST, methods: frozenset[str] = frozenset()) -> frozenset[str]:
-    """Return the names that a branch on ``training`` changes, and the names computed from them.
+    """Return the names that a branch on ``training`` assigns, and names computed from them.
 
-    In a hand-written batch norm these are its mean and variance. ``methods``: those whose results
+    In a written-out batch norm, these are the mean and variance. ``methods``: methods whose results
     differ in training, such as ``self.statistics``.
     """
     steps = [node for node in ast.walk(definition) if isinstance(node, ast.Assign)]
@@ -97,13 +97,13 @@ def _stored(step: ast.Assign) -> set[str]:
 
 
 def _read(node: ast.AST) -> set[str]:
-    """Return the names that are read, including those of attributes."""
+    """Return the names and attributes that code reads."""
     parts = (part for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute))
     return {ast.unparse(part) for part in parts}
 
 
 def read_in_training(definition: ast.AST, given: Iterable[ast.AST], methods: frozenset[str]) -> str:
-    """Return what expressions read that training computes differently; "" if there is nothing.
+    """Return a value that expressions read and that differs in training, or "".
 
     ``methods``: as in :func:`made_in_training`.
     """

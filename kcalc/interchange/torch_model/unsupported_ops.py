@@ -1,4 +1,4 @@
-"""Operators without a rule, each with a helpful reason."""
+"""Operators without a rule, each with a reason and, if possible, a remedy."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from ..rewriting.mixing import ATTENTION as SUMS
 from .calls import Call, rule
 
 SOFTMAX = (
-    "it couples all entries of an axis; kernel maps need elementwise functions and linear maps"
+    "it couples all entries along an axis; kernel maps need elementwise functions and linear maps"
 )
 LOOKUP = (
-    "rows of a table are looked up, which is not a map of real feature maps; start the network "
-    "after it"
+    "it looks up rows of a table, which is not a function of real feature maps; read the part of "
+    "the model after it"
 )
 RECURRENT = (
-    "a recurrent layer reuses its weights at every step, which correlates them; kernel maps need "
-    "fresh weights"
+    "a recurrent layer uses the same weights at every step, but kernel maps need independent "
+    "weights"
 )
-ORDER = "it depends on the order of the numbers along an axis"
+ORDER = "it depends on the order of numbers along an axis"
 BY_HAND = (
-    "hand-written normalisation that was not recognised; use nn.LayerNorm, nn.GroupNorm or "
-    "nn.RMSNorm"
+    "it may be part of a normalisation that kcalc did not recognise; use nn.LayerNorm, "
+    "nn.GroupNorm or nn.RMSNorm"
 )
-LENGTH = "a length over an axis; use nn.RMSNorm for normalisation by length"
-FUSED = "the layer is fused, which hides its attention: use model.train()"
+LENGTH = "it is a norm over an axis; use nn.RMSNorm to normalise by it"
+FUSED = "the layer is fused, which hides its attention; read the model after model.train()"
 
-# {operator: (its name, reason)}
+# {operator: (name, reason)}
 REASONS: dict[str, tuple[str, str]] = {
     **{
         name: (what, reason)
@@ -101,47 +101,46 @@ REASONS: dict[str, tuple[str, str]] = {
                     ("fft_fft", "fft_rfft", "fft_fft2", "fft_rfft2"), "a Fourier transform"
                 ),
             ),
-            ("locations are masked", dict.fromkeys(("tril", "triu"), "a triangular mask")),
+            ("it masks locations", dict.fromkeys(("tril", "triu"), "a triangular mask")),
         )
         for name, what in entries.items()
     },
     "_transformer_encoder_layer_fwd": ("a Transformer layer", FUSED),
-    "cumsum": ("a running sum", "every location reads all earlier ones with equal weights"),
+    "cumsum": ("a running sum", "every location reads all earlier locations with equal weights"),
     "channel_shuffle": (
         "channel_shuffle",
-        "channels move between groups, which the reader cannot follow",
+        "it moves channels between groups, which kcalc does not follow",
     ),
     "im2col": (
         "unfold",
-        "patches become channels; use a convolution with that kernel, which has a rule",
+        "it turns patches into channels; kcalc reads a convolution with this kernel instead",
     ),
     "unfold": (
         "unfold",
-        "windows become an axis; use a convolution with that kernel, which has a rule",
+        "it turns windows into an axis; kcalc reads a convolution with this kernel instead",
     ),
     "col2im": (
         "fold",
-        "overlapping patches are added; use a transposed layer written as upsampling and "
-        "convolution",
+        "it adds overlapping patches; use upsampling and a convolution instead",
     ),
     "stack": (
         "a stack",
-        "arrays are stacked along a new axis; concatenate the channels instead",
+        "it stacks arrays along a new axis; concatenate the channels instead",
     ),
-    "grid_sampler": ("grid sampling", "the locations that are read depend on the input"),
-    "cdist": ("distances", "distances between activations"),
-    "cosine_similarity": ("a cosine", "an angle between activations"),
+    "grid_sampler": ("grid sampling", "the locations that it reads depend on the input"),
+    "cdist": ("distances", "it computes distances between activations"),
+    "cosine_similarity": ("a cosine", "it computes angles between activations"),
     "bilinear": ("a bilinear layer", "it multiplies two feature maps through weights"),
     "bernoulli": (
         "random noise",
-        "random numbers are drawn; read the model in evaluation mode (model.eval())",
+        "it draws random numbers; read the model in evaluation mode (model.eval())",
     ),
 }
 
 
 @rule("roll", "flip")
 def moved(call: Call) -> Any:
-    """Read roll and flip: the axes decide whether channels or locations move."""
+    """Report roll and flip as not read; the axes tell whether channels or locations move."""
     source = call.operand
     rank, dims = len(source.shape), call["dims"]
     axes = {
@@ -149,7 +148,7 @@ def moved(call: Call) -> Any:
         for d in (dims if isinstance(dims, list | tuple) else [dims] if dims is not None else [])
     }
     if not axes:
-        # torch.roll without dims: of the flattened array
+        # without dims, torch.roll acts on the flattened array
         what = "entries" if rank > 1 else "channels"
     elif 0 in axes and rank > 1:
         what = "examples"
@@ -160,4 +159,4 @@ def moved(call: Call) -> Any:
             else f"channels or locations (axis {', '.join(map(str, sorted(axes)))} of {rank})"
         )
     around = ", around the edge" if call.kind == "roll" else ""
-    return call.unread(call.kind, f"{what} are moved{around}, which kernel maps do not follow")
+    return call.unread(call.kind, f"it moves {what}{around}, which kernel maps cannot describe")

@@ -1,6 +1,6 @@
-"""The walk over a captured graph.
+"""Read a captured graph node by node.
 
-Calls that depend on no input are computed; every other call is read by the rule of its operator.
+Calls that depend on no input are computed. The rules of their operators read all other calls.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ RANDOM = (
     "they are drawn only in training"
 )
 UNSIZED = (
-    "how many entries it takes depends on the data (experts that tokens are sent to, boolean "
-    "masks); kernel maps need arrays of fixed size"
+    "the number of entries that it takes depends on the data (routing to experts, Boolean masks), "
+    "but kernel maps need arrays of fixed size"
 )
 SWITCH = "_set_grad_enabled"
 NOTHING = ("_assert", "sym_constrain", "_functional_sym_constrain")
@@ -119,18 +119,18 @@ class Walker:
         self.names = Names()
         self.remarks: list[str] = list(captured.remarks)
         self.values: dict[Any, Any] = {}
-        self.made: dict[Any, Any] = {}  # node -> its value before later writes into its memory
+        self.made: dict[Any, Any] = {}  # {node: its value before later writes into its memory}
         self._memory: dict[
             Any, Any
-        ] = {}  # node -> the node whose memory it shares, as far as this was needed
+        ] = {}  # {node: node whose memory it shares}, filled on demand
         self._constants: dict[Any, str] = {}
-        self._tainted: dict[int, Any] = {}  # memory of constants -> the activations written into it
+        self._tainted: dict[int, Any] = {}  # {memory of constants: activations written into it}
         self._kept: dict[tuple[Any, ...], Any] = {}
         self.places: dict[str, tuple[tuple[int, ...], bool]] = {}
         self.dropping: dict[str, Call] = {}  # dropout that is active in this run
-        self.whole: dict[str, str] = {}  # operation -> the module that is reported as one
+        self.whole: dict[str, str] = {}  # {operation: module that is reported as one operation}
         self.token_ids = TokenIds(captured)
-        self.plan: Plan | None = None  # of several residual streams
+        self.plan: Plan | None = None  # the plan for several residual streams
         self.streams: dict[tuple[int, int], TensorRef] = {}  # {(stream, level): its feature map}
 
     # -- walking -----------------------------------------------------------------------------------
@@ -156,9 +156,9 @@ class Walker:
         )
 
     def _run(self, graph: Any) -> Any:
-        """Read the nodes of one graph, and return the values of its output."""
+        """Read the nodes of a graph, and return the values of its outputs."""
         *calls, output = graph.nodes
-        without: set[Any] | None = None  # the nodes since gradients were switched off
+        without: set[Any] | None = None  # the nodes since gradients were disabled
         for node in calls:
             if getattr(node.target, "__name__", "") == SWITCH:
                 self._stop(without or ())
@@ -173,15 +173,15 @@ class Walker:
         return self._resolved(output.args[0])
 
     def _stop(self, nodes: Collection[Any]) -> None:
-        """Stop gradients at values computed without gradients that other nodes read."""
+        """Stop gradients at those of the nodes that other nodes read."""
         for node in nodes:
             if node.op == "call_function" and any(user not in nodes for user in node.users):
                 self.values[node] = stopped(self, self.values[node], NO_GRAD)
 
     def inline(self, module: Any, arguments: Sequence[Any]) -> Any:
-        """Read a graph inside the graph, called with the given values."""
+        """Read a call of a graph inside the graph."""
         inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
-        # of an earlier call
+        # drop the values of an earlier call
         self.values = {
             node: value for node, value in self.values.items() if node.graph is not module.graph
         }
@@ -193,7 +193,7 @@ class Walker:
             self.captured = before
 
     def _value(self, node: Any) -> Any:
-        """Return the value of a node; on any error it is not read."""
+        """Return the value of a node. If its rule fails, it is not read."""
         made = len(self.ops)
         try:
             return self._read(node)
@@ -223,7 +223,7 @@ class Walker:
             (w for leaf in leaves([args, kwargs]) if (w := self._taint(leaf)) is not None), None
         )
         if written is not None:
-            reason = "activations are written into its memory in place, which kcalc does not follow"
+            reason = "the model writes activations into its memory, which kcalc does not follow"
             return call.unread("an array written piece by piece", reason, written)
         if not traced and not is_random(node) and "higher_order" not in str(node.target):
             return self._computed(call, args, kwargs)
@@ -243,7 +243,7 @@ class Walker:
         return value
 
     def _unsized(self, call: Call, reason: str) -> Any:
-        """Return a call that is not read, as one operation if its size is known."""
+        """Report a call as not read, as an operation if its size is known."""
         value = call.node.meta.get("val")
         if value is not None and sized(value) and described(value)[1] is not None:
             return call.unread(call.spoken, reason)
@@ -256,7 +256,7 @@ class Walker:
         fresh = {name: self._fresh(value, call.path) for name, value in call.args.items()}
         call = replace(call, args=fresh)
         if function is None:
-            nothing = call.spoken, f"there is no rule for the operator {call.kind}"
+            nothing = call.spoken, f"kcalc has no rule for the operator {call.kind}"
             return call.unread(*REASONS.get(call.kind, nothing))
         made = list(self.ops)
         try:
@@ -265,14 +265,14 @@ class Walker:
             raise
         except (
             Exception
-        ) as error:  # an operator called in an unusual way must not keep the rest from being read
+        ) as error:  # unusual arguments of one call must not keep the rest from being read
             for name in list(self.ops)[len(made) :]:
                 del self.ops[name]
-            where = f"the rule for {call.kind}: its arguments are not understood"
+            where = f"the rule for {call.kind}, which does not understand its arguments"
             return call.unread(call.spoken, internal_error(error, where))
 
     def _fresh(self, value: Any, where: str) -> Any:
-        """Return a value; an array that was written in parts becomes one unread operation."""
+        """Return a value; an array that was written piece by piece becomes an unread operation."""
         if isinstance(value, list | tuple):
             return type(value)(self._fresh(part, where) for part in value)
         if not isinstance(value, Stale):
@@ -283,7 +283,7 @@ class Walker:
         if node in self.captured.held:
             tensor, name = self.captured.held[node]
             place = identity(tensor)
-            if place not in self._kept:  # in separate memory: the user's model may change later
+            if place not in self._kept:  # make a copy, because the user's model may change later
                 own = bool(name) and self.captured.copied
                 self._kept[place] = tensor.detach() if own else tensor.detach().clone()
             tensor = self._kept[place]
@@ -298,7 +298,7 @@ class Walker:
         return Const(value.detach()) if hasattr(value, "detach") else value
 
     def resolved(self, node: Any) -> tuple[Any, Any]:
-        """Return the arguments of a call as values: positional ones, and those by name."""
+        """Return the values of a call's positional and keyword arguments."""
         return self._resolved(node.args), self._resolved(node.kwargs)
 
     def _resolved(self, tree: Any) -> Any:
@@ -311,7 +311,7 @@ class Walker:
     # -- values that depend on no input ------------------------------------------------------------
 
     def _computed(self, call: Call, args: Any, kwargs: Any) -> Any:
-        """Return the value of a call that reads no input."""
+        """Return the value of a call that depends on no input."""
         import torch
         from torch.fx.node import map_aggregate
 
@@ -340,7 +340,7 @@ class Walker:
         return made
 
     def _taint(self, leaf: Any) -> Any:
-        """Return the values written into the memory of a constant; None for others."""
+        """Return the activations written into the memory of a constant, or None."""
         if not self._tainted or not isinstance(leaf, Const):
             return None
         return self._tainted.get(leaf.tensor.untyped_storage().data_ptr())
@@ -348,7 +348,7 @@ class Walker:
     # -- writes in place ---------------------------------------------------------------------------
 
     def _root(self, node: Any) -> Any:
-        """Return the node whose memory the value of a node shares."""
+        """Return the node that owns the memory of a node's value."""
         way = [node]
         while (last := way[-1]) not in self._memory and (
             last.target is operator.getitem or in_place(last) or hands_on(last)
@@ -361,14 +361,14 @@ class Walker:
     def _written(self, node: Any, value: Any) -> None:
         """Record a write into an array.
 
-        Later readers of the array read the new value; views of parts of it are marked as stale,
+        Later readers of the array get the new value. Views of its parts are marked as stale,
         because their values are no longer known.
         """
         target = node.args[0]
         before = self.values.get(target)
         reason = (
-            f"it is changed in place by {node.target} through another view of its memory, which "
-            "kcalc does not follow"
+            f"{node.target} changes it in place through another view of its memory, which kcalc "
+            "does not follow"
         )
         if isinstance(before, Const):
             self._tainted[before.tensor.untyped_storage().data_ptr()] = value
@@ -407,7 +407,7 @@ class Walker:
     def stored(self, weight: Const, flip: bool) -> None:
         """Record how the parameter of a Linear is stored in the model.
 
-        This is its shape, and whether it is a transposed matrix.
+        The record holds its shape, and whether it is a transposed matrix.
         """
         if weight.parameter is not None:
             known = next(
@@ -416,7 +416,7 @@ class Walker:
             self.places[weight.parameter] = (tuple(known.shape), flip != weight.transposed)
 
     def read(self, value: Any, where: str = "") -> str:
-        """Return the name under which an operation reads a value; constants become Held."""
+        """Return the name of the operation that holds a value. Constants become Held."""
         if isinstance(value, TensorRef):
             return value.name
         if isinstance(value, Const):
@@ -424,7 +424,7 @@ class Walker:
         if isinstance(value, PaddedTensor):
             what = "padding" if value.mode == "constant" else f"{value.mode} padding"
             reason = (
-                "a padded image that no convolution reads; pad inside the convolution or the "
+                "no convolution reads the padded image; use the padding of the convolution or "
                 "pooling"
             )
             name = self.names(f"{where}.pad" if where else "pad")
@@ -446,9 +446,9 @@ class Walker:
         raise KcalcError(f"torch: {where}: expected an array, got {type(value).__name__}")
 
     def held(self, const: Const, array: np.ndarray | None = None) -> str:
-        """Return the name of the Held operation of a constant.
+        """Return the name of the Held operation for a constant.
 
-        ``array`` replaces its numbers (in another shape).
+        ``array``: the numbers of the constant in another shape.
         """
         numbers = numbers_of(const.tensor) if array is None else array
         origin = const.parameter or (", ".join(const.origins) or None)
@@ -479,9 +479,9 @@ def _is_complex(leaf: Any) -> bool:
 
 
 def _constant(result: Any, origins: tuple[str, ...], own: Const | None, kind: str) -> Any:
-    """Return a computed constant, with the parameter whose numbers it contains.
+    """Return a computed constant, with the name of the parameter that it equals, if any.
 
-    The numbers of one parameter in their order keep its name, and so does a transposed matrix.
+    It keeps the name if it holds the numbers of a parameter in their order, or its transpose.
     """
     if isinstance(result, list | tuple):
         return tuple(_constant(part, origins, None, kind) for part in result)

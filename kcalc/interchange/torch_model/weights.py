@@ -1,4 +1,4 @@
-"""Initial weights of a new PyTorch model."""
+"""Draw initial weights of PyTorch models."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ def drawn(
     dtype: torch.dtype,
     spread: tuple[int, ...] = (),
 ) -> torch.Tensor:
-    """Return random weights (outputs, inputs / groups, kernel...) with Var W = sigma_w^2 / inputs.
+    """Draw weights (outputs, inputs / groups, kernel...) with Var W = sigma_w^2 / inputs.
 
-    Only one tap of the kernel has weights. A transposed convolution of stride ``spread`` has
-    ``spread`` such taps with equal weights, so every output location reads one input location.
+    Only the central tap of the kernel is nonzero. A transposed convolution of stride ``spread`` has
+    ``spread`` nonzero taps with equal weights, so that every output location reads one input
+    location.
 
-    They are drawn on the CPU, in double precision for double weights and else in single.
+    The numbers are drawn on the CPU, in double precision for double weights, else in single
+    precision.
 
-    orthogonal_delta: Haar-distributed orthonormal rows or columns times max(sqrt(outputs / inputs),
-    1), group by group. [DKS sec. 4.1]
+    "orthogonal_delta": every group has Haar-distributed orthonormal rows or columns, multiplied by
+    max(sqrt(outputs / inputs), 1). [DKS sec. 4.1]
     """
     outputs, inputs = shape[0] // groups, shape[1]
     exact = torch.float64 if dtype == torch.float64 else torch.float32
@@ -45,7 +47,7 @@ def drawn(
 
 
 def standardised(weight: torch.Tensor) -> torch.Tensor:
-    """Return weights with mean 0 over the inputs at every tap, and rows of unchanged length."""
+    """Subtract the mean over the inputs at every tap, and restore the norm of every row."""
     length = weight.flatten(1).norm(dim=1)
     centred = weight - weight.mean(dim=1, keepdim=True)
     factor = length / centred.flatten(1).norm(dim=1)
@@ -60,7 +62,10 @@ def _orthogonal(noise: torch.Tensor) -> torch.Tensor:
 
 
 def turned(weight: torch.Tensor, groups: int) -> torch.Tensor:
-    """Convert weights from a convolution of spread images to a transposed convolution."""
+    """Convert the weights of a convolution of an image with inserted zeros.
+
+    The result has the layout of a transposed convolution.
+    """
     outputs, inputs, *kernel = weight.shape
     parts = weight.reshape(groups, outputs // groups, inputs, *kernel).transpose(1, 2)
     flipped = parts.reshape(groups * inputs, outputs // groups, *kernel)

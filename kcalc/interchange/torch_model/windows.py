@@ -1,7 +1,7 @@
-"""Attention windows in transformers models that are longer than the example.
+"""Find attention windows of transformers models that are longer than the example.
 
-If a window contains more tokens than the example, the trace is that of attention over all tokens.
-The module of the attention, or the configuration of the model, gives the window.
+If a window contains more tokens than the example, the trace shows attention over all tokens. The
+attention module, or the configuration of the model, then gives the window.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 from ...network.masks import Causal, Chunk, Masks, Window, one_sided
 from ..trace import Attention
 
-SLIDING, CHUNKED = "sliding_attention", "chunked_attention"  # kinds of layers, in ``layer_types``
+SLIDING, CHUNKED = "sliding_attention", "chunked_attention"  # values in ``layer_types``
 UNKNOWN = (
-    "its model has windows of attention ({} in its configuration), which an example of {} tokens "
-    "does not show; read as attention over all tokens"
+    "its model has attention windows ({} in its configuration), which an example of {} tokens does "
+    "not show; it is read as attention over all tokens"
 )
 
 
 def with_window(op: Attention, model: Any) -> Attention:
-    """Return the attention with the window that its module in the model has.
+    """Return the attention with the window of its module in the model.
 
-    If the configuration mentions windows but not the layers that have them, a text says so. Masks
-    of transformers models are known at any length.
+    If the configuration has windows but does not say in which layers, a note says so. The masks of
+    transformers models are known at any length.
     """
     tokens = op.shape[3 - op.axis]
     modules = list(_around(model, op.source.partition(" (")[0]))
@@ -38,24 +38,24 @@ def with_window(op: Attention, model: Any) -> Attention:
         named = [n for n in ("sliding_window", "attention_chunk_size") if _size(config, n)]
         text = UNKNOWN.format(f"{named[0]} = {getattr(config, named[0])}", tokens) if named else ""
         return replace(op, texts=(*op.texts, text)) if text else op
-    # a window with all tokens is not one that the trace would show
+    # the trace does not show a window that contains all tokens
     return op if any(mask.hides(tokens) for mask in found) else replace(op, masks=op.masks + found)
 
 
 def _around(model: Any, path: str) -> Iterator[Any]:
-    """Yield the module at a path and those that it is a part of, the innermost first."""
+    """Yield the module at a path and the modules around it, innermost first."""
     names = path.split(".") if path else []
     for count in range(len(names), -1, -1):
         try:
             yield model.get_submodule(".".join(names[:count]))
-        except AttributeError:  # an ExportedProgram, or the name of a class if there is no path
+        except AttributeError:  # an ExportedProgram, or the path is the name of a class
             continue
 
 
 def _told(modules: list[Any], config: Any, masks: Masks) -> Masks | None:
-    """Return the windows that modules and a configuration give; None if they leave it open.
+    """Return the masks with the window from modules or configuration, or None if it is unknown.
 
-    ``masks``: those that the trace shows.
+    ``masks``: the masks that the trace shows.
     """
     local = next((k for m in modules if (k := getattr(m, "attention_type", None))), None)
     if local in ("local", "global") and _size(config, "window_size"):  # GPT-Neo
@@ -65,7 +65,7 @@ def _told(modules: list[Any], config: Any, masks: Masks) -> Masks | None:
     if kind == SLIDING and own is not None and _size(own, "sliding_window"):
         return (Window(own.sliding_window),)
     size = _size(config, "sliding_window")
-    if kind == SLIDING and size:  # without causal masks, both neighbours at this distance are seen
+    if kind == SLIDING and size:  # without a causal mask, the window extends to both sides
         return (Window(size + (not one_sided(masks))),)
     if kind == CHUNKED and (size := _size(config, "attention_chunk_size")):
         return (Chunk(size),)
@@ -73,17 +73,17 @@ def _told(modules: list[Any], config: Any, masks: Masks) -> Masks | None:
 
 
 def _kind(modules: list[Any], config: Any) -> str | None:
-    """Return the kind of a layer; "" if a configuration has only attention over all tokens."""
+    """Return the kind of a layer, "" for attention over all tokens, or None if it is unknown."""
     kinds = getattr(config, "layer_types", None)
     if isinstance(kinds, list | tuple) and kinds:
         indices = (getattr(m, name, None) for m in modules for name in ("layer_idx", "layer_id"))
         index = next((n for n in indices if type(n) is int and 0 <= n < len(kinds)), None)
         return kinds[index] if index is not None else kinds[0] if len({*kinds}) == 1 else None
-    told = ((SLIDING, "sliding_window"), (CHUNKED, "attention_chunk_size"))  # of every layer
+    told = ((SLIDING, "sliding_window"), (CHUNKED, "attention_chunk_size"))  # for all layers
     return next((kind for kind, name in told if _size(config, name)), "")
 
 
 def _size(holder: Any, name: str) -> int:
-    """Return a number of tokens; 0 if there is none."""
+    """Return a number of tokens, or 0 if the attribute is not one."""
     size = getattr(holder, name, None)
     return size if type(size) is int and size > 0 else 0

@@ -1,6 +1,6 @@
-"""Writers export a shaping as code or data of another framework.
+"""Export a shaping as code or data of another framework.
 
-A writer is a function from :class:`Content` to text, in a separate file, with one entry of
+A writer is a function from :class:`Content` to text. Each is in a separate file and has an entry in
 ``WRITERS``.
 """
 
@@ -29,10 +29,9 @@ from .torch_writer import write_torch
 
 @dataclass(frozen=True)
 class Writer:
-    """The functions that write one format.
+    """The functions that write a format.
 
-    ``text`` returns the text; ``data`` returns the bytes to write to a file, if the format is
-    binary.
+    ``text`` returns the text. If the format is binary, ``data`` returns the bytes of the file.
     """
 
     text: Callable[[Content], str]
@@ -60,7 +59,7 @@ ALIASES = {
 
 
 def writer(target: Any) -> Writer:
-    """Return the writer of a name. Raises: KcalcError that lists the most similar names."""
+    """Return the writer for a target. Raises: KcalcError that suggests similar names."""
     name = ALIASES.get(target.lower(), target.lower()) if isinstance(target, str) else target
     if not isinstance(name, str) or name not in WRITERS:
         raise unknown("export target", target, WRITERS)
@@ -68,13 +67,13 @@ def writer(target: Any) -> Writer:
 
 
 def export(shaping: Any, target: str, path: str | os.PathLike[str] | None = None) -> str:
-    """Return a shaping as text of a target, and write it to ``path`` if one is given.
+    """Return a shaping as text for a target, and write it to ``path`` if given.
 
-    The file is written completely or not at all.
+    The file is written atomically.
 
-    Parameters: ``shaping`` has method, options, network, constants, targets, values and residuals,
-    like :class:`kcalc.shaping.Shaping`. Raises: KcalcError for unknown targets, missing folders,
-    and shapings that the target cannot express.
+    ``shaping`` needs the attributes method, options, network, constants, targets, values and
+    residuals of a :class:`kcalc.shaping.Shaping`. Raises: KcalcError if the target is unknown, the
+    folder is missing, or the target cannot express the shaping.
     """
     chosen = writer(target)
     if path is not None and not isinstance(path, str | os.PathLike):
@@ -87,23 +86,23 @@ def export(shaping: Any, target: str, path: str | os.PathLike[str] | None = None
 
 
 def export_regions(shaping: Any, target: str, path: str | os.PathLike[str] | None = None) -> str:
-    """Return the shaped regions of a model as a document, ``target="json"``.
+    """Return the shaped regions of a model as a JSON document; ``target`` must be "json".
 
-    Parameters: ``shaping`` has left_alone and to_dict, like :class:`kcalc.RegionalShaping`. Raises:
-    KcalcError for other targets, naming an operation that was left alone.
+    ``shaping`` needs the attributes left_alone and to_dict of a :class:`kcalc.RegionalShaping`.
+    Raises: KcalcError for other targets; the message names an operation that was left alone.
     """
     writer(target)
     if target != "json" and shaping.left_alone:
         node, reason = next(iter(shaping.left_alone.items()))
         raise KcalcError(
             f"node {node!r} was left alone ({reason}), so the whole network cannot be written for "
-            f"{target!r}; use .apply_to(model) and export that copy with its framework, "
+            f"{target!r}; use .apply_to(model) and export the edited copy with its framework, "
             f".regions[name].export({target!r}) for one region, or target='json'"
         )
     if target != "json":
         raise KcalcError(
-            f"several regions are not one program; use .regions[name].export({target!r}) for "
-            f"each of them, or target='json'"
+            f"several regions cannot be written as one program; use "
+            f".regions[name].export({target!r}) for each region, or target='json'"
         )
     text = json.dumps(shaping.to_dict(), indent=1, allow_nan=False, default=str) + "\n"
     if path is not None:

@@ -1,4 +1,4 @@
-"""The content of a shaping for another framework, independent of how it is written there."""
+"""The content of a shaping for export, in a form that does not depend on the framework."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class TransformedActivation:
-    """A distinct transformed activation, the name of its function, and the nodes that use it."""
+    """A transformed activation, the name of its function, and the nodes that use it."""
 
     name: str
     activation: Activation
@@ -36,9 +36,9 @@ class TransformedActivation:
 
 @dataclass(frozen=True)
 class WeightedSum:
-    """A weighted sum: its weights in slot order, its function's name, and its nodes.
+    """A weighted sum: the weights in slot order, the name of its function, and its nodes.
 
-    ``nodes`` are the nodes that have these weights.
+    ``nodes``: all nodes with these weights.
     """
 
     name: str
@@ -50,11 +50,12 @@ class WeightedSum:
 class Content:
     """A shaping in the form that writers read.
 
-    conditions: (name, target or None, value, residual or None). sigmas: {(sigma_w, sigma_b):
-    nodes}; {(1, 0): all} by default. scales: {factor: nodes} of fixed multiplications. vectors:
-    {standard deviation of the entries: nodes} of embeddings and of vectors of positions. delta:
-    whether only the centre tap of convolutions is nonzero at the start. standardised: nodes whose
-    weights have mean 0 and length sigma_w over the fan-in at every step.
+    ``conditions``: (name, target or None, value, residual or None); ``sigmas``: {(sigma_w,
+    sigma_b): nodes}, by default {(1, 0): all}; ``scales``: {factor: nodes} for fixed
+    multiplications; ``vectors``: {standard deviation of the entries: nodes} for embeddings and
+    positional vectors; ``delta``: whether only the centre tap of convolutions is initially nonzero;
+    ``standardised``: nodes whose weights have mean 0 and norm sigma_w over the fan-in at every
+    step.
     """
 
     method: str
@@ -88,7 +89,7 @@ class Content:
 
 
 def content_of(shaping: Any, version: str) -> Content:
-    """Return the content of a shaping. Raises: KcalcError for symbols where numbers are needed."""
+    """Return the content of a shaping. Raises: KcalcError if it contains symbols."""
     network: Network = shaping.network
     targets = {**shaping.targets, **shaping.global_targets}
     values = shaping.values
@@ -131,8 +132,8 @@ def _grouped(
                 found.setdefault(key(layer, parents), []).append(node)
             except TypeError:
                 raise KcalcError(
-                    f"node {node!r}: {layer} contains symbols, which code cannot; substitute "
-                    "numbers with net.subs"
+                    f"node {node!r}: {layer} contains symbols, but exported code needs numbers; "
+                    "substitute them with net.subs"
                 ) from None
     return {value: tuple(nodes) for value, nodes in found.items()}
 
@@ -146,9 +147,9 @@ def _activations(network: Network, method: str) -> tuple[TransformedActivation, 
 
 
 def _name(phi: Activation, method: str, taken: set[str]) -> str:
-    """``tanh_dks``: the activation's name without its parameters, and the method.
+    """Return a function name such as ``tanh_dks``, from the activation and the method.
 
-    A number is added if the name is taken.
+    If the name is in ``taken``, add a number.
     """
     plain = re.sub(r"\[[^\]]*\]|\([-\d./,]*\)", "", phi.base.name)
     words = (

@@ -1,6 +1,6 @@
-"""Flax: functions of JAX, initialisers for ``kernel_init``, and layers that use them.
+"""Write Flax modules: JAX functions, initialisers for ``kernel_init``, and layers that use them.
 
-The initialisers are factories for ``kernel_init`` of NNX and of Linen.
+The factories of initialisers work with NNX and Linen.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .python_module import module_text
 FACTORY = '''
 
 def NAME_init(groups: int = 1, sigma_w: float = 1.0) -> nnx.Initializer:
-    """:func:`NAME` as a ``kernel_init``, of NNX and Linen; ``groups`` is the feature_group_count."""
+    """Return :func:`NAME` as a ``kernel_init`` for NNX or Linen; ``groups``: the feature_group_count."""
     return functools.partial(NAME, groups=groups, sigma_w=sigma_w)
 '''
 LAYERS = '''
@@ -22,7 +22,7 @@ LAYERS = '''
 def linear(
     inputs: int, outputs: int, *, sigma_w: float = 1.0, sigma_b: float = 0.0, rngs: nnx.Rngs, **options
 ) -> nnx.Linear:
-    """``nnx.Linear`` with the initial weights of this shaping."""
+    """Return an ``nnx.Linear`` with the initial weights of this shaping."""
     bias = nnx.initializers.normal(sigma_b) if sigma_b else nnx.initializers.zeros_init()
     options |= {"kernel_init": LAW_init(sigma_w=sigma_w), "bias_init": bias}
     return nnx.Linear(inputs, outputs, rngs=rngs, **options)
@@ -39,7 +39,7 @@ def conv(
     rngs: nnx.Rngs,
     **options,
 ) -> nnx.Conv:
-    """``nnx.Conv`` with the initial weights of this shaping."""
+    """Return an ``nnx.Conv`` with the initial weights of this shaping."""
     bias = nnx.initializers.normal(sigma_b) if sigma_b else nnx.initializers.zeros_init()
     options |= {"kernel_init": LAW_init(groups, sigma_w), "bias_init": bias, "feature_group_count": groups}
     return nnx.Conv(inputs, outputs, kernel_size, rngs=rngs, **options)
@@ -61,5 +61,5 @@ FLAX = replace(
 
 
 def write_flax(content: Content) -> str:
-    """Write the Flax module."""
+    """Return the text of the Flax module."""
     return module_text(content, FLAX)

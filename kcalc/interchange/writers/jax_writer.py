@@ -1,6 +1,6 @@
-"""JAX: functions of arrays and initialisers ``init(key, shape, dtype)``.
+"""Write JAX modules: functions of arrays, and initialisers ``init(key, shape, dtype)``.
 
-Channels are in the last axis, kernels (*window, in / groups, out).
+Channels are on the last axis, and kernels have shape (*window, in / groups, out).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DIALECT = Dialect.of_module(
 
 LAYOUT = '''
 def _placed(entries: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """A kernel (*window, in / groups, out) whose centre tap holds the entries, all others zero."""
+    """Return a kernel (*window, in / groups, out) whose centre tap is ``entries``; all other taps are 0."""
     window = shape[:-2]
     if any(extent % 2 == 0 for extent in window):
         raise ValueError(f"a kernel of shape {window} has no centre tap for Delta weights; use odd kernels")
@@ -30,12 +30,12 @@ DELTA = '''
 def delta_orthogonal(
     key: jax.Array, shape: tuple[int, ...], dtype=float, groups: int = 1, sigma_w: float = 1.0
 ) -> jax.Array:
-    """Initial weights of shape (in, out), or (*window, in / groups, out) for a convolution. Biases start at zero.
+    """Draw initial weights of shape (in, out), or (*window, in / groups, out) for a convolution; biases start at 0.
 
-    Of a convolution only the centre tap is not zero. In every group of k inputs and m outputs it is a uniformly
-    random matrix with orthonormal rows (m <= k) or columns, times sigma_w max(sqrt(m / k), 1): entries have
-    variance sigma_w^2 / k. Equinox keeps weights as (out, in / groups, *window): use ``jnp.moveaxis(weight,
-    (-1, -2), (0, 1))``.
+    Only the centre tap of a convolution is nonzero. In every group of k inputs and m outputs, it is a uniformly
+    random matrix with orthonormal rows (m <= k) or columns, multiplied by sigma_w max(sqrt(m / k), 1). Its entries
+    have variance sigma_w^2 / k. Equinox stores weights as (out, in / groups, *window); convert them with
+    ``jnp.moveaxis(weight, (-1, -2), (0, 1))``.
     """
     inputs, outputs = shape[-2], _outputs(shape, groups)
     wide = jnp.promote_types(jnp.zeros((), dtype).dtype, jnp.float32)
@@ -48,7 +48,7 @@ def delta_orthogonal(
 def delta_gaussian(
     key: jax.Array, shape: tuple[int, ...], dtype=float, groups: int = 1, sigma_w: float = 1.0
 ) -> jax.Array:
-    """Like :func:`delta_orthogonal`, with independent Gaussian entries of variance sigma_w^2 / k."""
+    """Draw weights as :func:`delta_orthogonal`, but with independent Gaussian entries of variance sigma_w^2 / k."""
     _outputs(shape, groups)
     entries = jax.random.normal(key, shape[-2:], dtype)
     return _placed(sigma_w / math.sqrt(shape[-2]) * entries, shape)
@@ -57,9 +57,9 @@ GAUSSIAN = '''
 def gaussian(
     key: jax.Array, shape: tuple[int, ...], dtype=float, groups: int = 1, sigma_w: float = 1.0
 ) -> jax.Array:
-    """Initial weights of shape (in, out), or (*window, in / groups, out), Gaussian in all taps. Biases start at zero.
+    """Draw Gaussian weights of shape (in, out) or (*window, in / groups, out) for all taps; biases start at 0.
 
-    Their variance is sigma_w^2 / fan-in, fan-in counting the taps; use the sigma_w of the layer in SIGMAS.
+    Their variance is sigma_w^2 / fan-in, where the fan-in includes the taps. SIGMAS has sigma_w for each layer.
     """
     _outputs(shape, groups)
     return sigma_w / math.sqrt(math.prod(shape[:-1])) * jax.random.normal(key, shape, dtype)
@@ -67,7 +67,7 @@ def gaussian(
 
 
 def to_jax(source: str) -> str:
-    """Translate code for NumPy into code for JAX."""
+    """Translate NumPy code to JAX."""
     return source.replace("np.ndarray", "jax.Array").replace("np.", "jnp.")
 
 
@@ -87,5 +87,5 @@ FRAMEWORK = Framework(
 
 
 def write_jax(content: Content) -> str:
-    """Write the JAX module."""
+    """Return the text of the JAX module."""
     return module_text(content, FRAMEWORK)

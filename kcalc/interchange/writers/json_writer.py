@@ -1,4 +1,4 @@
-"""JSON: the document ``kcalc.shaping/1``, which contains the shaped network.
+"""Write JSON documents with the schema ``kcalc.shaping/1``, which contain the shaped network.
 
 The network has the format ``kcalc.network/1``.
 """

@@ -1,6 +1,6 @@
-"""Keras 3 on any backend: serialisable functions, initialisers and layers.
+"""Write Keras 3 modules for any backend: serialisable functions, initialisers and layers.
 
-Channels are last, kernels (*window, in / groups, out).
+Channels are on the last axis, and kernels have shape (*window, in / groups, out).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NARROWING = (
     "arctanh",
     "logaddexp",
 )
-"""Functions that keras.ops computes in float32 even for float64, on most backends."""
+"""Functions that keras.ops computes in float32 even for float64 inputs, on most backends."""
 DIALECT = Dialect.of_module(
     "ops",
     "ops.where({}, {}, {})",
@@ -43,7 +43,7 @@ DIALECT = Dialect.of_module(
 
 APPLY = '''
 def _apply(name: str, *x):
-    """A function of keras.ops; in float64, which ops would make float32 there, that of the backend itself."""
+    """Call a function of keras.ops, or of the backend for float64, which keras.ops would convert to float32."""
     modules = {"jax": "jax.numpy", "numpy": "numpy", "torch": "torch", "tensorflow": "tensorflow.experimental.numpy"}
     module = modules.get(keras.backend.backend())
     wide = keras.backend.standardize_dtype(x[0].dtype) == "float64"
@@ -54,7 +54,7 @@ def _apply(name: str, *x):
 REGISTER = '@keras.saving.register_keras_serializable(package="kcalc")'
 LAW = '''
 class _Law(keras.initializers.Initializer):
-    """Initial weights; every call draws other ones, the same again for the same seed."""
+    """An initialiser that draws new weights in every call; equal seeds give the same sequence of weights."""
 
     def __init__(self, groups: int = 1, sigma_w: float = 1.0, seed: int | None = None) -> None:
         self.groups, self.sigma_w = groups, sigma_w
@@ -68,20 +68,20 @@ class _Law(keras.initializers.Initializer):
         return type(self)(**self.get_config())
 
     def normal(self, shape: tuple[int, ...], dtype: str | None):
-        """Standard normals, in float32 at least."""
+        """Draw standard normal numbers with at least float32 precision."""
         self.calls += 1
         wide = "float64" if (dtype or keras.config.floatx()) == "float64" else "float32"
         return keras.random.normal(shape, dtype=wide, seed=(self.seed + 7919 * self.calls) % 2**31)
 
     def outputs(self, shape: tuple[int, ...]) -> int:
-        """The output channels of one group."""
+        """Return the number of output channels per group."""
         if self.groups < 1 or shape[-1] % self.groups:
-            raise ValueError(f"{shape[-1]} output channels do not split into {self.groups} groups")
+            raise ValueError(f"{shape[-1]} output channels cannot be divided into {self.groups} groups")
         return shape[-1] // self.groups
 '''
 PLACED = '''
 def _placed(entries, shape: tuple[int, ...], dtype: str | None):
-    """A kernel (*window, in / groups, out) whose centre tap holds the entries, all others zero."""
+    """Return a kernel (*window, in / groups, out) whose centre tap is ``entries``; all other taps are 0."""
     window = tuple(shape[:-2])
     if any(extent % 2 == 0 for extent in window):
         raise ValueError(f"a kernel of shape {window} has no centre tap for Delta weights; use odd kernels")
@@ -92,11 +92,11 @@ def _placed(entries, shape: tuple[int, ...], dtype: str | None):
 DELTA = f'''
 {REGISTER}
 class DeltaOrthogonal(_Law):
-    """``kernel_initializer`` of Dense (in, out) and Conv (*window, in / groups, out) layers. Biases start at zero.
+    """A ``kernel_initializer`` for Dense (in, out) and Conv (*window, in / groups, out); biases start at 0.
 
-    Of a convolution only the centre tap is not zero. In every group of k inputs and m outputs it is a uniformly
-    random matrix with orthonormal rows (m <= k) or columns, times sigma_w max(sqrt(m / k), 1): entries have
-    variance sigma_w^2 / k. ``groups`` is the layer's.
+    Only the centre tap of a convolution is nonzero. In every group of k inputs and m outputs, it is a uniformly
+    random matrix with orthonormal rows (m <= k) or columns, multiplied by sigma_w max(sqrt(m / k), 1). Its entries
+    have variance sigma_w^2 / k. ``groups``: the groups of the layer.
     """
 
     def __call__(self, shape, dtype=None):
@@ -111,7 +111,7 @@ class DeltaOrthogonal(_Law):
 
 {REGISTER}
 class DeltaGaussian(_Law):
-    """Like :class:`DeltaOrthogonal`, with independent Gaussian entries of variance sigma_w^2 / k."""
+    """Like :class:`DeltaOrthogonal`, but with independent Gaussian entries of variance sigma_w^2 / k."""
 
     def __call__(self, shape, dtype=None):
         self.outputs(shape)
@@ -120,9 +120,9 @@ class DeltaGaussian(_Law):
 GAUSSIAN = f'''
 {REGISTER}
 class Gaussian(_Law):
-    """``kernel_initializer`` of Dense (in, out) and Conv (*window, in / groups, out) layers, Gaussian in all taps.
+    """A ``kernel_initializer`` for Dense (in, out) and Conv (*window, in / groups, out), Gaussian in all taps.
 
-    The variance is sigma_w^2 / fan-in, fan-in counting the taps; use the sigma_w of the layer in SIGMAS.
+    The variance is sigma_w^2 / fan-in, where the fan-in includes the taps. SIGMAS has sigma_w for each layer.
     """
 
     def __call__(self, shape, dtype=None):
@@ -132,17 +132,17 @@ class Gaussian(_Law):
 '''
 STANDARDISE = '''
 def standardise(weight, sigma_w: float = 1.0):
-    """The kernel (*window, in / groups, out) with mean 0 and length sigma_w over the fan-in: used at every step."""
+    """Return a kernel (*window, in / groups, out) with mean 0 and norm sigma_w over the fan-in, for every step."""
     axes = tuple(range(len(weight.shape) - 1))
     centred = weight - ops.mean(weight, axis=axes, keepdims=True)
     return sigma_w * centred / ops.sqrt(ops.sum(centred * centred, axis=axes, keepdims=True))
 '''
 LOCATIONS = f'''
 def normalise_locations(x: keras.KerasTensor, extra: str = "mean_norm", value: float = 1.0) -> keras.KerasTensor:
-    """Per-location normalisation of inputs (batch, *locations, channels): every location has mean square 1.
+    """Normalise inputs (batch, *locations, channels) so that every location has mean square 1.
 
-    ``extra`` says what a new last channel holds, so that lengths are not lost: "mean_norm", the root mean square
-    of the example; "constant", ``value``; "none", no new channel. A vector without direction gives nan.
+    A new last channel keeps information about the norm: ``extra`` "mean_norm" adds the root mean square of the
+    example, "constant" adds ``value``, and "none" adds no channel. Locations where all channels are 0 become nan.
     """
     if extra not in ("mean_norm", "constant", "none"):
         raise ValueError(f'extra must be "mean_norm", "constant" or "none", got {{extra!r}}')
@@ -164,7 +164,7 @@ def normalise_locations(x: keras.KerasTensor, extra: str = "mean_norm", value: f
 
 {REGISTER}
 class NormaliseLocations(keras.layers.Layer):
-    """The layer of :func:`normalise_locations`."""
+    """A layer that applies :func:`normalise_locations`."""
 
     def __init__(self, extra: str = "mean_norm", value: float = 1.0, **options) -> None:
         super().__init__(**options)
@@ -198,5 +198,5 @@ FRAMEWORK = Framework(
 
 
 def write_keras(content: Content) -> str:
-    """Write the Keras module."""
+    """Return the text of the Keras module."""
     return module_text(content, FRAMEWORK)

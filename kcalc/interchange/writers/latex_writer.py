@@ -1,6 +1,6 @@
-r"""LaTeX: booktabs tables of the constants, of the conditions, and of the weights of sums.
+r"""Write LaTeX tables of the constants, the conditions, and the weights of sums.
 
-Needs ``\usepackage{booktabs}``.
+They need ``\usepackage{booktabs}``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FORMULA = r"$\hat\phi(x) = \gamma\,(\phi(\alpha x + \beta) + \delta)$"
 
 
 def escape(text: Any) -> str:
-    """Escape text for LaTeX; characters that pdflatex cannot set become question marks."""
+    """Escape text for LaTeX; non-ASCII characters become question marks."""
     return "".join(SPECIAL.get(c, c if " " <= c <= "~" else "?") for c in str(text))
 
 

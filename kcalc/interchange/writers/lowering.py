@@ -1,10 +1,10 @@
-"""The traversal of a stable expression that all writers share.
+"""Traverse a stable expression, for all writers.
 
-It covers sums, products, powers, functions, and choices with their guards.
+The traversal handles sums, products, powers, functions, and choices with their guards.
 
-A writer says how each of these is written (:class:`LanguageTarget`). If a value is used only on an
-interval of x, the traversal passes another x to the unused side, which keeps it from overflowing or
-spoiling a gradient.
+A writer defines how to write each of them (:class:`LanguageTarget`). If a value is used only on an
+interval, it is computed from another x outside the interval. There it could otherwise overflow, or
+make gradients nan.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ STEEP = 1e6
 
 
 class LanguageTarget(Generic[V]):
-    """The syntax of a writer's language for the parts of an expression.
+    """How a language expresses the parts of an expression.
 
-    ``V`` is the type of a value there.
+    ``V`` is the type that represents a value.
     """
 
     def number(self, value: float) -> V:
         raise NotImplementedError
 
     def add(self, terms: list[tuple[int, V]]) -> V:
-        """Write the sum of (sign, value)."""
+        """Write the sum of (sign, value) pairs."""
         raise NotImplementedError
 
     def multiply(self, coefficient: sp.Expr, upper: list[V], lower: list[V]) -> V:
@@ -67,11 +67,11 @@ class LanguageTarget(Generic[V]):
         raise NotImplementedError
 
     def exponential(self, base: float, exponent: V) -> V:
-        """Write a number raised to a value."""
+        """Write a number to the power of a value."""
         raise NotImplementedError
 
     def call(self, function: str, *arguments: V) -> V:
-        """Call a function by its key: one of ``FUNCTIONS``, or relu."""
+        """Call a function by its key, a value of ``FUNCTIONS`` or "relu"."""
         raise NotImplementedError
 
     def least(self, value: V, level: float) -> V:
@@ -93,19 +93,19 @@ class LanguageTarget(Generic[V]):
         raise NotImplementedError
 
     def value(self, value: V) -> float | None:
-        """Return the number that a value equals; None if it depends on x."""
+        """Return the number that a value equals, or None if it depends on x."""
         raise NotImplementedError
 
 
 class Walk(Fold[V]):
-    """Writes an expression in ``X`` by a target; ``x`` is the value of ``X``."""
+    """Writes an expression in ``X`` with a target; ``x`` is the value of ``X``."""
 
     def __init__(self, target: LanguageTarget[V], x: V) -> None:
         super().__init__(X)
         self.target, self.x = target, x
 
     def __call__(self, expr: Any) -> V:
-        """Write an expression again each time, because x changes after a guard."""
+        """Write an expression without caching, because x changes inside guards."""
         return self.visit(expr)
 
     def is_number(self, expr: Any) -> bool:
@@ -142,8 +142,8 @@ class Walk(Fold[V]):
             return to.exponential(float(base), self(exponent))
         if not exponent.is_number:
             raise KcalcError(
-                f"{str(base**exponent)[:60]} cannot be exported: a power needs a fixed base or a "
-                f"fixed exponent"
+                f"{str(base**exponent)[:60]} cannot be exported; a power must have a fixed base or "
+                f"a fixed exponent"
             )
         if exponent.is_negative:
             return to.multiply(sp.S.One, [], [self(base**-exponent)])
@@ -171,7 +171,7 @@ class Walk(Fold[V]):
     def _extreme(self, most: bool, arguments: Sequence[Any]) -> V:
         """Write Max or Min by comparison.
 
-        The gradient at a tie is that of one side, not the mean of both.
+        At a tie, its gradient is the gradient of one side, not the mean of both.
         """
         to = self.target
         parts = sorted(arguments, key=lambda part: (part.is_number, sp.default_sort_key(part)))
@@ -186,7 +186,7 @@ class Walk(Fold[V]):
     def _pick(self, condition: V, yes: V, no: V) -> V:
         """Write ``where`` for a condition and two values.
 
-        Two plain numbers would lose the precision of x, so one of them is converted to it.
+        If both are plain numbers, one is converted to the precision of x, which would be lost.
         """
         to = self.target
         if to.value(yes) is not None and to.value(no) is not None:
@@ -197,7 +197,7 @@ class Walk(Fold[V]):
     def choice(self, rows: list[tuple[Any, Any]]) -> V:
         conditions = [self(condition) for _, condition in rows[:-1]]
         if rows[-1][1] != sp.true:
-            raise KcalcError("a Piecewise needs a last row (value, True) to be exported")
+            raise KcalcError("a Piecewise must end with a row (value, True) to be exported")
         values = [self._guarded(rows, index, conditions) for index in range(len(rows))]
         out = values[-1]
         for condition, value in zip(conditions[::-1], values[-2::-1], strict=True):
@@ -215,13 +215,13 @@ class Walk(Fold[V]):
             )
         sign, (left, right) = SIGNS[kind], arguments
         rising = slope(left - right)
-        # at the kink, the value of the right side
+        # at the kink, use the right side
         if rising and sign not in ("==", "!="):
             sign = sign[0] if (sign[0] == "<") == (rising > 0) else sign[0] + "="
         return self.target.compare(sign, self(left), self(right))
 
     def _guarded(self, rows: list[Any], index: int, conditions: list[V]) -> V:
-        """Write the value of a row, which gets a harmless x where the row does not apply."""
+        """Write the value of a row; where the row does not apply, pass a harmless x."""
         to, value, own = self.target, rows[index][0], self.x
         if not needs_guard(value):
             return self(value)
@@ -241,7 +241,7 @@ class Walk(Fold[V]):
 
 
 def ordered(expr: Any) -> list[Any]:
-    """Return the terms of a sum in the usual order, a positive one first."""
+    """Return the terms of a sum in the usual order, but with a positive term first."""
     terms = expr.as_ordered_terms()
     first = next((i for i, term in enumerate(terms) if not numeric_part(term)[0].is_negative), 0)
     return [terms[first], *terms[:first], *terms[first + 1 :]]
@@ -256,13 +256,13 @@ def numeric_part(expr: Any) -> tuple[Any, Any]:
 
 
 def slope(expr: Any) -> int:
-    """Return the sign of the slope of a linear expression in X, 0 for others."""
+    """Return the sign of the slope of a linear expression in X, or 0 for other expressions."""
     rate = sp.diff(expr, X) if expr.is_polynomial(X) else X
     return 0 if rate.has(X) or rate == 0 else 1 if rate > 0 else -1
 
 
 def upper_end(condition: Any) -> float | None:
-    """Return k for ``x < k``, else None."""
+    """Return k if the condition is x < k, else None."""
     if not isinstance(condition, sp.StrictLessThan | sp.LessThan):
         return None
     left: Any = condition.lhs
@@ -271,7 +271,7 @@ def upper_end(condition: Any) -> float | None:
 
 
 def needs_guard(value: Any) -> bool:
-    """Whether an expression can overflow, or have an infinite slope, at an ordinary x."""
+    """Whether an expression can overflow or have an infinite slope at moderate x."""
     powers = (p for p in value.atoms(sp.Pow) if not p.base.is_number)
     steep = any(
         not (p.exp.is_Integer and p.exp.is_positive) and not p.base.is_positive for p in powers
@@ -280,7 +280,7 @@ def needs_guard(value: Any) -> bool:
 
 
 def is_tame(value: Any, point: float) -> bool:
-    """Whether an expression is finite at a point, with a finite slope."""
+    """Whether an expression and its slope are finite at a point."""
     with np.errstate(all="ignore"):
         near = np.asarray(
             compiled(value)(np.array([point - 1e-8, point, point + 1e-8])), dtype=float

@@ -1,6 +1,6 @@
-"""NumPy: functions of arrays, and initialisers that take a Generator.
+"""Write NumPy modules: functions of arrays, and initialisers that take a Generator.
 
-Channels are in the last axis, kernels (*window, in / groups, out).
+Channels are on the last axis, and kernels have shape (*window, in / groups, out).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ DIALECT = Dialect.of_module(
 
 ERF = '''
 def _erf(x: np.ndarray) -> np.ndarray:
-    """The error function; scipy.special.erf is faster, if it is at hand."""
+    """Compute the error function; scipy.special.erf is faster if SciPy is available."""
     x = np.asarray(x)
     return np.array([math.erf(t) for t in x.ravel().tolist()], dtype=x.dtype).reshape(x.shape)
 '''
 SIGMOID = '''
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-x)) without overflow."""
+    """Compute 1 / (1 + exp(-x)) without overflow."""
     return np.exp(-np.logaddexp(0.0, -x))
 '''
 CENTRE = '''
 def _centre(weight: np.ndarray) -> np.ndarray:
-    """The centre tap of a convolution's weight (*window, in / groups, out) as a view; all of a dense layer's."""
+    """Return a view of the centre tap of a weight (*window, in / groups, out); for dense layers, the whole weight."""
     window = weight.shape[:-2]
     if any(extent % 2 == 0 for extent in window):
         raise ValueError(f"a kernel of shape {window} has no centre tap for Delta weights; use odd kernels")
@@ -40,20 +40,20 @@ def _centre(weight: np.ndarray) -> np.ndarray:
 '''
 CHECK = '''
 def _outputs(shape: tuple[int, ...], groups: int) -> int:
-    """The output channels of one group."""
+    """Return the number of output channels per group."""
     if groups < 1 or shape[-1] % groups:
-        raise ValueError(f"{shape[-1]} output channels do not split into {groups} groups")
+        raise ValueError(f"{shape[-1]} output channels cannot be divided into {groups} groups")
     return shape[-1] // groups
 '''
 DELTA = '''
 def delta_orthogonal(
     rng: np.random.Generator, shape: tuple[int, ...], groups: int = 1, sigma_w: float = 1.0, dtype=np.float64
 ) -> np.ndarray:
-    """Initial weights of shape (in, out), or (*window, in / groups, out) for a convolution. Biases start at zero.
+    """Draw initial weights of shape (in, out), or (*window, in / groups, out) for a convolution; biases start at 0.
 
-    Of a convolution only the centre tap is not zero. In every group of k inputs and m outputs it is a uniformly
-    random matrix with orthonormal rows (m <= k) or columns, times sigma_w max(sqrt(m / k), 1): entries have
-    variance sigma_w^2 / k.
+    Only the centre tap of a convolution is nonzero. In every group of k inputs and m outputs, it is a uniformly
+    random matrix with orthonormal rows (m <= k) or columns, multiplied by sigma_w max(sqrt(m / k), 1). Its entries
+    have variance sigma_w^2 / k.
     """
     inputs, outputs = shape[-2], _outputs(shape, groups)
     weight = np.zeros(shape, dtype)
@@ -69,7 +69,7 @@ def delta_orthogonal(
 def delta_gaussian(
     rng: np.random.Generator, shape: tuple[int, ...], groups: int = 1, sigma_w: float = 1.0, dtype=np.float64
 ) -> np.ndarray:
-    """Like :func:`delta_orthogonal`, with independent Gaussian entries of variance sigma_w^2 / k."""
+    """Draw weights as :func:`delta_orthogonal`, but with independent Gaussian entries of variance sigma_w^2 / k."""
     _outputs(shape, groups)
     weight = np.zeros(shape, dtype)
     centre = _centre(weight)
@@ -80,26 +80,26 @@ GAUSSIAN = '''
 def gaussian(
     rng: np.random.Generator, shape: tuple[int, ...], groups: int = 1, sigma_w: float = 1.0, dtype=np.float64
 ) -> np.ndarray:
-    """Initial weights of shape (in, out), or (*window, in / groups, out), Gaussian in all taps. Biases start at zero.
+    """Draw Gaussian weights of shape (in, out) or (*window, in / groups, out) for all taps; biases start at 0.
 
-    Their variance is sigma_w^2 / fan-in, fan-in counting the taps; use the sigma_w of the layer in SIGMAS.
+    Their variance is sigma_w^2 / fan-in, where the fan-in includes the taps. SIGMAS has sigma_w for each layer.
     """
     _outputs(shape, groups)
     return (sigma_w / math.sqrt(math.prod(shape[:-1])) * rng.standard_normal(shape)).astype(dtype)
 '''
 STANDARDISE = '''
 def standardise(weight: np.ndarray, sigma_w: float = 1.0) -> np.ndarray:
-    """The weight (*window, in / groups, out) with mean 0 and length sigma_w over the fan-in: used at every step."""
+    """Return a weight (*window, in / groups, out) with mean 0 and norm sigma_w over the fan-in, for every step."""
     axes = tuple(range(weight.ndim - 1))
     centred = weight - weight.mean(axis=axes, keepdims=True)
     return sigma_w * centred / np.sqrt((centred * centred).sum(axis=axes, keepdims=True))
 '''
 LOCATIONS = '''
 def normalise_locations(x: np.ndarray, extra: str = "mean_norm", value: float = 1.0) -> np.ndarray:
-    """Per-location normalisation of inputs (batch, *locations, channels): every location has mean square 1.
+    """Normalise inputs (batch, *locations, channels) so that every location has mean square 1.
 
-    ``extra`` says what a new last channel holds, so that lengths are not lost: "mean_norm", the root mean square
-    of the example; "constant", ``value``; "none", no new channel. A vector without direction gives nan.
+    A new last channel keeps information about the norm: ``extra`` "mean_norm" adds the root mean square of the
+    example, "constant" adds ``value``, and "none" adds no channel. Locations where all channels are 0 become nan.
     """
     if extra not in ("mean_norm", "constant", "none"):
         raise ValueError(f'extra must be "mean_norm", "constant" or "none", got {extra!r}')
@@ -132,5 +132,5 @@ FRAMEWORK = Framework(
 
 
 def write_numpy(content: Content) -> str:
-    """Write the NumPy module."""
+    """Return the text of the NumPy module."""
     return module_text(content, FRAMEWORK)

@@ -1,7 +1,7 @@
-"""Expressions as ONNX nodes: a :class:`LanguageTarget` whose values are names of tensors.
+"""Write expressions as ONNX nodes, with a :class:`LanguageTarget` whose values are tensor names.
 
-Constants are stored in float64 and cast like the function's input, so one function works in every
-precision.
+Constants are stored in float64 and cast to the type of the function's input, so that a function
+works in every precision.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ STANDARD = {
     name: name.capitalize()
     for name in ["tan", "sinh", "cosh", "asinh", "acosh", "atanh", "atan", "asin", "acos", "erf"]
 }
-"""Standard operators that often lack a float64 kernel in runtimes."""
+"""Standard operators for which runtimes often lack a float64 kernel."""
 NODES, STEP = 24, 0.5
 SPLIT, FURTHEST = 2.0, 6.0
 HALVINGS, TERMS = 3, 12
 
 
 class OnnxTarget(LanguageTarget[str]):
-    """A target that collects ONNX nodes.
+    """Collects the ONNX nodes of a function.
 
-    ``basic``: the functions in ``STANDARD`` use only arithmetic, exp, log, sqrt, sin and cos.
+    ``basic``: whether to write the functions in ``STANDARD`` with arithmetic, exp, log, sqrt, sin
+    and cos only.
     """
 
     def __init__(self, like: str, basic: bool = False) -> None:
@@ -54,7 +55,7 @@ class OnnxTarget(LanguageTarget[str]):
         return name
 
     def constant(self, values: Any) -> str:
-        """Add a constant in the precision of the input; whole numbers stay whole."""
+        """Add a constant in the precision of the input; integers stay integers."""
         array = np.asarray(values)
         name = self.node("Constant", value=self.numpy_helper.from_array(array))
         return name if array.dtype == np.int64 else self.node("CastLike", name, self.like)
@@ -136,9 +137,10 @@ class OnnxTarget(LanguageTarget[str]):
         return self.node("Mul", value, self.number(number))
 
     def _logistic(self, u: str) -> str:
-        """Avoid Sigmoid, which runtimes approximate with an absolute error of 1e-7.
+        """Write 1 / (1 + exp(-u)).
 
-        For large negative x, x Sigmoid(x) would lose its digits.
+        Runtimes approximate Sigmoid with an absolute error of 1e-7, so that x Sigmoid(x) would lose
+        its digits for large negative x.
         """
         return self.node("Reciprocal", self._plus(self.node("Exp", self.node("Neg", u)), 1.0))
 
@@ -200,7 +202,7 @@ class OnnxTarget(LanguageTarget[str]):
         return self.node("Div", u, self._plus(self._root(u, 1.0, 1.0), 1.0))
 
     def _atan(self, u: str) -> str:
-        """Halve angles until |u| < 0.2, then use the power series."""
+        """Halve the angle until |u| < 0.2, then use the power series."""
         for _ in range(HALVINGS):
             u = self._halved(u)
         square = self.node("Mul", u, u)
@@ -220,7 +222,7 @@ class OnnxTarget(LanguageTarget[str]):
     def _erf(self, u: str) -> str:
         """Use a Gauss-Legendre rule for |u| < 2, else 1 - erfc |u|.
 
-        Both keep all digits of float64.
+        Both are exact to float64 precision.
         """
         size = self.node("Min", self.node("Abs", u), self.number(FURTHEST))
         near = self._near(self.node("Min", size, self.number(SPLIT)))
@@ -238,10 +240,10 @@ class OnnxTarget(LanguageTarget[str]):
         return self.node("Mul", u, self._total(heights, 2 / math.sqrt(math.pi) * weights))
 
     def _far(self, u: str) -> str:
-        """Return 1 - erfc(u) by a corrected trapezoid rule of step h [Chiarella, Reichel 1968].
+        """Write 1 - erfc(u) with a corrected trapezoid rule of step h [Chiarella, Reichel 1968].
 
-        erfc u = h u e^(-u^2)/pi sum_n e^(-n^2 h^2)/(n^2 h^2 + u^2) - 2/(e^(2 pi u/h) - 1), n over
-        all whole numbers.
+        erfc u = h u e^(-u^2)/pi sum_n e^(-n^2 h^2)/(n^2 h^2 + u^2) - 2/(e^(2 pi u/h) - 1), where n
+        runs over all integers.
         """
         squares = (STEP * np.arange(NODES // 2)) ** 2
         inverse = self.node("Reciprocal", self.node("Add", self._spread(u), self.constant(squares)))
@@ -261,12 +263,12 @@ class OnnxTarget(LanguageTarget[str]):
         return self.node("Add", self.node("Sub", self.number(1.0), tail), correction)
 
     def _spread(self, u: str) -> str:
-        """Return u^2 with a further axis of length 1."""
+        """Write u^2 with a new last axis of size 1."""
         return self.node(
             "Unsqueeze", self.node("Mul", u, u), self.constant(np.array([-1], np.int64))
         )
 
     def _total(self, terms: str, weights: Any) -> str:
-        """Return the weighted sum over the last axis."""
+        """Write the weighted sum over the last axis."""
         product = self.node("MatMul", terms, self.constant(weights[:, None]))
         return self.node("Squeeze", product, self.constant(np.array([-1], np.int64)))

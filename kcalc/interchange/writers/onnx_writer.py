@@ -1,9 +1,9 @@
-"""ONNX: a model with functions in the domain "kcalc".
+"""Write ONNX models with functions in the domain "kcalc".
 
-The functions are the activations, the sums and the normalisation of inputs.
+The functions are activations, weighted sums and the normalisation of inputs.
 
-The model's graph calls every function once on its input x. Initial weights are data in ONNX, so
-there is no initialiser.
+The graph calls every function once on its input x. It contains no initialisers, because initial
+weights are data in ONNX.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def write_onnx(content: Content) -> str:
 
 
 def onnx_bytes(content: Content) -> bytes:
-    """Return the model as the bytes of a file."""
+    """Return the model as bytes for a file."""
     return onnx_model(content).SerializeToString(deterministic=True)
 
 
@@ -44,9 +44,9 @@ def _onnx() -> Any:
 
 
 def onnx_model(content: Content) -> Any:
-    """Return the ``onnx.ModelProto``.
+    """Return the shaping as an ``onnx.ModelProto``.
 
-    Raises: KcalcError if onnx is not installed, and for activations that have no exported form.
+    Raises: KcalcError if onnx is not installed, or if an activation has no exported form.
     """
     onnx = _onnx()
     refuse_unwritten(content, "ONNX")
@@ -89,9 +89,9 @@ def _opsets(helper: Any) -> list[Any]:
 
 
 def properties(content: Content) -> dict[str, str]:
-    """Return the model's metadata as JSON.
+    """Return the metadata of the model, {key: JSON text}.
 
-    They are the settings, the conditions, and tables from nodes to functions and numbers.
+    The metadata are the settings, the conditions, and tables from nodes to functions and numbers.
     """
     conditions = [
         {"condition": n, "target": t, "value": v, "residual": r}
@@ -127,9 +127,10 @@ def _function(name: str, inputs: list[str], target: OnnxTarget, doc: str) -> Any
 
 
 def activation_functions(shaped: TransformedActivation) -> list[Any]:
-    """Return the function of an activation.
+    """Return the ONNX function of an activation.
 
-    Add a second one of basic operators if the standard ones often lack float64 kernels.
+    If it uses standard operators that often lack float64 kernels, add a second function made of
+    basic operators.
     """
     doc = f"{formula(shaped)} {where_used(shaped.nodes)}"
     target = OnnxTarget("x")
@@ -160,7 +161,7 @@ def _activation(target: OnnxTarget, phi: Activation) -> None:
 
 
 def sum_function(mixed: WeightedSum) -> Any:
-    """Return the function of a weighted sum."""
+    """Return the ONNX function of a weighted sum."""
     target = OnnxTarget("x1")
     names = [f"x{index}" for index in range(1, len(mixed.weights) + 1)]
     terms = [
@@ -202,7 +203,7 @@ def locations_function() -> Any:
         output="y",
     )
     doc = (
-        "Per-location normalisation of inputs (batch, channels, ...): adds a channel and gives "
+        "Per-location normalisation of inputs (batch, channels, ...). It adds a channel and gives "
         "every location mean square 1."
     )
     return _function(LOCATIONS, ["x"], target, doc)

@@ -1,6 +1,6 @@
-"""A Python module for a shaping: header, functions, tables.
+"""Write a Python module for a shaping, with a header, functions and tables.
 
-Shared by the writers for torch, JAX, Flax, Keras and NumPy.
+The writers for torch, JAX, Flax, Keras and NumPy share this code.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ LETTERS = string.ascii_lowercase[:6]
 class Framework:
     """The parts of a module that are specific to one framework.
 
-    imports: {word: import line}; a line is written if its word occurs in the code. tensor: its type
-    in annotations. decorate: decorator lines of every function. helpers: {name: source} of small
-    functions, written if they are used. extra: source after each activation, with {name} and
-    {title}. locations: source of per-location normalisation. initialisers: source by law;
-    standardised: source of weight standardisation.
+    ``imports``: {word: import line}; a line is written if the code contains its word. ``tensor``:
+    the type of tensors in annotations. ``decorate``: decorator lines of every function.
+    ``helpers``: {name: source} for small functions, written if they are used. ``extra``: source
+    after each activation, with {name} and {title}. ``locations``: source of per-location
+    normalisation. ``initialisers``: {law: source}. ``standardised``: source of weight
+    standardisation.
     """
 
     title: str
@@ -48,9 +49,9 @@ class Framework:
 
 
 def module_text(content: Content, framework: Framework) -> str:
-    """Return the source text, ready to import.
+    """Return the source text of the module.
 
-    Raises: KcalcError for activations that have no exported form.
+    Raises: KcalcError if an activation has no exported form.
     """
     refuse_unwritten(content, framework.title)
     parts = [
@@ -69,9 +70,9 @@ def module_text(content: Content, framework: Framework) -> str:
 
 
 def refuse_unwritten(content: Content, where: str) -> None:
-    """Raises: KcalcError for shapings that tables of constants cannot describe.
+    """Raise KcalcError if tables of constants cannot describe a shaping.
 
-    These have mirrored weights (looks linear) or attention.
+    This is the case for mirrored weights (looks linear) and attention.
     """
     instead = 'use kc.to_jax(shaping), or export("json")'
     if content.method == "looks_linear":
@@ -85,9 +86,9 @@ def refuse_unwritten(content: Content, where: str) -> None:
 
 
 def _imports(code: str, imports: dict[str, str]) -> str:
-    """Return the import lines whose word the code uses.
+    """Return the import lines whose words the code uses.
 
-    The standard library comes first, then a blank line and the rest, sorted as isort does.
+    The standard library comes first, then a blank line and all others, sorted as by isort.
     """
     used = [line for word, line in imports.items() if re.search(rf"(?<![\w.]){word}\.", code)]
     standard = [
@@ -103,7 +104,7 @@ def _imports(code: str, imports: dict[str, str]) -> str:
 def clean(text: Any) -> str:
     """Make text safe for a docstring.
 
-    The result is one line, without triple quotes, backslashes and unprintable characters.
+    The result is a single line without triple quotes, backslashes and unprintable characters.
     """
     plain = "".join(c if c.isprintable() else " " for c in str(text))
     return plain.replace("\\", "/").replace('"""', "'''").encode("utf-8", "replace").decode("utf-8")
@@ -118,7 +119,7 @@ def literal(value: Any) -> str:
 
 
 def wrapped(words: Iterable[str], indent: int) -> str:
-    """Write words, each with a comma, in lines of limited width."""
+    """Write words, each followed by a comma, in lines of limited width."""
     lines, line = [], ""
     for word in words:
         if line and len(line) + len(word) + 2 > WIDTH - indent:
@@ -129,7 +130,7 @@ def wrapped(words: Iterable[str], indent: int) -> str:
 
 
 def header(content: Content, framework: Framework) -> str:
-    """Return the module's docstring: method, options, conditions with targets and residuals."""
+    """Return the docstring of the module: method, options, and conditions with residuals."""
     rows = [("condition", "target", "value", "residual")]
     for name, target, value, residual in content.conditions:
         aim = (
@@ -167,7 +168,7 @@ def header(content: Content, framework: Framework) -> str:
 
 
 def formula(shaped: TransformedActivation) -> str:
-    """Describe the transformed activation for a docstring."""
+    """Describe a transformed activation for a docstring."""
     name = clean(shaped.activation.base.name)[:60]
     if shaped.activation.transformation is None:
         return f"The activation {name}, unchanged."
@@ -180,7 +181,7 @@ def formula(shaped: TransformedActivation) -> str:
 
 
 def where_used(nodes: Sequence[Node]) -> str:
-    """List the nodes, only the first few if there are many."""
+    """List nodes; if there are many, only the first few and the last."""
     names = [clean(node)[:40] for node in nodes]
     if len(names) <= LISTED:
         return f"Node{'s' * (len(names) > 1)}: {', '.join(names)}."
@@ -210,7 +211,7 @@ def function(
 
 
 def activation(shaped: TransformedActivation, framework: Framework) -> str:
-    """Return the function of an activation, followed by the framework's lines."""
+    """Return the source of an activation, followed by the framework's extra lines."""
     doc = [formula(shaped), "", where_used(shaped.nodes)]
     lines = body(shaped.activation, framework.dialect)
     source = function(
@@ -221,7 +222,7 @@ def activation(shaped: TransformedActivation, framework: Framework) -> str:
 
 
 def mixture(mixed: WeightedSum, framework: Framework) -> str:
-    """Return the function of a weighted sum, with inputs in the order of the network's slots."""
+    """Return the source of a weighted sum, with inputs in the order of the network's slots."""
     doc = [
         "A sum with fixed weights; inputs are in the order of the network.",
         "",
@@ -251,7 +252,7 @@ def mixture(mixed: WeightedSum, framework: Framework) -> str:
 
 
 def table(name: str, groups: Sequence[tuple[str, Sequence[Node]]], comment: str) -> str:
-    """Return a dictionary {node: value}, with nodes grouped by value."""
+    """Return the source of a dictionary {node: value}, grouped by value."""
     pieces = []
     for value, nodes in groups:
         line = (
@@ -289,11 +290,11 @@ def tables(content: Content) -> list[str]:
         ),
         "VECTORS": (
             [(digits(size), nodes) for size, nodes in content.vectors.items()],
-            "The standard deviation of the entries of embeddings and of vectors of positions.",
+            "The standard deviation of the entries of embeddings and positional vectors.",
         ),
         "STANDARDISED": (
             [("True", content.standardised)] if content.standardised else [],
-            "Layers that use standardise(weight) in place of weight.",
+            "Layers that use standardise(weight) instead of weight.",
         ),
     }
     return [

@@ -1,6 +1,6 @@
-"""Expressions as Python source.
+"""Write expressions as Python source code.
 
-A :class:`LanguageTarget` that writes lines, with the function names of one framework.
+The :class:`LanguageTarget` here writes lines with the function names of a framework.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .lowering import LanguageTarget, Walk
 from .stable import constants, stable_form
 
 ADD, MULTIPLY, POWER, ATOM = range(4)
-PART, LINE = 64, 96  # characters: of an operand, and of an expression on one line
+PART, LINE = 64, 96  # maximum characters of an operand, and of an expression on one line
 SAME = (
     "exp",
     "expm1",
@@ -41,9 +41,9 @@ NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True)
 class Dialect:
-    """The names of one framework: ``functions`` contains templates by key.
+    """The names of a framework.
 
-    ``where`` and ``least`` take values as text.
+    ``functions``: {key: template}; ``where`` and ``least``: templates that take values as text.
     """
 
     functions: Mapping[str, str]
@@ -52,7 +52,7 @@ class Dialect:
 
     @classmethod
     def of_module(cls, module: str, where: str, least: str, **functions: str) -> Dialect:
-        """Use NumPy's names in a module, with some of them replaced."""
+        """Return a dialect with NumPy's names in a module, some of them replaced."""
         table = {name.replace("arc", "a"): f"{module}.{name}({{}})" for name in SAME}
         table |= {"modulus": f"{module}.abs({{}})", "logaddexp": f"{module}.logaddexp({{}}, {{}})"}
         table["erfc"] = "1 - " + functions.get("erf", "")
@@ -61,7 +61,7 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Text:
-    """Source text and its operator precedence."""
+    """Source text with its operator precedence."""
 
     text: str
     level: int = ATOM
@@ -73,7 +73,7 @@ class Text:
 
 
 def digits(value: float) -> str:
-    """Write a number as a Python literal: the shortest exact form, or 17 significant digits."""
+    """Write a number as a Python literal, in short form if exact, else with 17 digits."""
     short = repr(float(value))
     if value == int(value) and abs(value) < 1e15:
         return str(int(value))
@@ -81,7 +81,7 @@ def digits(value: float) -> str:
 
 
 def floating(value: float) -> str:
-    """Write a number as a literal that is a float."""
+    """Write a number as a float literal."""
     text = digits(value)
     return text if any(mark in text for mark in ".en") else f"{text}.0"
 
@@ -93,12 +93,12 @@ class PythonTarget(LanguageTarget[Text]):
         self.dialect, self.lines, self.count = dialect, [], 0
 
     def assign(self, name: str, text: str) -> Text:
-        """Add a statement, and return its name."""
+        """Add an assignment, and return the name."""
         self.lines.append(f"{name} = {text}")
         return Text(name)
 
     def short(self, value: Text) -> Text:
-        """Return the value, under a name if its text is long."""
+        """Return a value; if its text is long, assign it to a name first."""
         return self.keep(value) if len(value.text) > PART else value
 
     def keep(self, value: Text) -> Text:
@@ -209,7 +209,7 @@ class PythonTarget(LanguageTarget[Text]):
 def fraction(coefficient: sp.Expr) -> tuple[float, float]:
     """Return a coefficient as (numerator, denominator).
 
-    1/3 as (1, 3), but 1/2 as (.5, 1) and sqrt(2) as (1.4142135623730951, 1).
+    Examples: 1/3 gives (1, 3), 1/2 gives (0.5, 1), and sqrt(2) gives (1.4142135623730951, 1).
     """
     if (
         isinstance(coefficient, sp.Rational)
@@ -225,7 +225,7 @@ def fraction(coefficient: sp.Expr) -> tuple[float, float]:
 def body(phi: Activation, dialect: Dialect) -> list[str]:
     """Return the statements of the function phi(x).
 
-    The transformation's constants have 17 digits; the base activation is in its stable form.
+    The constants of the transformation have 17 digits. The base activation is in its stable form.
     """
     target = PythonTarget(dialect)
     x = Text("x")

@@ -1,9 +1,9 @@
-"""Rewrite scalar expressions to be stable in plain floating point.
+"""Rewrite scalar expressions so that they are stable in floating point.
 
 A stable expression neither overflows nor loses its gradient.
 
-The result uses SymPy's functions and the few below. Every framework has a form of these without
-overflow, or is given one.
+The result uses SymPy's functions and the functions below. Every framework has a version of these
+that does not overflow, or its writer provides one.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ class Log1p(sp.Function):
 
 
 class Modulus(sp.Function):
-    """|u| inside an expression that is smooth at u = 0.
+    """|u| in an expression that is smooth at u = 0.
 
-    Because of this, the gradient of |u| at u = 0 does not matter.
+    The gradient of |u| at u = 0 does not matter there.
     """
 
 
 FUNCTIONS: dict[Any, str] = {
     kind: kind.__name__.lower() for kind in (Logistic, Softplus, LogAddExp, Expm1, Log1p, Modulus)
 } | {getattr(sp, name): name for name in ELEMENTARY}
-"""The functions that every writer prints, each with its key in a writer's table."""
+"""{function that every writer supports: its key in the tables of writers}."""
 
 
 def stable_form(phi: Activation) -> sp.Expr:
-    """Return an expression in ``X`` for ``phi`` that does not overflow.
+    """Return an expression in ``X`` that equals ``phi`` and does not overflow.
 
-    It equals ``phi`` in double precision for |x| <= 30, and is finite wherever phi is for |x| up to
-    1e4.
+    It agrees with ``phi`` to double precision for |x| <= 30. For |x| up to 1e4, it is finite
+    wherever ``phi`` is.
 
-    Raises: KcalcError for callables, for functions that frameworks do not have, and if no form
-    without overflow was found.
+    Raises: KcalcError if ``phi`` is a callable, if frameworks lack one of its functions, or if no
+    form without overflow is found.
     """
     phi.refuse_numeric_only("exported code")
     candidates = [
@@ -79,8 +79,8 @@ def stable_form(phi: Activation) -> sp.Expr:
         if _agrees(form, phi):
             return form
     raise KcalcError(
-        f"activation {phi.name!r} has no exported form: as written, {str(phi.expr)[:80]} "
-        f"overflows or loses its digits in floating point; "
+        f"activation {phi.name!r} cannot be exported: {str(phi.expr)[:80]} overflows or loses its "
+        f"digits in floating point; "
         "write it with tanh, log(1 + exp(...)), 1/(1 + exp(...)) or a Piecewise"
     )
 
@@ -94,7 +94,7 @@ def constants(phi: Activation) -> tuple[float, float, float, float]:
 
 
 def check_functions(expr: sp.Expr, name: str) -> None:
-    """Raises: KcalcError for functions that frameworks do not have."""
+    """Raise KcalcError if frameworks lack a function in an expression."""
     for part in sp.preorder_traversal(expr):
         known = (
             type(part) in FUNCTIONS
@@ -115,13 +115,13 @@ def check_functions(expr: sp.Expr, name: str) -> None:
                 )
             )
             raise KcalcError(
-                f"activation {name!r}: {str(part)[:60]} cannot be exported; the functions that "
-                f"can be are {names}"
+                f"activation {name!r}: {str(part)[:60]} cannot be exported; the supported "
+                f"functions are {names}"
             )
 
 
 def _softened(phi: Activation, expr: sp.Expr) -> sp.Expr:
-    """Replace Abs by the plain modulus if phi is continuously differentiable.
+    """Replace Abs by Modulus if phi is continuously differentiable.
 
     Then no gradient depends on the derivative of Abs at 0.
     """
@@ -134,9 +134,9 @@ def _softened(phi: Activation, expr: sp.Expr) -> sp.Expr:
 
 
 def stable(expr: Any) -> Any:
-    """Rewrite the sums of exponentials in an expression by the functions above.
+    """Rewrite sums of exponentials in an expression with the functions above.
 
-    These are sums inside logarithms, quotients and differences.
+    Such sums occur in logarithms, quotients and differences.
     """
     return _Stable()(expr)
 
@@ -156,9 +156,9 @@ class _Stable(Rewriting):
 
 
 def _exponentials(expr: Any) -> list[tuple[Any, Any]] | None:
-    """Return [(c, w)] of a sum of c exp(w) with numbers c > 0; a plain number has w = 0.
+    """Return [(c, w), ...] for a sum of terms c exp(w) with c > 0; a number has w = 0.
 
-    None for other expressions.
+    Returns None for other expressions.
     """
     out: list[tuple[Any, Any]] = []
     for term in sp.Add.make_args(expr):
@@ -190,7 +190,7 @@ def _log(argument: Any) -> Any:
 
 
 def _logistic_argument(base: Any) -> tuple[Any, Any] | None:
-    """Return (c, w) if the base is c (1 + exp(w))."""
+    """Return (c, w) if the base is c (1 + exp(w)), else None."""
     terms = _exponentials(base)
     if terms is None or len(terms) != 2 or all(w != 0 for _, w in terms):
         return None
@@ -247,7 +247,7 @@ def _exponent(factor: Any, w: Any) -> int:
 
 
 def _sum(terms: list[Any]) -> Any:
-    """Write a polynomial by Horner's rule, c exp(w) - c as c expm1(w), other sums term by term."""
+    """Rewrite polynomials by Horner's rule, c exp(w) - c as c expm1(w), and other sums by term."""
     expr: Any = sp.Add(*terms)
     if expr.is_polynomial(X) and sp.Poly(expr, X).degree() > 2:
         return sp.horner(expr, X)
@@ -268,9 +268,7 @@ def _sum(terms: list[Any]) -> Any:
 
 
 def _agrees(form: sp.Expr, phi: Activation) -> bool:
-    """Whether the form agrees with phi.
-
-    It must agree to 1e-13 near the origin, and be finite wherever phi is.
+    """Whether a form equals phi to 1e-13 near the origin and is finite wherever phi is.
     """
     x = np.concatenate(
         [np.linspace(-REACH, REACH, 1201) + 1e-4, [s * far for far in FAR for s in (1, -1)]]

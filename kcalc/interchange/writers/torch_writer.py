@@ -1,4 +1,7 @@
-"""PyTorch: functions and modules for tensors, initialisers in place, channels in axis 1."""
+"""Write PyTorch modules: functions, ``nn.Module`` classes and in-place initialisers.
+
+Channels are on axis 1.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ EXTRA = '''
 
 
 class {title}(nn.Module):
-    """The module of :func:`{name}`."""
+    """A module that applies :func:`{name}`."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return {name}(x)'''
 
 CENTRE = '''
 def _centre(weight: torch.Tensor) -> torch.Tensor:
-    """The centre tap of a convolution's weight (out, in / groups, *window) as a view; all of a dense layer's."""
+    """Return a view of the centre tap of a weight (out, in / groups, *window); for dense layers, the whole weight."""
     window = weight.shape[2:]
     if any(extent % 2 == 0 for extent in window):
         raise ValueError(f"a kernel of shape {tuple(window)} has no centre tap for Delta weights; use odd kernels")
@@ -31,15 +34,15 @@ def _centre(weight: torch.Tensor) -> torch.Tensor:
 '''
 NORMAL = '''
 def _normal(weight: torch.Tensor, *shape: int, generator: torch.Generator | None) -> torch.Tensor:
-    """Standard normals on the weight's device, in float32 at least."""
+    """Draw standard normal numbers on the weight's device, with at least float32 precision."""
     dtype = torch.promote_types(weight.dtype, torch.float32)
     return torch.randn(shape, dtype=dtype, device=weight.device, generator=generator)
 '''
 CHECK = '''
 def _outputs(weight: torch.Tensor, groups: int) -> int:
-    """The output channels of one group."""
+    """Return the number of output channels per group."""
     if groups < 1 or weight.shape[0] % groups:
-        raise ValueError(f"{weight.shape[0]} output channels do not split into {groups} groups")
+        raise ValueError(f"{weight.shape[0]} output channels cannot be divided into {groups} groups")
     return weight.shape[0] // groups
 '''
 DELTA = '''
@@ -49,9 +52,9 @@ def delta_orthogonal_(
 ) -> torch.Tensor:
     """Fill the weight of a Linear or Conv layer, (out, in / groups, *window), and return it.
 
-    Of a convolution only the centre tap is not zero. In every group of k inputs and m outputs it is a uniformly
-    random matrix with orthonormal rows (m <= k) or columns, times sigma_w max(sqrt(m / k), 1): entries have
-    variance sigma_w^2 / k.
+    Only the centre tap of a convolution is nonzero. In every group of k inputs and m outputs, it is a uniformly
+    random matrix with orthonormal rows (m <= k) or columns, multiplied by sigma_w max(sqrt(m / k), 1). Its entries
+    have variance sigma_w^2 / k.
     """
     outputs, inputs = _outputs(weight, groups), weight.shape[1]
     centre = _centre(weight.zero_())
@@ -68,7 +71,7 @@ def delta_orthogonal_(
 def delta_gaussian_(
     weight: torch.Tensor, groups: int = 1, sigma_w: float = 1.0, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    """Like :func:`delta_orthogonal_`, with independent Gaussian entries of variance sigma_w^2 / k."""
+    """Fill a weight as :func:`delta_orthogonal_`, but with independent Gaussian entries of variance sigma_w^2 / k."""
     _outputs(weight, groups)
     centre = _centre(weight.zero_())
     noise = _normal(weight, *centre.shape, generator=generator)
@@ -82,7 +85,7 @@ def gaussian_(
 ) -> torch.Tensor:
     """Fill the weight of a Linear or Conv layer, (out, in / groups, *window), with Gaussian entries in all taps.
 
-    Their variance is sigma_w^2 / fan-in, fan-in counting the taps; use the sigma_w of the layer in SIGMAS.
+    Their variance is sigma_w^2 / fan-in, where the fan-in includes the taps. SIGMAS has sigma_w for each layer.
     """
     _outputs(weight, groups)
     weight.copy_(sigma_w / math.sqrt(weight[0].numel()) * _normal(weight, *weight.shape, generator=generator))
@@ -97,9 +100,9 @@ def initialise(
     sigmas: dict[str, tuple[float, float]] | None = None,
     generator: torch.Generator | None = None,
 ) -> nn.Module:
-    """Fill all Linear and Conv layers of a model, in place; biases become zero. Returns the model.
+    """Fill all Linear and Conv layers of a model in place, and return it; biases become 0 unless sigma_b is given.
 
-    ``sigmas``: {module name: (sigma_w, sigma_b)} where they are not (1, 0).
+    ``sigmas``: {module name: (sigma_w, sigma_b)} for layers with other values than (1, 0).
     """
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
@@ -111,9 +114,9 @@ def initialise(
 '''
 STANDARDISE = '''
 def standardise(weight: torch.Tensor, sigma_w: float = 1.0) -> torch.Tensor:
-    """The weight (out, in / groups, *window) with mean 0 and length sigma_w over the fan-in: used at every step.
+    """Return a weight (out, in / groups, *window) with mean 0 and norm sigma_w over the fan-in, for every step.
 
-    As a parametrisation: ``torch.nn.utils.parametrize.register_parametrization(layer, "weight", Standardise())``.
+    Parametrise a layer by ``torch.nn.utils.parametrize.register_parametrization(layer, "weight", Standardise())``.
     """
     axes = tuple(range(1, weight.dim()))
     centred = weight - weight.mean(dim=axes, keepdim=True)
@@ -121,17 +124,17 @@ def standardise(weight: torch.Tensor, sigma_w: float = 1.0) -> torch.Tensor:
 
 
 class Standardise(nn.Module):
-    """The parametrisation of :func:`standardise`."""
+    """A parametrisation that applies :func:`standardise`."""
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         return standardise(weight)
 '''
 LOCATIONS = '''
 def normalise_locations(x: torch.Tensor, extra: str = "mean_norm", value: float = 1.0) -> torch.Tensor:
-    """Per-location normalisation of inputs (batch, channels, *locations): every location has mean square 1.
+    """Normalise inputs (batch, channels, *locations) so that every location has mean square 1.
 
-    ``extra`` says what a new last channel holds, so that lengths are not lost: "mean_norm", the root mean square
-    of the example; "constant", ``value``; "none", no new channel. A vector without direction gives nan.
+    A new last channel keeps information about the norm: ``extra`` "mean_norm" adds the root mean square of the
+    example, "constant" adds ``value``, and "none" adds no channel. Locations where all channels are 0 become nan.
     """
     if extra not in ("mean_norm", "constant", "none"):
         raise ValueError(f'extra must be "mean_norm", "constant" or "none", got {extra!r}')
@@ -152,7 +155,7 @@ def normalise_locations(x: torch.Tensor, extra: str = "mean_norm", value: float 
 
 
 class NormaliseLocations(nn.Module):
-    """The module of :func:`normalise_locations`."""
+    """A module that applies :func:`normalise_locations`."""
 
     def __init__(self, extra: str = "mean_norm", value: float = 1.0) -> None:
         super().__init__()
@@ -182,5 +185,5 @@ FRAMEWORK = Framework(
 
 
 def write_torch(content: Content) -> str:
-    """Write the PyTorch module."""
+    """Return the text of the PyTorch module."""
     return module_text(content, FRAMEWORK)
