@@ -49,7 +49,7 @@ def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUE
 
 
 def _q_panel(phi: Any, ax: Any) -> None:
-    """Q over q as far as it is finite, with its fixed points."""
+    """Plot Q over the range of q in which it is finite, with its fixed points."""
     q = finite_part(phi.q_map, np.geomspace(1e-2, 1e2, 121))
     q_maps({"Q": phi.q_map}, ax=ax, low=float(q[0]), high=float(q[-1]))
     low, high = ax.get_ylim()
@@ -57,9 +57,9 @@ def _q_panel(phi: Any, ax: Any) -> None:
 
 
 def _c_panel(phi: Any, ax: Any, values: tuple[float, ...]) -> None:
-    """C over [-1, 1] at the q values at which it exists.
+    """Plot C over [-1, 1] at all q values at which it exists.
 
-    It is one curve if it is the same at all of them.
+    If C is the same at all of them, a single curve is drawn.
     """
     sizes = [float(q) for q in finite_part(phi.q_map, np.array(sorted(values)))]
     c = np.cos(np.linspace(np.pi, 0.0, 201))

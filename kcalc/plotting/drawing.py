@@ -110,10 +110,7 @@ def network(
 
 @dataclass(frozen=True)
 class Sheet:
-    """A network after layout.
-
-    It contains the plan, the kind and text of each node, and the drawn nodes of outputs.
-    """
+    """A network after layout: the plan, the kind and text of each node, and the output nodes."""
 
     plan: DrawingPlan
     layers: Mapping[Node, Any]
@@ -192,9 +189,9 @@ def _text_width(text: str) -> float:
 
 
 def _canvas(ax: Axes | None, drawn: DrawingPlan, margin: float, room: float) -> tuple[Axes, float]:
-    """Return the Axes in data units of an inch, and the length of a nominal point in points.
+    """Return Axes with data units of one inch, and the length of a nominal point in points.
 
-    The Axes have some room at the left.
+    The Axes have ``room`` inches of free space on the left.
     """
     left, right, bottom, top = drawn.extent()
     around = 0.14 if room else 0.0  # regions extend beyond boxes and edges

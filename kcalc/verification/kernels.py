@@ -343,9 +343,7 @@ class _Work:
             found.append(Assumption("network", EQUAL))
         for node, k in zip(self.nodes, self.channels, strict=True):
             if k < NARROW and node not in self.network.inputs:
-                text = (
-                    f"has only {k} channels, so its c values are measured but not checked"
-                )
+                text = f"has only {k} channels, so its c values are measured but not checked"
                 found.append(Assumption(node, text))
         return tuple(found)
 

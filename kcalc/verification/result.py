@@ -283,13 +283,13 @@ class KernelCheck(Tabled):
 
     @property
     def passed(self) -> bool | None:
-        """Whether all compared quantities are within four standard errors of theory.
+        """Whether all compared quantities are within four standard errors of the theory.
 
-        The quantities are q, c and, where they were compared, the tangent kernel and the gradients.
+        The quantities are q, c and, if they were compared, the tangent kernel and the gradients.
 
-        Four refers to one Gaussian: each of the three checks has its error rate (6e-5) for any
-        number of cases, see :meth:`allowed`. The result is None, not a success, if no q or c value
-        was checked and nothing else deviates.
+        Each of these checks has the error rate of one Gaussian at four standard errors (6e-5),
+        whatever the number of cases; see :meth:`allowed`. The result is None, not True, if no q or
+        c value was checked and nothing else deviates.
         """
         if not all(part.passed for part in self._parts) or self.deviating():
             return False

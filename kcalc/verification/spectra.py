@@ -144,18 +144,18 @@ def training_spectra(
     weights: Any = "uniform",
     example: int = 0,
 ) -> TrainingSpectra:
-    """Train by gradient descent, with the singular values of a Jacobian at every step.
+    """Train by gradient descent and track the singular values of a Jacobian at every step.
 
-    Training is full-batch gradient descent on the mean cross-entropy; the Jacobian is d ``end`` / d
+    Training is full-batch gradient descent on the mean cross-entropy. The Jacobian is d ``end`` / d
     ``start``.
 
-    ``X`` (N, ..., channels) and ``labels`` (N,) are the batch. ``start`` and ``end`` are nodes, by
-    default the first Affine and the last node that every path crosses before the readout.
-    ``example`` is the example whose feature maps count (with BatchNorm all others are held, and
-    statistics are those of the batch). ``weights`` is the law of initial weights, as in
-    :func:`kcalc.to_jax`.
-    Raises: KcalcError for invalid arguments, and if the loss is no longer finite. [MacDonald et al.
-    2023, sec. 6.2]
+    ``X`` (N, ..., channels) and ``labels`` (N,) are the batch. ``start`` and ``end`` are nodes. By
+    default, they are the first Affine and the last node before the readout that every path crosses.
+    ``example`` is the index of the example at which the Jacobian is computed. With BatchNorm, the
+    statistics are those of the batch, and all other examples are held fixed. ``weights`` is the
+    initial distribution of weights, as in :func:`kcalc.to_jax`.
+    Raises: KcalcError if an argument is invalid or the loss becomes infinite or nan. [MacDonald et
+    al. 2023, sec. 6.2]
     """
     jax = imported("jax")
     require_network(network)
