@@ -24,10 +24,9 @@ Q_VALUES = (0.1, 1.0, 10.0)
 def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUES) -> Figure:
     """Draw phi, its Q map over [1e-2, 1e2] and its C maps on three Axes.
 
-    The C maps are at the given q values. The Axes are those in ``ax`` or new ones.
-
-    ``phi`` is an activation; ``q`` up to four positive numbers (one curve where C does not depend
-    on q). Returns: the figure.
+    ``phi`` is an activation. ``q`` holds up to four positive q values for the C maps. If C does not
+    depend on q, a single curve is drawn. ``ax`` holds three Axes; by default, a new figure is made.
+    Returns: the figure.
     Raises: KcalcError for another number of Axes or of q values.
     """
     try:

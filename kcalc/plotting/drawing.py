@@ -46,13 +46,13 @@ def network(
     """Draw a network from top to bottom.
 
     Parameters: ``net`` has ``.steps()``, ``.inputs`` and ``.outputs``. ``regions`` are (label,
-    nodes) pairs, {label: nodes}, or subnetworks (``kc.subnetworks(net)``), drawn as tinted areas
-    behind the nodes. ``labels=False`` writes nothing, {node: text} replaces the text of some nodes.
-    With ``collapse``, repeated blocks (``net.blocks()``) are drawn once, in a frame with their
-    number; this is the default if there are more than ``max_nodes`` nodes. Tall drawings continue
-    in parallel ``columns``, by default as many as fill a page.
+    nodes) pairs, {label: nodes}, or subnetworks (``kc.subnetworks(net)``). They are drawn as tinted
+    areas behind the nodes. ``labels=False`` omits all text, and {node: text} replaces the text of
+    some nodes. With ``collapse``, repeated blocks (``net.blocks()``) are drawn once, in a frame
+    with the number of repetitions. This is the default if there are more than ``max_nodes`` nodes.
+    Tall drawings continue in parallel ``columns``. Their default number fills a page.
 
-    Returns: the Axes, in inches if the figure is new. Artists of nodes have the gid
+    Returns: the Axes, with inches as data units if the figure is new. Artists of nodes have the gid
     ``node:<name>``. Raises: KcalcError for anything but a network, and for unknown nodes in
     ``regions`` or ``labels``.
     """

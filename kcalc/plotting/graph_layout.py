@@ -106,12 +106,12 @@ def plan(
     collapse: bool = False,
     columns: int | None = None,
 ) -> DrawingPlan:
-    """Lay a network out.
+    """Lay out a network.
 
-    ``net`` has ``.steps()`` (node, layer, parents in slot order; topological) and, to collapse,
-    ``.blocks()``. ``widths`` are those of the nodes' boxes in inches; a box no wider than high is a
-    circle. ``ordered`` are nodes whose parents should be in slot order. ``columns`` is the number
-    of columns; None chooses it from the number of rows.
+    ``net`` has ``.steps()``, which lists (node, layer, parents in slot order) topologically, and,
+    to collapse blocks, ``.blocks()``. ``widths`` holds the widths of boxes in inches. A box that is
+    not wider than high is a circle. ``ordered`` lists nodes whose parents should be in slot order.
+    ``columns`` is the number of columns. By default, it depends on the number of rows.
     """
     steps, represents, groups = _drawn(net, collapse)
     parents = {node: tuple(represents[p] for p in above) for node, _, above in steps}

@@ -192,7 +192,7 @@ def label_corner(
 
     The label is left of all regions around the first box, or lower if another label is there.
 
-    Its place, (left, right, bottom, top), is added to ``placed``.
+    Its extent (left, right, bottom, top) is added to ``placed``.
     """
     first = max((drawn.boxes[node] for node in area.members), key=lambda b: (b.y, -b.x))
     right = (
