@@ -153,7 +153,7 @@ def python_attribute(text: str, use: Callable[[Any], Any] = lambda found: found)
     except AttributeError as error:
         if getattr(error, "obj", None) is None or not str(error).startswith(f"module {name!r}"):
             raise KcalcError(f"{text}: {type(error).__name__}: {_short(error)}") from error
-        raise KcalcError(f"the module {name!r} has no {path!r}") from None
+        raise KcalcError(f"the module {name!r} has no attribute {path!r}") from None
     except KcalcError:
         raise
     except Exception as error:
