@@ -303,7 +303,7 @@ def certified(
     digits: int = 30,
     **data: Any,
 ) -> Evidence:
-    """function >= 0 on [low, high], proved by subdivision.
+    """Prove function >= 0 on [low, high] by subdivision.
 
     If the function vanishes at an end of the interval, divide it by a factor that vanishes there.
     The margin is a proven lower bound.

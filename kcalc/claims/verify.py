@@ -144,7 +144,7 @@ def _evidence(claim: Claim, bench: Bench) -> Iterator[Evidence]:
 
 
 def _plain_check(claim: Claim, budget: str, seed: int) -> Finding:
-    """Check one claim and convert its data to plain values, as a round trip between processes."""
+    """Check one claim in this process; the data become plain values, as from other processes."""
     found = check(claim, budget, seed)
     items = tuple(
         replace(item, data=json.loads(json.dumps(dict(item.data), default=_plain)))
