@@ -1,6 +1,6 @@
-"""ResNets, DenseNets and other graphs: sec. 4.2 and 4.3, Theorems 2 and 3, sec. 7.4 and 7.5, Prop.
+"""Claims about ResNets, DenseNets and other graphs.
 
-1.
+They are from sec. 4.2 and 4.3 (Theorems 2 and 3), sec. 7.4 and 7.5, and Prop. 1.
 """
 
 from __future__ import annotations

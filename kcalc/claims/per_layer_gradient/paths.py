@@ -22,7 +22,7 @@ from .paper import claim
 
 
 class Step(NamedTuple):
-    """A weight on a path: its layer, its input unit, its output unit, and whether a relu follows."""
+    """A weight on a path: its layer, input unit and output unit, and whether a relu follows."""
 
     layer: int
     read: int

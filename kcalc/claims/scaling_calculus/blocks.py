@@ -207,9 +207,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-11.1-y2", "Sec. 11.1, shortcut of a downsampling block")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the convolution after 2 x 2 mean pooling has $c=\alpha$.
-
-    The moment is then $\sqrt{n/m}\,E[x^2]$
+    r"""the convolution after 2 x 2 mean pooling has $c=\alpha$, so the second moment of the
+    shortcut is $\sqrt{n/m}\,E[x^2]$
 
     Under: data that are uncorrelated within each window
     """

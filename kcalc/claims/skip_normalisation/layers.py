@@ -1,6 +1,6 @@
-"""Layers and their derivatives, smoothness: App. A, Lemmas B.1 to B.3, Prop.
+"""Claims about layers, their derivatives and smoothness.
 
-4.2 and 4.3, Cor. 4.4, Theorem 4.5.
+They are from App. A, Lemmas B.1 to B.3, Prop. 4.2 and 4.3, Cor. 4.4 and Theorem 4.5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Smallest eigenvalues and singular values: Prop.
+"""Claims about smallest eigenvalues and singular values.
 
-4.6, Theorem 4.7, Lemmas B.4 and B.5, sec. 6.1.
+They are from Prop. 4.6, Theorem 4.7, Lemmas B.4 and B.5, and sec. 6.1.
 """
 
 from __future__ import annotations
