@@ -41,7 +41,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     shape = (s[:, 0, 1] / s[:, 0, 1].std()) ** 4
     yield counterexample(
         shape.mean() - 3 - 4.5 * shape.std() / draws**0.5,
-        "kurtosis above 3, less 4.5 errors",
+        "kurtosis above 3, minus 4.5 errors",
         one_sided=True,
     )
     yield statistical(shape, 3 + 6 / width, "kurtosis of a score")

@@ -63,7 +63,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 kernels,
                 reference.mean(plain.value, q1, plain.kinks)
                 + reference.mean(plain.value, q2, plain.kinks),
-                "the kernel of $\\phi+1$ less that of $\\phi$ less 1 is $v+v'$, $v$ by quadrature",
+                "the kernel of $\\phi+1$ minus that of $\\phi$ minus 1 is $v+v'$, $v$ by quadrature",
                 1e-9,
             )
         yield equal(

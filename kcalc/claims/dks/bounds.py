@@ -225,7 +225,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             sum((n - 1) * b for n, b in enumerate(co.enclosed(name, centred=True)) if n > 1)
             for name in bent
         ],
-        "$C'(1) - 1 = \\sum_{n\\ge1} (n-1)\\,b_n$ where $b_0 = 0$: 17 terms enclosed, for centred "
+        "$C'(1) - 1 = \\sum_{n\\ge1} (n-1)\\,b_n$ if $b_0 = 0$: 17 terms enclosed, for centred "
         "activations; the rest is $\\ge0$",
     )
     yield proved(

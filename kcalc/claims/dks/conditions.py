@@ -124,7 +124,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             scaled.q_map.derivative(1)(fixed),
             0,
-            "bumps $x^k e^{-bx^2}$ scaled to have a fixed point where $Q'<0$",
+            "bumps $x^k e^{-bx^2}$ scaled to have a fixed point with $Q'<0$",
             0.0,
         )
         q = fixed * 1.05

@@ -131,7 +131,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     gap = sum((k - 1) * w * (1 - c**k) for k, w in zip(range(2, n), b, strict=True))
     yield exact(
         C - c * diff(C, c) - gap,
-        r"$C-cC'=\sum(n-1)b_n(1-c^n)$ where $C(1)=C'(1)=1$: degree 6, all weights",
+        r"$C-cC'=\sum(n-1)b_n(1-c^n)$ if $C(1)=C'(1)=1$: degree 6, all weights",
     )
     for map_ in at_edge(bench, bench.size(40, 400)):
         parts = theta([(map_, map_.derivative(1))] * 200, np.array([0.0, 0.1, 0.5, 0.9, 1.0]))

@@ -320,7 +320,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ]
     ratio = np.array([polyval(at, C.weights[1:]) for C in maps])
     room = np.array([(1 - C.weights[1] - C.weights[0]) * (1 - at) + C.weights[0] for C in maps])
-    yield at_most(ratio + room, 1, "random C maps: less than 1 by $b_0+(1-b_0-b_1)(1-x)$ at least")
+    yield at_most(ratio + room, 1, "random C maps: below 1 by at least $b_0+(1-b_0-b_1)(1-x)$")
     yield at_most(1e-12, room, "which is positive", 0.0)
     yield at_most(1e-30, ratio, "random C maps: the quotient is more than 0", 0.0)
     C = PowerMap(np.array([0.5, 0.5]))

@@ -110,7 +110,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(one**2, 2.0**3 / 12, "$E[W_p^2]=\\sigma^{2D}/P$ with $P=2\\cdot3\\cdot2$")
     yield statistical(one * two, 0.0, "$E[W_pW_q]=0$ for paths that differ in one weight")
     own = 8 * _share(gates) * (x @ x) / 2
-    yield statistical(forward**2 - own, 0.0, "$x'=x$: $f^2$ less $\\sigma^{2D}\\,A/P\\,|x|^2/k$")
+    yield statistical(forward**2 - own, 0.0, "$x'=x$: $f^2$ minus $\\sigma^{2D}\\,A/P\\,|x|^2/k$")
     other_w = _weights(bench, sizes, 2.0, draws)
     free, free2 = _gated(other_w, gates, x), _gated(other_w, gates2, other)
     expected = 8 * _share(gates, gates2) * (x @ other) / 2
