@@ -303,7 +303,7 @@ def test_pictures_of_nothing_much(untouched_pyplot: None, tmp_path: Any) -> None
     flat = SimpleNamespace(nodes={"a": 1.0, "b": 1.01}, weights={"a": 1.0})
     low, high = gradient_trace(flat).get_ylim()
     assert low == pytest.approx(1.005 / 2, rel=1e-3) and high == pytest.approx(2.01, rel=1e-3)
-    with refused("two or more widths"):
+    with refused("at least two widths"):
         errors_by_width(SimpleNamespace(widths=(32,)))
 
 

@@ -1,4 +1,4 @@
-"""Statements of the source papers as claims with checks, which :func:`verify` runs and reports."""
+"""Claims: statements of the source papers with checks, which :func:`verify` runs and reports."""
 
 from .bench import BUDGETS, Bench
 from .claim import COPIES, Claim, Evidence, Method, Paper, Verdict

@@ -1,4 +1,4 @@
-"""Tools for checks: random numbers, a budget, and comparisons that give evidence."""
+"""Tools for checks: random numbers, a budget, and comparisons that return evidence."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Array = np.ndarray
 BUDGETS = ("quick", "full")
 THRESHOLD = 4.5  # standard errors
 _DIGITS = 50
-_ROUNDS = 4000  # most pieces of a subdivision
-_LEAST = 30  # minimal number of samples for a standard error
+_ROUNDS = 4000  # the most pieces of a subdivision
+_LEAST = 30  # the fewest samples for a standard error
 
-# -- comparisons: each returns Evidence, by default about the claim's statement --------------------
+# -- comparisons: each returns Evidence, by default about the statement of the claim ---------------
 
 
 def exact(difference: Any, what: str, about: str = STATEMENT) -> Evidence:
-    """Whether an expression is identically 0.
+    """Test whether an expression is identically 0.
 
-    It holds if SymPy simplifies the expression to 0; it fails if its value at a random point, in 50
-    digits, is not 0.
+    The test passes if SymPy simplifies the expression to 0. It fails if the value at a random
+    point, computed with 50 digits, is not 0.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def exact(difference: Any, what: str, about: str = STATEMENT) -> Evidence:
         if value.is_number and abs(value) > sp.Float(10) ** -30:
             at = {str(s): str(v) for s, v in point.items()}
             return found(False, what, -float(abs(value)), {"at": at})
-    return found(None, what, data={"form": "neither simplified to 0 nor shown to differ"})
+    return found(None, what, data={"form": "neither simplified to 0 nor shown to be nonzero"})
 
 
 def _broadcast(one: Any, two: Any) -> tuple[Array, ...]:
@@ -74,9 +74,9 @@ def _broadcast(one: Any, two: Any) -> tuple[Array, ...]:
 def equal(
     found: Any, truth: Any, what: str, tolerance: float = 1e-12, about: str = STATEMENT, **data: Any
 ) -> Evidence:
-    """|found - truth| <= tolerance max(1, |truth|), everywhere.
+    """Test whether |found - truth| <= tolerance max(1, |truth|) everywhere.
 
-    The margin is the tolerance minus the worst error.
+    The margin is the tolerance minus the largest error.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def equal(
     what
         A description of the comparison.
     tolerance
-        The largest error, relative where |truth| > 1.
+        The largest error allowed. It is relative if |truth| > 1.
     about
         "statement", or "printed" for the printed form.
     **data
@@ -102,7 +102,7 @@ def equal(
     told = partial(Evidence, about, Method.NUMERIC)
     found, truth = _broadcast(found, truth)
     if found.size == 0 or not (np.isfinite(found).all() and np.isfinite(truth).all()):
-        note = "nothing to compare, or non-finite values"
+        note = "nothing to compare, or values that are not finite"
         return told(None, what, data={"note": note} | data)
     error = float((np.abs(found - truth) / np.maximum(1.0, np.abs(truth))).max())
     known = {"compared": found.size, "worst_error": error, "tolerance": tolerance}
@@ -112,9 +112,9 @@ def equal(
 def at_most(
     left: Any, right: Any, what: str, rounding: float = 1e-12, about: str = STATEMENT, **data: Any
 ) -> Evidence:
-    """left <= right + ``rounding`` max(1, |right|), everywhere.
+    """Test whether left <= right + ``rounding`` max(1, |right|) everywhere.
 
-    The margin is the least difference of the two sides.
+    The margin is the smallest difference between the two sides.
 
     Parameters
     ----------
@@ -156,11 +156,12 @@ def counterexample(
     one_sided: bool = False,
     **data: Any,
 ) -> Evidence:
-    """One instance in which a statement is violated by ``violated_by``.
+    """Record one instance in which a statement is violated by the amount ``violated_by``.
 
-    That is a deviation from an equality, of either sign, or with ``one_sided`` the excess over the
-    bound of an inequality; a negative excess violates nothing. Up to ``tolerance`` it counts as
-    satisfied; nan is undecided. For an amended claim it is by default about the printed form.
+    For an equality, this is the deviation, of either sign. For an inequality (``one_sided``), it is
+    the excess over the bound, and a negative excess is no violation. Amounts up to ``tolerance``
+    count as satisfied, and nan as undecided. For an amended claim, the evidence is by default about
+    the printed form.
 
     Parameters
     ----------
@@ -169,9 +170,9 @@ def counterexample(
     what
         A description of the comparison.
     about
-        "statement" or "printed"; None decides by the claim.
+        "statement" or "printed". By default, it depends on the claim.
     tolerance
-        A violation up to this amount counts as rounding.
+        Violations up to this amount count as rounding errors.
     one_sided
         Whether the statement is an inequality.
     **data
@@ -203,16 +204,16 @@ def statistical(
 ) -> Evidence:
     """Test whether the mean of independent samples is ``truth``.
 
-    The test is passed within ``threshold`` standard errors.
+    The test passes if it is within ``threshold`` standard errors.
 
-    The margin is the threshold minus |z|, where z is the deviation in standard errors. The result
-    is undecided if the samples agree with 0 as well as with a ``truth`` other than 0, and for fewer
-    than 30 samples if the truth is 0.
+    The margin is the threshold minus |z|, where z is the deviation in standard errors. If ``truth``
+    is not 0, the result is undecided if the samples also agree with 0. If ``truth`` is 0, it is
+    undecided if there are fewer than 30 samples.
 
     Parameters
     ----------
     samples
-        Independent samples, or {key: samples}.
+        Independent samples, or a dictionary {key: samples}.
     truth
         The exact value.
     what
@@ -220,9 +221,9 @@ def statistical(
     about
         "statement", or "printed" for the printed form.
     threshold
-        The number of standard errors that the test allows.
+        The largest deviation allowed, in standard errors.
     error
-        The standard error, if ``samples`` is the estimate itself.
+        The standard error. If it is given, ``samples`` is the estimate itself.
     **data
         Numbers to keep with the evidence.
 
@@ -260,7 +261,7 @@ def worst(
 ) -> Evidence:
     """Test several means as :meth:`statistical` does, and return the worst comparison.
 
-    A refuted one is worse than an undecided one; otherwise the margins decide.
+    Failures are worse than undecided results. Results of the same kind are ranked by their margins.
 
     The data include the number of comparisons.
 
@@ -269,7 +270,7 @@ def worst(
     samples
         {key: independent samples}.
     truths
-        {key: exact mean}, or one number for all.
+        {key: exact mean}, or a number for all keys.
     what
         A description of the comparison.
     about
@@ -302,7 +303,7 @@ def certified(
     digits: int = 30,
     **data: Any,
 ) -> Evidence:
-    """function >= 0 on [low, high], proved by subdivision.
+    """Prove function >= 0 on [low, high] by subdivision.
 
     If the function vanishes at an end of the interval, divide it by a factor that vanishes there.
     The margin is a proven lower bound.
@@ -358,10 +359,10 @@ def certified(
 
 
 def proved(quantities: Sequence[Any], what: str, about: str = STATEMENT, **data: Any) -> Evidence:
-    """quantities >= 0, each a certified lower bound (a float), a ball, or an exact number.
+    """Prove that all quantities are >= 0.
 
-    A negative exact number or a ball below 0 refutes the claim; a negative lower bound leaves it
-    undecided.
+    Each is a certified lower bound (a float), a ball, or an exact number. A negative exact number
+    or a ball below 0 refutes the claim. A negative lower bound leaves it undecided.
 
     Parameters
     ----------
@@ -391,9 +392,9 @@ def proved(quantities: Sequence[Any], what: str, about: str = STATEMENT, **data:
 
 
 def _ends(value: Any) -> tuple[float, float]:
-    """(lower, upper) bound of a certified lower bound (a float), a ball, or an exact number.
+    """Return (lower bound, upper bound) of a certified lower bound (a float), a ball or a number.
 
-    Conversion to float keeps their signs.
+    The conversion to floats preserves signs.
     """
     if isinstance(value, float):
         return float(value), math.inf
@@ -412,10 +413,10 @@ _COUNTS = ("compared", "violations", "cases", "pieces", "comparisons")
 
 
 def pooled(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """The evidence with all comparisons of one description merged into the worst of them.
+    """Merge all evidence with the same description into the worst comparison.
 
-    A refuted one is worse than an undecided one; otherwise the margins decide. The data has the
-    number of comparisons.
+    Failures are worse than undecided results. Results of the same kind are ranked by their margins.
+    The data include the number of comparisons.
     """
     groups: dict[Any, list[Evidence]] = {}
     for item in evidence:
@@ -436,19 +437,19 @@ def _pooled(group: Sequence[Evidence]) -> Evidence:
 
 
 def _rank(found: Evidence) -> tuple[int, float]:
-    """Sort key of evidence: refuted first, then undecided, then by margin."""
+    """Return a sort key for evidence: failures first, then undecided results, then by margin."""
     order = {False: 0, None: 1, True: 2}
     return order[found.holds], -math.inf if found.margin is None else found.margin
 
 
 @dataclass
 class Bench:
-    """The tools of one claim's check, with the comparisons of this module as methods.
+    """The tools for the check of a claim, with the comparisons of this module as methods.
 
     Attributes
     ----------
     rng
-        A generator for this claim only.
+        The random number generator of this claim.
     budget
         "quick" or "full".
 
@@ -467,7 +468,7 @@ class Bench:
     proved = staticmethod(proved)
 
     def size(self, quick: T, full: T) -> T:
-        """One of two values, by the budget.
+        """Return one of two values, depending on the budget.
 
         Parameters
         ----------
@@ -485,19 +486,19 @@ class Bench:
         return full if self.budget == "full" else quick
 
     def rounds(self, quick: int, full: int | None = None) -> range:
-        """The rounds of a loop, by the budget.
+        """Return a range with a number of rounds that depends on the budget.
 
         Parameters
         ----------
         quick
             The number of rounds for the quick budget.
         full
-            The number of rounds for the full budget; None means ``quick``.
+            The number of rounds for the full budget. Defaults to ``quick``.
 
         Returns
         -------
         range
-            ``range(n)`` with the number of rounds for this budget.
+            ``range(n)`` with the number n of rounds for this budget.
 
         """
         return range(self.size(quick, quick if full is None else full))
@@ -507,17 +508,17 @@ class Bench:
     @overload
     def normal(self, *shape: int) -> Array: ...
     def normal(self, *shape: int) -> float | Array:
-        """Standard normals: one float, or an array of this shape.
+        """Draw standard normals: a float, or an array of the given shape.
 
         Parameters
         ----------
         *shape
-            The shape of the array; empty for one float.
+            The shape of the array. Without it, a float is drawn.
 
         Returns
         -------
         float | Array
-            A float without ``shape``, else an array of this shape.
+            An array of this shape, or a float if no shape is given.
 
         """
         return self.rng.normal(size=shape) if shape else self.rng.normal()
@@ -527,7 +528,7 @@ class Bench:
     @overload
     def uniform(self, low: float, high: float, *shape: int) -> Array: ...
     def uniform(self, low: float, high: float, *shape: int) -> float | Array:
-        """Uniform numbers between ``low`` and ``high``: one float, or an array of this shape.
+        """Draw uniform numbers between ``low`` and ``high``: a float, or an array of this shape.
 
         Parameters
         ----------
@@ -536,18 +537,18 @@ class Bench:
         high
             The upper end of the interval.
         *shape
-            The shape of the array; empty for one float.
+            The shape of the array. Without it, a float is drawn.
 
         Returns
         -------
         float | Array
-            A float without ``shape``, else an array of this shape.
+            An array of this shape, or a float if no shape is given.
 
         """
         return self.rng.uniform(low, high, shape or None)
 
     def whole(self, low: int, high: int) -> int:
-        """A random integer from ``low`` to ``high - 1``.
+        """Draw a random integer from ``low`` to ``high - 1``.
 
         Parameters
         ----------
@@ -565,7 +566,7 @@ class Bench:
         return int(self.rng.integers(low, high))
 
     def wholes(self, low: int, high: int, count: int) -> list[int]:
-        """Random integers from ``low`` to ``high - 1``.
+        """Draw random integers from ``low`` to ``high - 1``.
 
         Parameters
         ----------

@@ -34,8 +34,8 @@ class Method(StrEnum):
     - exact: a symbolic identity;
     - certified: ball arithmetic over whole intervals;
     - numeric: comparison with an independent computation;
-    - statistical: Monte Carlo with its standard error;
-    - counterexample: one instance, small enough to check by hand.
+    - statistical: Monte Carlo with a standard error;
+    - counterexample: a single instance, small enough to check by hand.
     """
 
     EXACT = "exact"
@@ -55,7 +55,7 @@ COUNTED = {
     Verdict.CONTRADICTED: "is contradicted",
 }
 STATEMENT, PRINTED = "statement", "printed"
-SCHEMA = "kcalc.claims/2"  # of journals and JSON reports
+SCHEMA = "kcalc.claims/2"  # the schema of journals and JSON reports
 COPIES = (
     "Every claim that can be decided is stated in the form that holds. If the paper prints a "
     "different form that fails, the printed form is quoted beside the claim. The papers were read "
@@ -66,14 +66,14 @@ COPIES = (
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 claim, 2 claims."""
+    """Return a number with its noun, such as "1 claim" or "2 claims"."""
     return f"{number} {noun}" + ("s" if number != 1 else "")
 
 
 def tally(verdicts: Iterable[Verdict]) -> str:
-    """The counts as a sentence, the most frequent verdict first.
+    """Return the counts of verdicts as a sentence, the most frequent verdict first.
 
-    3 hold, 1 fails as printed and holds as corrected.
+    For example: "3 hold, 1 fails as printed and holds as corrected".
     """
     counts = sorted(Counter(verdicts).items(), key=lambda item: -item[1])
     return ", ".join(
@@ -83,27 +83,28 @@ def tally(verdicts: Iterable[Verdict]) -> str:
 
 
 def _plural(phrase: str) -> str:
-    """The phrase with its verb in the plural."""
+    """Return a phrase with its verb in the plural."""
     return re.sub(r"\b(hold|fail)s\b", r"\1", re.sub("^is ", "are ", phrase))
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One finding about a claim.
+    """One piece of evidence about a claim.
 
     Attributes
     ----------
     about
-        "statement", or "printed" for the printed form that fails, or for the statement without its
-        caveat (None: "printed" if the claim is amended, else "statement").
+        "statement", or "printed" for the printed form or the statement without its caveat. By
+        default, it is "printed" if the claim is amended, else "statement".
     holds
-        Whether the claim holds; None if the budget was too small.
+        Whether the claim holds, or None if the budget was too small.
     what
         A description of the comparison.
     margin
-        The amount by which it holds, in the units of the comparison; negative if it fails.
+        The amount by which the claim holds, in the units of the comparison. It is negative if the
+        claim fails.
     data
-        Numbers, seeds, counts; plain JSON values.
+        Numbers, seeds and counts, as plain JSON values.
 
     """
 
@@ -119,7 +120,7 @@ class Evidence:
         object.__setattr__(self, "data", plain)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data.
+        """Convert to plain data.
 
         Returns
         -------
@@ -148,17 +149,18 @@ class Claim(Shown):
     Attributes
     ----------
     statement
-        The form that holds, LaTeX in text ($...$ for formulas).
+        The form that holds, as text with LaTeX formulas ($...$).
     printed
-        A mathematically different form in the paper that fails.
+        The form in the paper, if it is mathematically different and fails.
     caveat
-        A hypothesis or limit that the paper omits.
+        A hypothesis or limitation that the paper omits.
     expected
         The verdict that the check must reach.
     reason
         For claims without a check, the reason why they cannot be decided here.
     may_stay_open
-        Whether the quick budget may be too small; "undecided" is then no contradiction.
+        Whether the quick budget may be too small. If so, the verdict "undecided" is not a
+        contradiction.
 
     """
 
@@ -199,16 +201,16 @@ class Claim(Shown):
 
     @property
     def theorem(self) -> bool:
-        """Whether its place is that of a theorem, proposition, lemma or corollary."""
+        """Whether the claim is a theorem, proposition, lemma or corollary of its paper."""
         return bool(re.search("^(?!.*proof of).*(Theorem|Proposition|Lemma|Corollary)", self.place))
 
     @property
     def amended(self) -> bool:
-        """Whether the paper prints another form, or the statement without its caveat."""
+        """Whether the paper prints a different form, or the statement without its caveat."""
         return self.printed is not None or self.caveat is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """The claim as plain data, without its check.
+        """Convert the claim to plain data, without its check.
 
         Returns
         -------
@@ -245,21 +247,21 @@ class Claim(Shown):
 
 
 def form(claim: Claim, item: Evidence) -> str:
-    """The form that the evidence is about: "statement" or "printed"."""
+    """Return the form that the evidence is about: "statement" or "printed"."""
     return item.about or (PRINTED if claim.amended else STATEMENT)
 
 
 def printed_form(claim: Claim) -> str:
-    """The label of evidence about the printed form."""
+    """Return the label of evidence about the printed form."""
     return "without the caveat" if claim.caveat else "printed form"
 
 
 def verdict(claim: Claim, evidence: Sequence[Evidence]) -> Verdict:
-    """The verdict that follows from the evidence.
+    """Return the verdict that follows from the evidence.
 
-    A statement without evidence, or with undecided evidence, is undecided. Evidence about the
-    printed form must fail: if some of it holds and some fails, or if the statement itself fails, an
-    amended claim is contradicted.
+    A statement without evidence, or with undecided evidence, is undecided. All evidence about the
+    printed form must fail. An amended claim is contradicted if some of this evidence holds and some
+    fails, or if the statement itself fails.
     """
     if claim.check is None:
         return Verdict.NOT_DECIDABLE
@@ -282,7 +284,7 @@ _PARAGRAPHS = {"Printed": "printed", "But": "caveat", "Under": "hypotheses"}
 
 
 def _said(docstring: str) -> dict[str, str]:
-    """The statement in the docstring of a check, and its other paragraphs by name."""
+    """Split the docstring of a check into the statement and the named paragraphs."""
     heads = "|".join(_PARAGRAPHS)
     statement, *rest = re.split(rf"\n\s*\n\s*({heads}): ", docstring)
     named = {_PARAGRAPHS[head]: text for head, text in zip(rest[::2], rest[1::2], strict=True)}
@@ -293,7 +295,7 @@ def _said(docstring: str) -> dict[str, str]:
 
 @dataclass
 class Paper:
-    """One source text: its short name, its title, and its claims in the order of the text."""
+    """A source text: its short name, its title, and its claims in the order of the text."""
 
     name: str
     title: str
@@ -309,10 +311,10 @@ class Paper:
     ) -> Callable[[Check], Check]:
         """Register the decorated function as the check of a claim.
 
-        Without ``statement`` the docstring of the function is the statement. Its paragraphs that
+        Without ``statement``, the docstring of the function is the statement. Its paragraphs that
         begin with "Printed:", "But:" and "Under:" are the printed form, the caveat and the
-        hypotheses. The expected verdict is CORRECTED with a printed form, CAVEAT with a caveat,
-        otherwise ``expected``.
+        hypotheses. The expected verdict is CORRECTED if there is a printed form, CAVEAT if there is
+        a caveat, and otherwise ``expected``.
 
         Parameters
         ----------
@@ -321,7 +323,7 @@ class Paper:
         place
             The section, equation or table.
         statement
-            The statement, LaTeX in text; None takes the docstring.
+            The statement, as text with LaTeX formulas. Defaults to the docstring.
         expected
             The verdict that the check must reach.
         **more
@@ -356,7 +358,7 @@ class Paper:
         place
             The section, equation or table.
         statement
-            The statement, LaTeX in text.
+            The statement, as text with LaTeX formulas.
         reason
             The reason, in one sentence.
 

@@ -1,6 +1,6 @@
-"""Slips of the copies in which the papers were read: letters, indices, lost signs, words.
+"""Slips in our copies of the papers: letters, indices, lost signs, words.
 
-They have no verdict and do not count as claims.
+They have no verdict and are not counted as claims.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .registry import wanted_papers
 
 @dataclass(frozen=True)
 class Erratum:
-    """One slip of the copy of a paper.
+    """One slip in the copy of a paper.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class Erratum:
     place
         The section, equation or table.
     printed
-        The text of the copy, LaTeX in text.
+        What the copy says, as text with LaTeX formulas.
     meant
         The correct text.
     claim
@@ -39,22 +39,22 @@ class Erratum:
 
 
 def errata(paper: str | Paper | Iterable[str | Paper] | None = None) -> tuple[Erratum, ...]:
-    """The slips of the copies, in the order of the papers.
+    """Return the slips in the copies, in the order of the papers.
 
     Parameters
     ----------
     paper
-        One paper ("dks", "tat", "scaling", "gradient", "skips"), several, or None for all.
+        A paper ("dks", "tat", "scaling", "gradient", "skips") or several papers. Defaults to all.
 
     Returns
     -------
     tuple[Erratum, ...]
-        One entry per slip.
+        The slips.
 
     Raises
     ------
     KcalcError
-        For an unknown paper, or an empty list.
+        If a paper is unknown or the list is empty.
 
     """
     asked = wanted_papers(paper)
@@ -101,7 +101,7 @@ _DKS = (
     (
         "Sec. 23.5",
         "the case $w=0$ of eq. 20",
-        "the case $w=1$, $w$ being the residual weight",
+        "the case $w=1$, where $w$ is the residual weight",
         "DKS-235",
     ),
     ("Sec. 24.1", "standard precision", "squared error"),
@@ -111,10 +111,10 @@ _DKS = (
     (
         "Sec. 26.4",
         "convergence to 1 for $C'(1)>1$, to some $c_0<1$ for $C'(1)<1$",
-        "the signs exchanged",
+        "the inequalities exchanged",
         "DKS-264",
     ),
-    ("App. A", "one auxiliary matrix, called $S$ and $A$", "one name for it", "DKS-eq24"),
+    ("App. A", "an auxiliary matrix called both $S$ and $A$", "a single name", "DKS-eq24"),
     (
         "App. B",
         r"$-\sqrt{q_2}\,c\,E[\phi\,\phi''(u)]$",
@@ -206,7 +206,7 @@ _SCALING = (
     (
         "Sec. 7, against sec. 10 and App. H",
         "variances from .01 to .1 are advised, standard deviations of .05 used",
-        "one of the two words: .05 is a variance of .0025",
+        "one of the two words is wrong: a standard deviation of .05 is a variance of .0025",
     ),
     (
         "Sec. 8, Def. 5, eq. 7",

@@ -33,13 +33,13 @@ KINKED = ("relu", "elu", "selu", "hard_tanh", "relu6", "leaky_relu")
 
 
 def activations(*names: str) -> list[Activation]:
-    """The activations with these names."""
+    """Return the activations with these names."""
     return [activation(name) for name in names]
 
 
 @dataclass(frozen=True, eq=False)
 class PowerMap:
-    """A positive definite C map, C(c) = sum b_n c^n with b_n >= 0 that add up to 1."""
+    """A positive definite C map C(c) = sum b_n c^n, with b_n >= 0 that add up to 1."""
 
     weights: Array
 
@@ -47,7 +47,7 @@ class PowerMap:
         return polyval(np.asarray(c, dtype=float), self.weights)
 
     def derivative(self, order: int) -> PowerMap:
-        """The derivative C^(order); its weights do not add up to 1."""
+        """Return the derivative C^(order), whose weights do not add up to 1."""
         return PowerMap(polyder(self.weights, order))
 
     def iterate(self, c: Array | float, times: int) -> Array:
@@ -65,9 +65,10 @@ def power_maps(
     zero: bool = False,
     odd: bool = False,
 ) -> list[PowerMap]:
-    """Random positive definite C maps, sparse and dense, ``quick`` or ``full`` many by the budget.
+    """Return random positive definite C maps, sparse and dense.
 
-    ``zero``: with C(0) = 0; ``odd``: odd.
+    Their number is ``quick`` or ``full``, depending on the budget. With ``zero``, they have C(0) =
+    0. With ``odd``, they are odd.
     """
     out = []
     for _ in bench.rounds(quick, full):
@@ -86,16 +87,16 @@ def power_maps(
 
 
 def graph(**nodes: Any) -> Network:
-    """A network from its nodes in order, each a layer with the names of its parents.
+    """Build a network from its nodes in order, each a layer with the names of its parents.
 
-    ``graph(x=Input(), a=(Affine(), "x"), b=(Affine(), "x"), y=(Sum(), "a", "b"))``.
+    Example: ``graph(x=Input(), a=(Affine(), "x"), b=(Affine(), "x"), y=(Sum(), "a", "b"))``.
     """
     rows = {name: node if isinstance(node, tuple) else (node,) for name, node in nodes.items()}
     return Network.from_steps([(name, row[0], row[1:]) for name, row in rows.items()])
 
 
 def residual_network(bench: Bench, phi: str | Activation = "tanh", blocks: int = 3) -> Network:
-    """A random network of residual blocks, some of them nested, with normalised sums."""
+    """Return a random network of residual blocks with normalised sums; some blocks are nested."""
     phi = activation(phi)
     parts = [chain(L.Input(), L.Affine())]
     for _ in range(blocks):
@@ -111,17 +112,17 @@ def residual_network(bench: Bench, phi: str | Activation = "tanh", blocks: int =
 
 
 def unit_rows(bench: Bench, rows: int, columns: int) -> Array:
-    """Inputs of q = 1, (rows, columns)."""
+    """Return random inputs with q = 1, shape (rows, columns)."""
     x = bench.normal(rows, columns)
     return x / np.sqrt((x**2).mean(axis=1, keepdims=True))
 
 
 @lru_cache(maxsize=32)
 def subnetworks(net: Network) -> tuple[tuple[frozenset[Node], Node, Node], ...]:
-    """All subnetworks with their (entry, exit), by enumeration.
+    """Enumerate all subnetworks as (layers, entry, exit).
 
-    A subnetwork is a set of layers that read one feature map from outside, and of which one is used
-    outside.
+    A subnetwork is a set of layers that reads a single feature map from outside, and whose exit is
+    the only layer that is used outside.
     """
     steps = [step for step in net.steps() if step[2]]
     names = [name for name, _, _ in steps]

@@ -15,7 +15,8 @@ from .registry import get
 class Finding(Shown):
     """The result of verifying one claim: verdict, evidence and time in seconds.
 
-    ``error``: the exception of its check, if any, as text; then the verdict is "undecided".
+    ``error`` is the exception that the check raised, as text. If there is one, the verdict is
+    "undecided".
     """
 
     claim: Claim
@@ -31,21 +32,21 @@ class Finding(Shown):
 
     @property
     def undecided(self) -> bool:
-        """Whether the evidence does not suffice for a verdict.
+        """Whether the evidence is not sufficient for a verdict.
 
-        False for checks that raised an error.
+        It is False if the check raised an error.
         """
         return self.verdict is Verdict.UNDECIDED and self.error is None
 
     @property
     def margin(self) -> float | None:
-        """The least margin of the evidence that holds."""
+        """The smallest margin among the evidence that holds."""
         margins = [item.margin for item in self.evidence if item.holds and item.margin is not None]
         return min(margins) if margins else None
 
     @property
     def methods(self) -> str:
-        """The methods of the evidence, each once."""
+        """The different methods of the evidence."""
         return ", ".join(dict.fromkeys(str(item.method) for item in self.evidence)) or "none"
 
     def __repr__(self) -> str:
@@ -74,7 +75,7 @@ class Finding(Shown):
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Finding:
-        """The inverse of :meth:`to_dict`; the verdict is computed again and compared.
+        """Invert :meth:`to_dict`. The verdict is computed again and compared.
 
         Raises: KcalcError, ValueError, KeyError, TypeError or AttributeError for other data.
         """

@@ -19,7 +19,7 @@ SELU = (1.0507009873554804934193349852946, 1.6732632423543772848170429916717)
 
 @dataclass(frozen=True)
 class Plain:
-    """An activation: phi as ``value``, phi' as ``slope``, the kinks of phi, phi'' as ``bend``."""
+    """An activation: phi is ``value``, phi' is ``slope``, and phi'' is ``bend``."""
 
     value: Function
     slope: Function
@@ -33,7 +33,7 @@ class Plain:
 
 
 def density(x: Array) -> Array:
-    """The standard normal density."""
+    """Compute the standard normal density."""
     return np.exp(-(x**2) / 2) / sqrt(2 * pi)
 
 
@@ -131,7 +131,7 @@ FUNCTIONS: dict[str, Plain] = {
 
 
 def relu_map(c: Any) -> Any:
-    """The C map of ReLU."""
+    """Evaluate the C map of ReLU."""
     root = np.sqrt(np.maximum((1 - c) * (1 + c), 0))
     return root / pi + c * relu_slope(c)
 

@@ -1,4 +1,4 @@
-"""Journals: files with the findings of a run, from which an interrupted run continues."""
+"""Journals: files with the findings of a run, from which an interrupted run can continue."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from .claim import SCHEMA
 from .finding import Finding
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_SHOWN = 120  # most characters quoted from a file in a message
+_SHOWN = 120  # the most characters of a file that a message quotes
 
 
 @dataclass
 class Journal:
     """The findings of a run: a first line that describes the run, then one JSON line per finding.
 
-    A truncated last line is dropped. ``path``: a regular file, a link to one (its target is
-    written), or the name of a new file; None: nothing is written. ``known``: {claim id: finding}.
+    A truncated last line is dropped. ``path`` is a regular file, a link to a regular file (whose
+    target is written), or the name of a new file. If it is None, nothing is written. ``known`` is
+    {claim id: finding}.
     """
 
     path: Path | None
@@ -35,7 +36,7 @@ class Journal:
     def __post_init__(self) -> None:
         if self.path is None:
             return
-        check_file(self.path, "a journal is a file in a folder that exists, not")
+        check_file(self.path, "a journal must be a file in a folder that exists, got")
         self.path = self.path.resolve()
         try:
             if self.path.exists() and self.path.stat().st_size:
@@ -59,7 +60,7 @@ class Journal:
             ours = isinstance(head, dict) and head.keys() == self._head.keys()
             theirs = f"the journal of {_run(head)}" if ours else "no journal"
             raise KcalcError(
-                f"{printable(path)} is {theirs}, and this is {_run(self._head)}; give another "
+                f"{printable(path)} is {theirs}, but this is {_run(self._head)}; choose another "
                 f"file, or remove it"
             )
         for number, text in enumerate(lines[1:], 2):
@@ -69,7 +70,7 @@ class Journal:
                 if number == len(lines):
                     break
                 raise KcalcError(
-                    f"{printable(path)}, line {number}: not a finding; remove the file to start "
+                    f"{printable(path)}, line {number} is not a finding; remove the file to start "
                     f"again"
                 ) from None
             if finding.error is None:
@@ -93,15 +94,15 @@ class Journal:
 
 
 def check_file(path: Path, refusal: str = "cannot write") -> None:
-    """Reject paths that are not regular files and cannot become one; no file is changed.
+    """Reject paths at which no regular file exists or can be created; no file is changed.
 
-    Raises: KcalcError, its message beginning with ``refusal``.
+    Raises: KcalcError with a message that begins with ``refusal``.
     """
     told = f"{refusal} {printable(path)}"
     try:
         target = path.resolve()
         if path.is_symlink() and target.is_symlink():
-            raise KcalcError(f"{told}: a link whose target cannot be found")
+            raise KcalcError(f"{told}: the target of this link cannot be found")
         if not target.parent.is_dir():
             raise KcalcError(f"{told}: its folder does not exist")
         if target.exists():
@@ -123,7 +124,7 @@ def check_file(path: Path, refusal: str = "cannot write") -> None:
 
 
 def printable(text: object) -> str:
-    """Text from a file for a message: control characters replaced, cut after _SHOWN characters."""
+    """Make text from a file printable: replace control characters, cut after 120 characters."""
     shown = _CONTROL.sub("?", str(text))
     return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
 

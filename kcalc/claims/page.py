@@ -1,4 +1,7 @@
-"""The report as one HTML page: formulas as MathML, no scripts, no network, readable on a phone."""
+"""The report as a single HTML page without scripts that works offline and on phones.
+
+Formulas are MathML.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ COLOURS = {
 
 
 def page(report: Any) -> str:
-    """The report as the text of one HTML page."""
+    """Return the report as the text of an HTML page."""
     ours = any(finding.claim.paper in PAPERS for finding in report.findings)
     by_paper = (
         (p, [f for f in report.findings if f.claim.paper == p.name])
@@ -44,14 +47,14 @@ def page(report: Any) -> str:
 
 
 def findings_table(report: Any) -> str:
-    """The findings as an HTML table."""
+    """Return the findings as an HTML table."""
     summary = report.summary.splitlines()
     made = template(asset("kcalc.claims", "table.html"))
     return made.render(summary=summary, findings=report.findings)
 
 
 def _value(value: Any) -> str:
-    """Data as text, numbers to four digits; the JSON report has all digits."""
+    """Format data as text, numbers with four digits. The JSON report has all digits."""
     if isinstance(value, Mapping):
         return "(" + ", ".join(f"{name}: {_value(inner)}" for name, inner in value.items()) + ")"
     if isinstance(value, list | tuple):

@@ -29,33 +29,33 @@ PAPERS: dict[str, str] = {
 
 @lru_cache(maxsize=1)
 def papers() -> tuple[Paper, ...]:
-    """The papers of kcalc with all their claims.
+    """Return the papers of kcalc with all their claims.
 
     Returns
     -------
     tuple[Paper, ...]
-        One entry per paper, in the order of the documentation.
+        The papers, in the order of the documentation.
 
     """
     found = tuple(importlib.import_module(place).PAPER for place in PAPERS.values())
     ids = [claim for paper in found for claim in paper.claims]
     twice = next((claim for claim in ids if ids.count(claim) > 1), None)
     if twice is not None:
-        raise KcalcError(f"two papers have a claim {twice!r}")
+        raise KcalcError(f"two papers have a claim {twice!r}; rename one of them")
     return found
 
 
 def paper(name: str, title: str) -> Paper:
-    """A paper of your own, whose method ``claim`` registers checks.
+    """Create your own paper, with a method ``claim`` that registers checks.
 
-    :func:`verify` and ``kcalc verify module:papers`` accept it like kcalc's papers.
+    :func:`verify` and ``kcalc verify module:papers`` accept it like the papers of kcalc.
 
     Parameters
     ----------
     name : str
-        Short name, for reports.
+        Short name for reports.
     title : str
-        Title, for headings of reports.
+        Title for the headings of reports.
 
     Returns
     -------
@@ -86,19 +86,19 @@ def paper(name: str, title: str) -> Paper:
 def _not_ours(own: Paper) -> None:
     if is_key(own.name, PAPERS):
         raise KcalcError(
-            f"kcalc has a paper {own.name!r}; give another name, as in "
+            f"kcalc already has a paper {own.name!r}; choose another name, as in "
             f"kc.claims.paper('my-{own.name}', title)"
         )
 
 
 def all(paper: str | Paper | Iterable[str | Paper] | None = None) -> tuple[Claim, ...]:
-    """All claims of kcalc's papers, or those of some papers.
+    """Return the claims of the given papers, or all claims of kcalc's papers.
 
     Parameters
     ----------
     paper
-        "dks", "tat", "scaling", "gradient", "skips", "attention", "spectra", "streams", "laws", a
-        paper of your own (:func:`paper`), or several of these.
+        "dks", "tat", "scaling", "gradient", "skips", "attention", "spectra", "streams", "laws",
+        your own paper (:func:`paper`), or several of these.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def all(paper: str | Paper | Iterable[str | Paper] | None = None) -> tuple[Claim
     Raises
     ------
     KcalcError
-        For an unknown paper, or an empty list.
+        If a paper is unknown or the list is empty.
 
     """
     return _claims(sources(paper))
@@ -119,10 +119,10 @@ def _claims(asked: Iterable[Paper]) -> tuple[Claim, ...]:
 
 
 def sources(paper: str | Paper | Iterable[str | Paper] | None) -> tuple[Paper, ...]:
-    """The requested papers with their claims: kcalc's in its order, then the user's.
+    """Return the requested papers with their claims: first those of kcalc, then the user's.
 
-    Raises: KcalcError for an unknown paper, an empty list, and own papers that have no claims, or
-    names or ids of claims that other papers have.
+    Raises: KcalcError for an unknown paper and an empty list. The same holds for a user's paper
+    that has no claims, or that shares its name or the id of a claim with another paper.
     """
     wanted = wanted_papers(paper)
     ours = tuple(source for source in papers() if any(_is(source, one) for one in wanted))
@@ -131,7 +131,7 @@ def sources(paper: str | Paper | Iterable[str | Paper] | None) -> tuple[Paper, .
     for number, source in enumerate(own):
         _not_ours(source)
         if any(source.name == other.name for other in own[:number]):
-            raise KcalcError(f"there are two papers {source.name!r}; rename one of them")
+            raise KcalcError(f"there are two papers named {source.name!r}; rename one of them")
         if not source.claims:
             raise KcalcError(
                 f"the paper {source.name!r} has no claims; add some with its method claim"
@@ -139,14 +139,14 @@ def sources(paper: str | Paper | Iterable[str | Paper] | None) -> tuple[Paper, .
         twice = next((id for id in source.claims if id in taken), None)
         if twice is not None:
             raise KcalcError(
-                f"another paper has a claim {twice!r} too; rename that of {source.name!r}"
+                f"another paper also has a claim {twice!r}; rename the claim of {source.name!r}"
             )
         taken |= dict.fromkeys(source.claims)
     return (*ours, *own)
 
 
 def own_papers(asked: Iterable[Paper]) -> tuple[Paper, ...]:
-    """The papers that are not kcalc's, each once."""
+    """Return the user's papers without duplicates."""
     found: list[Paper] = []
     for source in asked:
         if not any(source is other for other in (*papers(), *found)):
@@ -161,9 +161,9 @@ def _is(source: Paper, asked: str | Paper) -> bool:
 def wanted_papers(
     paper: str | Paper | Iterable[str | Paper] | None,
 ) -> tuple[str | Paper, ...]:
-    """The requested papers, kcalc's by their short names; None means all of kcalc's.
+    """Return the requested papers; papers of kcalc are named by their short names.
 
-    Raises: KcalcError for an unknown paper, or an empty list.
+    None means all papers of kcalc. Raises: KcalcError for an unknown paper or an empty list.
     """
     wanted = (
         tuple(PAPERS)
@@ -173,7 +173,7 @@ def wanted_papers(
         else items(paper, "paper")
     )
     if not wanted:
-        raise KcalcError("paper is empty; leave it out for all papers")
+        raise KcalcError("paper is empty; drop it to get all papers")
     for name in wanted:
         if not isinstance(name, Paper) and not is_key(name, PAPERS):
             raise unknown("paper", name, PAPERS)
@@ -181,7 +181,7 @@ def wanted_papers(
 
 
 def get(id: str) -> Claim:
-    """The claim of kcalc with an id.
+    """Return the claim of kcalc with a given id.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def get(id: str) -> Claim:
     Raises
     ------
     KcalcError
-        For an unknown id, suggesting the nearest.
+        If the id is unknown. The message suggests the nearest ids.
 
     """
     return _named(id, all())
@@ -214,7 +214,7 @@ def _named(id: str, among: Iterable[Claim]) -> Claim:
 
 
 def _reduced(claim: Claim) -> Any:
-    """A registered claim for pickle: its id, because its check cannot be pickled."""
+    """Pickle a registered claim by its id, because its check cannot be pickled."""
     known = any(one is claim for one in all())
     return (get, (claim.id,)) if known else claim.__reduce_ex__(2)
 
@@ -223,7 +223,7 @@ copyreg.pickle(Claim, _reduced)
 
 
 def _nearest(id: str, known: Iterable[str]) -> list[str]:
-    """The three most similar ids, regardless of case, ids of the same paper first."""
+    """Return the three most similar ids, ignoring case; ids of the same paper come first."""
     prefix, names = id.lower().partition("-")[0], {name.lower(): name for name in known}
     own = [name for name in names if name.partition("-")[0] == prefix]
     near = difflib.get_close_matches(id.lower(), own, n=3, cutoff=0.4) + difflib.get_close_matches(
@@ -233,7 +233,7 @@ def _nearest(id: str, known: Iterable[str]) -> list[str]:
 
 
 def chosen(ids: Iterable[str] | str | None, asked: tuple[Paper, ...]) -> tuple[Claim, ...]:
-    """The requested claims of the papers ``asked``, each once, in the order of the papers."""
+    """Return the requested claims of the papers ``asked``, in their order without duplicates."""
     claims = _claims(asked)
     if ids is None:
         return claims
@@ -241,12 +241,12 @@ def chosen(ids: Iterable[str] | str | None, asked: tuple[Paper, ...]) -> tuple[C
     given = [ids] if isinstance(ids, str) else items(ids, "ids")
     wanted = {(claim := _named(id, known)).id: claim for id in given}
     if not wanted:
-        raise KcalcError("ids is empty; leave it out to verify all claims")
+        raise KcalcError("ids is empty; drop it to verify all claims")
     found = tuple(claim for claim in claims if claim.id in wanted)
     if len(found) < len(wanted):
         other = next(claim for claim in wanted.values() if claim not in found)
         raise KcalcError(
             f"claim {other.id!r} belongs to the paper {other.paper!r}, not to the paper "
-            f"{' or '.join(repr(paper.name) for paper in asked)}; leave one of the two out"
+            f"{' or '.join(repr(paper.name) for paper in asked)}; drop one of the two"
         )
     return found

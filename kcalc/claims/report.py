@@ -1,4 +1,4 @@
-"""The findings as a table, as JSON, and as a single HTML page."""
+"""The findings of a run as a table, as JSON, and as an HTML page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .page import findings_table, page
 from .registry import papers
 
 TOLD = ("paper", "place", "statement", "printed", "caveat", "hypotheses", "reason")
-WIDTH = 62  # of a statement in the table
+WIDTH = 62  # characters of a statement in the table
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Report(Keyed[Finding], Tabled):
     seconds
         The duration of the run.
     own
-        The papers of claims that are not kcalc's.
+        The user's own papers.
 
     """
 
@@ -43,7 +43,7 @@ class Report(Keyed[Finding], Tabled):
 
     @property
     def contradictions(self) -> tuple[Finding, ...]:
-        """The findings whose verdict is not the expected one, including errors."""
+        """The findings with an unexpected verdict, including errors."""
         return tuple(finding for finding in self.findings if not finding.expected)
 
     @property
@@ -90,9 +90,9 @@ class Report(Keyed[Finding], Tabled):
         return "\n".join([*lines, "", self.summary])
 
     def details(self) -> str:
-        """Every claim with statement, printed form or caveat, verdict and evidence.
+        """Return all claims with statement, printed form or caveat, verdict and evidence.
 
-        Then the summary.
+        The summary follows.
 
         Returns
         -------
@@ -104,7 +104,7 @@ class Report(Keyed[Finding], Tabled):
 
     @property
     def summary(self) -> str:
-        """The counts of verdicts, and one line per contradiction."""
+        """The counts of verdicts, and a line for each contradiction."""
         open_ = sum(f.undecided for f in self.findings)
         counts = tally(finding.verdict for finding in self.findings)
         lines = [
@@ -112,7 +112,7 @@ class Report(Keyed[Finding], Tabled):
             f"{self.seed}, {self.seconds:.0f} s)"
         ]
         if open_:
-            told = "claim is undecided that was" if open_ == 1 else "claims are undecided that were"
+            told = "claim is undecided but was" if open_ == 1 else "claims are undecided but were"
             lines.append(
                 f"{open_} {told} decided before: the budget or the samples of this seed do not "
                 f"suffice"
@@ -126,7 +126,7 @@ class Report(Keyed[Finding], Tabled):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, schema kcalc.claims/2.
+        """Convert to plain data with the schema kcalc.claims/2.
 
         Returns
         -------
@@ -149,12 +149,12 @@ class Report(Keyed[Finding], Tabled):
         }
 
     def to_html(self) -> str:
-        """The report as a single HTML page that works offline.
+        """Convert to a single HTML page that works offline.
 
         Returns
         -------
         str
-            The HTML of the page.
+            The text of the page.
 
         """
         return page(self)
@@ -193,7 +193,7 @@ def _detailed(finding: Finding) -> str:
 
 
 def errata_text(rows: Iterable[Erratum]) -> str:
-    """Errata as text for a terminal, by paper.
+    """Format errata as text for a terminal, by paper.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def errata_text(rows: Iterable[Erratum]) -> str:
         parts += (
             ["\n".join([f"{paper.title} ({counted(len(own), 'slip')})", *lines])] if own else []
         )
-    return "\n\n".join([*parts, f"{counted(len(chosen), 'slip')} of the copies, without verdicts"])
+    return "\n\n".join([*parts, f"{counted(len(chosen), 'slip')} in the copies, without verdicts"])
 
 
 def _of(row: Erratum) -> str:
@@ -254,9 +254,10 @@ _GROUP = r"(?:\{([^{}]*)\}|(\w))"
 
 
 def plain(statement: str) -> str:
-    """A statement as text for a terminal.
+    """Convert a statement to text for a terminal.
 
-    Fractions with a stroke, commands by their names, without dollar signs and braces.
+    Fractions are written with a slash and commands by their names. Dollar signs and braces are
+    removed.
     """
     text = re.sub(r"\\[,;:! ]", " ", statement.replace("$", ""))
     text = (
@@ -283,7 +284,7 @@ def _bracketed(text: str) -> str:
 
 
 def _blamed(finding: Finding) -> str | None:
-    """The first piece of evidence against the claim, else the first undecided one, else None."""
+    """Return the first evidence against the claim, else the first undecided one, else None."""
     wrong = (e.what for e in finding.evidence if e.holds is (e.about != STATEMENT))
     return next(wrong, None) or next((e.what for e in finding.evidence if e.holds is None), None)
 

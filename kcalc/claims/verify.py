@@ -1,4 +1,4 @@
-"""Verification of claims: in parallel, reproducible for a given seed, resumable by a journal."""
+"""Verify claims in parallel, reproducibly for a given seed, and resumably with a journal."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ def verify(
     journal: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Report:
-    """Check claims, and report verdicts and evidence.
+    """Check claims and report verdicts with their evidence.
 
     The findings depend only on ``seed`` and ``budget``.
 
     Parameters
     ----------
     ids : str or sequence of str, optional
-        Ids of claims; by default all claims of the papers.
+        Ids of claims. Defaults to all claims of the papers.
     paper : str, Paper or sequence of these, optional
-        Short names of kcalc's papers and papers of your own (:func:`paper`); by default all of
-        kcalc's.
+        Short names of kcalc's papers, and your own papers (:func:`paper`). Defaults to all papers
+        of kcalc.
     budget : str
         "quick" or "full".
     seed : int
         Seed of the random numbers.
     processes : int, optional
-        Number of processes; by default one per processor; 1 means this process. Claims of your own
-        papers are always checked in this process.
+        Number of processes, by default one per processor. With 1, claims are checked in this
+        process. Claims of your own papers are always checked in this process.
     journal : str or path, optional
-        A .jsonl file of findings, from which an interrupted run continues. Not for papers of your
-        own.
+        A .jsonl file of findings, from which an interrupted run continues. It cannot be used for
+        your own papers.
     progress : bool
         Whether to show a progress bar.
 
@@ -65,7 +65,7 @@ def verify(
     Raises
     ------
     KcalcError
-        For unknown ids, papers and budgets, and journals of other runs.
+        If an id, paper or budget is unknown, or the journal belongs to another run.
 
     """
     choice(budget, "budget", BUDGETS)
@@ -75,8 +75,8 @@ def verify(
     claims, own = chosen(ids, asked), own_papers(asked)
     if own and journal is not None:
         raise KcalcError(
-            "a journal does not notice that a check of your own has changed; leave out journal, or "
-            "verify only kcalc's papers"
+            "a journal does not notice if one of your own checks changes; drop journal, or verify "
+            "only kcalc's papers"
         )
     book = Journal(None if journal is None else file_path(journal, "journal"), budget, seed)
     here = {id for source in own for id in source.claims}
@@ -93,12 +93,12 @@ def verify(
 
 
 def bench_of(claim: Claim, budget: str = "quick", seed: int = 0) -> Bench:
-    """The :class:`Bench` of a claim's check; its random numbers depend on seed and claim."""
+    """Create the :class:`Bench` of a claim. Its random numbers depend on the seed and claim."""
     return Bench(np.random.default_rng([seed, zlib.crc32(claim.id.encode())]), budget)
 
 
 def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
-    """The finding for one claim, computed in this process.
+    """Check one claim in this process.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
 
     """
     if not isinstance(claim, Claim):
-        raise KcalcError(f"expected a claim, as kc.claims.get(id) returns it, got {glimpse(claim)}")
+        raise KcalcError(f"expected a claim such as kc.claims.get(id), got {glimpse(claim)}")
     bench = bench_of(claim, choice(budget, "budget", BUDGETS), whole(seed, "seed"))
     started = time.perf_counter()
     evidence: list[Evidence] = []
@@ -124,7 +124,7 @@ def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
     try:
         for item in _evidence(claim, bench):
             evidence.append(item)
-    except Exception as failure:  # an error decides nothing, and must not stop other checks
+    except Exception as failure:  # an error is no verdict, and must not stop other checks
         error = f"{type(failure).__name__}: {failure}"[:500]
     evidence = pooled(evidence)
     said = Verdict.UNDECIDED if error else verdict(claim, evidence)
@@ -132,19 +132,19 @@ def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
 
 
 def _evidence(claim: Claim, bench: Bench) -> Iterator[Evidence]:
-    """The evidence that the check of a claim yields, for the form that it concerns."""
+    """Yield the evidence of a check, with the form of the claim that it is about."""
     given = claim.check(bench) if claim.check else ()
     for item in given if isinstance(given, Iterable) else (given,):
         if not isinstance(item, Evidence):
             raise KcalcError(
-                f"the check of {claim.id} gave {glimpse(item)}, not evidence; yield what the bench "
-                f"returns, as in yield bench.equal(found, truth, what)"
+                f"the check of {claim.id} yielded {glimpse(item)}, which is not evidence; yield "
+                f"results of the bench, as in yield bench.equal(found, truth, what)"
             )
         yield replace(item, about=form(claim, item))
 
 
 def _plain_check(claim: Claim, budget: str, seed: int) -> Finding:
-    """The finding for one claim, its data plain, as those of other processes are."""
+    """Check one claim in this process; the data become plain values, as from other processes."""
     found = check(claim, budget, seed)
     items = tuple(
         replace(item, data=json.loads(json.dumps(dict(item.data), default=_plain)))
@@ -183,8 +183,8 @@ def _found(claims: list[Claim], budget: str, seed: int, processes: int) -> Itera
                 yield Finding.of(future.result())
         except BrokenProcessPool:
             raise KcalcError(
-                "a process that checks claims ended early; in a script call verify under if "
-                "__name__ == '__main__':, or give processes=1"
+                "a process that checks claims ended early; in a script, call verify under if "
+                "__name__ == '__main__':, or pass processes=1"
             ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -194,9 +194,9 @@ def _found(claims: list[Claim], budget: str, seed: int, processes: int) -> Itera
 
 
 def _alone() -> None:
-    """Set up a process of the pool: one thread, and no reaction to interruptions.
+    """Set up a process of the pool, with one thread.
 
-    The main process handles interruptions.
+    It ignores interruptions, which the main process handles.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -1,4 +1,4 @@
-"""The page "What holds": every claim by paper, what holds first, then errata of the copies."""
+"""The page "What holds": all claims by paper and verdict, and errata of the copies."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .registry import all, papers
 HEAD = f"""\
 # What holds
 
-The statements of the source papers that kcalc checks, and those of this documentation itself. Re-run the checks with `kcalc verify`.
-`kcalc verify --claim ID` prints one claim with its evidence. Cite a claim by its id and the version of kcalc, for example
+This page lists the statements of the source papers and of this documentation that kcalc checks. `kcalc verify` runs the checks again,
+and `kcalc verify --claim ID` prints one claim with its evidence. Cite a claim by its id and the version of kcalc, for example
 "DKS-thm13a, kcalc 0.3.0".
 
 {COPIES}
@@ -27,13 +27,13 @@ WORDS = {
 
 
 def page() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     parts = [HEAD, headline(), "", *_table(), ""]
     return "\n".join([*parts, *(part for paper in papers() for part in _section(paper))])
 
 
 def headline() -> str:
-    """How many statements hold, and what becomes of the others."""
+    """Return the numbers of statements with each verdict, as a paragraph."""
     claims = all()
     holds, caveat, corrected, fails, open_ = (len(_of(claims, verdict)) for verdict in WORDS)
     failing = f" {fails} fail." if fails else ""
@@ -49,7 +49,7 @@ def _of(claims: Sequence[Claim], verdict: Verdict) -> list[Claim]:
 
 
 def _table() -> list[str]:
-    """The counts of each paper as a table."""
+    """Return the counts of each paper as a table."""
     told = [verdict for verdict in WORDS if _of(all(), verdict)]
     lines = ["| | " + " | ".join(WORDS[verdict].lower() for verdict in told) + " |"]
     lines.append("|---|" + "---|" * len(told))

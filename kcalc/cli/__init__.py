@@ -1,6 +1,6 @@
 """The command line: ``kcalc COMMAND``.
 
-A command is a file here with a function ``run``, and its line in ``COMMANDS``.
+A command is a module of this package with a function ``run``, and an entry in ``COMMANDS``.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
-    Returns: 0, the exit status of a command, or 2 with one line on standard error for bad input.
+    Returns: the exit status of the command, 0 by default. For bad input, or if standard output
+    cannot be written (such as on a full disk), it is 2, with one line on standard error.
 
-    The same holds if standard output cannot be written, as on a full disk. A pipe that its reader
-    has closed is not an error.
+    A closed pipe on standard output is not an error.
     """
     try:
         return _status(arguments)
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UnicodeEncodeError as error:
         character = error.object[error.start]
         return _refused(
-            f"standard output in {error.encoding} has no {character!a}; set "
+            f"standard output in {error.encoding} cannot encode {character!a}; set "
             f"PYTHONIOENCODING=utf-8:backslashreplace"
         )
     except OSError as error:
@@ -66,13 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         _close_output()
         return _refused(
-            f"cannot write to standard output: {error.strerror or error}; make room there, or "
+            f"cannot write to standard output: {error.strerror or error}; free some space, or "
             f"write to another place"
         )
 
 
 def _status(arguments: Sequence[str] | None) -> int:
-    """The exit status of the command line, its output written."""
+    """Run the command line, flush its output and return the exit status."""
     known: Options = {}
     try:
         words = sys.argv[1:] if arguments is None else list(arguments)
@@ -91,12 +91,12 @@ def _status(arguments: Sequence[str] | None) -> int:
     except KcalcError as error:
         return _refused(spoken(str(error), known, error.remedies))
     finally:
-        if sys.stdout is not None:  # None where it is closed
+        if sys.stdout is not None:  # it is None if it is closed
             sys.stdout.flush()
 
 
 def _close_output() -> None:
-    """Close standard output, whose unwritten rest cannot be written at exit either."""
+    """Close standard output, so that Python does not try again to flush it at exit."""
     with suppress(OSError):
         if sys.stdout is not None:
             sys.stdout.close()
@@ -114,7 +114,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: {one_line(message)} (try {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As of argparse, but words that no option takes are a mistake of this parser."""
+        """Parse arguments like argparse, but report unknown arguments in this parser."""
         found, rest = super().parse_known_args(args, namespace)
         if rest:
             word = next((word for word in rest if word.startswith("-")), rest[0])
@@ -133,19 +133,19 @@ class _Parser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, not_known("value", value, known))
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        if action.option_strings and arg_strings == ["--"]:  # of which argparse makes an empty list
+        if action.option_strings and arg_strings == ["--"]:  # argparse makes it an empty list
             self.error(f"argument {'/'.join(action.option_strings)}: -- is not a value")
         return super()._get_values(action, arg_strings)  # pyright: ignore
 
 
 def one_line(message: str) -> str:
-    """A message without line breaks; the middle of very long ones is left out."""
+    """Remove line breaks from a message, and the middle if it is very long."""
     line = " ".join(message.split())
     return line if len(line) <= LINE else f"{line[: LINE - 200]} ... {line[-195:]}"
 
 
 def parser(words: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
-    """The argument parser, with the options of the commands that ``words`` name."""
+    """Create the argument parser, with the options of the commands that are in ``words``."""
     top = _Parser(prog="kcalc", description="Kernel calculus on neural networks.")
     top.add_argument("--version", action="version", version=f"kcalc {__version__}")
     verbs = top.add_subparsers(title="commands", required=True, metavar="COMMAND")

@@ -19,7 +19,7 @@ def run(
     model: Annotated[
         str,
         Option(
-            "module:attribute, the PyTorch model that was shaped or a function that returns it",
+            "module:attribute, the PyTorch model that was shaped, or a function that returns it",
             "model",
             metavar="MODEL",
         ),
@@ -31,7 +31,7 @@ def run(
     output: Annotated[
         str,
         Option(
-            "the file of weights, as torch.save(model.state_dict(), FILE) writes it",
+            "the file for the weights, in the format of torch.save(model.state_dict(), FILE)",
             "-o",
             "--output",
             metavar="FILE",
@@ -46,23 +46,23 @@ def run(
 ) -> None:
     """Apply the edits of a shaping to a PyTorch model, and write its initial weights.
 
-    The file of weights does not contain the edits: load it with kc.load_edited, as the last line
-    of the output shows.
+    The file of weights does not contain the edits. Load it with kc.load_edited; the last line of
+    the output shows the call.
 
     Examples:
       kcalc shape mymodels:resnet --input 1,3,32,32 --edits edits.json
       kcalc apply mymodels:resnet edits.json --output weights.pt
 
-    The Python module is imported, and its code run.
+    The Python module is imported, so its code is run.
 
     """
     if output == "-":
-        raise KcalcError("weights cannot be printed; give --output the name of a file")
+        raise KcalcError("weights cannot be printed; pass the name of a file to --output")
     check_files({"--output": output})
     if PYTHON.fullmatch(model) is None:
         raise KcalcError(
-            f"{glimpse(model)} is not module:attribute; edits are for PyTorch models, such as "
-            f"mymodels:resnet for the result of resnet() in mymodels.py"
+            f"{glimpse(model)} does not have the form module:attribute; edits are for PyTorch "
+            f"models, such as mymodels:resnet for the result of resnet() in mymodels.py"
         )
     found = load_edits(edits)
     made, state = _performed(model, found, weights, seed)
@@ -75,7 +75,7 @@ def _performed(model: str, edits: Edits, weights: str, seed: int) -> tuple[Any, 
     built = python_object(model)
     torch = imported("torch")
     if not -(2**63) <= seed < 2**63:
-        raise KcalcError(f"--seed is a whole number of 64 bits, got {glimpse(seed)}")
+        raise KcalcError(f"--seed must be a 64-bit whole number, got {glimpse(seed)}")
     generator = torch.Generator().manual_seed(seed)
     made = apply_edits(built, edits, weights=weights, generator=generator)
     return made, made.state_dict()
@@ -94,7 +94,7 @@ def _text(model: str, edits: Edits, made: Any, output: str, file: str) -> str:
         *(line for line in str(edits).splitlines() if line.startswith("left alone")),
         f"{output}: {len(made.state_dict())} arrays of {type(made).__name__}, edited",
         "",
-        "load it where the module is imported:",
+        "load it after importing the module:",
         f"  model = kc.load_edited({name}, {output!r}, {file!r})",
     ]
     return "\n".join(lines) + "\n"

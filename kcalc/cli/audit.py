@@ -1,4 +1,4 @@
-"""``kcalc audit MODULE:BUILDER``: what an initialisation does, and what is wrong with it."""
+"""``kcalc audit MODULE:BUILDER``: audit the initialisation of a PyTorch model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def run(
         str | None,
         Option(
             f"the recipe that the model follows: {', '.join(r for r in RECIPES if r != 'mup')}, "
-            "mup=module:builder with the builder of the base width, or module:attribute with "
+            "mup=module:builder with a builder of the model at the base width, or module:attribute "
+            "with "
             "{pattern: sigma}",
             metavar="NAME",
         ),
@@ -61,7 +62,7 @@ def run(
     predict: Annotated[
         bool,
         Option(
-            "leave out the predicted sizes of stream and logits (given if kcalc has rules for "
+            "leave out the predicted sizes of stream and logits (available if kcalc has rules for "
             "every layer)",
             "--no-predict",
             action="store_false",
@@ -69,17 +70,17 @@ def run(
     ] = True,
     lock: Annotated[
         str | None,
-        Option("write laws and sigmas to a file; - prints only them", metavar="FILE"),
+        Option("write laws and sigmas to a file; - prints only these", metavar="FILE"),
     ] = None,
     baseline: Annotated[
-        str | None, Option("report differences from a file that --lock wrote", metavar="FILE")
+        str | None, Option("report differences from a file written by --lock", metavar="FILE")
     ] = None,
     **files: Annotated[str, FILES],
 ) -> int:
     """Audit the initialisation of a PyTorch model.
 
-    Prints the law and the role of every parameter, the sizes of stream, gradients and logits at
-    the start, and findings with file and line.
+    Prints the initial distribution and the role of every parameter, the initial sizes of stream,
+    gradients and logits, and all findings with file and line.
 
     Examples:
       kcalc audit mymodel:build --input 4,64
@@ -87,7 +88,7 @@ def run(
       kcalc audit mymodel:build --lock init.lock
       kcalc audit mymodel:build --baseline init.lock
 
-    The module is imported, and its code run. The exit status is 1 if there are findings at the
+    The module is imported, so its code is run. The exit status is 1 if there are findings at the
     severity of --fail-on or worse, 2 for bad input, and 0 otherwise.
 
     """
@@ -96,7 +97,7 @@ def run(
     check_files({**written, "--lock": lock})
     for kind, path in files.items():
         if path != "-" and not path.endswith(f".{kind}"):
-            raise KcalcError(f"--{kind}: {path} must end in .{kind}")
+            raise KcalcError(f"--{kind} needs a file name that ends in .{kind}, got {path}")
     found = audit(
         _named(model, "the builder"),
         assembled(input) or None,
@@ -118,13 +119,13 @@ def run(
 
 
 def _without(found: Audit, codes: Sequence[str]) -> Audit:
-    """The audit without findings of some codes."""
+    """Return the audit without the findings that have these codes."""
     return replace(found, findings=tuple(f for f in found.findings if f.code not in codes))
 
 
 def _named(text: str, what: str) -> Any:
     if not PYTHON.fullmatch(text):
-        raise KcalcError(f"{what} is written as module:attribute, got {text!r}")
+        raise KcalcError(f"{what} must have the form module:attribute, got {text!r}")
     return python_attribute(text)
 
 

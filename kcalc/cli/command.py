@@ -1,11 +1,11 @@
 """Commands from functions: the parameters of a function are the options of its command.
 
-A parameter is annotated ``Annotated[type, Option(help)]``. The option ``--like-this`` gives the
-parameter ``like_this``; without it the parameter keeps its default. A parameter that is annotated
-``Annotated[type, function]`` is the result of that function, whose parameters are options too;
-``**targets: Annotated[Any, {name: Option(help)}]`` takes the options of a table. The docstring
-describes the command; the text from "Examples:" on follows the options. A command with many
-options names the common ones, which come first.
+A parameter is annotated ``Annotated[type, Option(help)]``. The option ``--like-this`` sets the
+parameter ``like_this``. If it is not given, the parameter has its default. A parameter annotated
+``Annotated[type, function]`` receives the result of that function, whose parameters become options
+too. ``**targets: Annotated[Any, {name: Option(help)}]`` adds a table of options. The docstring
+describes the command, and its "Examples:" are printed after the options. A command with many
+options lists the common options, which come first.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from ..foundation.progress import PATIENCE, has_bar
 
 
 class Option:
-    """An option: its help, its flags where its name does not give them, and what argparse takes.
+    """The help text of an option, its flags, and further arguments for argparse.
 
-    ``group``: its heading in the help. The annotated type fills in the rest for argparse:
-    float is a finite number, bool a switch, and a tuple collects an option given several times.
+    By default, the flag is made from the name of the parameter. ``group`` is its heading in the
+    help. The annotated type determines how it is parsed: float is a finite number, bool a switch,
+    and tuple collects the values of an option that is given several times.
     """
 
     def __init__(self, help: str, *flags: str, group: str | None = None, **more: Any) -> None:
@@ -38,7 +39,10 @@ class Option:
 
 
 def number(text: str) -> float:
-    """A finite number from the command line. Raises: argparse.ArgumentTypeError naming the text."""
+    """Parse a finite number.
+
+    Raises: argparse.ArgumentTypeError that quotes the text.
+    """
     try:
         value = float(text)
     except ValueError:
@@ -50,10 +54,10 @@ def number(text: str) -> float:
 
 _documents: ContextVar[Any] = ContextVar("documents", default=None)
 _clock: ContextVar[Any] = ContextVar("clock", default=None)
-SHOWING_PROGRESS = ("train", "verify")  # by themselves
+SHOWING_PROGRESS = ("train", "verify")  # commands that show their own progress
 TICK, CLEAR = 1.0, "\r\x1b[K"
 WIDTH = 86  # columns of descriptions
-GIVEN = object()  # in place of an Option: all that was given, {name: value}
+GIVEN = object()  # annotates a parameter that receives all given options, {name: value}
 MORE = "more options"
 KINDS: dict[type, dict[str, Any]] = {
     tuple: {"action": "append"},
@@ -67,7 +71,7 @@ Plot: TypeAlias = Annotated[
 
 
 def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
-    """(name, type, the rest of its annotation) of every parameter."""
+    """Yield (name, type, rest of the annotation) for every parameter."""
     hints = get_type_hints(function, include_extras=True)
     for name in inspect.signature(function).parameters:
         kind, *about = get_args(hints[name])
@@ -77,7 +81,7 @@ def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, Any, tuple[
 def describe(
     parser: argparse.ArgumentParser, function: Callable[..., Any], common: Sequence[str] = ()
 ) -> None:
-    """Give a parser the description and the options of a function, the common ones first."""
+    """Add the description and the options of a function to a parser, common options first."""
     text, mark, examples = (inspect.getdoc(function) or "").partition("Examples:\n")
     paragraphs = text.strip().split("\n\n")
     parser.description = "\n\n".join(p if "\n " in p else fill(p, WIDTH) for p in paragraphs)
@@ -99,7 +103,7 @@ def describe(
 def _declared(
     function: Callable[..., Any],
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any], Any]]:
-    """(flags, arguments for argparse, group) of every option."""
+    """Yield (flags, arguments for argparse, group) for every option."""
     for name, kind, about in _parameters(function):
         if callable(about[0]):
             yield from _declared(about[0])
@@ -140,7 +144,7 @@ def save_figure(axes: Any, path: str) -> None:
 
 @contextmanager
 def pure_output(options: Iterable[Any]) -> Iterator[None]:
-    """Where an option is -, what else is printed (by the user's modules) goes to standard error."""
+    """If an option is -, redirect other output (from the user's modules) to standard error."""
     if "-" not in [option for option in options if isinstance(option, str)]:
         yield
         return
@@ -154,7 +158,7 @@ def pure_output(options: Iterable[Any]) -> Iterator[None]:
 
 @contextmanager
 def elapsed(command: str) -> Iterator[None]:
-    """On a terminal, show for how long a slow command has been running, until it prints."""
+    """On a terminal, show how long a slow command has been running, until it prints."""
     if sys.stderr is None or not sys.stderr.isatty() or command in SHOWING_PROGRESS:
         yield
         return
@@ -164,7 +168,7 @@ def elapsed(command: str) -> Iterator[None]:
         started = monotonic()
         while not stopped.wait(TICK):
             seconds = monotonic() - started
-            if seconds >= PATIENCE and not has_bar():  # the next text replaces this one
+            if seconds >= PATIENCE and not has_bar():  # the next text overwrites this one
                 print(f"{CLEAR}kcalc {command}: {seconds:.0f} s\r", end="", file=stream, flush=True)
 
     def stop() -> None:
@@ -191,5 +195,5 @@ def write(path: str, text: str) -> None:
     if (stop := _clock.get()) is not None:
         stop()
     stream = _documents.get() or sys.stdout
-    if stream is not None:  # None where it is closed
+    if stream is not None:  # it is None if it is closed
         stream.write(text)

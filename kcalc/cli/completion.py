@@ -1,4 +1,4 @@
-"""``kcalc completion SHELL``: completion of commands, options and their values."""
+"""``kcalc completion SHELL``: shell completion of commands, options and their values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(
 ) -> None:
     """Print a script that completes kcalc commands and options with the Tab key.
 
-    Needs shtab: pip install 'kcalc[completion]'. Start a new shell afterwards.
+    Requires shtab: pip install 'kcalc[completion]'. Start a new shell afterwards.
 
     Examples:
       kcalc completion bash > ~/.local/share/bash-completion/completions/kcalc
@@ -33,7 +33,7 @@ def run(
 
 
 def _described(file: Any) -> argparse.ArgumentParser:
-    """The whole parser; options that take files or known names say so."""
+    """Create the parser of all commands, and mark options that take files or known names."""
     from . import parser
 
     known = {"activation": names(), "activations": names(), "method": METHODS, "export": WRITERS}

@@ -1,4 +1,4 @@
-"""``kcalc maps NET``: the global Q and C map, or slope polynomial and maximal slope function."""
+"""``kcalc maps NET``: global Q and C maps, or slope polynomials and the maximal slope function."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def run(
     slopes: Annotated[
         bool,
         Option(
-            "print the slope polynomial and the maximal slope function instead (with --q at true "
-            "q values); --plot draws the subnetworks"
+            "print the slope polynomial and the maximal slope function instead (with --q, for the "
+            "actual q values); --plot draws the subnetworks"
         ),
     ] = False,
     json: Json = None,
@@ -73,7 +73,8 @@ def run(
     if over["tokens"] is not None and tells_tokens_apart(network, over["tokens"]):
         if plot:
             raise KcalcError(
-                "attention that distinguishes tokens is sampled and has no map to plot; drop --plot"
+                "attention that distinguishes tokens is sampled, so there is no map to plot; drop "
+                "--plot"
             )
         values = at()
         found = [
@@ -99,7 +100,7 @@ def run(
 
 
 def map_numbers(named: Named, q_of: Any, c_of: CMap, q: float, stream: Any) -> dict[str, Any]:
-    """The global maps as plain data; over tokens with the values along the stream."""
+    """Convert the global maps to plain data, for tokens with the values along the stream."""
     parts = [
         by_output(named.network, value)
         for value in (q_of(q), c_of(COSINES, q), c_of.derivative(1)(COSINES, q))
@@ -121,13 +122,13 @@ def map_numbers(named: Named, q_of: Any, c_of: CMap, q: float, stream: Any) -> d
 
 
 def slope_numbers(named: Named, q: float | None) -> dict[str, Any]:
-    """The slope polynomials as texts and the maximal slope function, as plain data."""
+    """Convert the slope polynomials and the maximal slope function to plain data."""
     mu = maximal_slope(named.network, q)
     return document(named, mu, slope_polynomials=slope_texts(named.network, q), maximal_slope=mu)
 
 
 def maps_text(named: Named, q_of: Any, c_of: CMap, q: float) -> str:
-    """The global maps as aligned text."""
+    """Format the global maps as aligned text."""
     network = named.network
     lines = heading(named.title, network, c_of)
     values, slopes, q_out = c_of(COSINES, q), c_of.derivative(1)(COSINES, q), q_of(q)
@@ -154,12 +155,12 @@ def maps_text(named: Named, q_of: Any, c_of: CMap, q: float) -> str:
 
 
 def tokens_text(named: Named, values: Any) -> str:
-    """The values along the stream of a network over tokens, for two inputs of c = 0."""
+    """Format the values along the stream of a network over tokens, for two inputs with c = 0."""
     nodes = named.network.cut_nodes()
     rows = [(str(n), *_cells(values[n])) for n in nodes]
     return "\n".join(
         [
-            "at equal places of two inputs of c = 0:",
+            "at equal positions of two inputs with c = 0:",
             *table([("node", "q", "token cosine", "c"), *rows], indent=2),
         ]
     )
@@ -172,9 +173,9 @@ def _cells(value: Any) -> tuple[str, ...]:
 
 
 def sampled_text(named: Named, values: Any, found: Sequence[Gradients]) -> str:
-    """The values along the stream of a network whose attention was sampled, and its gradients.
+    """Format the values along the stream of a network with sampled attention, and its gradients.
 
-    They are given with their standard errors. ``found``: the gradients of every output.
+    Standard errors are included. ``found`` holds the gradients of every output.
     """
     title = heading(named.title, named.network, values)
     modes = [
@@ -191,9 +192,9 @@ def sampled_text(named: Named, values: Any, found: Sequence[Gradients]) -> str:
 
 
 def slopes_text(named: Named, q: float | None) -> str:
-    """The slope polynomial of every output and the maximal slope function, factored.
+    """Format the slope polynomial of every output and the maximal slope function, factored.
 
-    The figures that belong to them follow in the text.
+    Their numbers follow in the text.
     """
     network = named.network
     mu = maximal_slope(network, q)

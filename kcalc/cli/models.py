@@ -20,7 +20,7 @@ from ..interchange import FORMATS, example_ids, example_shape
 from .command import Option
 
 PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-LONGEST = 40  # digits of a size; no real size has as many
+LONGEST = 40  # the most digits of a size; no real size has this many
 MODEL_HELP = (
     "an .onnx file, a network .json file, or module:attribute, a model (or a function that "
     "returns one) in a Python module"
@@ -28,15 +28,15 @@ MODEL_HELP = (
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """A shape from the command line, ``1,3,224,224``.
+    """Parse a shape such as ``1,3,224,224``.
 
-    Raises: argparse.ArgumentTypeError naming the text.
+    Raises: argparse.ArgumentTypeError that quotes the text.
     """
     parts = [part.strip().lstrip("0") for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise argparse.ArgumentTypeError(
             f"{glimpse(text)} is not a shape; write positive whole numbers separated by commas, "
-            f"the number of examples first: 1,3,224,224"
+            f"starting with the number of examples: 1,3,224,224"
         )
     try:
         return example_shape([int(part[:LONGEST]) for part in parts], "--input")
@@ -45,33 +45,34 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def token_ids(text: str) -> np.ndarray:
-    """Token ids of a shape from the command line, ``2,12``: small whole numbers other than 0.
+    """Parse a shape such as ``2,12`` and return token ids of this shape.
 
-    For a PyTorch model, ids that it treats as padding are replaced.
+    The ids are small whole numbers other than 0. For a PyTorch model, ids that it treats as padding
+    are replaced.
 
-    Raises: argparse.ArgumentTypeError naming the text.
+    Raises: argparse.ArgumentTypeError that quotes the text.
     """
     return example_ids(sizes(text))
 
 
 def by_name(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A reader of ``SIZES`` that also takes ``NAME=SIZES``, as {name: what it gives for the sizes}.
+    """Extend a parser of ``SIZES`` to ``NAME=SIZES``, which becomes {name: parsed sizes}.
 
-    Raises: argparse.ArgumentTypeError naming the text.
+    Raises: argparse.ArgumentTypeError that quotes the text.
     """
 
     def read_one(text: str) -> Any:
         name, named, rest = text.rpartition("=")
         found = parse(rest.strip())
         if named and not name.strip().isidentifier():
-            raise argparse.ArgumentTypeError(f"{glimpse(name)} is not the name of an argument")
+            raise argparse.ArgumentTypeError(f"{glimpse(name)} is not a valid argument name")
         return {name.strip(): found} if named else found
 
     return read_one
 
 
 def assembled(inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """The inputs of a model from the command line: by position, then a dictionary of names."""
+    """Return the inputs of a model: positional inputs, then a dictionary of named inputs."""
     named = {name: one for part in inputs if isinstance(part, dict) for name, one in part.items()}
     places = tuple(part for part in inputs if not isinstance(part, dict))
     return (*places, named) if named else places
@@ -80,15 +81,15 @@ def assembled(inputs: Sequence[Any]) -> tuple[Any, ...]:
 Inputs: TypeAlias = Annotated[
     tuple[Any, ...],
     Option(
-        "as --input, for an input of token ids: 2,16 is 2 sequences of 16 tokens; inputs are in "
-        "the order of --input and --ids",
+        "like --input, for token ids: 2,16 is 2 sequences of 16 tokens; inputs are passed in the "
+        "order of --input and --ids",
         "--ids",
         type=by_name(token_ids),
         metavar="SIZES",
     ),
     Option(
-        "shape of an example input, number of examples first: 1,3,224,224; once per input of the "
-        "model, or by name: mask=2,16",
+        "shape of an example input, starting with the number of examples: 1,3,224,224; repeat for "
+        "each input of the model, or give it by name: mask=2,16",
         type=by_name(sizes),
         metavar="SIZES",
     ),
@@ -96,7 +97,7 @@ Inputs: TypeAlias = Annotated[
 
 
 def is_model(text: str) -> bool:
-    """Whether a word of the command line names a model rather than a built-in network."""
+    """Whether a command-line word names a model rather than a built-in network."""
     return text.endswith(FORMATS) or _is_file(text) or PYTHON.fullmatch(text) is not None
 
 
@@ -108,11 +109,11 @@ def _is_file(text: str) -> bool:
 
 
 def model_named(text: str, inputs: Sequence[Any] = (), sigmas: bool = True) -> Reading:
-    """The model that a word of the command line names, read.
+    """Read the model that a command-line word names.
 
-    A Python module is imported, and so run, only for a word of the form module:attribute.
+    A Python module is imported, and its code run, only if the word has the form module:attribute.
 
-    Raises: KcalcError for files and modules that are missing or that are not models.
+    Raises: KcalcError for files and modules that are missing or are not models.
     """
     given = assembled(inputs)
     if PYTHON.fullmatch(text) and not _is_file(text):
@@ -121,17 +122,17 @@ def model_named(text: str, inputs: Sequence[Any] = (), sigmas: bool = True) -> R
 
 
 def python_object(text: str) -> Any:
-    """The object that ``module:attribute`` names.
+    """Return the object that ``module:attribute`` names.
 
-    A function or class that needs no arguments is called. The working folder is searched first.
+    A function or class without required arguments is called. The working folder is searched first.
     """
     return python_attribute(text, lambda found: found() if _is_maker(found) else found)
 
 
 def python_attribute(text: str, use: Callable[[Any], Any] = lambda found: found) -> Any:
-    """The object that ``module:attribute`` names, passed through ``use`` if given.
+    """Return the object that ``module:attribute`` names, passed through ``use`` if given.
 
-    The working folder is searched.
+    The working folder is searched too.
     """
     name, _, path = text.partition(":")
     folder = os.getcwd()
@@ -144,7 +145,7 @@ def python_attribute(text: str, use: Callable[[Any], Any] = lambda found: found)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise KcalcError(
-                f"there is no Python module {name!r}, neither installed nor in {folder}"
+                f"there is no Python module {name!r}; it is neither installed nor in {folder}"
             ) from None
         raise KcalcError(
             f"{text}: importing {name} needs the module {error.name!r}, which is not installed"
@@ -152,7 +153,7 @@ def python_attribute(text: str, use: Callable[[Any], Any] = lambda found: found)
     except AttributeError as error:
         if getattr(error, "obj", None) is None or not str(error).startswith(f"module {name!r}"):
             raise KcalcError(f"{text}: {type(error).__name__}: {_short(error)}") from error
-        raise KcalcError(f"the module {name!r} has no {path!r}") from None
+        raise KcalcError(f"the module {name!r} has no attribute {path!r}") from None
     except KcalcError:
         raise
     except Exception as error:
@@ -170,7 +171,7 @@ def _short(error: BaseException) -> str:
 
 
 def _is_maker(found: Any) -> bool:
-    """Whether something is a function or class that can be called without arguments."""
+    """Whether an object is a function or class that can be called without arguments."""
     if not (inspect.isfunction(found) or inspect.isclass(found)):
         return False
     try:

@@ -1,4 +1,4 @@
-"""``kcalc moments NET``: moments of norms and Jacobians at finite width, fluctuations of q."""
+"""``kcalc moments NET``: moments of norms and Jacobians at finite width, or fluctuations of q."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from .text import Json, assumption_lines, check_files, heading, show, table
 def run(
     named: WeightsAlone,
     plot: Plot = None,
-    features: Annotated[int | None, Option("width where none is stated", metavar="N")] = None,
+    features: Annotated[
+        int | None, Option("width of layers that do not state one", metavar="N")
+    ] = None,
     weights: Annotated[
         str,
         Option(f"{', '.join(LAWS)}, a number (excess kurtosis), or orthogonal", metavar="LAW"),
@@ -32,19 +34,22 @@ def run(
     ] = None,
     method: FirstMethod = None,
     fluctuate: Annotated[
-        bool, Option("leading order in 1/width, for any activation", "--fluctuations")
+        bool,
+        Option(
+            "print fluctuations to leading order in 1/width, for any activation", "--fluctuations"
+        ),
     ] = False,
     c: Annotated[
         float | None,
-        Option("with --fluctuations: also the variance of c for two inputs of this cosine"),
+        Option("with --fluctuations: also the variance of c for two inputs with this cosine"),
     ] = None,
-    layers: Annotated[bool, Option("print every node, not only the output")] = False,
+    layers: Annotated[bool, Option("print all nodes, not only the output")] = False,
     json: Json = None,
 ) -> None:
     """Print exact means, fourth moments and variances of norms and Jacobians.
 
-    The network has finite width, the input norm 1 or mean square Q. With --fluctuations: the
-    variances of q and c values, for any activation.
+    The network has finite width, and the input has norm 1 or mean square Q. With --fluctuations,
+    prints the variances of q and c values, for any activation.
 
     Examples:
       kcalc moments vanilla-20 --features 100 --sigma-w 1.41421356 --layers
@@ -76,7 +81,7 @@ def run(
 def _law(text: str) -> str | float:
     if text == "orthogonal":
         raise KcalcError(
-            "exact moments are for independent weights; orthogonal ones go with --fluctuations"
+            "exact moments need independent weights; for orthogonal weights, use --fluctuations"
         )
     try:
         return float(text)

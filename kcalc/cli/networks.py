@@ -42,8 +42,8 @@ TRANSFORMERS: dict[str, Any] = {
 class Family:
     """A family of built-in networks.
 
-    ``about`` is part of its titles; ``weighted``: whether its sums have shortcut weights; ``less``:
-    by how many layers its depth exceeds the number of nonlinear layers.
+    ``about`` is part of the titles. ``weighted`` is whether sums have shortcut weights. ``less`` is
+    the depth minus the number of nonlinear layers.
     """
 
     build: Any
@@ -84,7 +84,8 @@ NET_HELP = (
 class Named:
     """A network from the command line, its title, and the model that it was read from.
 
-    ``reading``: of a model of which nothing but the activation was changed, to ``activation``.
+    ``reading`` is set only if the model is unchanged, except that ``activation`` may replace its
+    activation.
     """
 
     network: Network
@@ -94,7 +95,7 @@ class Named:
 
     @property
     def short(self) -> str:
-        """The title up to its first colon."""
+        """The title without the part after its colon."""
         return (
             self.title.split("\n")[0].rsplit(":", 1)[0]
             if "\n" in self.title
@@ -116,18 +117,18 @@ def network_from(
     shortcut_weight: ShortcutWeight = None,
     input: Inputs = (),
     without_normalization: Annotated[
-        bool, Option("remove Batch-, Layer-, RMS- and GroupNorm, and normalise sums")
+        bool, Option("remove BatchNorm, LayerNorm, RMSNorm and GroupNorm, and normalise sums")
     ] = False,
     normalise_sums: Annotated[
-        bool, Option("divide the weights of every sum by the root of the sum of their squares")
+        bool, Option("scale the weights of every sum so that their squares add up to 1")
     ] = False,
     preactivated: Annotated[
         bool, Option("rewrite a ResNet V1 (its sums add activations) as a V2")
     ] = False,
 ) -> Named:
-    """The network that a command line names.
+    """Return the network that the command line names, with the requested rewrites.
 
-    Raises: KcalcError as :func:`named_network`.
+    Raises: KcalcError if :func:`named_network` does.
     """
     named = named_network(network, activation, shortcut_weight, input)
     if without_normalization or normalise_sums:
@@ -138,12 +139,15 @@ def network_from(
     moved = [node for node in found if found.parents(node) != named.network.parents(node)]
     return Named(
         found,
-        "\n".join([named.title, *_listed("rewritten as pre-activation, other inputs", moved)]),
+        "\n".join([named.title, *_listed("rewritten as pre-activation, new inputs of", moved)]),
     )
 
 
 def bare(named: Named, without: bool = True) -> Named:
-    """The network with normalised sums, and ``without`` its norms; the title lists both."""
+    """Normalise the sums of a network and, if ``without``, remove its norms.
+
+    The title lists the changed nodes.
+    """
     network = named.network.without_normalization() if without else named.network
     normalised = network.normalised()
     sums = [
@@ -160,7 +164,7 @@ def _listed(what: str, nodes: Sequence[Any]) -> list[str]:
 Net: TypeAlias = Annotated[Named, network_from]
 SigmaW: TypeAlias = Annotated[
     float | None,
-    Option("sqrt(fan-in) times the standard deviation of all weights", metavar="S"),
+    Option("standard deviation of all weights times sqrt(fan-in)", metavar="S"),
 ]
 
 
@@ -171,7 +175,7 @@ def weighted(
         float | None, Option("standard deviation of all biases", metavar="S")
     ] = None,
 ) -> Named:
-    """The network with the given sigma_w and sigma_b in all Affine layers."""
+    """Set sigma_w and sigma_b in all Affine layers."""
     given = {k: v for k, v in (("sigma_w", sigma_w), ("sigma_b", sigma_b)) if v is not None}
     if not given:
         return named
@@ -180,7 +184,7 @@ def weighted(
 
 
 def without_biases(named: Net, sigma_w: SigmaW = None) -> Named:
-    """The network with the given sigma_w in all Affine layers."""
+    """Set sigma_w in all Affine layers."""
     return weighted(named, sigma_w)
 
 
@@ -190,13 +194,13 @@ WeightsAlone: TypeAlias = Annotated[Named, without_biases]
 
 def tokens_of(
     tokens: Annotated[
-        int | None, Option("tokens of an input, for networks with attention", metavar="T")
+        int | None, Option("number of tokens of an input, for networks with attention", metavar="T")
     ] = None,
     token_cosine: Annotated[
-        float | None, Option("cosine of two tokens of an input; default 0", metavar="R")
+        float | None, Option("cosine between two tokens of an input; default 0", metavar="R")
     ] = None,
 ) -> dict[str, Any]:
-    """The keyword arguments of maps over tokens."""
+    """Return the keyword arguments for maps over tokens."""
     return {"tokens": tokens, "token_cosine": token_cosine}
 
 
@@ -204,7 +208,7 @@ Tokens: TypeAlias = Annotated[dict[str, Any], tokens_of]
 FirstMethod: TypeAlias = Annotated[
     str | None,
     Option(
-        "shape the network first by a method of kcalc shape, with its default targets",
+        "first shape the network by a method of kcalc shape, with its default targets",
         metavar="METHOD",
         choices=tuple(METHODS),
     ),
@@ -212,7 +216,7 @@ FirstMethod: TypeAlias = Annotated[
 
 
 def check_widths(network: Network, features: int | None) -> None:
-    """Check that layers state their widths or that a width is given.
+    """Check that all layers state their width, or that a width is given.
 
     Raises: KcalcError that names the option otherwise.
     """
@@ -223,7 +227,8 @@ def check_widths(network: Network, features: int | None) -> None:
     open_ = open_nodes(network)
     if features is None and open_:
         raise KcalcError(
-            f"{len(open_)} layers state no width (the first is {open_[0]!r}); give --features N"
+            f"{len(open_)} layers do not state a width (the first is {open_[0]!r}); give "
+            f"--features N"
         )
 
 
@@ -233,10 +238,10 @@ def named_network(
     shortcut_weight: float | None = None,
     inputs: Sequence[Any] = (),
 ) -> Named:
-    """The network that a command line names: a family and a number, or a user's model.
+    """Return the network that a command line names: a family and a number, or a user's model.
 
-    ``inputs``: the shapes of the model's inputs. Raises: KcalcError for an unknown family (it
-    names the nearest), a bad depth, or a file without a network.
+    ``inputs`` are the example inputs of the model. Raises: KcalcError for an unknown family (the
+    message suggests the nearest), an invalid depth, or a file without a network.
     """
     if is_model(name):
         if shortcut_weight is not None:
@@ -246,7 +251,8 @@ def named_network(
         return _from_model(name, activation_name, inputs)
     if inputs:
         raise KcalcError(
-            f"--input is for models; the built-in network {name!r} takes inputs of any shape"
+            f"--input is for models, but the built-in network {name!r} takes inputs of any shape; "
+            f"drop it"
         )
     transformer, _, blocks = name.lower().partition("-")
     if transformer in TRANSFORMERS and (blocks.isdigit() or name.lower() == transformer):
@@ -288,13 +294,14 @@ def _built(name: str, depth: int, phi: str | None, weight: float | None) -> Name
     if not family.weighted:
         if weight is not None:
             raise KcalcError(
-                f"--shortcut-weight does not apply to {name}, which has no weighted shortcuts"
+                f"--shortcut-weight does not apply to {name}, which has no weighted shortcuts; "
+                f"drop it"
             )
         network = family.build(depth, **given)
         return Named(network, f"{title}{family.about}: {_counted(network)}")
     if weight is not None and not 0 <= weight < 1:
         raise KcalcError(
-            f"--shortcut-weight must be in [0, 1), got {weight:g}: at 1 branches have weight 0"
+            f"--shortcut-weight must be in [0, 1), got {weight:g}; at 1, branches have weight 0"
         )
     chosen: Any = architectures.HALF if weight is None else weight
     network = family.build(depth, shortcut_weight=chosen, **given)

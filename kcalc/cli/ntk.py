@@ -1,4 +1,4 @@
-"""``kcalc ntk NET``: the NNGP kernel, the tangent kernel with its parts, and the gradients."""
+"""``kcalc ntk NET``: the NNGP kernel, the tangent kernel by layer, and the gradients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .text import (
     table,
 )
 
-ROUNDING = 2.0**-48  # per layer, over the variance of the output; less prints as 0
+ROUNDING = 2.0**-48  # smaller values, relative to layers times output variance, print as 0
 
 
 def run(
@@ -37,16 +37,17 @@ def run(
     method: FirstMethod = None,
     parameterization: Annotated[str, Option("default ntk", choices=PARAMETERIZATIONS)] = "ntk",
     features: Annotated[
-        int | None, Option("width where none is stated (standard parameterisation)", metavar="N")
+        int | None,
+        Option("width of layers that do not state one (standard parameterisation)", metavar="N"),
     ] = None,
     layers: Annotated[
-        bool, Option("also print the part of every Affine layer and the gradients there")
+        bool, Option("also print the contribution and the gradient of every Affine layer")
     ] = False,
     json: Json = None,
 ) -> None:
-    """Print the infinite-width kernels of a network as functions of the inputs' c value.
+    """Print the infinite-width kernels of a network as functions of the c value of its inputs.
 
-    Also prints how large gradients are at initialisation.
+    Also prints the size of gradients at initialisation.
 
     Examples:
       kcalc ntk vanilla-100 --activation relu --sigma-w 1.41421356
@@ -67,7 +68,7 @@ def run(
 
 
 def kernel_numbers(named: Named, kernel: TangentKernel, q: float, **tokens: Any) -> dict[str, Any]:
-    """The kernels as plain data, with the parts of every Affine layer and the gradients."""
+    """Convert the kernels to plain data, with contributions of all Affine layers and gradients."""
     network = kernel.network
     tangent, covariance = (by_output(network, f(COSINES, q)) for f in (kernel, kernel.nngp))
     outputs = {node: {"nngp": covariance[node], "ntk": tangent[node]} for node in tangent}
@@ -80,9 +81,9 @@ def kernel_numbers(named: Named, kernel: TangentKernel, q: float, **tokens: Any)
 
 
 def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool, **tokens: Any) -> str:
-    """The kernels as aligned text."""
+    """Format the kernels as aligned text."""
     lines = heading(named.title, kernel.network, kernel)
-    tangent: Any = kernel(COSINES, q)  # {output: array} of several outputs
+    tangent: Any = kernel(COSINES, q)  # {output: array} if there are several outputs
     covariance: Any = kernel.nngp(COSINES, q)
     for node in kernel.network.outputs:
         theta, k = (v[node] if isinstance(v, dict) else v for v in (tangent, covariance))
@@ -101,7 +102,7 @@ def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool, **t
 
 
 def _fixed(value: float) -> str:
-    """Six decimals, without the sign of a rounded zero."""
+    """Format with six decimals, without a sign on zeros."""
     return f"{round(value, 6) + 0.0:.6f}"
 
 

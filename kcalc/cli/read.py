@@ -1,4 +1,4 @@
-"""``kcalc read MODEL``: the network of a model node by node, and how it differs from the model."""
+"""``kcalc read MODEL``: print the network of a model, and how it differs from the model."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def run(
     sigmas: Annotated[
         bool,
         Option(
-            "measure sigma_w and sigma_b from the weights (default), or leave them at 1 and 0",
+            "measure sigma_w and sigma_b from the weights (the default), or set them to 1 and 0",
             action=argparse.BooleanOptionalAction,
         ),
     ] = True,
-    all: Annotated[bool, Option(f"print all nodes, not at most {ROWS}")] = False,
+    all: Annotated[bool, Option(f"print all nodes instead of at most {ROWS}")] = False,
     json: Annotated[
         str | None,
         Option("also write the network as JSON; - prints only the JSON", metavar="FILE"),
@@ -43,7 +43,7 @@ def run(
       kcalc read mymodels:resnet --input 1,3,32,32 --no-sigmas
       kcalc read mymodels:transformer --ids 2,16
 
-    A Python module is imported, and its code run, only if you write module:attribute.
+    A Python module is imported, and its code run, only if MODEL has the form module:attribute.
 
     """
     check_files({"--json": json})
@@ -53,7 +53,7 @@ def run(
 
 
 def reading_text(title: str, reading: Reading, most: int | None = ROWS) -> str:
-    """A reading as aligned text: its nodes, then its differences from the model."""
+    """Format a reading as aligned text: its nodes, then its differences from the model."""
     network, levels = reading.network, reading.fidelity.nodes
     rows = [("node", "layer", "channels", "reads", "fidelity")]
     for node, layer, parents in network.steps():
@@ -83,7 +83,7 @@ def reading_text(title: str, reading: Reading, most: int | None = ROWS) -> str:
 
 
 def described(layer: L.Layer) -> str:
-    """A layer in short: its kind and the fields that differ from their defaults."""
+    """Describe a layer by its kind and the fields that differ from their defaults."""
     parts = []
     for item in fields(layer):
         value = getattr(layer, item.name)

@@ -28,7 +28,7 @@ def run(
     output: Annotated[
         str,
         Option(
-            "the page to write; - prints it; default report.html",
+            "the file to write, or - to print the page; default report.html",
             "-o",
             "--output",
             metavar="FILE",
@@ -38,13 +38,13 @@ def run(
         str | None,
         Option(
             "shaping method, as in kcalc shape; default edge for transformers, tat for ReLUs, dks "
-            "for all else",
+            "otherwise",
             metavar="METHOD",
             choices=tuple(METHODS),
         ),
     ] = None,
     zeta: Annotated[
-        float | None, Option("with dks: largest slope of any subnetwork; default 1.5")
+        float | None, Option("with dks: largest slope C'(1) of any subnetwork; default 1.5")
     ] = None,
     eta: Annotated[
         float | None, Option("with tat: largest c value of orthogonal inputs; default 0.9")
@@ -64,7 +64,7 @@ def run(
       kcalc report model.onnx --without-normalization -o model.html
       kcalc report mymodels:transformer --ids 2,16 --tokens 16 -o transformer.html
 
-    The page needs no network access: attach it to a paper, a pull request or an email.
+    The page works offline, so you can attach it to a paper, a pull request or an email.
 
     """
     check_files({"--output": output, "--json": json}, lambda path: destination(file_path(path)))
@@ -92,7 +92,7 @@ def run(
 
 
 def _line(title: str) -> str:
-    """The title of a network in one line, without its name."""
+    """Return the title of a network on one line, without its name."""
     first, _, rest = title.partition("\n")
     return "; ".join([first.partition(": ")[2] or first, *rest.splitlines()])
 
@@ -102,7 +102,7 @@ def _headline(word: str) -> str:
 
 
 def _command(given: Mapping[str, Any], output: str) -> str:
-    """The command line again, with paths made short."""
+    """Rebuild the command line, with short paths."""
     words = ["kcalc", "report", _headline(given["network"])]
     for name in given["known"]:
         if name not in given or name in ("network", "output", "name", "input", "json"):

@@ -1,4 +1,4 @@
-"""``kcalc scaling NET``: the learning speed of every weight relative to its size."""
+"""``kcalc scaling NET``: how fast every weight learns relative to its size."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def run(
     named: Net,
     plot: Plot = None,
     features: Annotated[
-        int | None, Option("width of layers and inputs without a stated width", metavar="N")
+        int | None, Option("width of layers and inputs that do not state one", metavar="N")
     ] = None,
     image_shape: Annotated[
         tuple[int, ...] | None,
         Option(
-            "image size of inputs without a stated one",
+            "image size of inputs that do not state one",
             type=shape_of_image,
             action="store",
             metavar="HxW",
@@ -44,8 +44,8 @@ def run(
 ) -> None:
     """Print gamma of every weight, which predicts E[gW^2]/E[W^2] at initialisation.
 
-    A network whose weights all have the same gamma is preconditioned. 'correction' is the
-    factor of E[W^2] that would bring a weight to the mean, with a multiplier that undoes it.
+    A network is preconditioned if all its weights have the same gamma. 'correction' is the factor
+    on E[W^2] that would bring a weight to the mean, together with a multiplier that undoes it.
 
     Examples:
       kcalc scaling vanilla-10 --features 256 --sigma-w 1.41421356
@@ -54,7 +54,7 @@ def run(
 
     """
     if method is not None and sigma_w is not None:
-        raise KcalcError("--method chooses the weights itself; leave --sigma-w out")
+        raise KcalcError("--method determines the scale of the weights; drop --sigma-w")
     check_widths(named.network, features)
     given: dict[str, Any] = {
         "features": features,
@@ -73,7 +73,7 @@ def run(
 
 
 def scaling_text(named: Named, found: Scaling) -> str:
-    """A scaling as aligned text: the weights by gamma, the output, violations and assumptions."""
+    """Format a scaling as aligned text: weights with gamma, the output, violations, assumptions."""
     lines = heading(named.title, found.network)
     lines += [*table(cut(rows(found), MOST), indent=2), ""]
     for node in found.network.outputs:

@@ -1,4 +1,4 @@
-"""``kcalc shape NET``: constants by every shaping method."""
+"""``kcalc shape NET``: compute the constants of a shaping method."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(
     export: Annotated[
         str | None,
         Option(
-            f"print the result as code or data for a framework instead: {', '.join(WRITERS)}",
+            f"instead, print the result as code or data for a framework: {', '.join(WRITERS)}",
             metavar="TARGET",
         ),
     ] = None,
@@ -58,8 +58,8 @@ def run(
     patch: Annotated[
         str | None,
         Option(
-            "for a PyTorch model: write the edits as a patch of its source, which then runs "
-            "without kcalc",
+            "for a PyTorch model: write the edits as a patch of its source code; the patched code "
+            "does not need kcalc",
             metavar="FILE",
         ),
     ] = None,
@@ -84,8 +84,8 @@ def run(
     if named.reading is not None and (apart or edits or patch):
         if apart and (plot or export):
             raise KcalcError(
-                "--plot and --export take one network, but shaping leaves some operations of this "
-                "model alone; --json writes the constants of all regions"
+                "--plot and --export need a single network, but shaping leaves some operations of "
+                "this model alone; --json writes the constants of all regions"
             )
         network, activation = named.reading, named.activation
     else:
@@ -112,7 +112,7 @@ def run(
 
 
 def _tried(error: KcalcError, network: Network | Reading, activation: Any) -> KcalcError:
-    """The error, which now also says which of the shapings that it suggests work when tried."""
+    """Try the shapings that an error suggests, and add to its message which of them work."""
     for remedy in error.remedies:
         if not any(value is ... for value in remedy.options.values()):
             found = "works" if works(remedy, network, activation) else "does not work"
@@ -122,17 +122,17 @@ def _tried(error: KcalcError, network: Network | Reading, activation: Any) -> Kc
 
 
 def _check_editable(named: Named) -> None:
-    """Raises: KcalcError for networks whose model has no edits."""
+    """Raise a KcalcError for networks that were not read from an unchanged PyTorch model."""
     reading = named.reading
     if reading is None or reading.framework != "torch":
         raise KcalcError(
-            "--edits and --patch are for unchanged PyTorch models, module:attribute: kcalc shape "
-            "removes their norms and normalises their sums itself"
+            "--edits and --patch are for unchanged PyTorch models, module:attribute; drop options "
+            "that change the network, because kcalc shape removes norms and normalises sums itself"
         )
 
 
 def _edited_lines(result: Any, edits: str | None, patch: str | None) -> list[str]:
-    """Write the edits; what to do with them, in words."""
+    """Write the edits and the patch, and return instructions for their use."""
     found, lines = result.edits, []
     if edits:
         write(edits, json_text(found.to_dict()))
@@ -144,7 +144,7 @@ def _edited_lines(result: Any, edits: str | None, patch: str | None) -> list[str
 
 
 def _check_targets(method: str, given: Iterable[str]) -> None:
-    """Refuse targets of other methods. Raises: KcalcError naming the method to add."""
+    """Raise a KcalcError for targets of another method; it names the method to add."""
     for target in given:
         if method in TAKING and method not in (methods := owners(target)):
             raise KcalcError(
@@ -182,12 +182,12 @@ methods:
 
 
 def _partly(reading: Reading) -> bool:
-    """Whether a model has operations that shaping leaves alone."""
+    """Whether shaping leaves some operations of a model alone."""
     return bool(reading.network.nodes_of(L.Opaque, L.Attend))
 
 
 def _title_lines(named: Named, result: Shaping | RegionalShaping) -> list[str]:
-    """How far a result is approximate, its network, its method and settings."""
+    """Format the approximations of a result, its network, its method and its settings."""
     settings = (
         f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in result.options.items()
     )
@@ -196,7 +196,7 @@ def _title_lines(named: Named, result: Shaping | RegionalShaping) -> list[str]:
 
 
 def regional_text(named: Named, result: RegionalShaping) -> str:
-    """The shapings of a model's regions, and the nodes left alone, as aligned text."""
+    """Format the shapings of a model's regions and the nodes left alone as aligned text."""
     lines = [
         *_title_lines(named, result),
         *table(result._rows(), indent=2),
@@ -207,7 +207,7 @@ def regional_text(named: Named, result: RegionalShaping) -> str:
 
 
 def shape_text(named: Named, result: Shaping) -> str:
-    """A shaping as aligned text: constants, conditions, residuals."""
+    """Format a shaping as aligned text: constants, conditions, residuals."""
     lines = _title_lines(named, result)
     if not isinstance(result, GeometricShaping):
         lines += [*_constant_lines(result), ""]
@@ -227,7 +227,7 @@ def shape_text(named: Named, result: Shaping) -> str:
 
 
 def _constant_lines(result: Shaping) -> list[str]:
-    """The constants of every activation, as a description if they are not the usual ones."""
+    """Format the constants of every activation, as a description if they have another form."""
     found = {name: result.constants[name] for name in result.constants}
     if any(type(k) is not Constants for k in found.values()):
         return [f"  {name} -> {k.describe()}" for name, k in found.items()]
@@ -240,7 +240,7 @@ def _constant_lines(result: Shaping) -> list[str]:
 
 
 def _other_affine_lines(result: Shaping) -> list[str]:
-    """A table of the sigmas of Affine layers that read no activation.
+    """Format a table of the sigmas of Affine layers that do not follow an activation.
 
     Layers with equal sigmas share a row.
     """
@@ -257,9 +257,10 @@ def _other_affine_lines(result: Shaping) -> list[str]:
 
 
 def _weight_lines(network: Network) -> list[str]:
-    """A table of the weights of sums of two, in the order of the network.
+    """Format a table of the weights of sums with two addends, in the order of the network.
 
-    A row holds the weights of shortcut and branch; neighbours with equal weights share a row.
+    A row has the weights of the shortcut and the branch. Consecutive sums with equal weights share
+    a row.
     """
     rows: list[list[str]] = []
     for node in network.nodes_of(L.Sum):

@@ -18,23 +18,24 @@ def run(
     named: Net,
     plot: Plot = None,
     features: Annotated[
-        int | None, Option("width of layers without a stated width", metavar="N")
+        int | None, Option("width of layers that do not state one", metavar="N")
     ] = None,
     radius: Annotated[
         float | None,
         Option(
-            "upper bound of the Frobenius norm of each layer's parameters; plain layers need it",
+            "upper bound on the Frobenius norm of each layer's parameters; required for layers "
+            "without normalisation",
             metavar="R",
         ),
     ] = None,
     normalisation: Annotated[
         str | None,
-        Option("how weights are normalised; default: not at all", choices=("entry", "weight")),
+        Option("how weights are normalised; default: none", choices=("entry", "weight")),
     ] = None,
     first: Annotated[
         str | None,
         Option(
-            "normalisation of the first layer, at scale 1, if it differs",
+            "normalisation of the first layer if it differs; its scale is 1",
             choices=("entry", "weight", "none"),
         ),
     ] = None,
@@ -49,7 +50,7 @@ def run(
     q: Annotated[float, Option("mean square of the inputs; default 1")] = 1.0,
     loss: Annotated[str, Option("default cross_entropy", choices=tuple(LOSSES))] = "cross_entropy",
     level: Annotated[
-        float | None, Option("upper bound of the loss, for the square losses", metavar="L")
+        float | None, Option("upper bound on the loss, for the square losses", metavar="L")
     ] = None,
     average_shortcuts: Annotated[
         bool, Option("first replace every projection shortcut A by I + A")
@@ -58,9 +59,9 @@ def run(
 ) -> None:
     r"""Bound the curvature of a network's loss and the step size of descent.
 
-    Prints bounds, over a set of parameters, of Lipschitz constants, the curvature of the loss, the
-    step size and the smallest eigenvalue of the tangent kernel, and which statements about descent
-    they prove.
+    Prints bounds that hold on a whole set of parameters. They bound Lipschitz constants, the
+    curvature of the loss, the step size and the smallest eigenvalue of the tangent kernel. Also
+    prints which statements about descent they prove.
 
     Examples:
       kcalc smoothness vanilla-3 --activation tanh --features 16 --radius 2 \
@@ -77,7 +78,7 @@ def run(
         what = "weights" if normalisation is None else "biases"
         other = "" if normalisation is None else ", or --no-biases"
         raise KcalcError(
-            f"nothing bounds the {what}, and no bound holds for all of them; give --radius R{other}"
+            f"the {what} are not bounded, so no bound holds for all of them; give --radius R{other}"
         )
     found = smoothness(
         network,
@@ -100,12 +101,12 @@ def run(
 
 
 def _first(network: Network, kind: str | None) -> dict[Any, Any]:
-    """{the first Affine: its normalisation} where one is said."""
+    """Return {first Affine: its normalisation}, or {} if ``kind`` is None."""
     if kind is None:
         return {}
     nodes = network.nodes_of(L.Affine)
     if not nodes:
-        raise KcalcError("--first: the network has no Affine layer")
+        raise KcalcError("--first has no effect, because the network has no Affine layer; drop it")
     return {nodes[0]: None if kind == "none" else kind}
 
 

@@ -1,4 +1,4 @@
-"""The targets of shaping methods as options of commands, from the records of the methods."""
+"""Command-line options for the targets of shaping methods, made from the records of the methods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..foundation.files import read_at_most
 from ..shaping import METHODS, OPTION, record, shape
 from .command import Option, number
 
-shape_by_name: Callable[..., Any] = shape  # type checkers know methods by literal names only
+shape_by_name: Callable[..., Any] = shape  # shape's overloads accept only literal names
 
 
 def _q_slope(text: str) -> float | str | None:
@@ -24,12 +24,12 @@ def _q_slope(text: str) -> float | str | None:
 
 def _yes_no(text: str) -> bool:
     if text.lower() not in ("yes", "no"):
-        raise argparse.ArgumentTypeError(f"say yes or no, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected yes or no, got {text!r}")
     return text.lower() == "yes"
 
 
 def image_shape(text: str) -> tuple[int, ...]:
-    """``32x32`` as (32, 32). Raises: argparse.ArgumentTypeError for other text."""
+    """Parse ``32x32`` as (32, 32). Raises: argparse.ArgumentTypeError for other text."""
     parts = text.lower().split("x")
     if not all(part.isdigit() and int(part) > 0 for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not an image shape; write 32x32")
@@ -37,7 +37,7 @@ def image_shape(text: str) -> tuple[int, ...]:
 
 
 def given_tokens(text: str) -> np.ndarray | int:
-    """A number of tokens, or the array in a file: .npy, or lines of numbers.
+    """Parse a number of tokens, or read an array from a file (.npy, or lines of numbers).
 
     Raises: argparse.ArgumentTypeError for files without an array.
     """
@@ -51,19 +51,19 @@ def given_tokens(text: str) -> np.ndarray | int:
         found = np.load(BytesIO(data), allow_pickle=False)
         if isinstance(found, np.ndarray):
             return found
-        reason = "it holds several arrays"
+        reason = "it contains several arrays"
     except KcalcError as error:
         reason = str(error)
     except (OSError, ValueError, EOFError, MemoryError) as error:
         reason = (
             error.strerror
             if isinstance(error, OSError) and error.strerror
-            else "it holds no array of numbers"
+            else "it does not contain an array of numbers"
         )
     raise argparse.ArgumentTypeError(f"cannot read token cosines from {text!r}: {reason}")
 
 
-PARSED: dict[str, dict[str, Any]] = {  # targets whose type is not that of their default
+PARSED: dict[str, dict[str, Any]] = {  # targets that are not parsed like their default
     "q_slope": {"type": _q_slope, "metavar": "Q"},
     "tokens": {"type": given_tokens, "metavar": "FILE|T"},
     "mlp": {"type": str, "metavar": "NAME"},
@@ -71,13 +71,13 @@ PARSED: dict[str, dict[str, Any]] = {  # targets whose type is not that of their
     "image_shape": {"type": image_shape, "metavar": "HxW"},
     OPTION: {"action": "store_true"},
 }
-IN_FILES = {"tokens": " (.npy, .csv, text); with edge the number of tokens, default 128"}
+IN_FILES = {"tokens": " (.npy, .csv, text); with edge: the number of tokens, default 128"}
 FLAGS = {"q": ("--q-star",)}
 NETWORK = {"shortcut_weight"}  # options of the network, for any method
 
 
 def _parsed(method: str, target: str) -> dict[str, Any]:
-    """The arguments for argparse about the values of a target, by its default."""
+    """Return the arguments for argparse that parse a target, based on its default."""
     default = signature(METHODS[method]).parameters[target].default
     if target in PARSED:
         return PARSED[target]
@@ -87,7 +87,7 @@ def _parsed(method: str, target: str) -> dict[str, Any]:
 
 
 def _options() -> dict[str, Option]:
-    """{target: its option}, under a heading that names the methods that take it."""
+    """Return {target: option}, grouped under headings that name their methods."""
     found: dict[str, Option] = {}
     for method in METHODS:
         for target, about in record(METHODS[method]).targets.items():
@@ -103,12 +103,12 @@ def _options() -> dict[str, Option]:
 
 
 def _marked(target: str, methods: list[str]) -> str:
-    """The methods of a target among the common options, which have no separate heading."""
+    """Return the methods of a common target, which is not under a heading that names them."""
     return f"with {' and '.join(methods)}: " if target in ("zeta", "eta") else ""
 
 
 def _listed(methods: list[str]) -> str:
-    """Methods in words; the missing ones if these are fewer."""
+    """Return methods in words, or the excluded methods if there are fewer of these."""
     others = [method for method in METHODS if method not in methods]
     if len(others) < len(methods):
         return f"all methods but {' and '.join(others)}"
@@ -116,12 +116,12 @@ def _listed(methods: list[str]) -> str:
 
 
 def flag(target: str) -> str:
-    """The option of a target, as typed."""
+    """Return the option of a target, as typed."""
     return FLAGS.get(target, ("--" + target.replace("_", "-"),))[0]
 
 
 def owners(target: str) -> list[str]:
-    """The methods that take a target."""
+    """Return the methods that have a target."""
     return [method for method in METHODS if target in record(METHODS[method]).targets]
 
 

@@ -1,4 +1,4 @@
-"""Results as aligned text, tables and lists of assumptions, and as JSON."""
+"""Print results as aligned text with tables and assumptions, and write them as JSON."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ Json: TypeAlias = Annotated[
 
 
 def table(rows: Sequence[Sequence[str]], indent: int = 0, right: bool = True) -> list[str]:
-    """Rows as aligned lines, with a rule under the head.
+    """Format rows as aligned lines, with a rule under the header.
 
-    The first column is aligned to the left, the others to the right, or to the left too.
+    The first column is aligned to the left. The others are aligned to the right, or to the left if
+    ``right`` is False.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
@@ -39,7 +40,7 @@ def table(rows: Sequence[Sequence[str]], indent: int = 0, right: bool = True) ->
 
 
 def mode_lines(network: Network, found: Gradients) -> list[str]:
-    """Gradients over tokens along the stream, in both modes."""
+    """Format the gradients over tokens along the stream, in both modes."""
     columns = [found.texts[name] for name in ("nodes", "mean", "difference")]
     rows = [
         (str(node), *(column.get(node, "") for column in columns)) for node in network.cut_nodes()
@@ -54,7 +55,7 @@ def mode_lines(network: Network, found: Gradients) -> list[str]:
 
 
 def assumption_lines(assumptions: Iterable[Assumption]) -> list[str]:
-    """The assumptions of a result, those of the same words on one line."""
+    """List the assumptions of a result; those with the same text share a line."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for a in assumptions:
         grouped.setdefault((a.kind, a.text), []).append(str(a.node))
@@ -65,12 +66,12 @@ def assumption_lines(assumptions: Iterable[Assumption]) -> list[str]:
 
 
 def several(nodes: Sequence[str]) -> str:
-    """A node, of several the first and how many more there are."""
+    """Return the name of the first node, and the number of further nodes if there are any."""
     return nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
 
 
 def heuristic_lines(*results: Any) -> list[str]:
-    """A first line that says how far the results are approximate; none if they are exact."""
+    """Return a line that warns about heuristic results, or nothing if there are none."""
     found = {
         a.text: a.node for result in results for a in result.assumptions if a.kind == "heuristic"
     }
@@ -81,7 +82,7 @@ def heuristic_lines(*results: Any) -> list[str]:
 
 
 def heading(title: str, network: Network, *results: Any) -> list[str]:
-    """The first lines of a result: how far it is approximate, its network, the activations."""
+    """Return the first lines of a result: a warning if heuristic, the network, the activations."""
     names = list(dict.fromkeys(phi.name for phi in network.activations)) or ["none"]
     return [*heuristic_lines(*results), title, f"activations: {', '.join(names)}", ""]
 
@@ -91,9 +92,10 @@ def check_files(
 ) -> None:
     """Check the files that options name, before any work is done; - is standard output.
 
-    ``files``: {option: its file, or None}; ``check``: raises where one cannot be written.
+    ``files`` is {option: its file, or None}. ``check`` raises an error if a file cannot be written.
 
-    Raises: KcalcError naming the option, also for two options that write to one place.
+    Raises: KcalcError that names the option if a file cannot be written, or if two options write to
+    the same place.
     """
     taken: dict[str, str] = {}
     for option, path in files.items():
@@ -106,11 +108,11 @@ def check_files(
         other = taken.setdefault("-" if path == "-" else str(Path(path).resolve()), option)
         if other != option:
             where = "to standard output" if path == "-" else f"the same file, {glimpse(path, 300)}"
-            raise KcalcError(f"{other} and {option} both write {where}; give each its own file")
+            raise KcalcError(f"{other} and {option} both write {where}; use separate files")
 
 
 def document(named: Any, *results: Any, **numbers: Any) -> dict[str, Any]:
-    """A result as plain data: its network, its numbers, and the assumptions of all parts."""
+    """Convert a result to plain data: its network, its numbers and all assumptions."""
     assumptions = dict.fromkeys(a for result in results for a in result.assumptions)
     return {
         "network": named.title,
@@ -121,13 +123,13 @@ def document(named: Any, *results: Any, **numbers: Any) -> dict[str, Any]:
 
 
 def by_output(network: Network, value: Any) -> dict[str, Any]:
-    """{output: its part of a value}, where several outputs give {output: value}."""
+    """Return {output: value}; with several outputs, ``value`` already has this form."""
     parts = value if isinstance(value, Mapping) else dict.fromkeys(network.outputs, value)
     return {str(node): part for node, part in parts.items()}
 
 
 def show(text: str, document: Callable[[], Any], path: str | None) -> None:
-    """Print a result, and write it as JSON where ``--json`` says so."""
+    """Print a result, and write it as JSON if ``--json`` was given."""
     if path:
         write(path, json_text(document()))
     if path != "-":

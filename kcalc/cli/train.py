@@ -1,4 +1,4 @@
-"""``kcalc train NET``: train a network by several methods on handwritten digits."""
+"""``kcalc train NET``: train a network on handwritten digits, initialised by several methods."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _rates(text: str) -> tuple[float, ...]:
     found = tuple(number(part) for part in text.split(",") if part.strip())
     if not found:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a learning rate; write 1e-3, or 1e-4,1e-3"
+            f"{text!r} is not a learning rate; write 1e-3, or several as 1e-4,1e-3"
         )
     return found
 
@@ -59,24 +59,24 @@ def run(
     compare: Annotated[
         str,
         Option(
-            "one or several methods; METHOD:ACTIVATION changes the activation; default dks",
+            "one or more methods; METHOD:ACTIVATION also changes the activation; default dks",
             metavar="M,M,...",
         ),
     ] = "dks",
     width: Annotated[
-        int, Option("channels of layers without a stated width; default 64", metavar="N")
+        int, Option("channels of layers that do not state a width; default 64", metavar="N")
     ] = 64,
     learning_rate: Annotated[
         tuple[float, ...] | None,
         _training(
-            "one or several to try; default: five, by optimizer",
+            "one or more rates to try; default: five, depending on the optimizer",
             "R,R,...",
             type=_rates,
             action="store",
         ),
     ] = None,
     seeds: Annotated[
-        int, _training("number of runs, with seeds 0 to N-1, each on its fold; default 1", "N")
+        int, _training("number of runs, with seeds 0 to N-1, each on another fold; default 1", "N")
     ] = 1,
     table: Annotated[
         str | None,
@@ -109,7 +109,7 @@ def run(
 
 
 def _check_files(table: str | None, plot: str | None) -> None:
-    """Raises: KcalcError for files that cannot be written, before any work is done."""
+    """Raise a KcalcError for files that cannot be written, before any work is done."""
     for name, path, suffixes in (("table", table, (".csv",)), ("plot", plot, SUFFIXES)):
         if path is None or (name == "table" and path == "-"):
             continue
@@ -121,7 +121,7 @@ def _check_files(table: str | None, plot: str | None) -> None:
 
 
 def _methods(text: str, targets: Mapping[str, Any]) -> list[str]:
-    """The parts of a list of methods, each with a method of the house."""
+    """Split a list of methods, and check that every part names a method of kcalc."""
     found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
         raise KcalcError(f"--compare {text!r} is not a method; write --compare none,dks")
@@ -135,7 +135,7 @@ def _methods(text: str, targets: Mapping[str, Any]) -> list[str]:
 
 
 def _is_convolutional(network: Network) -> bool:
-    """Whether some layer reads several positions, so images are kept as images."""
+    """Whether any layer reads several positions, so that inputs must be images."""
     kernels = [network.layer(node).kernel for node in network.nodes_of(layers.Affine)]
     return any(max(kernel if isinstance(kernel, tuple) else (kernel,)) > 1 for kernel in kernels)
 
@@ -143,7 +143,7 @@ def _is_convolutional(network: Network) -> bool:
 def _model(
     text: str, network: Network, split: Split, width: int, targets: Mapping[str, Any]
 ) -> Model:
-    """The model of METHOD or METHOD:ACTIVATION, a classifier of the examples of a split."""
+    """Build the model of METHOD or METHOD:ACTIVATION, a classifier for the data of a split."""
     method, _, phi = text.partition(":")
     net = training.classifier(network, split.classes, split.image_shape)
     own = {name: value for name, value in targets.items() if method in owners(name)}
@@ -168,7 +168,7 @@ def _line(text: str) -> None:
 run.__doc__ = f"""Train a network on handwritten digits and print its test accuracy.
 
 Prints a table of all methods, each at its best learning rate, over seeds. Try at least three
-rates, each three times the one before, until the best one is not the smallest or largest.
+rates with a ratio of 3, until the best rate is neither the smallest nor the largest.
 
 Examples:
   kcalc train vanilla-100 --activation tanh --learning-rate 3e-4

@@ -1,4 +1,4 @@
-"""``kcalc transfer NET --width N --to M``: settings of a large model from those of a small one."""
+"""``kcalc transfer NET --width N --to M``: transfer settings from a small to a large model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .text import Json, assumption_lines, check_files, show
 
 NET_HELP = (
     "module:attribute, a function of the width (with --depth: of width= and depth=) that builds a "
-    "model; or the name of a network with open widths, such as vanilla-4"
+    "model; or the name of a built-in network such as vanilla-4"
 )
 PAIRS = {"width": ("--width", "--to"), "depth": ("--depth", "--to-depth")}
 
@@ -47,7 +47,7 @@ def run(
     ] = 1.0,
     unknown: Annotated[
         str | None,
-        Option("guess the effect of operations without a rule", choices=("heuristic",)),
+        Option("estimate the effect of operations without a rule", choices=("heuristic",)),
     ] = None,
     rank: Annotated[
         str | None,
@@ -57,7 +57,7 @@ def run(
 ) -> None:
     """Print how settings change from a small model to a large one.
 
-    For every parameter: the factors of initial weights, learning rates, epsilon and weight decay,
+    Prints factors for initial weights, learning rates, epsilon and weight decay of every parameter,
     and the edits that factors cannot express.
 
     Examples:
@@ -65,7 +65,7 @@ def run(
       kcalc transfer mymodels:gpt --ids 1,32 --width 256 --to 1024 --depth 4 --to-depth 16
       kcalc transfer vanilla-4 --optimizer muon
 
-    A Python module is imported, and its code run, only if you write module:attribute.
+    A Python module is imported, and its code run, only if NET has the form module:attribute.
 
     """
     check_files({"--json": json})
@@ -85,7 +85,10 @@ def run(
 def _transfer(
     network: str, inputs: Sequence[Any], sizes: dict[str, Any], settings: dict[str, Any]
 ) -> Transfer:
-    """The transfer. ``sizes``: {"width" and "depth": (of the small model, of the large one)}."""
+    """Compute the transfer.
+
+    ``sizes`` holds "width" and "depth", each as a pair (small model, large model).
+    """
     for name, pair in sizes.items():
         if (pair[0] is None) != (pair[1] is None):
             raise KcalcError(f"{' and '.join(PAIRS[name])} go together; give both or neither")
@@ -96,12 +99,12 @@ def _transfer(
     deep = sizes["depth"][0] is not None
     if not PYTHON.fullmatch(network):
         if deep:
-            raise KcalcError("--depth is for functions that build models; leave it out")
+            raise KcalcError("--depth is for functions that build models; drop it")
         found = named_network(network, None, None, inputs).network
         if not open_nodes(found):
             raise KcalcError(
-                f"{network} has fixed widths; name a network with open ones, such as vanilla-4, or "
-                f"a function of the width that builds a model, module:attribute"
+                f"all widths of {network} are fixed; name a built-in network such as vanilla-4, or "
+                f"module:attribute, a function of the width that builds a model"
             )
         return transfer(found, base=width, to=to, **settings)
     build = python_attribute(network)

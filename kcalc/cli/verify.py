@@ -1,4 +1,4 @@
-"""``kcalc verify``: the claims of the source papers, checked."""
+"""``kcalc verify``: check the claims of the source papers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(
     own: Annotated[
         str | None,
         Option(
-            "papers of your own: a paper that kc.claims.paper made, or a list of such papers, in a "
+            "your own papers: a paper made with kc.claims.paper, or a list of such papers, in a "
             "Python module",
             "own",
             nargs="?",
@@ -40,7 +40,7 @@ def run(
     slips: Annotated[
         bool,
         Option(
-            "list misprints in the copies that we read, and check nothing",
+            "list misprints in our copies of the papers, without checking anything",
             "--errata",
         ),
     ] = False,
@@ -50,12 +50,12 @@ def run(
     seed: Annotated[int, Option("seed of the random numbers; default 0")] = 0,
     processes: Annotated[
         int | None,
-        Option("claims to check in parallel; default: one per processor", metavar="N"),
+        Option("number of claims checked in parallel; default: one per processor", metavar="N"),
     ] = None,
     journal: Annotated[
         str | None,
         Option(
-            "a file of finished claims (.jsonl) from which an interrupted run resumes",
+            "a file of finished claims (.jsonl), from which an interrupted run resumes",
             "--journal",
             "--resume",
             metavar="FILE",
@@ -64,13 +64,13 @@ def run(
     json: Annotated[
         str | None,
         Option(
-            "write everything as JSON; with - the table goes to standard error",
+            "write all results as JSON; with -, the table goes to standard error",
             metavar="FILE",
         ),
     ] = None,
     html: Annotated[
         str | None,
-        Option("write a self-contained page with formulas; - as for --json", metavar="FILE"),
+        Option("write a self-contained HTML page; - as for --json", metavar="FILE"),
     ] = None,
 ) -> int:
     files = {"--journal": journal, "--json": json, "--html": html}
@@ -79,7 +79,7 @@ def run(
         others = [name for name, value in given.items() if value is not None]
         if others:
             raise KcalcError(
-                f"--errata checks no claims, so {others[0]} has no effect; drop one of the two"
+                f"--errata does not check claims, so {others[0]} has no effect; drop one of the two"
             )
         print(claims.errata_text(claims.errata(paper)))
         return 0
@@ -127,18 +127,18 @@ The exit status is 1 if a verdict contradicts the recorded one or a decidable cl
 
 
 def _own_papers(text: str) -> tuple[claims.Paper, ...]:
-    """The papers that ``module:papers`` names. Raises: KcalcError if it names none."""
+    """Return the papers that ``module:papers`` names. Raises: KcalcError if there are none."""
     if not PYTHON.fullmatch(text):
         raise KcalcError(
-            f"{glimpse(text)} is not module:papers, such as mypaper:PAPER; a paper that kcalc "
-            f"checks is given as --paper {next(iter(claims.PAPERS))}"
+            f"{glimpse(text)} does not have the form module:papers, such as mypaper:PAPER; to "
+            f"select a built-in paper, use --paper {next(iter(claims.PAPERS))}"
         )
     found = python_object(text)
     given = found if isinstance(found, list | tuple) else (found,)
     if not given or not all(isinstance(one, claims.Paper) for one in given):
         raise KcalcError(
-            f"{text} is {glimpse(found)}, not a paper or a list of papers, as "
-            f"kc.claims.paper(name, title) makes them"
+            f"{text} is {glimpse(found)}, not a paper or a list of papers; make one with "
+            f"kc.claims.paper(name, title)"
         )
     return tuple(given)
 
@@ -146,5 +146,5 @@ def _own_papers(text: str) -> tuple[claims.Paper, ...]:
 def _check_files(files: dict[str, str | None]) -> None:
     """Check that the files can be written, and that no two options name the same file."""
     if files["--journal"] == "-":
-        raise KcalcError("--journal needs a file that can be read again, not standard output")
+        raise KcalcError("--journal needs a file, because standard output cannot be read again")
     check_files(files, lambda path: claims.check_file(Path(path)))

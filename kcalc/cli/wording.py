@@ -1,4 +1,4 @@
-"""Remedies that errors give in Python, as the options of the command that was run."""
+"""Translate the remedies of errors from Python calls to options of the command that was run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TWICE = re.compile(r"(--[\w-]+ \w+), or \1")
 
 
 def not_known(kind: str, name: str, known: Iterable[str]) -> str:
-    """A message that a word is unknown, with the nearest known word or all of them."""
+    """Return a message that a word is unknown, with the nearest known word or with all of them."""
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     if near:
@@ -52,9 +52,9 @@ def not_known(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def spoken(text: str, options: Options, remedies: Iterable[Remedy] = ()) -> str:
-    """An error's text in which options of the command replace Python calls and keywords.
+    """Replace Python calls and keywords in the text of an error with options of the command.
 
-    A remedy with options that this command does not have becomes a call of ``kcalc shape``.
+    A remedy that needs options of another command becomes a call of ``kcalc shape``.
     """
     for remedy in remedies:
         if not remedy.options.keys() <= options.keys():
@@ -70,7 +70,7 @@ def spoken(text: str, options: Options, remedies: Iterable[Remedy] = ()) -> str:
 
 
 def _shaped(remedy: Remedy) -> str:
-    """A remedy as ``kcalc shape --method dks --zeta 3``."""
+    """Write a remedy as a command, such as ``kcalc shape --method dks --zeta 3``."""
     words = [f"kcalc shape --method {remedy.method}"]
     for name, value in remedy.options.items():
         flag = "--" + name.replace("_", "-")
@@ -79,7 +79,7 @@ def _shaped(remedy: Remedy) -> str:
 
 
 def _input(call: re.Match[str]) -> str:
-    """``kc.read(model, (2, 64))`` as ``--input 2,64``."""
+    """Write ``kc.read(model, (2, 64))`` as ``--input 2,64``."""
     for start, words in READINGS.items():
         if (call[1] or "").startswith(start):
             return words
@@ -88,7 +88,10 @@ def _input(call: re.Match[str]) -> str:
 
 
 def _option(match: re.Match[str], options: Options) -> str:
-    """``zeta=2`` as ``--zeta 2``; the text itself where the command has no such option or value."""
+    """Write ``zeta=2`` as ``--zeta 2``.
+
+    The text is unchanged if the command does not have this option or value.
+    """
     name, value = match.groups()
     if (name, value) == ("biases", "False") and "no_biases" in options:
         return "--no-biases"

@@ -1,4 +1,4 @@
-"""Pictures: one layout for matplotlib and SVG."""
+"""Plots, and drawings of networks with matplotlib or as SVG."""
 
 from . import axis_names
 from .accuracy_curves import accuracies

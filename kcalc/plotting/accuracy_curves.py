@@ -11,13 +11,13 @@ from . import frame as plot_frame
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MARKED = 12  # evaluation steps up to which each has a marker; a single one has no line
+MARKED = 12  # with at most this many evaluation steps, each has a marker
 
 
 def accuracies(
     lines: Mapping[str, Sequence[tuple[int, float]]], ax: Axes | None = None, title: str = ""
 ) -> Axes:
-    """Plot accuracies against steps, a line per label; returns the Axes."""
+    """Plot accuracies against steps, with a line per label; returns the Axes."""
     from matplotlib import ticker
 
     made = ax is None

@@ -1,6 +1,6 @@
-"""One name for each quantity on the axes of plots, in the library and in notebooks.
+"""Axis labels for each quantity, shared by the plots of the library and of notebooks.
 
-They are symbols in mathtext, or nouns with their unit.
+Labels are symbols in mathtext, or nouns with a unit.
 """
 
 X, PHI = "$x$", r"$\phi(x)$"
@@ -32,7 +32,7 @@ NODE, WEIGHT, AFFINE = (
 )
 WIDTH, TOKEN = "width", "token"
 SINGULAR_VALUE = "singular value"
-LOG_SINGULAR_VALUE = r"$\log_{10}$ of singular values of $J$"
+LOG_SINGULAR_VALUE = r"$\log_{10}$ of the singular values of $J$"
 DENSITY = "density"
 STEPS = "steps"
 TIME = "training time $t$ (steps, or steps times learning rate)"

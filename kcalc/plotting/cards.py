@@ -24,10 +24,9 @@ Q_VALUES = (0.1, 1.0, 10.0)
 def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUES) -> Figure:
     """Draw phi, its Q map over [1e-2, 1e2] and its C maps on three Axes.
 
-    The C maps are at the given q values. The Axes are those in ``ax`` or new ones.
-
-    ``phi`` is an activation; ``q`` up to four positive numbers (one curve where C does not depend
-    on q). Returns: the figure.
+    ``phi`` is an activation. ``q`` holds up to four positive q values for the C maps. If C does not
+    depend on q, a single curve is drawn. ``ax`` holds three Axes; by default, a new figure is made.
+    Returns: the figure.
     Raises: KcalcError for another number of Axes or of q values.
     """
     try:
@@ -49,7 +48,7 @@ def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUE
 
 
 def _q_panel(phi: Any, ax: Any) -> None:
-    """Q over q as far as it is finite, with its fixed points."""
+    """Plot Q over the range of q in which it is finite, with its fixed points."""
     q = finite_part(phi.q_map, np.geomspace(1e-2, 1e2, 121))
     q_maps({"Q": phi.q_map}, ax=ax, low=float(q[0]), high=float(q[-1]))
     low, high = ax.get_ylim()
@@ -57,9 +56,9 @@ def _q_panel(phi: Any, ax: Any) -> None:
 
 
 def _c_panel(phi: Any, ax: Any, values: tuple[float, ...]) -> None:
-    """C over [-1, 1] at the q values at which it exists.
+    """Plot C over [-1, 1] at all q values at which it exists.
 
-    It is one curve if it is the same at all of them.
+    If C is the same at all of them, a single curve is drawn.
     """
     sizes = [float(q) for q in finite_part(phi.q_map, np.array(sorted(values)))]
     c = np.cos(np.linspace(np.pi, 0.0, 201))

@@ -52,17 +52,19 @@ def c_maps(
 ) -> Axes:
     """Draw C maps over [-1, 1] with the identity and their fixed points.
 
-    ``maps`` is one map, several, or {label: map}; each is called as ``C(c, q1, q2)`` with an array
-    and returns an array, or {output: array} (one line per output). ``q`` is the q value of both
-    inputs (default 1), or ``q1`` and ``q2`` if they differ. ``points`` are spread evenly in the
-    angle arccos c, so they are dense near c = +-1. Fixed points are filled if the map attracts,
-    open if it repels, half filled if the slope is +-1. They come from the map's ``fixed_points`` if
-    it has this method, else from sign changes on a fine grid; those that several maps share are
-    grey. ``looks`` sets the colour and style of lines, {label: (colour, style)}; ``line``: keywords
-    of matplotlib lines, such as ``label``, ``color``, ``ls``. Heuristic maps are marked in the
-    legend.
+    ``maps`` is a map, a sequence of maps, or a dictionary {label: map}. Each is called as
+    ``C(c, q1, q2)`` with an array and returns an array, or {output: array} (one line per output).
+    ``q`` is the q value of both inputs (default 1); use ``q1`` and ``q2`` if they differ. The
+    ``points`` are evenly spaced in the angle arccos c, so they are dense near c = +-1. Markers of
+    fixed points are filled if the fixed point is attracting, open if it is repelling, and
+    half-filled if the slope is +-1. Fixed points come from the method ``fixed_points`` of the map
+    if it exists, else from sign changes on a fine grid. A fixed point that several maps share is
+    grey. ``looks`` sets the colour and style of lines, {label: (colour, style)}. ``line`` holds
+    keywords of matplotlib lines, such as ``label``, ``color``, ``ls``. Heuristic maps are marked in
+    the legend.
 
-    Returns: the Axes. Raises: KcalcError for something that is not a map or returns other shapes.
+    Returns: the Axes. Raises: KcalcError if an argument is not a map, or if a map returns an array
+    of the wrong shape.
     """
     made = ax is None
     ax = axes(ax, 3.6, 3.6)
@@ -92,15 +94,15 @@ def q_maps(
 
     The identity and the fixed points of the maps are drawn too.
 
-    ``maps`` is one map, several, or {label: map}; each is called as ``Q(q)`` with an array and
-    returns an array, or {output: array}. Fixed points are marked for maps that have
-    ``fixed_points(low, high)``. ``line``: keywords of matplotlib lines.
+    ``maps`` is a map, a sequence of maps, or a dictionary {label: map}. Each is called as ``Q(q)``
+    with an array and returns an array, or {output: array}. Fixed points are marked for maps with a
+    method ``fixed_points(low, high)``. ``line`` holds keywords of matplotlib lines.
     """
     made = ax is None
     ax = axes(ax, 3.6, 3.6)
     low, high = one_q(low, "low"), one_q(high, "high")
     if not low < high:
-        raise KcalcError(f"Q maps are drawn between low < high, got {low:g} and {high:g}")
+        raise KcalcError(f"Q maps need 0 < low < high, got low={low:g} and high={high:g}")
     q = np.geomspace(low, high, whole(points, "points", 2, MOST_POINTS))
     labels, look = _look_of_lines(line, labels)
     found = _curves(maps, labels)
@@ -111,7 +113,7 @@ def q_maps(
 
 
 def _points_between(given: Any, low: float, high: float) -> list[tuple[float, bool | None]]:
-    """Return (value, stable) of the fixed points of a Q map that can compute them."""
+    """Return (value, stable) for each fixed point of a Q map with a method to compute them."""
     points = given.fixed_points(low, high) if hasattr(given, "fixed_points") else ()
     return [(point.value, point.stable) for point in points]
 
@@ -151,7 +153,8 @@ def _curves(
 ) -> list[tuple[str, Curve, Any]]:
     """Return (label, curve, map) per line.
 
-    The map is None for one output of several, because it cannot give fixed points of one output.
+    The map is None if the curve is one of several outputs, because a map cannot compute the fixed
+    points of a single output.
     """
     curves: list[tuple[str, Curve, Any]] = []
     for label, given in _named(maps, labels, "map"):
@@ -195,7 +198,9 @@ def _named(given: Any, labels: Sequence[str] | None, what: str) -> list[tuple[st
     elif isinstance(given, Iterable) and not isinstance(given, str | bytes):
         pairs = [(str(getattr(one, "name", f"{what} {i}")), one) for i, one in enumerate(given, 1)]
     else:
-        raise KcalcError(f"expected a {what}, several, or {{label: {what}}}, got {glimpse(given)}")
+        raise KcalcError(
+            f"expected a {what}, a sequence of them, or {{label: {what}}}, got {glimpse(given)}"
+        )
     for _, one in pairs:
         if not callable(one):
             raise KcalcError(f"expected a {what} (a callable on arrays), got {glimpse(one)}")
@@ -209,12 +214,12 @@ def _named(given: Any, labels: Sequence[str] | None, what: str) -> list[tuple[st
         else [text(label, "a label", empty=True) for label in items(labels, "labels")]
     )
     if len(names) != len(pairs):
-        raise KcalcError(f"{len(names)} labels for {len(pairs)} {what}s; give one each")
+        raise KcalcError(f"got {len(names)} labels for {len(pairs)} {what}s; give one label each")
     return [(name, one) for name, (_, one) in zip(names, pairs, strict=True)]
 
 
 def _fixed_points(curve: Curve, given: Any, q1: Any, q2: Any) -> list[tuple[float, bool | None]]:
-    """Return (value, stable) of the fixed points of a C map."""
+    """Return (value, stable) for each fixed point of a C map."""
     if (
         given is not None
         and hasattr(given, "fixed_points")
@@ -235,9 +240,9 @@ def _fixed_points(curve: Curve, given: Any, q1: Any, q2: Any) -> list[tuple[floa
 
 
 def _attracts(curve: Curve, c: float) -> bool | None:
-    """Whether a difference quotient of the curve at a fixed point is below 1 in size.
+    """Whether the curve has a slope of absolute value < 1 at a fixed point.
 
-    None within a percent of 1.
+    The slope is a difference quotient. The result is None if it is within one percent of +-1.
     """
     step = 1e-7 if abs(c) > 1 - 1e-6 else 1e-5
     low, high = max(c - step, -1.0), min(c + step, 1.0)
@@ -262,7 +267,7 @@ MARKS: dict[str, dict[str, Any]] = {
 def _look_of_lines(
     line: Mapping[str, Any], labels: Sequence[str] | None
 ) -> tuple[Sequence[str] | None, dict[str, Any]]:
-    """Return (labels, keywords of lines): ``label`` among the keywords is a label, or several."""
+    """Return (labels, keywords of lines); the keyword ``label`` may hold one or several labels."""
     look = line_look(line)
     label = look.pop("label", None)
     if label is not None and labels is not None:
@@ -271,7 +276,10 @@ def _look_of_lines(
 
 
 def _look(given: Any) -> dict[str, Any]:
-    """Return a colour and a line style for matplotlib. Raises: KcalcError for unknown ones."""
+    """Return keywords for a colour and a line style.
+
+    Raises: KcalcError if matplotlib does not know them.
+    """
     if given is None:
         return {}
     try:
@@ -286,7 +294,7 @@ def _look(given: Any) -> dict[str, Any]:
 def _mark(ax: Axes, value: float, stable: bool | None, color: str) -> None:
     """Mark a fixed point on the diagonal, with one grey mark for all maps that share it.
 
-    Marks of another kind are drawn next to it.
+    If maps with a different kind of stability share it, their marks are drawn next to each other.
     """
     from matplotlib.transforms import offset_copy
 
@@ -327,17 +335,19 @@ def _mark_handles(ax: Axes) -> list[dict[str, Any]]:
 def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     """Draw activations before and after transformation, over [-4, 4].
 
-    Lines are dashed before and solid after; the interval is wider if kinks are outside it.
+    Lines are dashed before and solid after. The interval is widened to include all kinks.
 
-    ``before`` and ``after`` are callables, sequences or {name: callable}, paired in order.
+    ``before`` and ``after`` are callables, sequences of callables or {name: callable}. They are
+    paired in order.
 
-    Returns: the Axes. Raises: KcalcError if their numbers differ or one cannot be called.
+    Returns: the Axes. Raises: KcalcError if their numbers differ or an item is not callable.
     """
     old = _named(before, None, "activation")
     new = [] if after is None else _named(after, None, "activation")
     if new and len(new) != len(old):
         raise KcalcError(
-            f"{len(old)} activations before and {len(new)} after; they are paired in order"
+            f"got {len(old)} activations before and {len(new)} after; they are paired in order, "
+            f"so give equal numbers"
         )
     made = ax is None
     ax = axes(ax, 3.6, 3.0)

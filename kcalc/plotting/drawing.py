@@ -46,13 +46,13 @@ def network(
     """Draw a network from top to bottom.
 
     Parameters: ``net`` has ``.steps()``, ``.inputs`` and ``.outputs``. ``regions`` are (label,
-    nodes) pairs, {label: nodes}, or subnetworks (``kc.subnetworks(net)``), drawn as tinted areas
-    behind the nodes. ``labels=False`` writes nothing, {node: text} replaces the text of some nodes.
-    With ``collapse``, repeated blocks (``net.blocks()``) are drawn once, in a frame with their
-    number; this is the default if there are more than ``max_nodes`` nodes. Tall drawings continue
-    in parallel ``columns``, by default as many as fill a page.
+    nodes) pairs, {label: nodes}, or subnetworks (``kc.subnetworks(net)``). They are drawn as tinted
+    areas behind the nodes. ``labels=False`` omits all text, and {node: text} replaces the text of
+    some nodes. With ``collapse``, repeated blocks (``net.blocks()``) are drawn once, in a frame
+    with the number of repetitions. This is the default if there are more than ``max_nodes`` nodes.
+    Tall drawings continue in parallel ``columns``. Their default number fills a page.
 
-    Returns: the Axes, in inches if the figure is new. Artists of nodes have the gid
+    Returns: the Axes, with inches as data units if the figure is new. Artists of nodes have the gid
     ``node:<name>``. Raises: KcalcError for anything but a network, and for unknown nodes in
     ``regions`` or ``labels``.
     """
@@ -110,10 +110,7 @@ def network(
 
 @dataclass(frozen=True)
 class Sheet:
-    """A network after layout.
-
-    It contains the plan, the kind and text of each node, and the drawn nodes of outputs.
-    """
+    """A network after layout: the plan, the kind and text of each node, and the output nodes."""
 
     plan: DrawingPlan
     layers: Mapping[Node, Any]
@@ -192,9 +189,9 @@ def _text_width(text: str) -> float:
 
 
 def _canvas(ax: Axes | None, drawn: DrawingPlan, margin: float, room: float) -> tuple[Axes, float]:
-    """Return the Axes in data units of an inch, and the length of a nominal point in points.
+    """Return Axes with data units of one inch, and the length of a nominal point in points.
 
-    The Axes have some room at the left.
+    The Axes have ``room`` inches of free space on the left.
     """
     left, right, bottom, top = drawn.extent()
     around = 0.14 if room else 0.0  # regions extend beyond boxes and edges

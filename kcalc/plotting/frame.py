@@ -34,7 +34,8 @@ PALETTE = (
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 GREY, LIGHT = "#666666", "#D9D9D9"
 CORNERS = ("lower right", "upper left", "upper right", "lower left")
-PLACES = (*CORNERS, "center right", "center left", "upper center", "lower center")  # of legends
+# places for a legend
+PLACES = (*CORNERS, "center right", "center left", "upper center", "lower center")
 
 
 def axes(ax: Axes | None, width: float, height: float) -> Axes:
@@ -53,9 +54,9 @@ def axes(ax: Axes | None, width: float, height: float) -> Axes:
 
 
 def panels(given: Any, count: int, width: float, height: float) -> Array:
-    """Return ``count`` Axes in a row, the given ones or those of a new figure.
+    """Return the given Axes, or ``count`` Axes in a row of a new figure.
 
-    Raises: KcalcError for anything else, or another number of them.
+    Raises: KcalcError for anything but ``count`` Axes.
     """
     import matplotlib.pyplot as plt
 
@@ -70,7 +71,7 @@ def panels(given: Any, count: int, width: float, height: float) -> Array:
 def line_look(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keywords of a matplotlib line under their long names.
 
-    Examples: ``color``, ``linestyle`` for ``ls``, ``linewidth``, ``label``.
+    For example, ``ls`` becomes ``linestyle``.
 
     Raises: KcalcError for unknown keywords and values.
     """
@@ -86,7 +87,7 @@ def line_look(given: Mapping[str, Any]) -> dict[str, Any]:
         reason = str(error).split("\n")[0]
         names = ", ".join(map(str, given))
         raise KcalcError(
-            f"{names}: give keywords of a matplotlib line such as label=, color=, ls= ({reason})"
+            f"{names}: not keywords of a matplotlib line ({reason}); give label=, color=, ls= etc."
         ) from None
     return found
 
@@ -112,7 +113,10 @@ def log_axis(axis: Any, room: float = 1.0) -> None:
 
 
 def entitle(ax: Axes, title: str) -> None:
-    """The title of the Axes, wrapped to its width; an odd dollar sign is an ordinary one."""
+    """Set the title of the Axes, wrapped to its width.
+
+    If the number of dollar signs is odd, they are escaped and do not start mathtext.
+    """
     width = ax.get_window_extent().width / ax.figure.dpi  # inches
     text = title if title.count("$") % 2 == 0 else title.replace("$", r"\$")
     ax.set_title(textwrap.fill(text, max(24, int(16 * width))), fontsize=10, gid="title")
@@ -128,10 +132,11 @@ def finish(
 ) -> None:
     """Finish the Axes with thin spines, small ticks and a legend.
 
-    The legend has the labelled lines and ``extra`` handles, at a place where it covers nothing.
+    The legend lists the labelled lines and the ``extra`` handles, and is placed where it covers
+    nothing.
 
-    ``widen``: whether kcalc made the figure; then ``says`` is its title. On given Axes no title is
-    set, unless ``titled``.
+    ``widen`` is whether kcalc made the figure. If so, its title is set to ``says``. Axes given by
+    the user get a title only if ``titled``.
     """
     from matplotlib.lines import Line2D
 
@@ -151,9 +156,9 @@ def finish(
 def labelled(
     ax: Axes, made: bool, x: str, y: str, says: str, extra: Sequence[Mapping[str, Any]] = ()
 ) -> Axes:
-    """Label the Axes with names ``x`` and ``y``, and finish them as :func:`finish` does.
+    """Label the axes with the names ``x`` and ``y``, and finish them as :func:`finish` does.
 
-    ``made``: whether kcalc made the figure.
+    ``made`` is whether kcalc made the figure.
     """
     ax.set(xlabel=x, ylabel=y)
     finish(ax, extra, made, says=says)
@@ -171,11 +176,11 @@ def drawn(
     extra: Sequence[Mapping[str, Any]] = (),
     **settings: Any,
 ) -> Axes:
-    """Draw curves (x, y, keywords of lines) on Axes of the usual style, a colour per group of them.
+    """Draw groups of curves (x, y, keywords of lines) in the usual style, with a colour per group.
 
-    ``look``: a user's keywords for the first line of each group; ``names``: those of x and y;
-    ``settings``: of ``Axes.set``; ``extra``: legend entries. The other arguments are those of
-    :func:`axes` and :func:`finish`. Returns: the Axes.
+    ``look`` holds a user's keywords for the first line of each group, ``names`` the labels of both
+    axes, ``settings`` keywords for ``Axes.set``, and ``extra`` legend entries. The other arguments
+    are those of :func:`axes` and :func:`finish`. Returns: the Axes.
     """
     made, own = ax is None, line_look(look or {})
     ax = axes(ax, *size)
@@ -193,7 +198,7 @@ def drawn(
 
 
 def whole_numbers(ax: Axes) -> Axes:
-    """Put ticks at whole numbers on the horizontal axis."""
+    """Place the ticks of the horizontal axis at whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
@@ -201,13 +206,16 @@ def whole_numbers(ax: Axes) -> Axes:
 
 
 def next_color(ax: Axes) -> str:
-    """Return the colour of the palette after those of the drawn curves."""
+    """Return the next colour of the palette that no drawn curve uses."""
     known = {line.get_color() for line in ax.lines if line.get_gid() == "curve"}
     return PALETTE[len(known) % len(PALETTE)]
 
 
 def _legend(ax: Axes, handles: Sequence[Any], widen: bool) -> None:
-    """Add a legend where it covers no curve, else on the right (of a wider figure if ``widen``)."""
+    """Add a legend where it covers no curve, or on the right if there is no such place.
+
+    In this case, the figure becomes wider if ``widen``.
+    """
     figure: Any = ax.get_figure()
     look: dict[str, Any] = {
         "handles": handles,
@@ -244,16 +252,16 @@ def _legend(ax: Axes, handles: Sequence[Any], widen: bool) -> None:
 
 
 def save(target: Any, path: str | os.PathLike[str]) -> Path:
-    """Write the figure of an Axes (or a Figure, or an array of Axes) as PNG, PDF or SVG, by suffix.
+    """Write the figure of an Axes (or a Figure, or an array of Axes) as PNG, PDF or SVG.
 
-    The file is written completely or not at all, because it is written under another name and then
-    moved. Returns: the path. Raises: KcalcError for another suffix, a missing folder, or a file
-    that cannot be written.
+    The suffix of the path decides the format. The file is first written under a temporary name and
+    then moved, so it is never incomplete. Returns: the path. Raises: KcalcError for another suffix,
+    a missing folder, or a file that cannot be written.
     """
     figure, path = _figure(target), file_path(path)
     if path.suffix.lower() not in PICTURES:
         raise KcalcError(
-            f"a plot can be written as {', '.join(PICTURES)}, not "
+            f"a plot is written as {', '.join(PICTURES)}, got "
             f"{path.suffix or 'a name without suffix'!r}: {path}"
         )
     kind = path.suffix.lower()[1:]

@@ -45,11 +45,10 @@ class Box:
 class Route:
     """A drawn edge: a start point, then three points for each cubic Bezier segment.
 
-    ``text_at`` is the place of a weight.
-
-    ``skip`` marks edges that pass rows in a lane, from a node that others also read or into a sum.
-    The text ends or begins at ``text_at`` (``text_side`` "right" or "left") or is centred there
-    ("center"); an empty side means that there is no room for it.
+    ``skip`` marks skip edges. They pass rows in a lane, and either start at a node that other nodes
+    also read or end in a sum. ``text_at`` is the position of the text with the weight, which ends
+    there (``text_side`` "right"), begins there ("left") or is centred there ("center"). An empty
+    ``text_side`` means that there is no room for a text.
     """
 
     source: Node
@@ -63,7 +62,7 @@ class Route:
 
 @dataclass(frozen=True)
 class DrawnRepetition:
-    """A piece drawn once for ``count`` repetitions, in the rectangle from ``low`` to ``high``."""
+    """A block drawn once for ``count`` repetitions, in the rectangle from ``low`` to ``high``."""
 
     count: int
     low: Point
@@ -107,12 +106,12 @@ def plan(
     collapse: bool = False,
     columns: int | None = None,
 ) -> DrawingPlan:
-    """Lay a network out.
+    """Lay out a network.
 
-    ``net`` has ``.steps()`` (node, layer, parents in slot order; topological) and, to collapse,
-    ``.blocks()``. ``widths`` are those of the nodes' boxes in inches; a box no wider than high is a
-    circle. ``ordered`` are nodes whose parents should be in slot order. ``columns`` is the number
-    of columns; None chooses it from the number of rows.
+    ``net`` has ``.steps()``, which lists (node, layer, parents in slot order) topologically, and,
+    to collapse blocks, ``.blocks()``. ``widths`` holds the widths of boxes in inches. A box that is
+    not wider than high is a circle. ``ordered`` lists nodes whose parents should be in slot order.
+    ``columns`` is the number of columns. By default, it depends on the number of rows.
     """
     steps, represents, groups = _drawn(net, collapse)
     parents = {node: tuple(represents[p] for p in above) for node, _, above in steps}
@@ -149,9 +148,9 @@ def plan(
 def _drawn(
     net: Any, collapse: bool
 ) -> tuple[list[Step], dict[Node, Node], list[tuple[int, tuple[Node, ...]]]]:
-    """Return the steps to draw, the drawn node for each node, and the repeated pieces.
+    """Return the steps to draw, the drawn node for each node, and the repeated blocks.
 
-    A piece drawn once for several repetitions is given as (count, nodes).
+    Each repeated block is a pair (number of repetitions, nodes).
     """
     steps: list[Step] = list(net.steps())
     represents: dict[Node, Node] = {node: node for node, _, _ in steps}
@@ -199,9 +198,9 @@ def _columns(
 
 
 def _breaks(total: int, free: Sequence[int], number: int) -> list[int]:
-    """Return the last rows of all columns but one.
+    """Return the last row of every column except the last one.
 
-    Of the possible rows, choose those that cut most evenly without leaving a stub.
+    The rows are chosen so that columns have similar heights and none is very short.
     """
     ends: list[int] = []
     for k in range(number - 1, 0, -1):
@@ -231,7 +230,7 @@ def _connector(start: Point, x: float, end: float) -> Curve:
 
 
 def _rounded(corners: Sequence[Point], radius: float) -> list[Point]:
-    """Draw on from the first corner, with straight lines between rounded corners."""
+    """Return straight lines between rounded corners, starting at the first corner."""
     curve = [corners[0]]
     for before, corner, after in zip(corners, corners[1:], corners[2:], strict=False):
         near, far = _toward(corner, before, radius), _toward(corner, after, radius)
@@ -275,7 +274,10 @@ def _rectangle(sheet: Layered, count: int, nodes: Iterable[Node]) -> DrawnRepeti
 
 
 def _routes(sheet: Layered, node: Node, slots: Sequence[Node]) -> list[Route]:
-    """Return the edges into a node as curves; those that cannot enter from a side share its top."""
+    """Return the edges into a node as curves.
+
+    Edges that cannot enter from a side share the top of the box.
+    """
     parents = list(dict.fromkeys(slots))
     paths = {p: sheet.path(p, node) for p in parents}
     beside = {
@@ -320,8 +322,8 @@ def _free_beside(sheet: Layered, vertex: Vertex, x: float) -> bool:
 def _curve(sheet: Layered, path: Sequence[Vertex], port: float, beside: bool) -> Curve:
     """Return the curve along a path of vertices.
 
-    It leaves at the foot or the side, goes straight down its lane, and enters at the top or the
-    side.
+    It starts at the bottom or the side of a box, goes straight down its lane, and ends at the top
+    or the side of another box.
     """
     start, end, first, last = path[0], path[-1], path[1], path[-2]
     half = HEIGHT / 2
@@ -347,7 +349,7 @@ def _curve(sheet: Layered, path: Sequence[Vertex], port: float, beside: bool) ->
 
 
 def _side_port(vertex: Vertex, x: float, up: int) -> Point:
-    """Return where an edge meets the side of a box that faces ``x``.
+    """Return the point where an edge meets the side of a box that faces ``x``.
 
     It is above (``up=1``) or below (-1) the middle.
     """
@@ -359,12 +361,12 @@ def _side_port(vertex: Vertex, x: float, up: int) -> Point:
 
 
 def _corner(start: Point, corner: Point, end: Point) -> list[Point]:
-    """Draw from start to end, straight except for a rounded corner."""
+    """Return a straight path from start to end with a rounded corner."""
     reach = [abs(corner[0] - p[0]) + abs(corner[1] - p[1]) for p in (start, end)]
     return _rounded([start, corner, end], min(*reach, 0.3))
 
 
 def _swing(start: Point, end: Point) -> list[Point]:
-    """Draw from start down to end, vertical at both."""
+    """Return a curve down from start to end that is vertical at both."""
     middle = (start[1] + end[1]) / 2
     return [(start[0], middle), (end[0], middle), end]

@@ -1,4 +1,4 @@
-"""The density of the singular values of a Jacobian, beside measured ones.
+"""Plot the density of the singular values of a Jacobian, with measured values.
 
 See :mod:`kcalc.plotting` for the conventions.
 """
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 POINTS, BINS = 121, 50
-CUT = 0.04  # share of the largest s below which a density that diverges at 0 is cut
-FAR = 3.5  # where an unbounded law is cut, in root mean squares
+CUT = 0.04  # the axis ignores a density that diverges at 0 below this fraction of the largest s
+FAR = 3.5  # an unbounded distribution is cut at this multiple of its root mean square
 
 
 def density_of_s(law: Any, measured: Any = None, ax: Axes | None = None, **line: Any) -> Axes:
     """Draw the density ``2 s density(s^2)`` of singular values, and atoms as bars with their mass.
 
-    A histogram of measured singular values is drawn behind it if they are given. Zeros are not
-    drawn, as they are an atom.
+    If measured singular values are given, their histogram is drawn behind it, without zeros, which
+    belong to an atom.
 
     ``law``: a :class:`kcalc.JacobianSpectrum`. Returns: the Axes.
     """
@@ -63,13 +63,13 @@ def density_of_s(law: Any, measured: Any = None, ax: Axes | None = None, **line:
 
 
 def _share(law: Any) -> float:
-    """Singular values of a matrix, over its input channels."""
+    """Return the number of singular values of the Jacobian divided by its input channels."""
     start, end = (law.network.features[n] for n in (law.network.inputs[0], law.network.outputs[0]))
     return 1.0 if start is None or end is None else min(1.0, end / start)
 
 
 def _singular(measured: Any) -> Array:
-    """The measured singular values: of a result, of its last node, or an array."""
+    """Return measured singular values, given as an array or as a result (its last node)."""
     found = getattr(measured, "jacobians", measured)
     found = getattr(found, "singular_values", getattr(found, "values", found))
     if isinstance(found, dict):
@@ -77,7 +77,7 @@ def _singular(measured: Any) -> Array:
     array = real_array(found, "measured").ravel()
     if array.size == 0 or array.min() < 0 or array.max() == 0:
         raise KcalcError(
-            f"measured: give singular values, numbers >= 0 of which one is not 0, got "
+            f"measured must be singular values (numbers >= 0, not all of them 0), got "
             f"{glimpse(measured)}"
         )
     return array

@@ -1,6 +1,6 @@
 """Plots of kernels and gradients on a given Axes.
 
-See :mod:`kcalc.plotting` for the conventions they share.
+See :mod:`kcalc.plotting` for the conventions.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def kernel_curves(
 ) -> Axes:
     """Draw kernels over c in [-1, 1].
 
-    ``kernels``: {label: kernel}, each called by ``at_angle(theta, q1, q2)``; ``q``: q of both
-    inputs.
+    ``kernels`` is {label: kernel}; each kernel is evaluated by ``at_angle(theta, q1, q2)``. ``q``
+    is the q value of both inputs.
 
-    ``points`` are spread evenly in the angle, which resolves the rise near c = 1. ``line``:
-    keywords of matplotlib lines. Returns: the Axes. Raises: KcalcError for unknown keywords.
+    The ``points`` are evenly spaced in the angle, which resolves the rise near c = 1. ``line``
+    holds keywords of matplotlib lines. Returns: the Axes. Raises: KcalcError for unknown keywords.
     """
     theta = np.linspace(np.pi, 0.0, points)
     c = np.cos(theta)
@@ -78,7 +78,7 @@ def gradient_trace(gradients: Any, ax: Axes | None = None, **line: Any) -> Axes:
 def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
     """Draw eigenvalues relative to the largest against their rank, on logarithmic axes.
 
-    They are dotted below their rounding error.
+    Eigenvalues below their rounding error are dotted.
 
     ``spectrums``: {label: :class:`kcalc.matrices.spectrum.Spectrum`}. Returns: the Axes.
     """
@@ -102,10 +102,10 @@ def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -
 
 
 def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw, layer by layer, the ratio of a kernel value to that of equal inputs.
+    """Draw the ratio of a kernel value to the value for equal inputs, layer by layer.
 
-    The numerator is the kernel of inputs with c = ``regime.c``; the prediction at infinite depth is
-    dashed.
+    The numerator is the kernel of inputs with c = ``regime.c``. The prediction for infinite depth
+    is dashed.
 
     ``regimes``: {label: :class:`kcalc.calculi.regime.Regime`}. Returns: the Axes.
     """
@@ -130,7 +130,7 @@ def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None, **line: An
 
 
 def losses(times: Any, curves: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw losses over training time on logarithmic axes.
+    """Draw losses against training time on logarithmic axes.
 
     ``curves``: {label: (T,) losses}. Returns: the Axes.
     """
@@ -140,5 +140,5 @@ def losses(times: Any, curves: Mapping[str, Any], ax: Axes | None = None, **line
 
 
 def _plural(noun: str, things: Any) -> str:
-    """The noun, in the plural for several things."""
+    """Return the noun, in the plural if there are several things."""
     return noun if len(things) < 2 else "Spectra" if noun == "Spectrum" else f"{noun}s"

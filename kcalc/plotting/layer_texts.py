@@ -16,9 +16,9 @@ LONGEST = 24
 
 
 def number_text(value: Any, plain: bool = False) -> str:
-    """Write a number with three digits, or a symbolic expression (mathtext, or plain characters).
+    """Write a number with three digits, or a symbolic expression.
 
-    Long texts are left empty.
+    Texts are mathtext, or ordinary characters if ``plain``. A text that is too long becomes empty.
     """
     if not getattr(value, "free_symbols", None):
         return f"{float(value):.3g}"
@@ -49,8 +49,8 @@ def _plain_expression(value: Any) -> str:
 def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
     """Return the text for a layer: "Affine 64", "3×3, 64, /2", "tanh", "+", "LayerNorm".
 
-    ``plain=False`` writes for matplotlib (dollar signs of names escaped, symbols in mathtext),
-    ``plain=True`` for anything else.
+    ``plain=False`` is for matplotlib: symbols are in mathtext, and dollar signs in names are
+    escaped. ``plain=True`` uses ordinary characters only.
     """
     kind = type(layer).__name__
     if kind == "Affine":

@@ -1,8 +1,8 @@
-"""Layered layout of a directed acyclic graph, after Sugiyama: rows, lanes, order and places.
+"""Layered layout of a directed acyclic graph by Sugiyama's method.
 
-Rows follow longest paths. Every node that is read more than one row below gets a lane (a chain of
-empty places), which its readers share. Barycentre sweeps reduce crossings, and a linear program
-chooses places that keep main paths and lanes straight.
+Rows follow longest paths. If a node is read more than one row below, it gets a lane (a chain of
+empty places), which its readers share. Barycentre sweeps reduce crossings. A linear program then
+chooses x coordinates that keep main paths and lanes straight.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Node = Hashable
 Parents = Mapping[Node, tuple[Node, ...]]
 Rows = Mapping[Node, int]
 
-# least distance between two boxes, a box and a lane, two lanes
+# smallest distances between two boxes, between a box and a lane, and between two lanes
 SPACE, BESIDE, LANE = 0.3, 0.25, 0.14
 
 
@@ -34,12 +34,12 @@ class Vertex:
 
 
 class Layered:
-    """Places for the nodes of a graph, given their rows and widths.
+    """Positions of the nodes of a graph, given their rows and widths.
 
-    ``parents`` lists the parents of each node that has any, in topological order. Parents of the
-    nodes in ``ordered`` stay in that order from left to right if crossings allow it; other nodes
-    put the longest branch first. ``.rows`` contains the vertices of each row from left to right,
-    ``.vertices`` that of each node.
+    ``parents`` lists the parents of each node that has any, in topological order. The parents of
+    nodes in ``ordered`` keep their order from left to right if crossings allow it. At other nodes,
+    the longest branch comes first. ``.rows`` contains the vertices of each row from left to right,
+    and ``.vertices`` the vertex of each node.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class Layered:
                 vertex.x += distance
 
     def _sort_rows(self) -> None:
-        """Order each row: branches in slot order, lanes of skips on the right.
+        """Sort each row, with branches in slot order and lanes of skips on the right.
 
-        Barycentre sweeps follow while they help.
+        Barycentre sweeps follow as long as they reduce crossings.
         """
         ranks = self._ranks()
         for row in self.rows:
@@ -117,9 +117,9 @@ class Layered:
         return sum(node in above for above in self.parents.values()) > 1
 
     def _ranks(self) -> dict[Node, int]:
-        """Return the depth-first order from the outputs up.
+        """Return the position of each node in a depth-first search from the outputs up.
 
-        The longest branch of a join comes first; those of an ordered join stay in order.
+        The longest branch of a join comes first, except that ordered joins keep their order.
         """
         ranks: dict[Node, int] = {}
         stack = [n for n in reversed(list(self.vertices)) if not self.vertices[n].below]
@@ -138,9 +138,9 @@ class Layered:
 
 
 def longest_path_rows(parents: Parents) -> dict[Node, int]:
-    """Return rows by longest path from above.
+    """Return the row of each node, given by its longest path from the inputs.
 
-    A node with more readers than parents moves down to its nearest reader.
+    A node with more readers than parents is moved down to just above its nearest reader.
     """
     rows: dict[Node, int] = {}
     readers: dict[Node, list[Node]] = {node: [] for node in parents}
@@ -155,9 +155,9 @@ def longest_path_rows(parents: Parents) -> dict[Node, int]:
 
 
 def _sort_by_neighbours(row: list[Vertex], rows: Sequence[list[Vertex]], down: bool) -> None:
-    """Sort a row by the mean places of the neighbours above (or below).
+    """Sort a row by the mean position of each vertex's neighbours above (or below).
 
-    A vertex without neighbours keeps its place.
+    A vertex without neighbours keeps its position.
     """
     if len(row) < 2:
         return
@@ -187,8 +187,8 @@ def _crossings(rows: Sequence[Sequence[Vertex]]) -> int:
 def _place(rows: Sequence[Sequence[Vertex]]) -> None:
     """Give every vertex its x coordinate.
 
-    The total sideways motion is minimal, with the largest weights for lanes and main paths; places
-    keep their distance.
+    They minimise the total sideways motion of edges, with the largest weights for lanes and main
+    paths, and keep the smallest distances.
     """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
@@ -233,10 +233,10 @@ def _place(rows: Sequence[Sequence[Vertex]]) -> None:
 
 
 def _main(rows: Sequence[Sequence[Vertex]], up: bool) -> dict[Vertex, Vertex]:
-    """Return for each vertex the next vertex of the longest run without lanes.
+    """Return the next vertex along the main path, for each vertex that has one.
 
-    The next vertex is below (above, if ``up``); a vertex has an entry only if there is exactly one
-    such neighbour.
+    The main path is the longest run without lanes. The next vertex is below, or above if ``up``. A
+    vertex has an entry only if there is exactly one such neighbour.
     """
     runs: dict[Vertex, int] = {}
     main: dict[Vertex, Vertex] = {}

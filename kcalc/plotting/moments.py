@@ -1,6 +1,6 @@
 """Plots of exact moments and fluctuations on a given Axes.
 
-See :mod:`kcalc.plotting` for the conventions they share.
+See :mod:`kcalc.plotting` for the conventions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VALUES = {
 def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     """Draw Var s/(E s)^2 per layer for squared norms s, on a logarithmic scale.
 
-    s = |y|^2 (feature maps read by weights) is solid, s = |J|^2 (weights) dashed.
+    The solid line is s = |y|^2 at the inputs of weights, the dashed line s = |J|^2 at weights.
 
     ``results``: {label: :class:`kcalc.calculi.moments.Moments`}. Returns: the Axes. Raises:
     KcalcError for results with symbols.
@@ -36,7 +36,7 @@ def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     groups, named = [], False
     for label, one in results.items():
         if one.symbolic:
-            raise KcalcError("moments with symbols cannot be drawn; give them numbers with .subs")
+            raise KcalcError("moments with symbols cannot be drawn; substitute numbers with .subs")
         values = [one.nodes[node].relative for node in _read_nodes(one)]
         place = np.arange(len(values)) / max(1, len(values) - 1)
         shown = np.where(np.array(values, dtype=float) > 0, values, np.nan)
@@ -53,7 +53,7 @@ def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
 
 
 def _read_nodes(one: Any) -> list[Any]:
-    """Return inputs of weights at which all paths meet, in order, and the output."""
+    """Return the output and all inputs of weights that every path crosses, in order."""
     cuts = set(one.network.cut_nodes())
     read = (
         one.network.parents(node)[0]
@@ -68,8 +68,8 @@ def depth_trace(
 ) -> Axes:
     """Draw Var |y_out|^2 against depth on a logarithmic scale [Per-layer gradient, Figs. 2 and 3].
 
-    ``results``: {label: {depth: Moments}}. ``weights``: a node's name, or a function of the result
-    that returns one, to draw Var |J|^2 there instead. Returns: the Axes.
+    ``results``: {label: {depth: Moments}}. ``weights`` draws Var |J|^2 at a weight instead. It is
+    the name of a node, or a function that maps a result to a name. Returns: the Axes.
     """
 
     def variance(one: Any) -> float:
@@ -112,7 +112,7 @@ def fluctuation_trace(
         nodes = [n for n in one.nodes if type(one.network.layer(n)).__name__ == "Nonlinear"]
         heights = [getattr(one.nodes[node], value) for node in nodes or one.nodes]
         if any(h is None for h in heights):
-            raise KcalcError("there are no c values; give c= to kc.fluctuations")
+            raise KcalcError("there are no c values; pass c= to kc.fluctuations")
         groups.append([(range(1, len(heights) + 1), heights, {"label": label or VALUES[value]})])
     name = VALUES[value]
     says = f"{name} by depth"

@@ -1,4 +1,4 @@
-"""Phase diagrams: a quantity in colour over two gains, and the line where a slope is 1."""
+"""Phase diagrams: a quantity in colour over two gains, with the line of slope 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = (4.6, 3.6)  # inches
 
 
 def phase_diagram(diagram: Any, ax: Axes | None = None) -> Axes:
-    """Draw log10 of the depth scale in colour, and the edge of chaos as a line.
+    """Draw log10 of the depth scale in colour and the edge of chaos as a line.
 
     Returns: the Axes.
     """
@@ -25,7 +25,7 @@ def phase_diagram(diagram: Any, ax: Axes | None = None) -> Axes:
 
     ax = axes(ax, *SIZE)
     level = np.log10(np.clip(diagram.depth, 0.1, 1e4))
-    # single cells next to the edge would dominate the scale
+    # without this, single cells next to the edge would dominate the colour scale
     top = float(np.nanpercentile(level, 97)) if np.isfinite(level).any() else 4.0
     finite = np.where(np.isfinite(diagram.chi), diagram.chi, 1.0)
     label = r"$\log_{10}$ of the depth scale (layers)"
@@ -42,9 +42,9 @@ def phase_diagram(diagram: Any, ax: Axes | None = None) -> Axes:
 def token_phases(
     phases: Any, values: Array, labels: tuple[str, str, str], ax: Axes | None = None
 ) -> Axes:
-    """Draw ``values`` over two gains in colour, and the line where the slope at 1 is 1.
+    """Draw ``values`` over two gains in colour, and the line where the slope at c = 1 is 1.
 
-    ``labels``: of both gains and of the values. Returns: the Axes.
+    ``labels`` holds the labels of both gains and of the values. Returns: the Axes.
     """
     ax = axes(ax, *SIZE)
     across, up, label = labels
@@ -66,7 +66,7 @@ def _mesh(
 ) -> list[Any]:
     """Draw a quantity over a grid in colour, and a white line where a slope is 1.
 
-    ``line``: the name of the line, and the largest level in colour. Returns: entries of a legend.
+    ``line`` holds the name of the line and the largest level in colour. Returns: legend entries.
     """
     from matplotlib.lines import Line2D
 
@@ -82,7 +82,7 @@ def _mesh(
 
 
 def _legend(ax: Axes, handles: list[Any]) -> None:
-    """A legend below the picture, on grey, so white lines are visible."""
+    """Add a legend below the picture, on grey so that white lines are visible."""
     if handles:
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "borderaxespad": 0.0}
         ax.legend(handles=handles, fontsize=8, facecolor="#8C8C8C", labelcolor="white", **place)

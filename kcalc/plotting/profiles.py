@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = np.ndarray
-# label of the axis: whether it is logarithmic, and the columns with their labels
+# {axis label: (whether the axis is logarithmic, {column: its label})}
 PANELS: dict[str, tuple[bool, dict[str, str]]] = {
     "mean square": (True, {"q": "stream", "branch": "added by the block"}),
     "cosine": (False, {"token_cosine": "of two tokens", "c": "of two inputs"}),
@@ -28,10 +28,10 @@ PANELS: dict[str, tuple[bool, dict[str, str]]] = {
 
 
 def profile_figure(profile: Any, ax: Sequence[Axes] | None = None) -> Figure:
-    """Draw the quantities of a depth profile over its blocks, a panel per kind of quantity.
+    """Draw the quantities of a depth profile over its blocks, with a panel per kind of quantity.
 
-    Panels of quantities that the network does not have are left out. Lines with standard errors
-    have bars. ``ax``: as many Axes as panels; None: those of a new figure. Returns: the
+    Panels are omitted if the network does not have their quantities. Lines with standard errors
+    have error bars. ``ax`` holds one Axes per panel; by default, a new figure is made. Returns: the
     figure.
     """
     columns = profile.columns

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLORS = ("#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#8C6BB1", "#7F7F3F")
-LISTED = 14  # number of regions in the legend
+LISTED = 14  # largest number of regions in the legend
 PALE = 0.32  # the fraction of a region's colour in its tint
 LINE = 0.13  # the height of a label
 
@@ -30,7 +30,7 @@ LINE = 0.13  # the height of a label
 class Region:
     """A region to draw: its label, its nodes, and its line in the legend.
 
-    The short label is next to the region; an empty line is left out of the legend.
+    The short label is written next to the region. A region with an empty line is not in the legend.
     """
 
     label: str
@@ -41,10 +41,10 @@ class Region:
 def as_regions(given: Any) -> list[Region]:
     """Return numbered regions from labelled sets of nodes or from subnetworks.
 
-    These are (label, nodes) pairs, {label: nodes}, or objects with ``layers``, ``entry`` and
-    ``exit`` (subnetworks).
+    ``given`` contains (label, nodes) pairs, is {label: nodes}, or contains subnetworks (objects
+    with ``layers``, ``entry`` and ``exit``).
 
-    Subnetworks without a nonlinear layer are left out. Raises: KcalcError for anything else.
+    Subnetworks without a nonlinear layer are omitted. Raises: KcalcError for anything else.
     """
     given = getattr(given, "nonlinear", given)
     found: list[Region] = []
@@ -83,10 +83,7 @@ def _refused(given: Any) -> KcalcError:
 
 @dataclass(frozen=True)
 class Area:
-    """A region on the page: its drawn boxes, its colour, and its depth of nesting.
-
-    The depth is the number of levels of regions inside it.
-    """
+    """A region on the page: its boxes, its colour, and the number of nested regions inside it."""
 
     label: str
     members: frozenset[Node]
@@ -126,7 +123,7 @@ def draw_regions(
 ) -> list[Any]:
     """Draw regions at z orders between 1 and 1.6.
 
-    Returns: the legend handles in the given order.
+    Returns: the legend handles in the order of ``regions``.
     """
     from matplotlib.path import Path
 
@@ -145,7 +142,7 @@ def draw_regions(
             "joinstyle": "round",
             "zorder": z,
         }
-        # its inner half will be covered
+        # the inner half of the line will be covered
         ax.add_artist(patch("PathPatch", path, **line, gid=f"outline:{area.label}"))
         fill = {
             "facecolor": tint,
@@ -195,7 +192,7 @@ def label_corner(
 
     The label is left of all regions around the first box, or lower if another label is there.
 
-    Its place, (left, right, bottom, top), is added to ``placed``.
+    Its extent (left, right, bottom, top) is added to ``placed``.
     """
     first = max((drawn.boxes[node] for node in area.members), key=lambda b: (b.y, -b.x))
     right = (
@@ -215,7 +212,7 @@ def label_corner(
 
 
 def margin(area: Area) -> float:
-    """Return the distance from boxes to the outline; larger if other regions are inside."""
+    """Return the distance from boxes to the outline. Nested regions make it larger."""
     return 0.045 + 0.035 * min(area.inner, 4)
 
 
@@ -225,13 +222,13 @@ def _tint(color: str) -> tuple[float, float, float]:
 
 
 def outlines(drawn: DrawingPlan, area: Area) -> list[Any]:
-    """Return counter-clockwise outlines.
+    """Return the counter-clockwise outlines of an area.
 
-    They surround boxes with a margin, the space between a box and the next one below, and strips
-    along edges.
+    They surround its boxes with a margin, the space between a box and the next box below, and
+    strips along edges.
     """
     reach = margin(area)
-    # in the order of the plan: members are a set, whose order varies between runs
+    # use the order of the plan, because the order of the set of members varies between runs
     boxes = [box for node, box in drawn.boxes.items() if node in area.members]
     up = HEIGHT / 2 + reach
     found: list[Any] = [_between(b.x, b.width / 2 + reach, b.y - up, b.y + up) for b in boxes]
@@ -261,10 +258,7 @@ def _strip(curve: Sequence[tuple[float, float]], reach: float) -> np.ndarray:
 
 
 def sample(curve: Sequence[tuple[float, float]], pieces: int = 12) -> np.ndarray:
-    """Return points along a curve of cubic Bezier segments, ``pieces`` steps for each.
-
-    Shape (n, 2).
-    """
+    """Return points (n, 2) along a curve of cubic Bezier segments, ``pieces`` for each segment."""
     control = np.asarray(curve, dtype=float)
     t = np.linspace(0, 1, pieces + 1)[1:, None]
     points = [control[:1]]
@@ -276,7 +270,7 @@ def sample(curve: Sequence[tuple[float, float]], pieces: int = 12) -> np.ndarray
 
 
 def patch(kind: str, *arguments: Any, **options: Any) -> Any:
-    """Return an artist of ``matplotlib.patches``, which is imported when something is drawn."""
+    """Return an artist of ``matplotlib.patches``, which is imported only for drawing."""
     import matplotlib.patches
 
     return getattr(matplotlib.patches, kind)(*arguments, **options)

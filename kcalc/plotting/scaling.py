@@ -1,6 +1,7 @@
 """Plots of the scaling calculus.
 
-They show gamma by weight, predicted over measured values, and Hessian blocks [Scaling Fig. 1, 2].
+They show gamma of every weight, ratios of predicted to measured values, and Hessian blocks [Scaling
+Fig. 1, 2].
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ NAMED = 14  # number of weights whose names are written below the axis
 
 
 def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes:
-    """Draw gamma of every weight over its geometric mean, on a logarithmic scale.
+    """Draw gamma of every weight divided by the geometric mean, on a logarithmic scale.
 
     The weights are in the order of the network.
 
     ``scalings``: {label: :class:`kcalc.calculi.scaling.Scaling`} with the same number of weights.
-    Returns: the Axes. Raises: KcalcError for symbols, and if there are no weights.
+    Returns: the Axes. Raises: KcalcError if gamma contains symbols or there are no weights.
     """
     if any(one.symbolic for one in scalings.values()):
-        raise KcalcError("a plot of gamma needs numbers; give symbols values with net.subs")
+        raise KcalcError("a plot of gamma needs numbers; substitute them with net.subs")
     if not scalings or any(not one.weights for one in scalings.values()):
         raise KcalcError("there are no weights to draw")
     groups: list[Any] = []
@@ -54,17 +55,16 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
 def ratio_histogram(ratios: Mapping[str, Any], ax: Axes | None = None, bins: int = 24) -> Axes:
     """Draw histograms of the ratio of predicted to measured values [Scaling Fig. 1].
 
-    The values come from many draws. Each weight has a histogram in a separate row, with the median
-    marked.
+    Each weight has a histogram over draws in a separate row, with its median marked.
 
-    ``ratios``: {weight: (draws,) positive numbers}; bins are even in the logarithm. Returns: the
-    Axes. Raises: KcalcError for other values.
+    ``ratios``: {weight: (draws,) positive numbers}. Bins have equal widths on the logarithmic axis.
+    Returns: the Axes. Raises: KcalcError for other values.
     """
     given = {name: np.asarray(values, dtype=float).ravel() for name, values in ratios.items()}
     if not given or any(
         v.size == 0 or not np.all(np.isfinite(v)) or np.any(v <= 0) for v in given.values()
     ):
-        raise KcalcError("ratio_histogram needs {name: positive finite numbers}")
+        raise KcalcError("ratios must be {name: positive finite numbers}")
     made = ax is None
     ax = axes(ax, 4.6, 0.45 * len(given) + 1.2)
     every = np.concatenate(list(given.values()))
@@ -94,8 +94,8 @@ def block_map(squares: Any, names: Sequence[str], ax: Axes | None = None) -> Axe
 
     The colour of a block is the mean of its squared singular values.
 
-    ``squares``: (L, L), not negative; ``names``: the L weights. Returns: the Axes. Raises:
-    KcalcError for other shapes, and if all are 0.
+    ``squares`` is an array (L, L) of numbers >= 0, and ``names`` holds the names of the L weights.
+    Returns: the Axes. Raises: KcalcError for other shapes, and if all numbers are 0.
     """
     from matplotlib.colors import LogNorm
 
@@ -107,8 +107,8 @@ def block_map(squares: Any, names: Sequence[str], ax: Axes | None = None) -> Axe
         or not np.any(values)
     ):
         raise KcalcError(
-            f"block_map needs a square matrix of numbers >= 0, one row per name ({count}), "
-            f"got shape {values.shape}"
+            f"squares must be a square matrix of numbers >= 0, not all 0, with a row per name "
+            f"({count}), got shape {values.shape}"
         )
     made = ax is None
     ax = axes(ax, 0.55 * count + 2.4, 0.55 * count + 1.6)

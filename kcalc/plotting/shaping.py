@@ -38,20 +38,21 @@ def shaping_figure(
     traces: Mapping[str, Any] | None = None,
     ax: Sequence[Axes] | None = None,
 ) -> Figure:
-    """The effect of a shaping method.
+    """Plot the effect of a shaping method.
 
-    It shows activations, the global C map and, if given, the depth traces, before and after.
+    The panels show activations, the global C map and, if given, the depth traces, each before and
+    after shaping.
 
-    ``pairs`` is {name: (before, after)}; ``c_before`` (None if there is none) and ``c_after`` are
-    maps; ``traces`` is as for :func:`depth_traces`. ``ax``: two (three with traces) Axes to draw
-    on.
+    ``pairs`` is {name: (activation before, activation after)}. ``c_before`` (or None) and
+    ``c_after`` are C maps. ``traces`` is as for :func:`depth_traces`. ``ax`` holds two Axes, or
+    three with traces.
 
-    Returns: the figure. Raises: KcalcError for anything else.
+    Returns: the figure. Raises: KcalcError for other arguments.
     """
     if not isinstance(pairs, Mapping) or not all(
         isinstance(p, tuple | list) and len(p) == 2 for p in pairs.values()
     ):
-        raise KcalcError("shaping_figure needs {name: (activation before, activation after)}")
+        raise KcalcError("pairs must be {name: (activation before, activation after)}")
     count = 3 if traces else 2
     panels = plot_frame.panels(ax, count, PANEL * count, PANEL)
     old, new = ({name: pair[k] for name, pair in pairs.items()} for k in (0, 1))
@@ -72,7 +73,7 @@ def shaping_figure(
 
 
 def _looks(c_after: Any) -> dict[str, tuple[str, Any]]:
-    """Return line styles for several outputs: a colour each, and styles for before and after."""
+    """Return a colour for each of several outputs, and line styles for before and after."""
     outputs = getattr(c_after, "outputs", ())
     if len(outputs) < 2:
         return {}
@@ -85,11 +86,11 @@ def _looks(c_after: Any) -> dict[str, tuple[str, Any]]:
 
 
 def depth_traces(traces: Mapping[str, Any], ax: Axes | None = None, legend: bool = True) -> Axes:
-    """Draw c values of layers over depth: dots for all layers, lines along the trunk.
+    """Draw c values of layers against depth, with dots for all layers and lines along the trunk.
 
-    ``traces`` is {label: trace}; a trace has ``depth`` (nodes,), ``values`` (nodes, starts), and
-    the rows ``layers`` for dots and ``trunk`` for lines. Labels "before" and "after" have the
-    styles of
+    ``traces`` is {label: trace}. A trace has ``depth`` (nodes,) and ``values`` (nodes, starts). Its
+    ``layers`` are the indices of the dots, and its ``trunk`` those of the lines. The labels
+    "before" and "after" have the line styles of
     :func:`shaping_figure`.
 
     Returns: the Axes. Raises: KcalcError if there is no trace.

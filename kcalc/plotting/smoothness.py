@@ -1,6 +1,6 @@
 """Plots of singular values and of their bounds, on a given Axes.
 
-See :mod:`kcalc.plotting` for the conventions they share.
+See :mod:`kcalc.plotting` for the conventions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHOWN = 0.98
 def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins: int = 60) -> Axes:
     """Draw the predicted density of singular values [MacDonald et al. 2023, Fig. 1].
 
-    A histogram of measured singular values is drawn behind it if they are given.
+    If measured singular values are given, their histogram is drawn behind it.
 
     ``law``: a :class:`kcalc.calculi.smoothness.ResidualSpectrum`, or {label: law} with ``values``
     {label: array}. Returns: the Axes.
@@ -35,8 +35,8 @@ def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins
     samples = values if isinstance(values, Mapping) else {next(iter(laws)): values}
     if not set(samples) <= set(laws):
         raise KcalcError(
-            f"values are given for {glimpse(sorted(map(str, samples)))}, but the laws are "
-            f"{', '.join(map(str, laws))}"
+            f"got values for {glimpse(sorted(map(str, samples)))}, but the laws are "
+            f"{', '.join(map(str, laws))}; use the same labels"
         )
     measured = {label: _singular(one) for label, one in samples.items() if one is not None}
     groups = []
@@ -63,7 +63,7 @@ def singular_value_histograms(
 
     A dashed line marks each mean.
 
-    Long tails beyond 98 % are cut off, and the axis says so.
+    Long tails beyond the 98 % quantile are cut off, and the axis label says so.
 
     ``spectra``: {label: array of singular values of any shape}. Returns: the Axes. Raises:
     KcalcError if empty.
@@ -133,12 +133,13 @@ def _singular(values: Any) -> Array:
     array = real_array(values, "values").ravel()
     if array.size == 0 or array.min() < 0 or array.max() == 0:
         raise KcalcError(
-            f"values are singular values, numbers >= 0 of which one is not 0, got {glimpse(values)}"
+            f"values must be singular values (numbers >= 0, not all of them 0), got "
+            f"{glimpse(values)}"
         )
     return array
 
 
 def _fill(ax: Axes, label: Any, heights: Array, edges: Array) -> None:
-    """A histogram in the colour of a curve."""
+    """Fill a histogram with the colour of a curve."""
     (*_, color) = (line.get_color() for line in ax.lines if line.get_label() == str(label))
     ax.stairs(heights, edges, fill=True, color=color, alpha=0.18, zorder=0)

@@ -2,9 +2,9 @@
 
 It has the layout of :mod:`kcalc.plotting.drawing`, without matplotlib.
 
-Text and lines take the colour of the page (``currentColor``) and faces are translucent, so one
+Text and lines use the text colour of the page (``currentColor``) and faces are translucent, so a
 drawing works on light and dark pages. The custom properties ``--kcalc-<kind>``, ``--kcalc-skip``
-and ``--kcalc-surface`` change colours. There are no ids, so a page may contain any number of
+and ``--kcalc-surface`` set the colours. A drawing has no ids, so a page may contain any number of
 drawings.
 """
 
@@ -28,7 +28,7 @@ from .layered import Node
 from .regions import areas, as_regions, label_corner, outlines
 
 SCALE = 124.0  # pixels per inch of the layout: its 7 pt are 12 px
-# number of nodes from which blocks are folded in a notebook; most nodes drawn there
+# in a notebook: number of nodes above which blocks are folded, and largest number of drawn nodes
 FOLDED, DRAWN = 40, 300
 SIZE = round(FONT * SCALE / 72, 1)
 COLORS = {
@@ -57,12 +57,12 @@ def network_svg(
 
     Parameters: ``fold`` draws repeated blocks (``network.blocks()``) once, in a frame with their
     number. ``groups`` are tinted areas: (label, nodes) pairs, {label: nodes} or subnetworks.
-    ``labels=False`` writes nothing, {node: text} replaces the text of some nodes. Tall drawings
-    continue in parallel ``columns``, by default as many as fill a page. ``interactive`` makes the
+    ``labels=False`` omits all text, and {node: text} replaces the text of some nodes. Tall drawings
+    continue in parallel ``columns``. Their default number fills a page. ``interactive`` makes the
     nodes focusable.
 
-    Nodes are ``<g class="node affine" data-node="h1">``; a folded one represents ``data-count`` of
-    them. Edges are ``<g class="edge" data-from="x" data-to="h1">`` (``class="edge skip"`` if they skip
+    Nodes are ``<g class="node affine" data-node="h1">``. A node of a folded block represents
+    ``data-count`` nodes. Edges are ``<g class="edge" data-from="x" data-to="h1">`` (``class="edge skip"`` if they skip
     layers). Areas are ``<g class="group" data-group="1">``. The drawing has its natural size in pixels
     (width, height) and a viewBox.
 
@@ -126,7 +126,7 @@ def _weights(sheet: Sheet, route: Route) -> str:
 
 
 def _name(sheet: Sheet, node: Node, counts: Mapping[Node, int]) -> str:
-    """Name a node and its layer, for screen readers and as a tooltip."""
+    """Return the name of a node and its layer, for screen readers and as a tooltip."""
     times = f", {counts[node]} times" if counts[node] > 1 else ""
     return shortened(f"{node}: {sheet.layers[node]!r}{times}", True, 160)
 
@@ -145,7 +145,7 @@ def repetitions(sheet: Sheet) -> Counter[Node]:
 def text_width(text: str) -> float:
     """Return an upper estimate of the width of a text in inches.
 
-    It is valid for the usual sans-serif fonts at the layout's size.
+    It is valid for common sans-serif fonts in the font size of the layout.
     """
     return sum(map(_character_width, text)) * FONT / 72
 
@@ -205,7 +205,7 @@ class _Paper:
         return "".join(f"M{'L'.join(map(self.at, outline[:-1]))}Z" for outline in outlines)
 
     def curve(self, points: Sequence[Point]) -> str:
-        """Return a path of cubic Bezier segments; straight ones become lines."""
+        """Return a path of cubic Bezier segments; straight segments become lines."""
         text = f"M{self.at(points[0])}"
         for a, b, c, d in zip(points[:-1:3], points[1::3], points[2::3], points[3::3], strict=True):
             straight = all(
@@ -216,7 +216,7 @@ class _Paper:
         return text
 
     def headed(self, curve: Curve) -> tuple[str, str]:
-        """Return the paths of a curve and of its arrow head; the line ends inside the head."""
+        """Return the paths of a curve and of its arrow head. The curve ends inside the head."""
         end = np.array(curve[-1])
         steps = [end - point for point in curve[-2::-1]]
         along = next((step for step in steps if np.hypot(*step) > 1e-9), np.array([0.0, -1.0]))
@@ -232,7 +232,7 @@ class _Paper:
 def _description(sheet: Sheet) -> str:
     """Describe the drawing in a sentence.
 
-    It says how many layers of each kind there are, and which are drawn once for several
+    The sentence gives the number of layers of each kind, and the blocks drawn once for several
     repetitions.
     """
     kinds = Counter(
@@ -261,7 +261,7 @@ def network_html(network: Any, most: int = DRAWN) -> str:
 
     Blocks are folded if there are more than 40 nodes.
 
-    A network that would still show more than ``most`` nodes is summarised by a table of its layers.
+    If more than ``most`` nodes would remain, the result is a table of the layers instead.
     """
     markup = imported("markupsafe").Markup
     fold = len(net_layers(network)) > FOLDED
@@ -274,7 +274,10 @@ def network_html(network: Any, most: int = DRAWN) -> str:
 
 
 def network_page(network: Any, most: int) -> tuple[str, str | None]:
-    """Return a network's summary and its interactive drawing, None for more than ``most`` nodes."""
+    """Return the summary of a network and its interactive drawing.
+
+    The drawing is None if it would have more than ``most`` nodes.
+    """
     small = drawn_nodes(network) <= most
     return network_summary(network), network_svg(network, interactive=True) if small else None
 
@@ -287,5 +290,5 @@ def layer_counts(network: Any) -> dict[str, int]:
 
 
 def network_summary(network: Any) -> str:
-    """Return counts of layers by kind in one line, for a network that is too large to draw."""
+    """Return the number of layers of each kind in one line, for networks too large to draw."""
     return ", ".join(f"{count} {kind}" for kind, count in layer_counts(network).items())

@@ -1,6 +1,6 @@
-"""The plot of a shaping with tokens.
+"""Plots for networks over tokens.
 
-It shows activations, and the cosines between tokens at the input and at the output.
+They show activations and token cosines at the input and output, or q and token cosines by depth.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ def token_figure(
     after: Array,
     ax: Sequence[Axes] | None = None,
 ) -> Figure:
-    """Draw activations, and cosines between tokens, before and after.
+    """Draw activations before and after shaping, and token cosines before and after the network.
 
-    The activations are drawn before and after shaping; ``before`` and ``after`` are the cosines (T,
-    T) before and after the network.
+    ``before`` and ``after`` are the arrays (T, T) of cosines before and after the network.
 
     Returns: the figure. Raises: KcalcError for another number of Axes.
     """

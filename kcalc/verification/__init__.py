@@ -1,6 +1,6 @@
-"""Comparison of models at initialisation with the theory of their network.
+"""Compare models at initialisation with the theory of their network.
 
-It covers kernels, tangent kernels, gradients and Jacobians.
+The comparison covers kernels, tangent kernels, gradients and Jacobians.
 """
 
 from __future__ import annotations

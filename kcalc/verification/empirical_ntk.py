@@ -1,4 +1,4 @@
-"""The tangent kernel of a network of finite width with given weights.
+"""The tangent kernel of a finite-width network with given weights.
 
 It is computed from inner products of Jacobians.
 """
@@ -25,7 +25,7 @@ Array = Any
 Trim = Callable[[Node, str, Array], "Array | None"]
 
 OUTPUTS = ("trace", "full")
-MEMORY = 2**28  # bytes that two blocks of Jacobians may take
+MEMORY = 2**28  # bytes available for two blocks of Jacobians
 
 
 @overload
@@ -61,7 +61,7 @@ def empirical_ntk(
     by_layer: bool = False,
     memory: int = MEMORY,
 ) -> np.ndarray | dict[Node, np.ndarray]:
-    """The empirical neural tangent kernel Theta of a model at its current weights.
+    """Compute the empirical neural tangent kernel Theta of a model at its current weights.
 
     ``Theta(x, y)_kl = sum_parameters (d f_k(x) / d p) (d f_l(y) / d p)``, in the model's
     parameterization.
@@ -75,27 +75,28 @@ def empirical_ntk(
     x1, x2
         Batches of inputs, (n, ..., channels) or {input: batch}.
     outputs
-        "trace", the mean of ``Theta_kk`` over the k entries of the output, for comparison with
-        analytic kernels; "full", all of them.
+        "trace" returns the mean of ``Theta_kk`` over the entries k of the output, which is
+        comparable with analytic kernels. "full" returns all entries.
     output
-        The output node, if there are several.
+        The output node. Required if the network has several outputs.
     by_layer
-        Whether to return {node: part of its parameters}.
+        Whether to return a dictionary with the contribution of each node's parameters.
     memory
-        The bytes for Jacobians. They are computed in blocks of inputs and, if one input does not
-        fit, of output entries. All parameters of the architecture count, including taps of
-        Delta-initialised convolutions that start at zero.
+        The memory for Jacobians, in bytes. They are computed in blocks of inputs and, if one input
+        does not fit, in blocks of output entries. The kernel includes all parameters of the
+        architecture, even the taps of Delta-initialised convolutions that start at zero.
 
     Returns
     -------
     np.ndarray | dict[Node, np.ndarray]
-        A NumPy array, (n1, n2) for "trace" and (n1, n2, k, k) for "full"; {node: array} by layer.
+        An array of shape (n1, n2) for "trace" and (n1, n2, k, k) for "full". With ``by_layer``, a
+        dictionary {node: array}.
 
     Raises
     ------
     KcalcError
-        For an unknown output, a bad ``memory``, inputs of wrong shape or without a batch axis, and
-        models with BatchNorm.
+        If the output is unknown, ``memory`` is invalid, the inputs have the wrong shape or no batch
+        axis, or the model contains BatchNorm.
 
     """
     as_model(model)
@@ -120,29 +121,29 @@ def empirical_ntk(
 
 
 def batch_of(model: Model, x: Any, what: str) -> tuple[dict[Node, Array], ArrayPlan]:
-    """The inputs as arrays with one batch axis, and the plan for them."""
+    """Return the inputs as arrays with one batch axis, and the plan for them."""
     arrays, plan = model.inputs_of(x), model.plan(x)
     counts = set()
     for node, array in arrays.items():
         axes = len(plan.shapes[node].axes)
         if array.ndim != axes + 1:
             raise KcalcError(
-                f"{what} must be a batch: the input {node!r} has shape {tuple(array.shape)}, not "
-                f"{axes + 1} axes"
+                f"{what} must be a batch, but the input {node!r} has shape {tuple(array.shape)} "
+                f"instead of {axes + 1} axes"
             )
         counts.add(array.shape[0])
     if len(counts) != 1 or 0 in counts:
         raise KcalcError(
-            f"{what} must hold the same number of examples, at least one, for every input, got "
+            f"{what} must contain the same number of examples (at least one) for every input, got "
             f"{sorted(counts)}"
         )
     return arrays, plan
 
 
 class Jacobian:
-    """Rows of the Jacobian of one output in the parameters.
+    """Rows of the Jacobian of one output with respect to the parameters.
 
-    ``leaves``: (nodes, leaf) per array of :meth:`rows`, untrimmed.
+    ``leaves`` lists (nodes, leaf) for each array that :meth:`rows` computes before trimming.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class Jacobian:
         if not self.entries or not plan.tensors:
             raise KcalcError(
                 "the network has no parameters between its inputs and its output, so it has no "
-                "tangent kernel"
+                "tangent kernel; add an Affine layer"
             )
         self.leaves: list[tuple[tuple[Node, ...], str]] = []
         self.parameters = 0
@@ -163,7 +164,7 @@ class Jacobian:
                 self.parameters += int(np.prod(entry.shape(own)))
 
     def rows(self, params: Any, inputs: Mapping[Node, Array], which: Array) -> list[Array]:
-        """d f_k / d p for the output entries ``which``, one array per leaf.
+        """Return d f_k / d p for the output entries ``which``, one array per leaf.
 
         Each array has shape (examples, entries, nodes, parameters).
         """
@@ -193,9 +194,10 @@ class Jacobian:
 
 
 def contracted(first: list[Array], second: list[Array], how: str) -> list[Array]:
-    """Inner products leaf by leaf.
+    """Inner products of the rows of two Jacobians, one array per leaf.
 
-    (n1, n2, nodes) summed over equal entries ("trace"), or (n1, n2, k, l, nodes).
+    The shape is (n1, n2, nodes) for "trace", which sums over output entries k = l, else
+    (n1, n2, k, l, nodes).
     """
     import jax.numpy as jnp
 
@@ -211,7 +213,10 @@ def _blocks(
     how: str,
     memory: int,
 ) -> dict[Node, np.ndarray]:
-    """{node: kernel}, block by block; those below the diagonal are mirrored."""
+    """Compute {node: kernel} block by block.
+
+    If both batches are the same, blocks below the diagonal are filled in by symmetry.
+    """
     import jax
     import jax.numpy as jnp
 

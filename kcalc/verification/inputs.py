@@ -25,9 +25,10 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class InputPairs:
-    """The c and q values of the inputs: {input: array of shape (cases,)} each.
+    """The c and q values of the inputs, each as {input: array of shape (cases,)}.
 
-    ``equal``: all locations of an image have the same vector.
+    ``uniform``: both inputs of every pair have the same q. ``equal``: all locations of an image
+    have the same vector.
     """
 
     c: dict[Node, np.ndarray]
@@ -38,9 +39,9 @@ class InputPairs:
 
     @classmethod
     def of(cls, network: Network, c: Any, q1: Any, q2: Any) -> InputPairs:
-        """They are read from the argument: numbers, rows of numbers, or {input: either}.
+        """Read the values from numbers, rows of numbers, or dictionaries {input: either}.
 
-        Raises: KcalcError for values out of their domain.
+        Raises: KcalcError for values outside their domain.
         """
         values = per_input(network.inputs)
         first, other = read_pair(
@@ -55,7 +56,7 @@ class InputPairs:
             shape = ()
         if len(shape) != 1 or shape[0] < 1:
             raise KcalcError(
-                f"c, q1 and q2 must be numbers or rows of equal length, got shapes "
+                f"c, q1 and q2 must be numbers or 1-d arrays of equal length, got shapes "
                 f"{[a.shape for a in every]}"
             )
         c_, q1_, q2_ = (
@@ -73,11 +74,10 @@ class InputPairs:
     def draw(
         self, key: Array, model: Model, shapes: Mapping[Node, tuple[int, ...]], pairs: int
     ) -> dict[Node, Array]:
-        """{input: array of shape (cases, pairs, 2, [height, width,] channels)}.
+        """Draw pairs with random directions and exact lengths and angles.
 
-        Random directions, exact lengths and angles.
-
-        ``shapes``: the shape of one example per input.
+        ``shapes`` holds the shape of one example for each input. Returns: {input: array of shape
+        (cases, pairs, 2, [height, width,] channels)}.
         """
         import jax
         import jax.numpy as jnp
@@ -110,27 +110,30 @@ class InputPairs:
 
     @property
     def key(self) -> tuple[tuple[float, ...], ...]:
-        """All values, as a key for compiled functions."""
+        """All values as a tuple, which identifies compiled functions."""
         return tuple(tuple(v.tolist()) for d in (self.c, self.q1, self.q2) for v in d.values())
 
     @property
     def alike(self) -> dict[str, Any]:
-        """The arguments about tokens for the theory."""
+        """Keyword arguments that describe the tokens to the theory."""
         return {}
 
     @property
     def asked(self) -> dict[str, Any]:
-        """The options of the theory for gradients."""
+        """Keyword arguments for the theory of gradients."""
         return {}
 
     def errors(self, found: Gradients) -> dict[str, dict[Node, float]]:
-        """Standard errors of gradients that the theory samples."""
+        """Standard errors of the expected gradients, if the theory samples them."""
         return {}
 
     def gradients(
         self, probes: Probes, params: Any, inputs: Mapping[Node, Array], nodes: Any, key: Array
     ) -> Array:
-        """|d out / d node|^2 of the first number of the output, (nodes,), at one input."""
+        """Compute |d out / d node|^2 at one input, shape (nodes,).
+
+        ``out`` is the first entry of the output.
+        """
         import jax.numpy as jnp
 
         first = {n: x[0, 0, 0] for n, x in inputs.items()}
@@ -141,13 +144,20 @@ class InputPairs:
     statistics = staticmethod(pair_statistics)
 
     def shapes(self, model: Model) -> dict[Node, tuple[int, ...]]:
-        """{input: shape of one example}.  Raises: KcalcError if its channels are not known."""
+        """Return {input: shape of one example}.
+
+        Raises: KcalcError if the number of channels is not known.
+        """
         return {node: model._stated(node).axes for node in model.network.inputs}
 
     def values(
         self, network: Network, heuristic: bool
     ) -> tuple[np.ndarray, np.ndarray | float, tuple[Assumption, ...]]:
-        """Kernel maps: values (nodes, quantities, cases), their standard errors, assumptions."""
+        """Evaluate the kernel maps.
+
+        Returns: the values, shape (nodes, quantities, cases), their standard errors and the
+        assumptions.
+        """
         told = node_values(network, self.c, self.q1, None if self.uniform else self.q2, heuristic)
         rows = []
         for node in network:
@@ -156,12 +166,12 @@ class InputPairs:
         return np.stack(rows), 0.0, c_map(network, assume_independent=heuristic).assumptions
 
     def check(self, shapes: Mapping[Node, tuple[int, ...]]) -> None:
-        """Raises: KcalcError for an input of one channel, where every cosine is 1 or -1."""
+        """Raise a KcalcError for inputs with one channel, for which every cosine is 1 or -1."""
         for node, shape in shapes.items():
             if shape[-1] == 1 and not np.all(np.abs(self.c[node]) == 1):
                 raise KcalcError(
                     f"the input {node!r} has one channel, so its cosines are 1 or -1; give it "
-                    f"more, or c=1"
+                    f"more channels, or pass c=1"
                 )
 
 
@@ -170,16 +180,16 @@ def _unit(x: Array) -> Array:
 
 
 def needs_equal_locations(network: Network) -> bool:
-    """Whether some layer pools by mean or maximum.
+    """Whether any layer is a mean or max pool.
 
-    Kernel maps describe such a layer for windows of equal feature vectors.
+    Kernel maps describe such a layer only for windows of equal feature vectors.
     """
     pools: list[Any] = [network.layer(node) for node in network.nodes_of(Pool)]
     return any(pool.kind in ("mean", "max") for pool in pools)
 
 
 def plan_shapes(shapes: Mapping[Node, tuple[int, ...]]) -> dict[Node, Shape]:
-    """The shapes of arrays ([rows, columns,] channels) as those of a plan."""
+    """Convert shapes of arrays ([rows, columns,] channels) to shapes of a plan."""
     return {
         node: Shape(shape[-1], (shape[0], shape[1]) if len(shape) == 3 else None)
         for node, shape in shapes.items()

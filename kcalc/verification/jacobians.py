@@ -30,11 +30,12 @@ Array = Any
 class Jacobians(Shown):
     """Singular values of d node / d start at one location.
 
-    The derivative is for a common shift of all locations of ``start``.
+    The derivative is with respect to a common shift of all locations of ``start``.
 
-    ``values[node]`` has shape (draws, the smaller number of channels), descending;
-    ``mean_square[node]`` is |J|^2 over the channels of the node, (draws,); ``expected[node]`` its
-    value at infinite width (missing if the calculus has none).
+    ``values[node]`` holds the singular values in descending order, shape (draws, k), where k is the
+    smaller number of channels. ``mean_square[node]`` is |J|^2 divided by the channels of the node,
+    shape (draws,). ``expected[node]`` is its value at infinite width. Nodes for which the theory
+    has no such value are missing.
     """
 
     start: Node
@@ -43,13 +44,13 @@ class Jacobians(Shown):
     expected: dict[Node, float]
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Histograms of the singular values."""
+        """Plot histograms of the singular values."""
         return DRAWINGS["Jacobians"](
             {f"d {node} / d {self.start}": s for node, s in self.values.items()}, ax=ax
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Convert to plain data."""
         rows = {
             node: {"singular_values": values, "mean_square": self.mean_square[node]}
             for node, values in self.values.items()
@@ -80,7 +81,7 @@ class Jacobians(Shown):
         return [head, *((n, *(shown(v, 4) for v in r)) for n, r in zip(names, rows, strict=True))]
 
     def __repr__(self) -> str:
-        return f"Jacobians({len(self.values)} nodes by {self.start!r})"
+        return f"Jacobians({len(self.values)} nodes with respect to {self.start!r})"
 
 
 def layer_jacobians(
@@ -92,14 +93,14 @@ def layer_jacobians(
     q: float = 1.0,
     heuristic: bool = False,
 ) -> Jacobians:
-    """The singular values of ``d node / d start`` for random weights and inputs.
+    """Compute the singular values of ``d node / d start`` for random weights and inputs.
 
     The random input has mean square ``q``.
 
-    Parameters: ``nodes``, by default four nodes spread over the network and its first output;
-    ``start``, by default the first input, or any node before ``nodes``. Returns: a
-    :class:`Jacobians`. Raises: KcalcError for unknown nodes and for those that ``start`` does not
-    reach.
+    Parameters: ``nodes`` defaults to four nodes spread over the network and its first output.
+    ``start`` may be any node before ``nodes`` and defaults to the first input. Returns: a
+    :class:`Jacobians`. Raises: KcalcError for unknown nodes and for nodes that do not depend on
+    ``start``.
     """
     import jax
 
@@ -139,7 +140,7 @@ def layer_jacobians(
 
 
 def spread(network: Network) -> tuple[Node, ...]:
-    """Four nodes spread over the network, at the ends of layers, and its first output."""
+    """Return four nodes spread evenly over the network, and its first output."""
     last = network.outputs[0]
     inner = [node for node in network if node not in network.inputs and node != last]
     places = [round(i) for i in np.linspace(0, len(inner) - 1, min(4, len(inner)))] if inner else []
@@ -149,7 +150,7 @@ def spread(network: Network) -> tuple[Node, ...]:
 def _expected(
     network: Network, start: Node, nodes: Sequence[Node], q: float, heuristic: bool
 ) -> dict[Node, float]:
-    """{node: |J|^2 / channels at infinite width}, if the start is an input."""
+    """Return {node: |J|^2 / channels at infinite width}; empty unless ``start`` is an input."""
     found: dict[Node, float] = {}
     if start not in network.inputs:
         return found
@@ -159,12 +160,12 @@ def _expected(
             known = gradients(before, q, node, assume_independent=heuristic).nodes
         except KcalcError:
             continue
-        if start in known:  # else only weights have an expected gradient
+        if start in known:  # missing if only the gradients of weights have an expectation
             found[node] = known[start]
     return found
 
 
 def _up_to(network: Network, node: Node) -> Network:
-    """The nodes that a node depends on."""
+    """Return the subnetwork that ends at a node."""
     needed = {node, *nx.ancestors(network.graph, node)}
     return Network.from_steps([step for step in network.steps() if step[0] in needed], [node])

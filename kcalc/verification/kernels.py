@@ -39,8 +39,8 @@ Node = Hashable
 Array = Any
 
 EQUAL = (
-    "all locations of an image have the same vector, so mean and max pooling are the identity, as "
-    "in the maps"
+    "all locations of an image have the same vector, so mean and max pooling act as the identity, "
+    "as in the maps"
 )
 
 
@@ -68,32 +68,33 @@ def verify_kernels(
 
     The measurement is over random weights and inputs.
 
-    Over tokens, c is the cosine of two sequences at equal positions. The cosine of tokens is a
-    further quantity at every node, "token_cosine", and gradients are compared in both modes, mean
-    and difference over tokens. Token ids are drawn as vectors over the vocabulary (rotated one-hot
-    vectors), whose embeddings have the same law. If attention is causal or positions distinguish
-    tokens, maps and gradients are sampled as specified by ``sampling``, and z includes their
-    standard errors. The tangent kernel is then not compared.
+    For networks over tokens, c is the cosine between two sequences at the same position. Every node
+    has a further quantity, "token_cosine", the cosine between tokens of one sequence. Gradients are
+    compared in two modes: the mean and the difference over tokens. Token ids are drawn as vectors
+    over the vocabulary (rotated one-hot vectors). Their embeddings have the same distribution as
+    those of ids. If attention is causal or positions distinguish tokens, maps and gradients are
+    sampled as specified by ``sampling``, and z includes their standard errors. The tangent kernel
+    is not compared in this case.
 
     Parameters
     ----------
     model
         A :class:`kcalc.Model`, as :func:`kcalc.to_jax` returns it.
     c, q
-        The values of the inputs: numbers, rows of equal length (one entry per case), or {input:
-        either}. ``q`` is 1 by default; use ``q1`` and ``q2`` if the two inputs differ. Random
-        inputs have these values exactly, at every location.
+        The c and q values of the inputs: numbers, sequences of equal length (one entry per case),
+        or dictionaries {input: either}. ``q`` is 1 by default. Use ``q1`` and ``q2`` if the two
+        inputs differ. The random inputs have exactly these values at every location.
     q1
         The q value of the first input, > 0.
     q2
-        The q value of the second input, > 0; None means ``q1``.
+        The q value of the second input, > 0. Defaults to ``q1``.
     draws
         The number of random networks. Each receives ``pairs`` random pairs; standard errors are
         over networks.
     pairs
         The number of random pairs of inputs per network and case.
     widths
-        The widths to compare; None uses the model's.
+        The widths to compare. Defaults to the width of the model.
     key
         A JAX random key or an integer.
     tangent
@@ -101,7 +102,7 @@ def verify_kernels(
     gradients
         Whether to compare |d out / d node|^2 with :func:`kcalc.gradients`.
     jacobians
-        Whether to compute the singular values of the last network drawn.
+        Whether to compute the singular values of the Jacobians of the last network drawn.
     heuristic
         Whether to continue if the maps or the weights are only approximate.
     memory
@@ -109,8 +110,8 @@ def verify_kernels(
     tokens, token_cosine
         The number of tokens of an input, and their pairwise cosine, 0 by default.
     sampling
-        How attention is sampled, a :class:`kcalc.Sampling`; None samples only where no exact rule
-        exists.
+        A :class:`kcalc.Sampling` that specifies how attention is sampled. By default, attention is
+        sampled only if no exact rule exists.
 
     Returns
     -------
@@ -120,9 +121,9 @@ def verify_kernels(
     Raises
     ------
     KcalcError
-        For values out of their domain, fewer than 2 draws, widths if no layer leaves its width
-        open, and feature maps that vanish or overflow; and, naming the node, if the theory does not
-        describe the model.
+        If a value is outside its domain, ``draws`` is less than 2, a feature map vanishes or
+        overflows, or the theory does not describe the model (the message names the node). Also if
+        ``widths`` is given but every layer specifies its width.
 
     References
     ----------
@@ -140,7 +141,7 @@ def verify_kernels(
     if given is not None:
         if jacobians:
             raise KcalcError(
-                "singular values of Jacobians are not measured over tokens; drop jacobians= or "
+                "singular values of Jacobians are not available for tokens; drop jacobians= or "
                 "tokens="
             )
         over = READINGS.answering(
@@ -150,8 +151,8 @@ def verify_kernels(
         cases, models = over(cases, models, pairs)
     elif sampling is not None:
         raise KcalcError(
-            "sampling= sets how attention over tokens is sampled in kernel maps; give the number "
-            "of tokens, tokens="
+            "sampling= sets how attention over tokens is sampled in kernel maps; also pass the "
+            "number of tokens, tokens="
         )
     if tangent or gradients:
         _refuse_masks(model.network)
@@ -184,11 +185,14 @@ def verify_kernels(
 
 
 def _refuse_masks(network: Network) -> None:
-    """Reject checks of gradients through active dropout, which are measured in evaluation."""
+    """Reject gradient checks of networks with active dropout.
+
+    Gradients are measured in evaluation mode, without dropout masks.
+    """
     for node in network.nodes_of(Dropout):
         if network.layer(node).active:
             raise KcalcError(
-                f"node {node!r} is active dropout, through which only q and c are measured; pass "
+                f"node {node!r} is active dropout, for which only q and c can be measured; pass "
                 "tangent=False and gradients=False"
             )
 
@@ -200,8 +204,8 @@ def _at_widths(model: Model, widths: Sequence[int]) -> list[Model]:
     affine = [n for n in model.network.nodes_of(Affine) if n not in model.features]
     if all(model.network.layer(node).features is not None for node in affine):
         raise KcalcError(
-            "no layer leaves its width open, so widths= changes nothing; build the network and "
-            "the model without features"
+            "every layer specifies its width, so widths= has no effect; build the network and the "
+            "model without features"
         )
     return [
         model._function(
@@ -223,7 +227,7 @@ def _tangents(work: Sequence[_Work], found: Sequence[dict[str, np.ndarray]]) -> 
 
 
 class _Work:
-    """The expected values for one width, and the function of one draw."""
+    """The expected values for one width, and the function that measures one draw."""
 
     def __init__(
         self,
@@ -263,7 +267,7 @@ class _Work:
     # -- expected values ---------------------------------------------------------------------------
 
     def _theory(self, what: str, make: Callable[[], Any]) -> Any:
-        """Expected values; None if there are none, with a remark giving the reason."""
+        """Return the expected values; if they do not exist, note the reason and return None."""
         try:
             return make()
         except KcalcError as error:
@@ -271,7 +275,10 @@ class _Work:
             return None
 
     def _tangent_theory(self) -> np.ndarray:
-        """(Affine nodes, kinds, cases).  Raises: KcalcError if theory has no such kernel."""
+        """Compute the expected tangent kernel, shape (Affine nodes, kinds, cases).
+
+        Raises: KcalcError if the theory does not cover this kernel.
+        """
         network, cases = self.network, (self.cases.c, self.cases.q1, self.cases.q2)
         first = [values[network.inputs[0]] for values in cases]
         others = [
@@ -303,10 +310,10 @@ class _Work:
         )
 
     def _gradient_theory(self) -> tuple[tuple[Node, ...], np.ndarray, np.ndarray]:
-        """Nodes, expected gradients and their standard errors.
+        """Return the nodes, their expected gradients and the standard errors of these.
 
-        Of shape (nodes,), over tokens (nodes, 3) with the mean and the difference mode, nan if a
-        node has none.
+        The arrays have shape (nodes,). For networks over tokens it is (nodes, 3), including the
+        mean and the difference mode, with nan for modes that a node does not have.
         """
         cases = self.cases
         found = infinite_gradients(
@@ -336,19 +343,16 @@ class _Work:
             found.append(Assumption("network", EQUAL))
         for node, k in zip(self.nodes, self.channels, strict=True):
             if k < NARROW and node not in self.network.inputs:
-                text = (
-                    f"{k} channels: its c values are cosines of few numbers, so they are measured "
-                    "but not checked"
-                )
+                text = f"has only {k} channels, so its c values are measured but not checked"
                 found.append(Assumption(node, text))
         return tuple(found)
 
     # -- measured values ---------------------------------------------------------------------------
 
     def run(self, key: Array, draws: int, memory: int) -> dict[str, np.ndarray]:
-        """{statistic: array of draws on axis 0}.
+        """Measure all draws and return {statistic: array with draws on axis 0}.
 
-        Raises: KcalcError naming the node if a feature map vanishes or overflows.
+        Raises: KcalcError that names the node if a feature map vanishes or overflows.
         """
         import jax
 
@@ -357,7 +361,7 @@ class _Work:
         purpose = ("verify", *self.cases.key, self.pairs, together, *measured)
         keys = jax.random.split(key, draws)
         found = measure(self.model, self.plan, purpose, self._one, keys, together)
-        # of squared length q, not of mean square q
+        # vectors over the vocabulary have squared length q instead of mean square q
         for node in self.model.id_inputs if self.cases.alike else ():
             sizes = found["pairs"][:, self.nodes.index(node), :, : 1 if self.cases.uniform else 2]
             sizes *= np.array([[1.0], [self.shapes[node][-1]]])[..., None] * self.shapes[node][-1]
@@ -371,9 +375,9 @@ class _Work:
         return found
 
     def _together(self, draws: int, memory: int) -> int:
-        """The number of draws that run at once: a divisor of the total that fits in memory.
+        """Return how many draws run at once: the largest divisor of ``draws`` that fits in memory.
 
-        QR on CPUs is slow in batches.
+        It is 1 for orthogonal weights on a CPU, because QR is slow in batches there.
         """
         import jax
 
@@ -393,7 +397,7 @@ class _Work:
         return max(k for k in range(1, fits + 1) if draws % k == 0)
 
     def _one(self, key: Array) -> dict[str, Array]:
-        """One network: statistics of pairs, and further requested ones."""
+        """Draw one network and measure its pairs and the further requested quantities."""
         import jax
 
         ours, weights = jax.random.split(key)
@@ -413,7 +417,10 @@ class _Work:
         return found
 
     def _tangent(self, params: Any, inputs: Mapping[Node, Array]) -> Array:
-        """(Affine nodes, kinds, cases), of the first channel at the first location."""
+        """Measure the tangent kernel of the first channel at the first location.
+
+        Returns: an array of shape (Affine nodes, kinds, cases).
+        """
         import jax
         import jax.numpy as jnp
 
@@ -431,7 +438,10 @@ class _Work:
         return jnp.moveaxis(jax.lax.map(case, list(inputs.values())), 0, -1)
 
     def _counted(self, node: Node, leaf: str, values: Array) -> Array | None:
-        """The parameters that theory counts: of Delta-initialised convolutions the centre tap."""
+        """Select the parameters that the theory counts.
+
+        For Delta-initialised convolutions, these are the centre taps.
+        """
         if node not in self.affine:
             return None
         fan = self.plan.fans.get(node)
@@ -443,13 +453,13 @@ class _Work:
     # -- results -----------------------------------------------------------------------------------
 
     def sample(self, found: dict[str, np.ndarray]) -> Sample:
-        """The statistics of pairs."""
+        """Return the statistics of pairs."""
         values, width = found["pairs"], self.model.default_features
         means, variances = values[:, :, 0], values[:, :, 1]
         return Sample(width, self.channels, self.expected, means, variances, self.known)
 
     def gradient_check(self, found: dict[str, np.ndarray]) -> GradientCheck | None:
-        """Gradients against those at infinite width."""
+        """Compare the measured gradients with those at infinite width."""
         if self.slopes is None:
             return None
         (nodes, *theory), width = self.slopes, self.model.default_features

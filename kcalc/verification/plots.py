@@ -1,6 +1,6 @@
 """Plots of measured kernels [TAT Fig. 4, DKS App. K].
 
-They show c and q values by layer with their fluctuations, and powers of the width.
+They show c and q values by layer with their fluctuations, and how errors scale with the width.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def values_by_layer(
 ) -> Axes:
     """Plot the means of c (or q) over the nodes, with standard deviations.
 
-    The standard deviation is for single pairs. Each width has a colour; the map is a black dashed
-    line. ``bars`` is the approximate number of error bars. Returns: the Axes. Raises: KcalcError
-    for quantities and cases that were not measured.
+    The standard deviation is that of a single pair. Each width has a colour, and the map is a black
+    dashed line. ``bars`` is the approximate number of error bars. Returns: the Axes. Raises:
+    KcalcError for quantities and cases that were not measured.
     """
     made = ax is None
     ax = panel(ax, *SIZE)
     if not 0 <= case < len(check.c):
-        raise KcalcError(f"case {case} was not measured; there are {len(check.c)}")
+        raise KcalcError(f"case {case} was not measured; the number of cases is {len(check.c)}")
     maps: set[Any] = set()
     apart: list[float] = []
     for i, width in enumerate(check.widths):
@@ -79,15 +79,16 @@ def values_by_layer(
 def errors_by_width(
     check: Any, quantity: str = "c", ax: Axes | None = None, titled: bool | None = None
 ) -> Axes:
-    """Draw the deviation from the map over the width, with fitted powers.
+    """Plot the deviation from the map against the width, with fitted powers.
 
-    The deviation of one draw is solid, that of the mean dotted; the scales are logarithmic.
+    The deviation of one draw is solid and the deviation of the mean is dotted. Both axes are
+    logarithmic.
     """
     made = ax is None
     ax = panel(ax, *SIZE)
     if len(check.widths) < 2:
         raise KcalcError(
-            "errors by width need a check at two or more widths: verify_kernels(model, "
+            "errors by width need a check with at least two widths; call verify_kernels(model, "
             "widths=(...))"
         )
     one, widths = check.fluctuation(quantity), np.array(check.widths, float)
@@ -112,9 +113,9 @@ def errors_by_width(
 
 
 def check_figure(check: Any, ax: Sequence[Axes] | None = None) -> Figure:
-    """c and q values by layer, and the cosine of tokens, if any.
+    """Plot c and q values by layer, and the token cosine if it was measured.
 
-    With several widths also the deviation by width.
+    A check with several widths has another panel with the deviation by width.
 
     Returns: the figure.
     """

@@ -1,6 +1,6 @@
-"""A model prepared for comparison with its theory.
+"""Prepare a model for comparison with its theory.
 
-Its network with all widths, and the approximations of the theory.
+This fills in the widths of its network and collects the approximations of the theory.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Node = Hashable
 
 
 def with_model_widths(model: Model, plan: ArrayPlan) -> Network:
-    """Fill in widths from the model.
+    """Fill in the widths of the network from the model.
 
-    Drop Flattens of feature maps without locations, which have no effect and hide widths.
+    Flattens of feature maps without locations are dropped. They have no effect and hide widths.
     """
     flat = {
         node
@@ -38,13 +38,13 @@ def with_model_widths(model: Model, plan: ArrayPlan) -> Network:
 def refuse_heuristics(
     model: Model, network: Network, plan: ArrayPlan, heuristic: bool, notes: Sequence[Assumption]
 ) -> tuple[Assumption, ...]:
-    """Approximations in the maps, listed in ``notes``, and in the weights.
+    """Return the approximations in the maps (``notes``), and those in the model's weights.
 
-    Raises: KcalcError for any unless ``heuristic``.
+    Raises: KcalcError if any of them is heuristic and ``heuristic`` is False.
     """
-    # the locations of the inputs are made so that they agree, or that their c values do
+    # the locations of the drawn inputs agree, or have the same c value, so pooling is exact
     pools = network.nodes_of(Pool)
-    told = {*network.assumptions}  # this is not the model that was read
+    told = {*network.assumptions}  # these are about a foreign model, not about this one
     both = dict.fromkeys((*notes, *model.assumptions))
     found = [replace(a, kind="convention") if a.node in pools or a in told else a for a in both]
     for node in network.nodes_of(Affine):
@@ -59,7 +59,7 @@ def refuse_heuristics(
             if abs(size - wanted) > 1e-6 * max(wanted, 1e-3):
                 text = (
                     f"starts with {name} = {size:.4g} in the {model.parameterization.name} "
-                    f"parameterization with {law.name} weights, kernel maps with {wanted:.4g}"
+                    f"parameterization with {law.name} weights, but kernel maps assume {wanted:.4g}"
                 )
                 found.append(Assumption(node, text, "heuristic"))
     rough = [a for a in found if a.kind == "heuristic"]

@@ -1,7 +1,7 @@
 """A network evaluated on arrays, with measurements and differentiable shifts at every node.
 
-Both run inside the scans of repeated blocks, so neither the trace of a deep network is kept nor its
-graph unrolled.
+Both run inside the scans over repeated blocks. A deep network is therefore not unrolled, and its
+feature maps are not all stored.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ STATISTIC, PROBE = "statistic", "probe"
 def measure(
     model: Model, plan: ArrayPlan, purpose: Any, quantity: Any, keys: Array, together: int = 1
 ) -> Any:
-    """``quantity(key)`` for every key: its arrays in double precision, draws on axis 0.
+    """Evaluate ``quantity`` at every key, in double precision with draws on axis 0.
 
-    Parameters: ``quantity`` is a function of a key that gives a tree of arrays; ``purpose``
-    identifies it among functions of the model, which keeps it compiled; ``together`` is the number
-    of keys evaluated at once.
+    Parameters: ``quantity`` is a function that maps a key to a tree of arrays. ``purpose`` is the
+    name under which the model caches the compiled function. ``together`` is the number of keys
+    evaluated at once.
     """
     import jax
 
@@ -46,7 +46,10 @@ def measure(
 
 
 def columns(function: Callable[[Array], Any], origin: Array) -> Any:
-    """The Jacobians of a function's arrays at a vector, (numbers of the array, of the vector)."""
+    """Compute the Jacobian of each array that a function returns, at the vector ``origin``.
+
+    Each has shape (entries of the array, entries of the vector).
+    """
     import jax
     import jax.numpy as jnp
 
@@ -85,16 +88,16 @@ def mean_and_variance(quantities: Sequence[Array]) -> Array:
 
 @dataclass
 class Probed(Arrays):
-    """The calculus of arrays, in which feature maps are shifted and measured.
+    """The calculus of arrays with feature maps that are shifted and measured.
 
-    A node is shifted by its probe, which is stored with its weights. The result of ``statistics``
-    for its feature map is returned in place of a state.
+    Each node is shifted by its probe, which is stored with its weights. The result of
+    ``statistics`` for its feature map is stored as the new state of the node.
     """
 
     statistics: Callable[[Array], Array] | None = None
 
     def rule(self, layer: Layer, node: Node, inputs: Sequence[Array]) -> Array:
-        """The output of the layer, shifted and measured."""
+        """Compute the output of the layer, then shift and measure it."""
         out = super().rule(layer, node, inputs)
         if isinstance(layer, Repeated):
             return out
@@ -109,9 +112,9 @@ class Probed(Arrays):
 class Probes:
     """A model that can be measured and shifted at every node.
 
-    Values of nodes are lists: an array per input and per set of corresponding nodes of repeated
-    blocks, which are stacked. ``located``: every location has its own shift, else all locations
-    have one.
+    Values of nodes are lists of arrays, with one array per row of :attr:`rows`. Corresponding nodes
+    of repeated blocks share a row and are stacked. With ``located``, every location has a separate
+    shift. Otherwise, all locations share one.
     """
 
     model: Model
@@ -120,7 +123,7 @@ class Probes:
 
     @cached_property
     def rows(self) -> list[tuple[Node, ...]]:
-        """The nodes of every array of values."""
+        """The nodes of each array of values."""
         blocks = self.plan.blocks
         alike = {row[0]: row for b in blocks for row in zip(*b.pieces, strict=True)}
         later = {node for block in blocks for piece in block.pieces[1:] for node in piece}
@@ -130,12 +133,12 @@ class Probes:
 
     @property
     def shapes(self) -> list[Shape]:
-        """The shape of a node of every row."""
+        """The shape of the nodes of each row."""
         nodes, inputs = self.plan.nodes, self.plan.shapes
         return [nodes[n].shape if n in nodes else inputs[n] for n, *_ in self.rows]
 
     def zeros(self) -> list[Array]:
-        """Shifts of 0."""
+        """Return shifts of 0 for all nodes."""
         import jax.numpy as jnp
 
         sizes = [s.axes if self.located else (s.channels,) for s in self.shapes]
@@ -143,7 +146,7 @@ class Probes:
         return [jnp.zeros((*e, *s), self.model.dtype) for e, s in zip(ends, sizes, strict=True)]
 
     def gather(self, values: Sequence[Array], nodes: Sequence[Node]) -> Array:
-        """The values of ``nodes``, on axis 0."""
+        """Select the values of ``nodes`` and stack them along axis 0."""
         import jax.numpy as jnp
 
         every = [v if len(row) > 1 else v[None] for v, row in zip(values, self.rows, strict=True)]
@@ -158,7 +161,10 @@ class Probes:
         nodes: Sequence[Node],
         key: Array,
     ) -> Array:
-        """The statistics of nodes, on axis 0; ``key``: that of active dropout."""
+        """Measure the statistics of ``nodes``, stacked along axis 0.
+
+        ``key`` is the random key for active dropout.
+        """
         calculus = Probed(
             self.plan.nodes, self.plan.by_node(params), active=True, key=key, statistics=statistics
         )
@@ -176,7 +182,7 @@ class Probes:
         shifts: Sequence[Array],
         **options: Any,
     ) -> dict[Node, Array]:
-        """The feature maps of the outputs; of all nodes with ``keep``, one of the options."""
+        """Compute the feature maps of the outputs, or of all nodes with the option ``keep``."""
         own = {node: dict(leaves) for node, leaves in self.plan.by_node(params).items()}
         moved = dict(inputs)
         for (key, *_), shift in zip(self.rows, shifts, strict=True):
@@ -190,7 +196,7 @@ class Probes:
     def jacobians(
         self, params: Any, inputs: Mapping[Node, Array], start: Node, nodes: Sequence[Node]
     ) -> list[Array]:
-        """d node / d start, for each of ``nodes`` at its first location.
+        """Compute d node / d start for each of ``nodes`` at its first location.
 
         Each derivative has shape (channels, channels of start).
         """
@@ -209,7 +215,7 @@ class Probes:
     def gradients(
         self, params: Any, inputs: Mapping[Node, Array], number: Callable[[Array], Array]
     ) -> list[Array]:
-        """The gradients of ``number(output)`` in the shifts of all nodes."""
+        """Compute the gradients of ``number(output)`` with respect to the shifts of all nodes."""
         import jax
 
         output = self.plan.network.outputs[0]

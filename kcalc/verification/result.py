@@ -43,10 +43,10 @@ UNJUDGED = f"no node has {NARROW} channels or more, so none is checked; use a la
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One width: statistics of the pairs in each draw.
+    """Statistics of the pairs in each draw, for one width.
 
-    ``means``, ``variances``: (draws, nodes, quantities, cases). ``expected``: without the draws.
-    ``known``: its standard errors.
+    ``means`` and ``variances`` have shape (draws, nodes, quantities, cases). ``expected`` has no
+    axis of draws, and ``known`` holds its standard errors.
     """
 
     width: int | None
@@ -59,7 +59,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Deviation:
-    """A node's q or c value, compared with the map."""
+    """The q or c value of a node, compared with the map."""
 
     node: Node
     quantity: str
@@ -126,14 +126,14 @@ class KernelCheck(Tabled):
 
     @property
     def widths(self) -> tuple[int | None, ...]:
-        """The widths, None if layers define them."""
+        """The widths that were compared. The entry is None if all layers specify their width."""
         return tuple(sample.width for sample in self.samples)
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """("q", "c"), or ("q1", "q2", "c") if the inputs have different q.
+        """The measured quantities: ("q", "c"), or ("q1", "q2", "c") if the inputs have different q.
 
-        Over tokens also "token_cosine" (of either input).
+        For networks over tokens, "token_cosine" is added, for each input if their q differ.
         """
         uniform = self.q1 == self.q2
         sizes, cosines = (
@@ -144,14 +144,14 @@ class KernelCheck(Tabled):
         return (*sizes, "c", *(cosines if self.tokens is not None else ()))
 
     def statistic(self, quantity: str = "c", width: int | None = None) -> Statistic:
-        """A quantity at every node, as arrays (nodes, cases).
+        """Return the statistics of a quantity at every node, as arrays of shape (nodes, cases).
 
         Parameters
         ----------
         quantity
             The name of the quantity: "c", "q", or another measured one.
         width
-            The width to report; None means the last one.
+            The width to report. Defaults to the last one.
 
         Returns
         -------
@@ -174,14 +174,14 @@ class KernelCheck(Tabled):
         )
 
     def judged(self, width: int | None = None) -> Array:
-        """Mask of the nodes that count in the check.
+        """Return a mask of the nodes that are checked.
 
-        Excluded are the inputs, which are exact, and nodes with fewer than 16 channels.
+        Inputs, which are exact, and nodes with fewer than 16 channels are not checked.
 
         Parameters
         ----------
         width
-            The width to report; None means the last one.
+            The width to report. Defaults to the last one.
 
         Returns
         -------
@@ -199,7 +199,7 @@ class KernelCheck(Tabled):
 
     @cached_property
     def deviations(self) -> tuple[Deviation, ...]:
-        """Every checked node, quantity, width and case, the largest |z| first."""
+        """The deviations of all checked nodes, quantities, widths and cases, largest |z| first."""
         found: list[Deviation] = []
         for width in self.widths:
             rows = np.flatnonzero(self.judged(width))
@@ -217,44 +217,48 @@ class KernelCheck(Tabled):
 
     @property
     def worst(self) -> Deviation:
-        """The largest |z|.  Raises: KcalcError if no node has 16 channels."""
+        """The deviation with the largest |z|.
+
+        Raises: KcalcError if no node has 16 channels.
+        """
         if not self.deviations:
             raise KcalcError(UNJUDGED)
         return self.deviations[0]
 
     @property
     def p(self) -> float:
-        """The probability of the worst deviation if the maps are exact.
+        """The p-value of the worst deviation under the hypothesis that the maps are exact.
 
-        It is the probability among that many comparisons (Bonferroni; layers are correlated).
+        It has a Bonferroni correction for the number of comparisons. Layers are correlated, so the
+        p-value is conservative.
         """
         return min(1.0, len(self.deviations) * self.worst.p)
 
     def allowed(self, errors: float = 4.0) -> float:
-        """The largest |z| of a q or c value that counts as no deviation.
+        """Return the largest |z| of a q or c value that does not count as a deviation.
 
         It depends on the number of draws and comparisons; see ``verification.statistics``.
 
         Parameters
         ----------
         errors
-            The number of standard errors.
+            The number of standard errors for a single Gaussian.
 
         Returns
         -------
         float
-            A bound for |z|, in standard errors.
+            The bound on |z|.
 
         """
         most = one_number(errors, "errors")
         if most < 0:
             raise KcalcError(
-                f"errors counts standard errors and must be >= 0, got {glimpse(errors)}"
+                f"errors is a number of standard errors and must be >= 0, got {glimpse(errors)}"
             )
         return allowed(self.draws, len(self.deviations), most)
 
     def deviating(self, errors: float = 4.0, slack: float = 0.0) -> tuple[Deviation, ...]:
-        """The q and c values off the map by more than this many standard errors and ``slack``.
+        """Return the q and c values that deviate from the map beyond ``errors`` and ``slack``.
 
         Parameters
         ----------
@@ -262,7 +266,7 @@ class KernelCheck(Tabled):
             The number of standard errors for a single Gaussian; :meth:`allowed` adapts it to the
             number of draws and comparisons.
         slack
-            The allowance for the O(1/width) effects of finite width.
+            The allowed deviation in addition, for the O(1/width) effects of finite width.
 
         Returns
         -------
@@ -279,13 +283,13 @@ class KernelCheck(Tabled):
 
     @property
     def passed(self) -> bool | None:
-        """Whether all compared quantities are within four standard errors of theory.
+        """Whether all compared quantities are within four standard errors of the theory.
 
-        The quantities are q, c and, where they were compared, the tangent kernel and the gradients.
+        The quantities are q, c and, if they were compared, the tangent kernel and the gradients.
 
-        Four refers to one Gaussian: each of the three checks has its error rate (6e-5) for any
-        number of cases, see :meth:`allowed`. The result is None, not a success, if no q or c value
-        was checked and nothing else deviates.
+        Each of these checks has the error rate of one Gaussian at four standard errors (6e-5),
+        whatever the number of cases; see :meth:`allowed`. The result is None, not True, if no q or
+        c value was checked and nothing else deviates.
         """
         if not all(part.passed for part in self._parts) or self.deviating():
             return False
@@ -293,28 +297,28 @@ class KernelCheck(Tabled):
 
     @property
     def _parts(self) -> list[Judged]:
-        """The tangent kernel and the gradients, if they were compared."""
+        """The checks of the tangent kernel and of the gradients, if they were compared."""
         return [part for part in (self.tangent, self.gradients) if part is not None]
 
     def largest_error(self, quantity: str = "c", width: int | None = None) -> float:
-        """The largest standard error of a judged node.
+        """Return the largest standard error among the checked nodes.
 
         Parameters
         ----------
         quantity
             The name of the quantity: "c", "q", or another measured one.
         width
-            The width to report; None means the last one.
+            The width to report. Defaults to the last one.
 
         Returns
         -------
         float
-            A standard error in the units of q or c.
+            The standard error, in the units of q or c.
 
         Raises
         ------
         KcalcError
-            If no node is judged.
+            If no node is checked.
 
         """
         if not self.judged(width).any():
@@ -328,16 +332,16 @@ class KernelCheck(Tabled):
             grown &= np.ptp([sample.channels for sample in self.samples], axis=0) > 0
         if not grown.any():
             raise KcalcError(
-                f"no node that is checked at all widths ({NARROW} channels) grows with the width, "
-                "so there is no power of the width"
+                f"no node with {NARROW} or more channels at all widths grows with the width, so "
+                "there is no power of the width to fit; give more or larger widths="
             )
         own = [(s.means - s.expected)[:, grown, k].reshape(self.draws, -1) for s in self.samples]
         return own, [s.variances[:, grown, k].reshape(self.draws, -1) for s in self.samples]
 
     def fluctuation(self, quantity: str = "c") -> Power:
-        """The root mean square deviation of one pair in one network from the map, over all nodes.
+        """Return the RMS deviation of one pair in one network from the map, over all nodes.
 
-        About width^-1/2.
+        It scales approximately like width^-1/2.
 
         Parameters
         ----------
@@ -353,9 +357,9 @@ class KernelCheck(Tabled):
         return root_mean_square(*self._deviations(quantity), numbers(self.widths))
 
     def bias(self, quantity: str = "c") -> Power:
-        """The root mean square over nodes of the mean deviation, without the noise.
+        """Return the RMS over nodes of the mean deviation, corrected for noise.
 
-        About width^-1.
+        It scales approximately like width^-1.
 
         Parameters
         ----------
@@ -373,14 +377,16 @@ class KernelCheck(Tabled):
     # -- display -----------------------------------------------------------------------------------
 
     def rows_of(self, quantity: str = "c", width: int | None = None) -> TextTable:
-        """Map, mean, fluctuation, standard error and z of one quantity, a row per node and case.
+        """Return a table of one quantity with a row per node and case.
+
+        The columns are the map, mean, fluctuation, standard error and z.
 
         Parameters
         ----------
         quantity
             The name of the quantity: "c", "q", or another measured one.
         width
-            The width to report; None means the last one.
+            The width to report. Defaults to the last one.
 
         Returns
         -------
@@ -399,7 +405,7 @@ class KernelCheck(Tabled):
 
     @property
     def rows(self) -> TextTable:
-        """c values at the last width."""
+        """The table of c values at the last width."""
         return self.rows_of()
 
     def _frame(self) -> dict[str, Any]:
@@ -415,7 +421,7 @@ class KernelCheck(Tabled):
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _powers(self, quantity: str) -> tuple[Power, Power]:
-        """(fluctuation, bias), nan if no node is judged at all widths."""
+        """Return (fluctuation, bias); both are nan if no node is checked at all widths."""
         try:
             return self.fluctuation(quantity), self.bias(quantity)
         except KcalcError:
@@ -423,11 +429,11 @@ class KernelCheck(Tabled):
             return nothing, nothing
 
     def summary(self) -> TextTable:
-        """A row per quantity and width.
+        """Return a table with a row per quantity and width.
 
-        Largest |z|, standard error, fluctuation and bias, with their powers of the width.
-
-        Then the tangent kernel and the gradients, relative to theory.
+        The columns are the largest |z|, the standard error, the fluctuation and the bias. With
+        several widths, another row gives their powers of the width. Rows for the tangent kernel and
+        the gradients follow, relative to the theory.
 
         Returns
         -------
@@ -470,7 +476,7 @@ class KernelCheck(Tabled):
         )
 
     def _worst_check(self) -> Judged | None:
-        """The part that deviates most, |z| and the allowed |z|; None for the q and c values."""
+        """The part with the worst deviation, or None if q or c values deviate most."""
         most = abs(self.worst.z) / self.allowed() if self.deviations else 0.0
         worst = max(self._parts, key=lambda part: part.worst / part.allowed, default=None)
         return worst if worst is not None and worst.worst / worst.allowed > most else None
@@ -509,23 +515,23 @@ class KernelCheck(Tabled):
         )
 
     def plot(self, ax: Sequence[Axes] | None = None) -> Figure:
-        """Draw q and c values by layer with their fluctuations and the maps.
+        """Plot q and c values by layer with their fluctuations and the maps.
 
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The Matplotlib Axes to draw on. By default, a new figure is made.
 
         Returns
         -------
         Figure
-            A Matplotlib figure.
+            The Matplotlib figure.
 
         """
         return DRAWINGS["KernelCheck"](self, ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the single draws, as plain data.
+        """Convert everything except the single draws to plain data.
 
         Returns
         -------
@@ -580,7 +586,7 @@ def _rows(
     spread: Power,
     mean: Power,
 ) -> list[tuple[str, ...]]:
-    """A row of a summary per width, and one of the powers of several widths.
+    """Make a row of the summary for each width; several widths add a row with the powers.
 
     ``greatest``: the largest |z| and the largest standard error at each width.
     """

@@ -1,6 +1,6 @@
-"""The Hessian of a network block by block [Scaling sec. 5.1, Fig. 1, 2].
+"""The blocks of the Hessian of a network [Scaling sec. 5.1, Fig. 1, 2].
 
-This module measures it on random networks and compares it with the scaling calculus.
+This module measures them on random networks and compares them with the scaling calculus.
 """
 
 from __future__ import annotations
@@ -36,15 +36,17 @@ Node = Hashable
 
 @dataclass(frozen=True, eq=False)
 class HessianBlocks(Shown):
-    """Blocks of the Hessian of ``y^T R y`` between weights, R a matrix of standard normals.
+    """Blocks of the Hessian of ``y^T R y`` with respect to pairs of weights.
+
+    R is a matrix of independent standard normals.
 
     Attributes
     ----------
     draws
-        (draws, L, L), per network ``|H_kl|_F^2 / sqrt(rows columns)`` estimated on random inputs:
-        the mean squared singular value on the diagonal.
+        Array (draws, L, L) with ``|H_kl|_F^2 / sqrt(rows columns)`` of each network, estimated on
+        random inputs. Diagonal entries are the mean squared singular values of the blocks.
     predicted
-        (L,), gamma of every weight for the cotangents of this loss.
+        Array (L,) with gamma of every weight, for the cotangents of this loss.
 
     """
 
@@ -55,28 +57,28 @@ class HessianBlocks(Shown):
 
     @property
     def squares(self) -> Array:
-        """The mean over networks, (L, L)."""
+        """The mean of ``draws`` over networks, (L, L)."""
         return self.draws.mean(axis=0)
 
     @property
     def error(self) -> Array:
-        """Its standard error."""
+        """The standard error of ``squares``, (L, L)."""
         return self.draws.std(axis=0, ddof=1) / np.sqrt(len(self.draws))
 
     @cached_property
     def ratios(self) -> dict[str, Array]:
-        """{weight: predicted over measured, one number per network}."""
+        """The ratio of predicted to measured gamma, as {weight: one number per network}."""
         return {
             str(node): self.predicted[i] / self.draws[:, i, i] for i, node in enumerate(self.nodes)
         }
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The blocks as a heat map.
+        """Plot the blocks as a heat map.
 
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The Matplotlib Axes to draw on. By default, a new figure is made.
 
         Returns
         -------
@@ -87,12 +89,12 @@ class HessianBlocks(Shown):
         return DRAWINGS["HessianBlocks"](self.squares, [str(node) for node in self.nodes], ax=ax)
 
     def histogram(self, ax: Axes | None = None) -> Axes:
-        """Predicted over measured, network by network.
+        """Plot a histogram over networks of the ratio of predicted to measured gamma.
 
         Parameters
         ----------
         ax
-            The matplotlib Axes to draw on; None makes new ones.
+            The Matplotlib Axes to draw on. By default, a new figure is made.
 
         Returns
         -------
@@ -103,7 +105,7 @@ class HessianBlocks(Shown):
         return DRAWINGS["HessianBlocks.histogram"](self.ratios, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data, the mean over networks.
+        """Convert to plain data, with the blocks averaged over networks.
 
         Returns
         -------
@@ -150,9 +152,10 @@ def hessian_blocks(
 
     The diagonal blocks are also predicted by the scaling calculus.
 
-    Each of ``draws`` networks has independent weights in all taps, a separate R, and ``batch``
-    standard normal inputs with a random direction each. E[(G_l r)^2] = gamma_l for cotangents of
-    mean square 2 (n_L + 1) E y^2, as widths grow (at width n by 1 + 5/n more).
+    Each of the ``draws`` networks has independent weights in all taps and a separate R. It is
+    evaluated on ``batch`` standard normal inputs with one random direction each. As widths grow,
+    E[(G_l r)^2] = gamma_l for cotangents of mean square 2 (n_L + 1) E y^2. At width n it is larger
+    by a factor of about 1 + 5/n.
 
     Parameters
     ----------
@@ -177,7 +180,8 @@ def hessian_blocks(
     Raises
     ------
     KcalcError
-        For counts that are too small, several inputs or outputs, and as :func:`kcalc.scaling` does.
+        If a count is too small, the network has several inputs or outputs, or
+        :func:`kcalc.scaling` fails.
 
     """
     draws, batch = whole(draws, "draws", 2, MOST), whole(batch, "batch", 1, MOST)
@@ -217,7 +221,7 @@ def _measured(
     extent = plan.shapes[net.inputs[0]].axes
 
     def one(params: Any, matrix: Any, key: Any) -> Any:
-        """(L, L): |H_kl r_l|^2 / rows for one input and one direction per weight."""
+        """Compute |H_kl r_l|^2 / rows, shape (L, L), for one input and one direction per weight."""
         keys = jax.random.split(key, len(entries) + 1)
         x = jax.random.normal(keys[0], extent)
         weights = [params[name]["weight"] for name in entries]
@@ -231,7 +235,7 @@ def _measured(
 
         def column(chosen: Any) -> Any:
             place, own = chosen
-            # XLA needs a second to compile each such line
+            # draw once for all weights, because XLA takes a second to compile each draw
             normals = jax.random.normal(own, (max(w.size for w in weights),))
             direction = [
                 jnp.where(place == k, normals[: w.size].reshape(w.shape), 0.0)
@@ -240,7 +244,7 @@ def _measured(
             image = jax.jvp(jax.grad(loss), (weights,), (direction,))[1]
             return jnp.stack([jnp.mean(part**2) for part in image])
 
-        # compiled once, not once per weight
+        # a loop, so that XLA compiles it once instead of once per weight
         return jax.lax.map(column, (jnp.arange(len(weights)), keys[1:])).T
 
     def network(key: Any) -> Any:

@@ -1,6 +1,6 @@
 """Singular values of Jacobians inside a network.
 
-They are tracked over the first steps of training, and over the variance of the network's weights.
+They are tracked over the first steps of training, or for different variances of the weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Spectra(Shown):
     end: Node
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Convert to plain data."""
         return {"start": str(self.start), "end": str(self.end)}
 
 
@@ -48,8 +48,8 @@ class _Spectra(Shown):
 class TrainingSpectra(_Spectra):
     """Singular values of d ``end`` / d ``start`` for one example.
 
-    ``values`` (steps + 1, k): all of them, descending, before each step and after the last one;
-    ``losses`` (steps + 1,), the mean cross-entropy on the batch.
+    ``values`` (steps + 1, k) are the singular values in descending order, before each step and
+    after the last one. ``losses`` (steps + 1,) is the mean cross-entropy on the batch.
     """
 
     learning_rate: float
@@ -67,11 +67,11 @@ class TrainingSpectra(_Spectra):
         return float(self.values[:, -1].mean())
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Histogram of the singular values of all steps [MacDonald et al. 2023, Fig. 2]."""
+        """Plot a histogram of the singular values of all steps [MacDonald et al. 2023, Fig. 2]."""
         return DRAWINGS["TrainingSpectra"]({f"d {self.end} / d {self.start}": self.values}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Convert to plain data."""
         own = {"learning_rate": self.learning_rate, "singular_values": self.values.tolist()}
         return super().to_dict() | own | {"losses": self.losses.tolist()}
 
@@ -98,21 +98,22 @@ class TrainingSpectra(_Spectra):
 
 @dataclass(frozen=True, eq=False)
 class VarianceSpectra(_Spectra):
-    """``values[factor]`` (draws, k).
+    """Singular values of d ``end`` / d ``start`` at initialisation, for several weight scales.
 
-    Singular values of d ``end`` / d ``start`` at initialisation, all sigma_w times the factor.
+    ``values[factor]`` (draws, k) are the singular values with every sigma_w multiplied by
+    ``factor``.
     """
 
     values: dict[float, np.ndarray]
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Histograms, one for each factor."""
+        """Plot a histogram for each factor."""
         return DRAWINGS["VarianceSpectra"](
             {rf"{factor:g} $\sigma_w$": s for factor, s in self.values.items()}, ax=ax
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Convert to plain data."""
         return super().to_dict() | {"singular_values": plain(self.values)}
 
     def _frame(self) -> list[dict[str, Any]]:
@@ -143,18 +144,18 @@ def training_spectra(
     weights: Any = "uniform",
     example: int = 0,
 ) -> TrainingSpectra:
-    """Train by gradient descent, with the singular values of a Jacobian at every step.
+    """Train by gradient descent and track the singular values of a Jacobian at every step.
 
-    Training is full-batch gradient descent on the mean cross-entropy; the Jacobian is d ``end`` / d
+    Training is full-batch gradient descent on the mean cross-entropy. The Jacobian is d ``end`` / d
     ``start``.
 
-    ``X`` (N, ..., channels) and ``labels`` (N,) are the batch. ``start`` and ``end`` are nodes, by
-    default the first Affine and the last node that every path crosses before the readout.
-    ``example`` is the example whose feature maps count (with BatchNorm all others are held, and
-    statistics are those of the batch). ``weights`` is the law of initial weights, as in
-    :func:`kcalc.to_jax`.
-    Raises: KcalcError for invalid arguments, and if the loss is no longer finite. [MacDonald et al.
-    2023, sec. 6.2]
+    ``X`` (N, ..., channels) and ``labels`` (N,) are the batch. ``start`` and ``end`` are nodes. By
+    default, they are the first Affine and the last node before the readout that every path crosses.
+    ``example`` is the index of the example at which the Jacobian is computed. With BatchNorm, the
+    statistics are those of the batch, and all other examples are held fixed. ``weights`` is the
+    initial distribution of weights, as in :func:`kcalc.to_jax`.
+    Raises: KcalcError if an argument is invalid or the loss becomes infinite or nan. [MacDonald et
+    al. 2023, sec. 6.2]
     """
     jax = imported("jax")
     require_network(network)
@@ -185,7 +186,7 @@ def training_spectra(
 
 
 def _cells(values: np.ndarray) -> tuple[str, ...]:
-    """The smallest, median, mean and largest singular value, means over draws."""
+    """Format the smallest, median, mean and largest singular value, averaged over draws."""
     found = values[..., -1].mean(), np.median(values), values.mean(), values[..., 0].mean()
     return tuple(f"{value:.4g}" for value in found)
 
@@ -230,7 +231,7 @@ def _ends(network: Network, start: Node, end: Node) -> tuple[Node, Node]:
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """A batch on a model whose feature maps can be shifted at ``start``, in one example."""
+    """A model with a batch, in which the feature map of one example can be shifted at ``start``."""
 
     probes: Probes
     inputs: Array
@@ -240,7 +241,7 @@ class _Run:
     example: int
 
     def states(self, params: Any, shift: Array | None = None) -> dict[Node, Array]:
-        """All feature maps, batch statistics those of the batch."""
+        """Compute all feature maps, with the batch statistics of this batch."""
         plan, shifts = self.probes.plan, self.probes.zeros()
         if shift is not None:
             shifts[self.probes.rows.index((self.start,))] = shift
@@ -249,7 +250,7 @@ class _Run:
         return self.probes.run(params, {plan.network.inputs[0]: self.inputs}, shifts, **options)
 
     def loss(self, params: Any) -> Array:
-        """The mean cross-entropy."""
+        """Compute the mean cross-entropy."""
         import jax
         import jax.numpy as jnp
 
@@ -258,7 +259,7 @@ class _Run:
         return -jnp.take_along_axis(flat, self.labels[:, None], axis=1).mean()
 
     def jacobian(self, params: Any) -> Array:
-        """d end / d start of the example, (entries of end, entries of start)."""
+        """Compute d end / d start of the example, shape (entries of end, entries of start)."""
         import jax.numpy as jnp
 
         axes = self.probes.shapes[self.probes.rows.index((self.start,))].axes
@@ -282,13 +283,14 @@ def variance_spectra(
     features: Any = None,
     weights: Any = "gaussian",
 ) -> VarianceSpectra:
-    """Singular values of d ``end`` / d ``start`` at initialisation, by weight scale.
+    """Compute the singular values of d ``end`` / d ``start`` at initialisation, by weight scale.
 
-    All sigma_w are multiplied by each of ``factors``.
+    Every sigma_w is multiplied by each of ``factors`` in turn.
 
-    ``start`` is the first input unless given, ``end`` the first output; images as in
-    :func:`kcalc.verification.layer_jacobians` (one location, a common shift of all). Raises:
-    KcalcError for factors that are not positive, and as that function.
+    ``start`` defaults to the first input and ``end`` to the first output. As in
+    :func:`kcalc.verification.layer_jacobians`, the Jacobian of images is that of one location with
+    respect to a common shift of all locations. Raises: KcalcError if a factor is not positive, or
+    if that function fails.
     """
     require_network(network)
     numbers = real_array(np.atleast_1d(np.asarray(factors)), "factors")

@@ -1,6 +1,6 @@
-"""Statistics of draws.
+"""Statistics over random draws.
 
-They are means with standard errors against expected values, and powers of the width.
+They compare means and standard errors with expected values, and fit powers of the width.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from ..foundation.process_state import cached_property
 
-NARROW = 16  # channels under which a cosine is that of few numbers
+NARROW = 16  # with fewer channels, a cosine is not checked
 MEASURED = ("expected", "mean", "std", "error", "z")
 
 Array = np.ndarray
@@ -21,10 +21,10 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """One quantity against its expectation, arrays of any one shape.
+    """One quantity compared with its expectation. All arrays have the same shape.
 
-    ``std`` is the fluctuation of a single pair of inputs in a single draw, ``error`` the standard
-    error of ``mean`` over draws; ``rounding`` is how well the numbers are known at all.
+    ``std`` is the fluctuation of a single pair of inputs in a single draw. ``error`` is the
+    standard error of ``mean`` over draws. ``rounding`` is the size of rounding errors.
     """
 
     expected: Array
@@ -44,17 +44,17 @@ class Statistic:
         scale: Array | float | None = None,
         known: Array | float = 0.0,
     ) -> Statistic:
-        """From ``samples``, (draws, ...), the mean of each draw.
+        """Create the statistic from ``samples`` (draws, ...), the mean of each draw.
 
-        ``within``: the variance in a draw of the terms of that mean. ``scale`` is the size that
-        rounding is relative to: that of the expectation itself unless given. ``known``: the
-        standard error of the expectation, where that was sampled, which counts towards ``error``.
+        ``within`` is the variance within a draw. ``scale`` is the size to which rounding is
+        relative, by default that of the expectation. ``known`` is the standard error of the
+        expectation if it was sampled; it is included in ``error``.
         """
         draws = samples.shape[0]
         mean, between = samples.mean(axis=0), samples.var(axis=0, ddof=1)
         std = np.sqrt(between + np.mean(np.broadcast_to(within, samples.shape), axis=0))
         size = np.abs(expected) if scale is None else np.broadcast_to(scale, expected.shape)
-        rounding = min(32 * epsilon, 0.02) * size  # half precision must not excuse everything
+        rounding = min(32 * epsilon, 0.02) * size  # at most 2 %, even in half precision
         return cls(
             np.broadcast_to(expected, mean.shape),
             mean,
@@ -73,23 +73,23 @@ class Statistic:
 
     @property
     def p(self) -> Array:
-        """The probability of a |z| at least as large.
+        """The probability of a |z| at least this large.
 
-        It follows Student's law with ``draws - 1`` degrees of freedom.
+        It is computed from Student's t distribution with ``draws - 1`` degrees of freedom.
         """
         from scipy import stats
 
         return 2 * stats.t.sf(np.abs(self.z), self.draws - 1)
 
     def text(self, at: Any) -> str:
-        """The numbers at an index, as text."""
+        """Format the numbers at an index as text."""
         return (
             f"{self.mean[at]:.6g} +- {self.error[at]:.2g}, at infinite width "
             f"{self.expected[at]:.6g} (z {self.z[at]:+.2f})"
         )
 
     def cells(self, at: Any, form: str) -> tuple[str, ...]:
-        """Expectation, mean, fluctuation, standard error and z at an index, for a table."""
+        """Format the expectation, mean, fluctuation, standard error and z at an index as cells."""
         forms = (form, form, ".2g", ".2g", "+.2f")
         return tuple(
             format(float(getattr(self, name)[at]), own)
@@ -98,15 +98,16 @@ class Statistic:
 
 
 def allowed(draws: int, comparisons: int, errors: float = 4.0) -> float:
-    """The largest |z| allowed among all ``comparisons``, if the maps are exact.
+    """Return the largest |z| that is allowed among all ``comparisons``.
 
-    Exact maps exceed it, among all ``comparisons``, as rarely as one Gaussian exceeds ``errors``
-    standard errors.
+    If the maps are exact, the largest |z| exceeds this value as rarely as a single Gaussian exceeds
+    ``errors`` standard errors.
 
-    The two-sided quantile of Student's law with ``draws - 1`` degrees of freedom at the level ``1 -
-    (1 - p)^(1/comparisons)``, p of the Gaussian (6.3e-5 at 4): Sidak's correction, which holds for
-    Gaussians however they are correlated [Sidak 1967]. With few draws it is large: 5 draws and 20
-    comparisons allow 36, so only gross deviations show.
+    The value is the two-sided quantile of Student's t distribution with ``draws - 1`` degrees of
+    freedom, at the level ``1 - (1 - p)^(1/comparisons)``. Here p is the level for one Gaussian
+    (6.3e-5 at 4 standard errors). This is Sidak's correction, which is conservative for Gaussians
+    with any correlations [Sidak 1967]. It is large if there are few draws: 5 draws and 20
+    comparisons allow 36, so only gross deviations are found.
     """
     from scipy import stats
 
@@ -117,12 +118,11 @@ def allowed(draws: int, comparisons: int, errors: float = 4.0) -> float:
 
 @dataclass(frozen=True)
 class Power:
-    """``value ~ width^exponent`` with the standard error of the exponent.
+    """A fit of ``value ~ width^exponent``, with the standard error of the exponent.
 
-    It is fitted to ``values`` and their ``errors`` at the widths.
-
-    Values that are not distinguishable from noise are nan; the fit is over the others, and the
-    exponent None if those are fewer than two.
+    It is fitted to ``values`` and their ``errors`` at the widths. Values that cannot be
+    distinguished from noise are nan and are left out of the fit. The exponent is None if fewer than
+    two values remain.
     """
 
     exponent: float | None
@@ -132,7 +132,7 @@ class Power:
 
     def __str__(self) -> str:
         if self.exponent is None:
-            return "-" if len(self.values) < 2 else "below the noise of this many draws"
+            return "-" if len(self.values) < 2 else "below the noise; use more draws"
         seen = sum(value == value for value in self.values)
         some = "" if seen == len(self.values) else f" ({seen} of {len(self.values)} widths)"
         return f"{self.exponent:+.2f} +- {self.error:.2f}{some}"
@@ -141,9 +141,10 @@ class Power:
 def root_mean_square(
     deviations: Sequence[Array], within: Sequence[Any], widths: Sequence[int]
 ) -> Power:
-    """The root mean square of a single deviation by width.
+    """Fit a power to the RMS deviation of a single pair, by width.
 
-    ``deviations``: per width (draws, numbers), ``within`` their own variances.
+    ``deviations`` has an array (draws, numbers) for each width. ``within`` is the variance within
+    a draw.
     """
     values, errors = [], []
     for own, inside in zip(deviations, within, strict=True):
@@ -157,12 +158,11 @@ def root_mean_square(
 
 
 def bias(deviations: Sequence[Array], widths: Sequence[int]) -> Power:
-    """The root mean square over numbers of the *mean* deviation by width.
+    """Fit a power to the RMS of the *mean* deviation, by width, corrected for noise.
 
-    The noise of the mean is taken out.
-
-    From products of different draws, ``(|sum v|^2 - sum |v|^2) / (n (n - 1))``, which no noise
-    enters on average; values below two of their jackknife standard errors are nan.
+    The estimate uses products of different draws only, ``(|sum v|^2 - sum |v|^2) / (n (n - 1))``.
+    Its expectation does not contain the variance of a draw. Values below two of their jackknife
+    standard errors are nan.
     """
     values, errors = [], []
     for own in deviations:
@@ -183,7 +183,7 @@ def bias(deviations: Sequence[Array], widths: Sequence[int]) -> Power:
 
 
 def fitted(widths: Sequence[int], values: Sequence[float], errors: Sequence[float]) -> Power:
-    """The power of the width by least squares on logarithms, weighted by the errors."""
+    """Fit a power of the width by least squares on logarithms, weighted by the errors."""
     seen = np.flatnonzero(np.nan_to_num(np.array(values)) > 0)
     exponent = deviation = None
     if len(seen) > 1:

@@ -1,4 +1,4 @@
-"""The parts of a :class:`KernelCheck`: tables, the tangent kernel, gradients."""
+"""The parts of a :class:`KernelCheck`: its tables, and checks of tangent kernels and gradients."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .statistics import MEASURED, Power, Statistic, allowed, bias, root_mean_squ
 
 Node = Hashable
 Array = np.ndarray
-ROWS = 40  # of a printed table; those between are left out
+ROWS = 40  # the most rows that a table prints; those in the middle are left out
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows of text under a head, for a terminal or a notebook."""
+    """A table of text with a header row, for a terminal or a notebook."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -37,17 +37,17 @@ class TextTable:
 
 
 class Judged:
-    """Statistics that are judged together, ``compared``: {the name of each: it}."""
+    """Statistics that pass or fail together."""
 
     what: ClassVar[str]
 
     @property
     def compared(self) -> dict[str, Statistic]:
-        """The statistics."""
+        """The statistics, as {name: statistic}."""
         raise NotImplementedError
 
     def place(self, name: str, at: Any) -> str:
-        """The quantity of a statistic at an index, as text."""
+        """Describe in words which quantity has this index in the statistic ``name``."""
         raise NotImplementedError
 
     def _worst(self) -> tuple[str, Statistic]:
@@ -60,7 +60,7 @@ class Judged:
 
     @property
     def worst_text(self) -> str:
-        """The value at the largest |z|, as text."""
+        """The comparison with the largest |z|, as text."""
         name, s = self._worst()
         at = np.unravel_index(np.nanargmax(np.abs(s.z)), s.z.shape)
         return f"{self.place(name, at)}: {s.text(at)}"
@@ -76,7 +76,7 @@ class Judged:
 
     @property
     def passed(self) -> bool:
-        """Whether the means are those of infinite width, as far as the draws tell."""
+        """Whether all means agree with the values at infinite width, given the number of draws."""
         return self.worst <= self.allowed
 
     def _verdict(self) -> str:
@@ -88,10 +88,10 @@ class Judged:
 
 @dataclass(frozen=True, eq=False)
 class TangentCheck(Judged):
-    """The tangent kernel of networks as they were drawn against the analytic one.
+    """The tangent kernels of random networks, compared with the analytic kernel.
 
-    Arrays per width are (draws, Affine nodes, kinds, cases), kinds being ``Theta(x1, x1)``,
-    ``Theta(x2, x2)``, ``Theta(x1, x2)``.
+    The array of samples for each width has shape (draws, Affine nodes, kinds, cases). The kinds are
+    ``Theta(x1, x1)``, ``Theta(x2, x2)`` and ``Theta(x1, x2)``.
     """
 
     KINDS = ("x1, x1", "x2, x2", "x1, x2")
@@ -104,23 +104,23 @@ class TangentCheck(Judged):
     epsilon: float = 0.0
 
     def total(self, width: int | None = None) -> Statistic:
-        """The whole kernel, shape (kinds, cases)."""
+        """Return the statistic of the whole kernel, shape (kinds, cases)."""
         i = place(self.widths, width)
         return self._statistic(self.expected[i].sum(axis=0), self.samples[i].sum(axis=1))
 
     def layers(self, width: int | None = None) -> Statistic:
-        """Every Affine's part, shape (nodes, kinds, cases)."""
+        """Return the statistic of the contribution of each Affine, shape (nodes, kinds, cases)."""
         i = place(self.widths, width)
         return self._statistic(self.expected[i], self.samples[i])
 
     def _statistic(self, expected: Array, samples: Array) -> Statistic:
-        """Rounding errors are relative to ``sqrt(Theta(x1, x1) Theta(x2, x2))`` for all kinds."""
+        """Create a statistic with rounding relative to ``sqrt(Theta(x1, x1) Theta(x2, x2))``."""
         size = np.sqrt(np.abs(expected[..., :1, :] * expected[..., 1:2, :]))
         return Statistic.of(expected, samples, 0.0, self.epsilon, size)
 
     @property
     def compared(self) -> dict[str, Statistic]:
-        """{width in words: the whole kernel}."""
+        """The statistic of the whole kernel at each width, as {width in words: statistic}."""
         return {
             "" if width is None else f" at width {width}": self.total(width)
             for width in self.widths
@@ -130,7 +130,7 @@ class TangentCheck(Judged):
         return f"tangent kernel of ({self.KINDS[at[0]]}){name}"
 
     def size(self, width: int | None = None) -> Array:
-        """The scale of deviations, ``sqrt(Theta(x1, x1) Theta(x2, x2))``, shape (cases,)."""
+        """Return the scale of deviations, ``sqrt(Theta(x1, x1) Theta(x2, x2))``, shape (cases,)."""
         whole = self.expected[place(self.widths, width)].sum(axis=0)
         return np.sqrt(whole[0] * whole[1])
 
@@ -143,12 +143,12 @@ class TangentCheck(Judged):
 
     @property
     def fluctuation(self) -> Power:
-        """The relative deviation of one network from the analytic kernel; about width^-1/2."""
+        """The relative deviation of one network from the analytic kernel, about width^-1/2."""
         return root_mean_square(self._relative(), [0.0] * len(self.samples), numbers(self.widths))
 
     @property
     def gap(self) -> Power:
-        """The relative deviation of the mean over networks; about width^-1 [Huang, Yau 2020]."""
+        """The relative deviation of the mean over networks, about width^-1 [Huang, Yau 2020]."""
         return bias(self._relative(), numbers(self.widths))
 
     def __repr__(self) -> str:
@@ -157,11 +157,12 @@ class TangentCheck(Judged):
 
 @dataclass(frozen=True, eq=False)
 class GradientCheck(Judged, Tabled):
-    """|d out_k / d node|^2 against its expectation at infinite width, for the first q value.
+    """|d out_k / d node|^2 compared with its expectation at infinite width.
 
-    It is summed over the node's channels. Over tokens ``mean`` and ``difference`` are the gradients
-    in these modes, see :class:`kcalc.calculi.gradients.Gradients`; None for networks without
-    tokens, and nan at nodes of one token, which have no difference.
+    It is summed over the channels of the node and measured for the first q value. For networks over
+    tokens, ``mean`` and ``difference`` are the gradients in these modes; see
+    :class:`kcalc.calculi.gradients.Gradients`. They are None for other networks. ``difference`` is
+    nan at nodes with a single token.
     """
 
     what: ClassVar[str] = "the gradients"
@@ -180,14 +181,14 @@ class GradientCheck(Judged, Tabled):
         samples: Array,
         epsilon: float,
     ) -> GradientCheck:
-        """From ``samples``, (draws, nodes) or, with the modes, (draws, nodes, 3).
+        """Create the check from ``samples``, (draws, nodes) or, with modes, (draws, nodes, 3).
 
-        ``theory``: expectations, and their standard errors.
+        ``theory`` holds the expectations and their standard errors.
         """
         expected, known = theory
         if expected.ndim == 1:
             return cls(width, nodes, Statistic.of(expected, samples, 0.0, epsilon))
-        # the difference mode may vanish beside the others
+        # rounding is relative to the largest mode, because the difference mode may vanish
         size = np.nanmax(np.abs(expected), axis=1)
         modes = [
             Statistic.of(expected[:, k], samples[:, :, k], 0.0, epsilon, size, known[:, k])
@@ -197,9 +198,9 @@ class GradientCheck(Judged, Tabled):
 
     @property
     def modes(self) -> dict[str, Statistic]:
-        """{"each token", "mean", "difference": their statistics}.
+        """The statistics of the modes "each token", "mean" and "difference".
 
-        Only the first for networks without tokens.
+        Networks without tokens have only the first.
         """
         every = {"each token": self.statistic, "mean": self.mean, "difference": self.difference}
         return {name: found for name, found in every.items() if found is not None}
@@ -212,7 +213,7 @@ class GradientCheck(Judged, Tabled):
 
     @property
     def growth(self) -> float:
-        """The largest mean over the smallest one."""
+        """The ratio of the largest to the smallest mean over all nodes."""
         return float(self.statistic.mean.max() / self.statistic.mean.min())
 
     def _frame(self) -> dict[str, Any]:
@@ -226,7 +227,10 @@ class GradientCheck(Judged, Tabled):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """{mode: {node: {"expected", "mean", "error"}}}, without nodes that the mode lacks."""
+        """Return {mode: {node: {"expected", "mean", "error"}}}.
+
+        Nodes that do not have a mode are left out.
+        """
         return {
             mode: {
                 str(node): {name: getattr(s, name)[i] for name in ("expected", "mean", "error")}
@@ -238,7 +242,7 @@ class GradientCheck(Judged, Tabled):
 
     @property
     def rows(self) -> TextTable:
-        """A row per node, over tokens per node and mode."""
+        """A table with a row per node or, for networks over tokens, per node and mode."""
         several = len(self.modes) > 1
         rows = [
             (str(node), *(mode,) * several, *s.cells(i, ".4g"))
@@ -264,14 +268,14 @@ class GradientCheck(Judged, Tabled):
 
 
 def power_dict(power: Power) -> dict[str, Any]:
-    """A power with its values, as a dictionary."""
+    """Convert a fitted power and its values to a dictionary."""
     return {"exponent": power.exponent, "error": power.error, "values": power.values}
 
 
 def place(widths: Sequence[int | None], width: int | None) -> int:
-    """The index of a measured width, the last for None.
+    """Return the index of a measured width, or of the last one if ``width`` is None.
 
-    Raises: KcalcError for one that was not measured.
+    Raises: KcalcError for a width that was not measured.
     """
     if width is None:
         return len(widths) - 1
@@ -281,5 +285,5 @@ def place(widths: Sequence[int | None], width: int | None) -> int:
 
 
 def numbers(widths: Sequence[int | None]) -> list[int]:
-    """Widths as numbers, 0 for None."""
+    """Return the widths as numbers, with 0 for None."""
     return [0 if width is None else width for width in widths]

@@ -1,4 +1,4 @@
-"""Pairs of sequences for networks over tokens: all mean squares and cosines of tokens are exact."""
+"""Pairs of sequences for networks over tokens, with exact mean squares and cosines of tokens."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ Array = Any
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TokenPairs(InputPairs):
-    """Pairs of sequences of exchangeable tokens; the inherited values are those at equal places.
+    """Pairs of sequences of exchangeable tokens.
 
-    ``tokens``: how many there are, and the cosine of any two of them; ``sampling``: of attention in
-    kernel maps.
+    The inherited c values are cosines between both sequences at the same position. ``tokens`` holds
+    the number of tokens and the cosine between any two tokens of a sequence. ``sampling`` sets how
+    attention is sampled in kernel maps.
     """
 
     tokens: Tokens
@@ -43,7 +44,7 @@ class TokenPairs(InputPairs):
 
     @classmethod
     def over(cls, pairs: InputPairs, tokens: Tokens, sampling: Sampling | None) -> TokenPairs:
-        """Sequences of tokens with the values of ``pairs``."""
+        """Create pairs of sequences with the c and q values of ``pairs``."""
         return cls(
             c=pairs.c, q1=pairs.q1, q2=pairs.q2, uniform=pairs.uniform, equal=False,
             tokens=tokens, sampling=sampling,
@@ -67,7 +68,7 @@ class TokenPairs(InputPairs):
     def gradients(
         self, probes: Probes, params: Any, inputs: Mapping[Node, Array], nodes: Any, key: Array
     ) -> Array:
-        """Both modes of gradients, (nodes, 3); see :func:`token_gradients`."""
+        """Measure gradients and their two modes, shape (nodes, 3); see :func:`token_gradients`."""
         first = {n: x[0, :, 0] for n, x in inputs.items()}
         return token_gradients(probes.model, probes.plan, params, first, nodes, key)
 
@@ -79,10 +80,11 @@ class TokenPairs(InputPairs):
     def draw(
         self, key: Array, model: Model, shapes: Mapping[Node, tuple[int, ...]], pairs: int
     ) -> dict[Node, Array]:
-        """{input: array (cases, pairs, 2, tokens, 1, channels)}: random directions, exact products.
+        """Draw sequences with random directions and exact inner products.
 
-        An input that embeddings read holds vectors over the vocabulary, of squared length q: the
-        embedding of such a vector has the law of that of a token id.
+        Inputs of embeddings are vectors over the vocabulary with squared length q. The embedding of
+        such a vector has the same distribution as the embedding of a token id. Returns: {input:
+        array of shape (cases, pairs, 2, tokens, 1, channels)}.
         """
         import jax
         import jax.numpy as jnp
@@ -101,7 +103,7 @@ class TokenPairs(InputPairs):
         return found
 
     def _roots(self, node: Node) -> np.ndarray:
-        """Roots of the covariances of both sequences, (cases, 2 tokens, rank)."""
+        """Return square roots of the token covariances of a pair, (cases, 2 tokens, rank)."""
         count, cosine = self.tokens.count, self.tokens.cosine
         own = np.full((count, count), cosine) + (1 - cosine) * np.eye(count)
         found = []
@@ -113,24 +115,25 @@ class TokenPairs(InputPairs):
         return roots[:, :, np.abs(roots).max(axis=(0, 1)) > 1e-12]
 
     def check(self, shapes: Mapping[Node, tuple[int, ...]]) -> None:
-        """Raises: KcalcError for an input with fewer channels than its tokens have directions."""
+        """Raise a KcalcError for inputs with too few channels for their tokens."""
         for node, shape in shapes.items():
             needed = self._roots(node).shape[-1]
             if shape[-1] < needed:
                 raise KcalcError(
-                    f"the input {node!r} has {shape[-1]} channels (of a vocabulary: ids), and two "
-                    f"sequences "
-                    f"of {self.tokens.count} tokens have {needed} directions; give it as many, or "
-                    f"fewer tokens"
+                    f"the input {node!r} has {shape[-1]} channels (or ids of its vocabulary), but "
+                    f"two sequences "
+                    f"of {self.tokens.count} tokens span {needed} dimensions; use at least as many "
+                    f"channels, or fewer tokens"
                 )
 
     def values(
         self, network: Network, heuristic: bool
     ) -> tuple[np.ndarray, np.ndarray, tuple[Assumption, ...]]:
-        """Kernel maps: values and their standard errors, (nodes, quantities, cases), assumptions.
+        """Evaluate the kernel maps.
 
-        Quantities are (q, c, token cosine), or (q1, q2, c, token cosines) for unequal q.
-        Raises: KcalcError for unequal q where attention is sampled.
+        Quantities are (q, c, token cosine), or (q1, q2, c, both token cosines) for unequal q.
+        Returns: the values and their standard errors, shape (nodes, quantities, cases), and the
+        assumptions. Raises: KcalcError if q is unequal and attention is sampled.
         """
         found: list[np.ndarray] = []
         notes: dict[Assumption, None] = {}
@@ -150,23 +153,23 @@ class TokenPairs(InputPairs):
         return values[:, :, 0], values[:, :, 1], tuple(notes)
 
     def _row(self, value: SampledValue | TokenValue, node: Node) -> list[tuple[Any, Any]]:
-        """(value, standard error) of each quantity."""
+        """Return (value, standard error) for each quantity."""
         if isinstance(value, TokenValue):
             q1, q2, c, one, two = value
             row = (q1, c, one) if self.uniform else (q1, q2, c, one, two)
             return [(number, 0.0) for number in row]
         if not self.uniform:
             raise KcalcError(
-                f"node {node!r}: attention is sampled, and measured for two sequences of one q "
-                f"value only; give q="
+                f"node {node!r}: sampled attention is only available if both sequences have the "
+                f"same q value; pass q= instead of q1= and q2="
             )
         q, q_error, cosine, error, c, c_error = value
-        alone = cosine is None  # one token, or tokens that were pooled
+        alone = cosine is None  # there is one token, or tokens were pooled
         return [(q, q_error), (c, c_error), (1.0, 0.0) if alone else (cosine, error)]
 
 
 def _joint(values: dict[Node, float]) -> Any:
-    """The common value of all inputs."""
+    """Return the common value of all inputs, or the dictionary itself if they differ."""
     numbers = set(values.values())
     return numbers.pop() if len(numbers) == 1 else values
 
@@ -180,7 +183,7 @@ def sequences(
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
 ) -> tuple[TokenPairs, list[Model]]:
-    """Sequences with the values of ``cases``, and the models for them."""
+    """Return pairs of sequences with the values of ``cases``, and the models adapted to them."""
     given = read_tokens(tokens, token_cosine)
     assert given is not None
     read = None if sampling is None else read_sampling(sampling)
@@ -194,10 +197,10 @@ def sequences(
 
 
 def over_tokens(model: Model, count: int, pairs: int) -> Model:
-    """The model for inputs of ``count`` tokens, with small vocabularies.
+    """Adapt a model to inputs with ``count`` tokens, and reduce its vocabularies.
 
-    These are cut to those that ``pairs`` pairs can distinguish. Raises: KcalcError for inputs whose
-    locations are not as many.
+    Vocabularies are cut to the size that ``pairs`` pairs can use. Raises: KcalcError if an input
+    does not have ``count`` locations.
     """
 
     def cut(_: Node, layer: Any) -> Any:
@@ -209,8 +212,8 @@ def over_tokens(model: Model, count: int, pairs: int) -> Model:
     for node, shape in model.image_shapes.items():
         if prod(shape) != count:
             raise KcalcError(
-                f"the input {node!r} has {prod(shape)} locations, and tokens= is {count}; they "
-                f"must agree"
+                f"the input {node!r} has {prod(shape)} locations, but tokens= is {count}; these "
+                f"numbers must agree"
             )
     smaller = model.network.map_layers(cut, Embedding)
     return replace(
@@ -223,9 +226,9 @@ def over_tokens(model: Model, count: int, pairs: int) -> Model:
 
 
 def token_shapes(model: Model, count: int) -> dict[Node, tuple[int, ...]]:
-    """{input: (tokens, 1, channels)}; the channels of ids are the vocabulary.
+    """Return {input: (tokens, 1, channels)}; for ids, channels is the size of the vocabulary.
 
-    Raises: KcalcError if the channels of an input are not known.
+    Raises: KcalcError if the number of channels of an input is not known.
     """
     ids, network = model.id_inputs, model.network
     tables = {
@@ -239,8 +242,8 @@ def token_shapes(model: Model, count: int) -> dict[Node, tuple[int, ...]]:
     lacking = next((node for node in ids if not tables[node]), None)
     if lacking is not None:
         raise KcalcError(
-            f"the vocabulary of the ids {lacking!r} is not known; give L.Embedding(features, "
-            f"vocabulary)"
+            f"the size of the vocabulary of the ids {lacking!r} is not known; pass it as "
+            f"L.Embedding(features, vocabulary)"
         )
     shapes: dict[Node, tuple[int, ...]] = {}
     for node in network.inputs:

@@ -1,6 +1,6 @@
-"""The quantities that are measured over tokens.
+"""Measurements of networks over tokens.
 
-Cosines within a sequence, and gradients in the mean and difference modes.
+They are cosines within a sequence, and gradients in the mean and difference modes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Array = Any
 
 
 def token_statistics(h: Array, uniform: bool) -> Array:
-    """Mean and variance over pairs of q, c and the cosine of tokens, (2, quantities, cases).
+    """Compute the mean and variance of q, c and the token cosine over pairs.
 
-    ``h``: (cases, pairs, 2, [rows, columns,] channels). q and c are means over tokens, the cosine
-    of tokens over all pairs of different ones, ``(|sum_t u_t|^2 - T) / (T (T - 1))`` of unit
-    vectors u; 1 for one token. Quantities are (q, c, cosine), or (q1, q2, c, cosine1, cosine2) for
-    unequal q.
+    ``h`` has shape (cases, pairs, 2, [rows, columns,] channels) and the result (2, quantities,
+    cases). q and c are means over tokens. The token cosine is the mean over all pairs of different
+    tokens, ``(|sum_t u_t|^2 - T) / (T (T - 1))`` with unit vectors u, and 1 for a single token.
+    Quantities are (q, c, cosine), or (q1, q2, c, cosine1, cosine2) for unequal q.
     """
     import jax.numpy as jnp
 
@@ -48,14 +48,14 @@ def token_gradients(
     nodes: Sequence[Node],
     key: Array,
 ) -> Array:
-    """Both modes of gradients, (nodes, 3).
+    """Measure gradients and their two modes, shape (nodes, 3).
 
     They are ``nodes``, ``mean`` and ``difference`` of :class:`kcalc.calculi.gradients.Gradients`.
-    ``inputs``: (sequences, rows, columns, channels) each. With independent signs e over the N
-    numbers of the output's T' tokens, and g_t the gradients of ``sum e out`` at the T tokens of a
-    node, over the root of N: ``sum_t |g_t|^2``, ``|sum_t g_t|^2`` and
-    ``(T sum_t |g_t|^2 - |sum_t g_t|^2) / (T - 1)``, which is nan for one token. They are means over
-    the signs and over sequences.
+    ``inputs`` have shape (sequences, rows, columns, channels). Let e be independent signs for the N
+    entries of the output over its T' tokens. Let g_t be the gradients of ``sum e out / sqrt(N)`` at
+    the T tokens of a node. The result is the mean over signs and sequences of ``sum_t |g_t|^2``,
+    ``|sum_t g_t|^2`` and ``(T sum_t |g_t|^2 - |sum_t g_t|^2) / (T - 1)``. The last is nan if there
+    is one token.
     """
     import jax
 
@@ -76,7 +76,7 @@ def token_gradients(
 
 
 def _modes(slopes: Array, located: bool) -> Array:
-    """The three numbers of gradients ([nodes,] [rows, columns,] channels), on the last axis."""
+    """Reduce gradients ([nodes,] [rows, columns,] channels) to the three modes on the last axis."""
     import jax.numpy as jnp
 
     wide = slopes.astype(jnp.promote_types(slopes.dtype, jnp.float32))

@@ -357,7 +357,7 @@ def test_journals_replace_nothing_else(tmp_path: Path, capsys: pytest.CaptureFix
     loose.symlink_to(pipe)
     (tmp_path / "real.new").write_text("mine")
     for bad in (pipe, loose, tmp_path, tmp_path / "no" / "x", tmp_path / ("x" * 300)):
-        with pytest.raises(kc.KcalcError, match="a journal is a file"):
+        with pytest.raises(kc.KcalcError, match="a journal must be a file"):
             claims.verify(QUICK[:1], processes=1, journal=bad)
         for option in ("--journal", "--json", "--html"):
             assert "cannot write" in refused(capsys, "--claim", QUICK[0], option, str(bad))

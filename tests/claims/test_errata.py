@@ -85,4 +85,4 @@ def test_counts_add_up(capsys: pytest.CaptureFixture[str]) -> None:
         and f"{len(claims.errata('skips'))} slips" in text
     )
     assert main(["verify", "--errata", "--claim", "DKS-eq4"]) == 2
-    assert "--errata checks no claims" in capsys.readouterr().err
+    assert "--errata does not check claims" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_text_that_the_output_cannot_hold_is_one_line(
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
     assert main(["read", str(tmp_path / "net.json")]) == 2
     assert (
-        capsys.readouterr().err == "kcalc: standard output in ascii has no '\\xf6'; set "
+        capsys.readouterr().err == "kcalc: standard output in ascii cannot encode '\\xf6'; set "
         "PYTHONIOENCODING=utf-8:backslashreplace\n"
     )
 
@@ -327,7 +327,7 @@ def test_post_activation_networks_are_rewritten_on_request(
     )
     kc.save_json(net, tmp_path / "v1.json")
     status, out, _ = run(capsys, "maps", str(tmp_path / "v1.json"), "--preactivated")
-    assert status == 0 and "rewritten as pre-activation, other inputs" in out
+    assert status == 0 and "rewritten as pre-activation, new inputs of" in out
     assert f"{kc.c_map(net.preactivated())(0.0):.10f}" in out
 
 
@@ -346,7 +346,7 @@ def test_objects_of_python_that_cannot_be_had(
         ("kcalc_asks_wrongly:other", "the module 'kcalc_asks_wrongly' has no 'other'"),
         (
             "kcalc_nowhere:make",
-            "there is no Python module 'kcalc_nowhere', neither installed nor in",
+            "there is no Python module 'kcalc_nowhere'; it is neither installed nor in",
         ),
     ):
         status, out, err = run(capsys, "read", text)
@@ -358,7 +358,7 @@ def test_the_first_layer_of_a_network_without_weights(
 ) -> None:
     kc.save_json(kc.chain(kc.layers.Input(3), kc.layers.LayerNorm()), tmp_path / "bare.json")
     status, _, err = run(capsys, "smoothness", str(tmp_path / "bare.json"), "--first", "none")
-    assert status == 2 and "--first: the network has no Affine layer" in err
+    assert status == 2 and "--first has no effect, because the network has no Affine layer" in err
 
 
 def test_slopes_of_symbols_have_no_figures(

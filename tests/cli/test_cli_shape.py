@@ -62,7 +62,7 @@ def test_nearly_plain_relus_are_noted(capsys: pytest.CaptureFixture[str]) -> Non
         ("--method he --sigma-b 1", "takes no targets"),
         ("--method unheard", "nearest known"),
         ("--method nf --slope 2", "target of the method residual_weights"),
-        ("--free-slope perhaps", "say yes or no"),
+        ("--free-slope perhaps", "expected yes or no"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -123,7 +123,7 @@ def test_shape_takes_token_cosines_from_a_file(tmp_path: Path, capsys: pytest.Ca
         == 0
     )
     capsys.readouterr()
-    for name, words in (("none.npy", "No such file"), ("net.json", "holds no array")):
+    for name, words in (("none.npy", "No such file"), ("net.json", "does not contain an array")):
         with pytest.raises(SystemExit):
             main(["shape", str(net), "--tokens", str(tmp_path / name)])
         assert words in capsys.readouterr().err

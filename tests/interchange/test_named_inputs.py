@@ -148,7 +148,7 @@ def test_names_of_onnx_files(tmp_path: Path) -> None:
 def test_names_on_the_command_line() -> None:
     given = [by_name(sizes)(text) for text in ("1,8", "mask=2,16", "y = 1,8")]
     assert assembled(given) == ((1, 8), {"mask": (2, 16), "y": (1, 8)})
-    with pytest.raises(Exception, match="not the name"):
+    with pytest.raises(Exception, match="not a valid argument name"):
         by_name(sizes)("4x=1,8")
 
 

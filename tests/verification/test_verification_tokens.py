@@ -207,11 +207,11 @@ def test_causal_maps_are_sampled():
         ({"tokens": 0}, "tokens"),
         ({"tokens": 4, "token_cosine": -0.9}, "token_cosine must lie between"),
         ({"token_cosine": 0.1}, "tokens="),
-        ({"sampling": kc.Sampling()}, "give the number of tokens"),
+        ({"sampling": kc.Sampling()}, "pass the number of tokens"),
         ({"tokens": 4, "sampling": 3}, "sampling must be a kc.Sampling"),
-        ({"tokens": 4, "jacobians": True}, "Jacobians are not measured"),
+        ({"tokens": 4, "jacobians": True}, "Jacobians are not available"),
         ({"tokens": 9}, "has 8 positions"),
-        ({"tokens": 8, "q1": 1, "q2": 2, "sampling": kc.Sampling(2, 2)}, "one q value only"),
+        ({"tokens": 8, "q1": 1, "q2": 2, "sampling": kc.Sampling(2, 2)}, "same q value"),
     ],
 )
 def test_bad_input(options: dict[str, Any], message: str):

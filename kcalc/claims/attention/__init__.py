@@ -1,4 +1,4 @@
-"""Attention at initialisation."""
+"""Claims about attention at initialisation."""
 
 # registers its claims
 # isort: off

@@ -1,4 +1,4 @@
-"""The fate of tokens over depth: rank collapse, residual streams, token slopes."""
+"""Tokens as functions of depth: rank collapse, residual streams, token slopes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ PLACE = "Blocks and depth"
 
 @claim("ATT-collapse", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""attention without shortcut or MLP maps a small gap $q - p$ to $v\sigma_Q^2\sigma_K^2\frac{T-1}{T^2}(q-p)^3$"""
+    r"""attention without shortcut or MLP maps a small gap $q - p$ to
+    $v\sigma_Q^2\sigma_K^2\frac{T-1}{T^2}(q-p)^3$
+    """
     for tokens, queries, keys in ((4, 1.0, 1.0), (32, 3.0, 0.5)):
         gaps = np.array([1e-2, 1e-3, 1e-4])
         rho = token_map(layer(queries, keys, 1.7), tokens)
@@ -50,8 +52,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-draws-together", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""attention without shortcut or MLP raises the token cosine wherever $0 \le \rho < 1$: it has no fixed point
-    there
+    r"""attention without shortcut or MLP increases the token cosine if $0 \le \rho < 1$, so there
+    is no fixed point there
     """
     q, p, own, cross = symbols("q p S_self S", positive=True)
     raised = (p + (q - p) * cross) * q - p * (p + (q - p) * own)
@@ -70,15 +72,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         token_map(layer(4.0), 2)(-1.0),
         -1.0,
-        "below 0 there is one: two opposite tokens stay opposite",
+        "below 0 there is a fixed point: two opposite tokens stay opposite",
         1e-10,
     )
 
 
 @claim("ATT-token-slope", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the token map of $a\,x + \mathrm{Attn}(x)$ has the slope $a^2/(a^2+v)$ at $\rho = 1$,
-    whatever $\sigma_Q$, $\sigma_K$ and $T$
+    r"""the token map of $a\,x + \mathrm{Attn}(x)$ has the slope $a^2/(a^2+v)$ at $\rho = 1$, for
+    all $\sigma_Q$, $\sigma_K$ and $T$
     """
     for a, v in ((1.0, 1.0), (0.7, 1.3)):
         found = [
@@ -91,8 +93,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-stream", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""a pre-norm stream gains $v[\rho + (1-\rho)S_{\mathrm{self}}] + \mathcal Q_f(1)$ per block,
-    which grows to $v + \mathcal Q_f(1)$ as $\rho\to1$
+    r"""every block adds $v[\rho + (1-\rho)S_{\mathrm{self}}] + \mathcal Q_f(1)$ to the mean square
+    of a pre-norm stream, which grows to $v + \mathcal Q_f(1)$ per block as $\rho\to1$
     """
     tokens, blocks = 16, 5
     net = architectures.gpt2(blocks, activation="gelu", std=None, causal=False, depth_scaled=False)
@@ -103,7 +105,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     def gelu(z: np.ndarray) -> np.ndarray:
         return z * ndtr(z)
 
-    # an embedding and learned positions, both of variance 1
+    # an embedding and learned positions, both with variance 1
     stream = []
     cosines = []
     q = 2.0
@@ -123,7 +125,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [v.q1 for v in sums],
         stream,
-        "the stream of 5 blocks, by a recursion with other quadrature",
+        "the stream of 5 blocks, by a recursion with another quadrature",
         1e-6,
     )
     yield equal([v.token_cosine1 for v in sums], cosines, "its token cosines", 1e-6)

@@ -1,4 +1,4 @@
-"""Laws of depth: growth of streams, limits of cosines, gradients of both modes; entropy of rows."""
+"""Laws of depth for streams, cosines and the two modes of gradients; the entropy of rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ SLOPE = float(WEIGHTS @ (ndtr(NODES) + NODES * DENSITY) ** 2)  # E gelu'^2
 
 
 def stream(blocks: int, rho: float) -> tuple[np.ndarray, np.ndarray]:
-    """(q, token cosine) of a pre-norm stream of two tokens, by logistic functions of one score."""
+    """Compute (q, token cosine) of a pre-norm stream of two tokens.
+
+    The softmax over two tokens is a logistic function of one score.
+    """
     q, p = np.empty(blocks + 1), np.empty(blocks + 1)
     q[0], p[0] = 1.0, rho
     for i in range(blocks):
@@ -44,11 +47,11 @@ def stream(blocks: int, rho: float) -> tuple[np.ndarray, np.ndarray]:
 
 @claim("ATT-growth", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the mean square of a pre-norm stream grows linearly in depth: blocks add at most $k = v +
-    \mathcal Q_f(1)$, which they reach only where tokens have become equal
+    r"""the mean square of a pre-norm stream grows linearly with depth: a block adds at most $k = v
+    + \mathcal Q_f(1)$, and approaches this limit as tokens become equal
 
-    Printed: Sun et al. 2025 (arXiv 2502.05795, abstract): its variance grows exponentially with
-    depth
+    Printed: the variance grows exponentially with depth (Sun et al. 2025, arXiv 2502.05795,
+    abstract)
     """
     q, rho = stream(240, 0.0)
     gains = np.diff(q)
@@ -69,9 +72,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-powers", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""in pre-norm streams $1-\rho$ falls as $L^{s-1}$ with $s = \mathbb E f'^2 / k$, and squared
-    gradients grow back from depth $L$ to $l$ as $(L/l)^{(v + \mathbb E f'^2)/k}$ (mean mode) and
-    $(L/l)^{s}$ (difference mode)
+    r"""in pre-norm streams $1-\rho$ falls like $L^{s-1}$ with $s = \mathbb E f'^2 / k$. From depth
+    $L$ back to $l$, squared gradients grow like $(L/l)^{(v + \mathbb E f'^2)/k}$ in the mean mode
+    and like $(L/l)^{s}$ in the difference mode
     """
     k = 1 + SIZE
     found = depth_laws(architectures.transformer_stack(2, 8, 2), 2)
@@ -89,9 +92,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-post-norm", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""a post-norm block with shortcut weight $a$ has at $\rho = 1$ the token slope
-    $\frac{a^2}{a^2+v}\cdot\frac{a^2+\mathbb E f'^2}{a^2+\mathcal Q_f(1)}$. The difference mode of
-    gradients has the same factor, the mean mode only the second one
+    r"""a post-norm block with shortcut weight $a$ has the token slope
+    $\frac{a^2}{a^2+v}\cdot\frac{a^2+\mathbb E f'^2}{a^2+\mathcal Q_f(1)}$ at $\rho = 1$. The
+    difference mode of squared gradients is multiplied by the same factor, and the mean mode by its
+    second fraction only
     """
     for a, v in ((1.0, 1.0), (1.5, 0.4)):
         net = architectures.transformer_stack(
@@ -112,9 +116,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-deepnorm", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""DeepNorm's $\alpha = (2N)^{1/4}$ and $\beta = (8N)^{-1/4}$ solve $2N(2\beta^2)/\alpha^2 =
-    1$; with ReLU a block has the token slope $\alpha^2/(\alpha^2+\beta^4)$ at $\rho = 1$, so N
-    blocks keep $1 - \frac{1}{8\sqrt{2N}}$ or more of small differences of tokens
+    r"""the constants $\alpha = (2N)^{1/4}$ and $\beta = (8N)^{-1/4}$ of DeepNorm solve
+    $2N(2\beta^2)/\alpha^2 = 1$. With ReLU, a block has the token slope
+    $\alpha^2/(\alpha^2+\beta^4)$ at $\rho = 1$, so N blocks preserve a fraction of at least
+    $1 - \frac{1}{8\sqrt{2N}}$ of small differences between tokens
     """
     n = symbols("N", positive=True)
     alpha, beta = (2 * n) ** Rational(1, 4), (8 * n) ** Rational(-1, 4)

@@ -1,6 +1,6 @@
-"""One layer of attention over exchangeable tokens.
+"""Claims about one layer of attention over exchangeable tokens.
 
-One sequence, two sequences, and the tangent kernel.
+They cover one sequence, two sequences, and the tangent kernel.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ALIKE, TWO, TANGENT = "Exchangeable tokens", "Two inputs", "The tangent kernel"
 
 @claim("ATT-scores", "Setting")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""given the tokens, scores $s_{ij} = q_i\cdot k_j/\sqrt{d_k}$ have $\operatorname{Cov}(s_{ij},
-    s_{kl}) = G_{ik}H_{jl}$ for every $d_k$, and are Gaussian
+    r"""given the tokens, scores $s_{ij} = q_i\cdot k_j/\sqrt{d_k}$ are Gaussian and have
+    $\operatorname{Cov}(s_{ij}, s_{kl}) = G_{ik}H_{jl}$ for every $d_k$
 
-    But: they are Gaussian for $d_k\to\infty$: at $d_k = 4$ the kurtosis of a score is $3 + 6/d_k =
-    4.5$
+    But: they are Gaussian only in the limit $d_k\to\infty$; at $d_k = 4$, the kurtosis of a score
+    is $3 + 6/d_k = 4.5$
     """
     draws, width = bench.size(20_000, 200_000), 4
     x = bench.normal(3, 5)
@@ -41,7 +41,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     shape = (s[:, 0, 1] / s[:, 0, 1].std()) ** 4
     yield counterexample(
         shape.mean() - 3 - 4.5 * shape.std() / draws**0.5,
-        "kurtosis above 3, less 4.5 errors",
+        "kurtosis above 3, minus 4.5 errors",
         one_sided=True,
     )
     yield statistical(shape, 3 + 6 / width, "kurtosis of a score")
@@ -53,8 +53,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     (q-p)S(\kappa)]$, with $\tau^2 = G_{ii}\sigma_K^2(q-p)$ and $\kappa = G_{ik}\sigma_K^2(q-p)$;
     the tokens stay exchangeable
 
-    But: every token sees all tokens: under a causal mask tokens at different places have different
-    $q$
+    But: every token must see all tokens; under a causal mask, tokens at different positions have
+    different $q$
     """
     tokens, q, p, draws = 12, 1.3, 0.4, bench.size(6000, 60_000)
     K = alike(tokens, q, p)
@@ -68,8 +68,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         (found.q1, "q', drawn matrices"),
         (found.q1 * found.token_cosine1, "p', drawn matrices"),
     )
-    yield statistical(out[:, 0, 0] - out[:, -1, -1], 0.0, "the first token and the last have one q")
-    yield statistical(out[:, 0, 1] - out[:, 4, 9], 0.0, "two pairs of tokens have one covariance")
+    yield statistical(out[:, 0, 0] - out[:, -1, -1], 0.0, "the first and the last token: equal q")
+    yield statistical(out[:, 0, 1] - out[:, 4, 9], 0.0, "two pairs of tokens: equal covariance")
     variance = 1.1 * 0.8 * q * (q - p)
     ends = (
         p + (q - p) * self_overlap(tokens, variance),
@@ -87,15 +87,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     last = np.einsum("nj,jk,nk->n", weights[:, -1], K, weights[:, -1])
     yield counterexample(
         q - last.mean() - 4.5 * last.std() / draws**0.5,
-        "a causal mask: the first token keeps q, the last has less, by 4.5 errors and more",
+        "a causal mask: the last token has a smaller q than the first, by 4.5 errors or more",
         one_sided=True,
     )
 
 
 @claim("ATT-biases", ALIKE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""a bias of the keys changes nothing in softmax attention; a bias of the queries adds to $G$
-    at every pair of tokens
+    r"""a bias of the keys has no effect in softmax attention; a bias of the queries adds a constant
+    to $G$ for every pair of tokens
     """
     values = [
         node_values(layer(biases=b), tokens=9, token_cosine=0.2)["attention"]
@@ -118,7 +118,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-two", TWO)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""two inputs with covariance $r_s$ at equal places and $r_d$ at different ones:
+    r"""for two inputs with covariance $r_s$ at equal and $r_d$ at different positions:
     $K^{12\prime}_{ik} = v[r_d + (r_s-r_d)S(\tau_1^2,\tau_2^2,\kappa_{ik})]$ with $\kappa_{ik} =
     G^{12}_{ik}\sigma_K^2(r_s-r_d)$
     """
@@ -156,7 +156,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def block() -> Network:
-    """Two residual layers of attention and one MLP, after an Affine."""
+    """Build two residual layers of attention and one MLP, after an Affine."""
     return chain(
         L.Affine(),
         layer(1.2, 0.9, 1.1, skip=0.8, biases=(0.3, 0)),
@@ -170,8 +170,8 @@ def block() -> Network:
 
 @claim("ATT-jet", TANGENT)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""kernel maps to first order in $(r_s, r_d)$ give the tangent kernel; $W_Q$ and $W_K$ each add
-    $v(r_s-r_d)\,\kappa_{ik}\,\partial S/\partial\kappa$
+    r"""the tangent kernel follows from kernel maps to first order in $(r_s, r_d)$; $W_Q$ and $W_K$
+    each contribute $v(r_s-r_d)\,\kappa_{ik}\,\partial S/\partial\kappa$
     """
     tokens, c, rho = 7, 0.6, 0.25
     net = layer(1.3, 1.1, 0.9)

@@ -1,4 +1,4 @@
-"""The overlap S of two softmax rows."""
+"""Claims about the overlap S of two softmax rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .paper import claim
 from .reference import direct, projector, rows, softmax, two_tokens
 
 PLACE = "The overlap of two rows"
-DIGITS = (  # tokens, variance, covariance, S in 30 digits by matrices of python-flint
+DIGITS = (  # tokens, variance, covariance, and S to 30 digits, computed with python-flint
     (12, 1.44, 0.504, "0.116404515731252847607945391109"),
     (64, 4.0, 2.4, "0.0699723586941146880092484851130"),
     (1024, 1.0, 0.1, "0.00107878188746279697455125468643"),
@@ -37,7 +37,7 @@ LENGTHS = (
 
 
 def tilt(tokens: int, beta: float) -> float:
-    """The variance ``beta^2 ln T`` of scores at which a token or two hold the row."""
+    """Return the variance ``beta^2 ln T`` of scores, at which few tokens dominate a row."""
     return beta**2 * log(tokens)
 
 
@@ -183,8 +183,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-gap", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$S_{\mathrm{self}} - S(\kappa)$, integrated from $\partial S/\partial\kappa$, keeps its
-    digits where the difference of the two loses them
+    r"""$S_{\mathrm{self}} - S(\kappa)$, computed as an integral of $\partial S/\partial\kappa$, is
+    accurate even if subtracting the two values would lose all digits
     """
     tokens, variance = 64, 1.0
     slope = Overlap(tokens, variance, variance, variance).by_covariance
@@ -210,8 +210,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$S_{\mathrm{self}} \approx e^{\tau^2}/T$
 
-    But: $\tau^2 \ll 2\ln T$; at $T = 512$ and $\tau^2 = 2.25\ln T$ the rule gives 2435, and
-    $S_{\mathrm{self}} = 0.279$
+    But: only for $\tau^2 \ll 2\ln T$; at $T = 512$ and $\tau^2 = 2.25\ln T$, the approximation is
+    2435, but $S_{\mathrm{self}} = 0.279$
     """
     yield at_most(
         [
@@ -219,14 +219,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
             for tokens in (10**3, 10**4, 10**5)
         ],
         [5e-3, 5e-4, 5e-5],
-        "relative error of the rule at variance 1/2, T = 10^3, 10^4, 10^5",
+        "relative error of the approximation at variance 1/2, T = 10^3, 10^4, 10^5",
         0.0,
     )
     tokens, variance = 512, tilt(512, 1.5)
     rule, truth = exp(variance) / tokens, self_overlap(512, tilt(512, 1.5))
     yield equal([rule, truth], [2435.3, 0.2787], "T = 512, variance 2.25 ln T", 2e-4)
     yield counterexample(
-        rule - truth, "T = 512, variance 2.25 ln T: by how much the rule is too large"
+        rule - truth, "T = 512, variance 2.25 ln T: the excess of the approximation"
     )
 
 
@@ -235,7 +235,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""at $\tau^2 = \beta^2\ln T$, $S_{\mathrm{self}} \to \max(0, 1 - \sqrt2/\beta)$ for $T \to
     \infty$
 
-    But: the limit is far off at every length that fits in memory: at $\beta = 1.5$ it is 0.057, and
+    But: the limit is far off at all lengths that fit in memory; at $\beta = 1.5$ it is 0.057, but
     $S_{\mathrm{self}}$ is 0.279 at $T = 512$ and 0.245 at $T = 4096$
     """
     for tokens, beta, truth in LENGTHS:

@@ -1,4 +1,4 @@
-"""The source: a page of kcalc's own documentation, and not a paper."""
+"""The source of these claims is a page of kcalc's documentation, not a paper."""
 
 from ..claim import Paper
 

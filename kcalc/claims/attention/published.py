@@ -1,4 +1,4 @@
-"""Maps and closed forms of other papers over exchangeable tokens, beside exact values."""
+"""Maps and closed forms from other papers for exchangeable tokens, compared with exact values."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ PLACE = "Maps of other papers"
 
 @claim("ATT-edge-line", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""post-norm blocks with shortcuts $a_A$ around attention and $a_M$ around the MLP have the
-    token slope 1 on the line $a_A^2 = v(a_M^2 + \mathcal Q_f)/(\mathbb E f'^2 - \mathcal Q_f)$ of
-    the plane $(a_A^2, a_M^2)$, $\mathcal Q_f = \mathcal Q_f(1)$. The mean mode of squared gradients
-    grows there by $1 + v/a_A^2$ per block, so both exponents vanish only for $v/a_A^2\to0$
+    r"""post-norm blocks with shortcut weights $a_A$ around attention and $a_M$ around the MLP have
+    the token slope 1 on the line $a_A^2 = v(a_M^2 + \mathcal Q_f)/(\mathbb E f'^2 - \mathcal Q_f)$
+    in the plane of $a_A^2$ and $a_M^2$, where $\mathcal Q_f = \mathcal Q_f(1)$. There the mean mode
+    of squared gradients grows by a factor $1 + v/a_A^2$ per block, so both exponents vanish only
+    for $v/a_A^2\to0$
     """
     for along, v, factors in ((0.8, 1.0, (0.9, 1.0, 1.1)), (2.0, 0.3, (1.0,))):
         edge = sqrt(v * (along**2 + SIZE) / (SLOPE - SIZE))
@@ -66,9 +67,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def frozen(placement: str, q: float, p: float, beta: float, centre: int) -> float:
-    """The token cosine after a block in the random energy model.
+    """Compute the token cosine after a block in the random energy model.
 
-    Shortcuts of weight 1, a ReLU MLP with ``sigma_w = 1``; scores of variance
+    The block has shortcuts with weight 1, a ReLU MLP with ``sigma_w = 1``, and scores with variance
     ``beta^2 ln T (1 - rho)``.
     """
     rho = p / q
@@ -83,7 +84,7 @@ def frozen(placement: str, q: float, p: float, beta: float, centre: int) -> floa
 
 
 def block(placement: str, q: float, rho: float, tokens: int, beta: float, centre: int) -> float:
-    """The token cosine after the same block, by the kernel calculus."""
+    """Compute the token cosine after the same block with the kernel calculus."""
     net = architectures.transformer_stack(
         1, 8, 2, "relu", placement, shortcut_weight=1.0, residual_weight=1.0,
         gains={"queries": beta * sqrt(log(tokens))}, attention={"centre": centre},
@@ -94,13 +95,13 @@ def block(placement: str, q: float, rho: float, tokens: int, beta: float, centre
 
 @claim("ATT-energy-maps", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for scores of variance $\beta^2\ln T\,(1-\rho)$ and $T\to\infty$ blocks of softmax attention
-    (post- and pre-norm, each with and without subtracting the mean) have the maps of the random
-    energy model, $S_{\mathrm{self}} = \max(0, 1 - \frac1\beta\sqrt{2/(1-\rho)})$ and $S = 0$. Up to
-    0.008 of $\rho$ is left at $T = 4096$, and it falls slowly
+    r"""if scores have variance $\beta^2\ln T\,(1-\rho)$ and $T\to\infty$, blocks with softmax
+    attention (post-norm and pre-norm, each with and without subtracting the mean) have the maps of
+    the random energy model, $S_{\mathrm{self}} = \max(0, 1 - \frac1\beta\sqrt{2/(1-\rho)})$ and
+    $S = 0$. At $T = 4096$, $\rho$ still differs by up to 0.008, and the difference falls slowly
 
-    Printed: Giorlandino and Goldt 2025, notebook Gain-controlled-propagation: pre-norm blocks have
-    the critical scale sqrt(2/(q(q-p))) of the stream before the norm
+    Printed: pre-norm blocks have the critical scale sqrt(2/(q(q-p))) of the stream before the norm
+    (Giorlandino and Goldt 2025, notebook Gain-controlled-propagation)
     """
     for placement in ("post", "pre"):
         for centre in (0, 1):
@@ -138,9 +139,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-gelu-moments", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""GELU at variance $q$, with $a = q/(1+q)$: $\mathbb E f = \sqrt{qa/2\pi}$, $\mathbb E f^2 =
-    \frac q4 + \frac q{2\pi}\left(\arcsin a + \frac{2a}{\sqrt{1+2q}}\right)$, $\mathbb E f'^2 =
-    \frac12 + \frac1{2\pi}\left(\frac{a(5q+3)}{(1+2q)^{3/2}} - \arccos a\right)$, and for pairs of
+    r"""for GELU at variance $q$, with $a = q/(1+q)$: $\mathbb E f = \sqrt{qa/2\pi}$, $\mathbb E f^2
+    = \frac q4 + \frac q{2\pi}\left(\arcsin a + \frac{2a}{\sqrt{1+2q}}\right)$, $\mathbb E f'^2 =
+    \frac12 + \frac1{2\pi}\left(\frac{a(5q+3)}{(1+2q)^{3/2}} - \arccos a\right)$, and for pairs with
     cosine $c$: $\mathbb E ff = \frac q4\left[c + \frac2\pi c\arcsin(ca) +
     \frac{2q}\pi\frac{q(1-c^2) + 1 + c^2}{(1+q)\sqrt{(1+q)^2 - c^2q^2}}\right]$
     """
@@ -163,13 +164,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-softmax-moments", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""attention over $T$ tokens of variance $q$ and cosine $\rho$: $q' = vq[\rho +
-    (1-\rho)e^{\tau^2}/T]$ and $p' = vq[\rho + (1-\rho)/T]$. An entry of softmax has the variance
+    r"""attention over $T$ tokens with variance $q$ and cosine $\rho$ has $q' = vq[\rho +
+    (1-\rho)e^{\tau^2}/T]$ and $p' = vq[\rho + (1-\rho)/T]$. The entries of softmax have variance
     $(e^{\tau^2} - 1)/T^2$
 
-    But: $\tau^2\ll2\ln T$ (the exact $q'$ has $S_{\mathrm{self}}$ for $e^{\tau^2}/T$) and
-    $\rho\tau^2\ll1$ (the exact $p'$ has $S(\rho\tau^2)$ for $1/T$). At $\tau^2 = 4$ and $T = 512$
-    the variance of an entry is less than half as large
+    But: only for $\tau^2\ll2\ln T$ (the exact $q'$ has $S_{\mathrm{self}}$ instead of
+    $e^{\tau^2}/T$) and $\rho\tau^2\ll1$ (the exact $p'$ has $S(\rho\tau^2)$ instead of $1/T$). At
+    $\tau^2 = 4$ and $T = 512$, the variance of an entry is less than half as large
     """
     tokens = 512
     for queries, rho, near in ((0.05, 0.2, 2e-4), (0.6, 0.5, 5e-3)):
@@ -186,7 +187,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         (drawn**2).mean(axis=1) - tokens**-2.0, truth, "drawn rows, T = 512, variance 4"
     )
     rule = (exp(4.0) - 1) / tokens**2
-    yield equal(float(truth < rule / 2), 1.0, "variance 4: less than half of the rule")
+    yield equal(float(truth < rule / 2), 1.0, "variance 4: less than half of the formula")
 
 
 # -- Alekseev --------------------------------------------------------------------------------------
@@ -194,10 +195,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-stretched", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""squared gradients of pre-norm streams grow as powers of depth. Where
-    $\operatorname{erf}(\alpha x)$ or $\tanh(\alpha x)$ replaces the norm they grow as stretched
-    exponentials $e^{c\sqrt L}$. Here $c = \frac{4\alpha}\pi\sigma$ for blocks $x +
-    \sigma\,\operatorname{erf}(\alpha x)$ after fresh weights with $k = \sigma^2$ per block
+    r"""squared gradients of pre-norm streams grow like powers of depth. If
+    $\operatorname{erf}(\alpha x)$ or $\tanh(\alpha x)$ replaces the norm, they grow like stretched
+    exponentials $e^{c\sqrt L}$. For blocks $x + \sigma\,W\operatorname{erf}(\alpha x)$, whose
+    branches add $k = \sigma^2$ per block, $c = \frac{4\alpha}\pi\sigma$
     """
     for alpha, sigma in ((0.5, 1.0), (1.2, 0.7)):
         erf = activation("erf").transformed(input_scale=alpha)

@@ -1,6 +1,6 @@
-"""Attention computed in other ways than kcalc does.
+"""Attention, computed independently of kcalc.
 
-Drawn rows of softmax, and quadrature that needs no T-fold power of small numbers.
+The module draws rows of softmax, and uses quadrature without T-th powers of small numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..claim import Evidence
 
 
 def softmax(scores: Array) -> Array:
-    """Softmax over the last axis."""
+    """Compute softmax over the last axis."""
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True)
 
@@ -27,10 +27,9 @@ def softmax(scores: Array) -> Array:
 def rows(
     bench: Bench, draws: int, tokens: int, v1: float, v2: float, covariance: float
 ) -> tuple[Array, Array]:
-    """Pairs of softmax rows, (draws, tokens) each.
+    """Draw pairs of softmax rows, each of shape (draws, tokens).
 
-    Their scores have the variances ``v1``, ``v2`` and, at equal tokens, the covariance
-    ``covariance``.
+    Their scores have variances ``v1`` and ``v2`` and, at equal tokens, the given covariance.
     """
     z = bench.normal(2, draws, tokens)
     first = np.sqrt(v1) * z[0]
@@ -40,12 +39,12 @@ def rows(
 
 
 def alike(tokens: int, one: float, two: float) -> Array:
-    """The matrix with ``one`` on its diagonal and ``two`` elsewhere."""
+    """Return the matrix with ``one`` on its diagonal and ``two`` elsewhere."""
     return np.full((tokens, tokens), two) + (one - two) * np.eye(tokens)
 
 
 def attention(bench: Bench, draws: int, queries: Array, keys: Array) -> Array:
-    """Matrices of attention, (draws, rows, columns), for scores ``s = G^(1/2) Z H^(T/2)``."""
+    """Draw attention matrices (draws, rows, columns) with scores ``s = G^(1/2) Z H^(T/2)``."""
     z = bench.normal(draws, len(queries), len(keys))
     return softmax(cholesky(queries) @ z @ cholesky(keys).T)
 
@@ -53,16 +52,16 @@ def attention(bench: Bench, draws: int, queries: Array, keys: Array) -> Array:
 def averaged(
     bench: Bench, matrices: Array, one: tuple[float, str], two: tuple[float, str]
 ) -> Iterator[Evidence]:
-    """Drawn matrices over exchangeable tokens: entries at one token, and at two, in the mean.
+    """Compare the mean diagonal and off-diagonal entries of matrices over exchangeable tokens.
 
-    ``one``, ``two``: the expected means and their descriptions.
+    ``one`` and ``two`` hold the expected means of these entries and their descriptions.
     """
     yield statistical(np.diagonal(matrices, axis1=1, axis2=2).mean(axis=1), *one)
     yield statistical(matrices[:, 0, 1:].mean(axis=1), *two)
 
 
 def projector(weights: Array) -> Array:
-    """``diag a - a a^T``, the derivative of softmax, of every row."""
+    """Return ``diag a - a a^T``, the derivative of softmax, for every row."""
     return (
         weights[..., None] * np.eye(weights.shape[-1])
         - weights[..., :, None] * weights[..., None, :]
@@ -70,9 +69,9 @@ def projector(weights: Array) -> Array:
 
 
 def two_tokens(v1: float, v2: float, covariance: float) -> float:
-    """The overlap S at T = 2.
+    """Compute the overlap S at T = 2.
 
-    A softmax row is (s(x), s(-x)) with the logistic function s and one Gaussian x of variance 2 v.
+    A softmax row is (s(x), s(-x)) with the logistic function s and a Gaussian x of variance 2 v.
     """
     x, weights = hermegauss(80)
     weights = weights / weights.sum()
@@ -83,9 +82,9 @@ def two_tokens(v1: float, v2: float, covariance: float) -> float:
 
 
 def direct(tokens: int, v1: float, v2: float, covariance: float, nodes: int = 70) -> float:
-    """S, directly from the formula.
+    """Compute S directly from the formula, for variances up to 2.
 
-    a trapezoidal rule over (u, w) and Hermite nodes for the scores; for variances up to 2.
+    It uses a trapezoidal rule over (u, w) and Hermite nodes for the scores.
     """
     step, (x, weights) = 0.25, hermegauss(nodes)
     weights = weights / weights.sum()
@@ -111,10 +110,10 @@ def layer(
     biases: tuple[float, float] = (0, 0),
     **options: Any,
 ) -> Network:
-    """A network of one layer of attention.
+    """Build a network with one layer of attention.
 
-    ``queries``, ``keys``, ``values``: variances of their weights; ``skip``: the weight of the skip;
-    ``biases``: variances of the biases of queries and keys.
+    ``queries``, ``keys`` and ``values`` are the variances of their weights. ``skip`` is the weight
+    of the skip connection. ``biases`` holds the variances of the biases of queries and keys.
     """
     steps: list[Any] = [
         ("x", L.Input(), ()),

@@ -1,4 +1,4 @@
-"""Variants of attention.
+"""Claims about variants of attention.
 
 The variants are masks, finite key width, shaped attention, linear scaling, norms of queries, rotary
 embeddings and dropout.
@@ -27,7 +27,7 @@ DIFFER, VARIANTS = "Tokens that differ", "Variants"
 
 @claim("ATT-causal", DIFFER)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""rows over the first $T_1 \le T_2$ of exchangeable tokens overlap by
+    r"""rows over the first $T_1$ and the first $T_2 \ge T_1$ exchangeable tokens have the overlap
     $T_1\iint\Phi_{uw}\Phi^{T_1-1}M_w^{T_2-T_1}du\,dw$, $M(w) = E f(w+b)$
     """
     short, long, variance, k = 4, 9, 1.5, 0.6
@@ -42,8 +42,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-sampled", DIFFER)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""one layer sampled as $s = G^{1/2}ZH^{\top/2}$ is without bias: its mean agrees with the
-    exact values within the errors that kcalc states
+    r"""sampling one layer as $s = G^{1/2}ZH^{\top/2}$ is unbiased: the mean agrees with the exact
+    values within the standard errors that kcalc reports
     """
     net, tokens, rho = layer(2.0, 1.0, 1.0), 10, 0.3
     known = node_values(net, c=0.5, tokens=tokens, token_cosine=rho)["attention"]
@@ -66,11 +66,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-width", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""at key width $d_k$, $E\sum_jA_j^2$ is $S_{\mathrm{self}}$ averaged over
-    $\tau^2\chi^2_{d_k}/d_k$: 0.027966 at $T = 64$, $d_k = 16$, $\tau^2 = 0.6$, where the limit
-    $d_k\to\infty$ is 0.027603
+    $\tau^2\chi^2_{d_k}/d_k$: 0.027966 at $T = 64$, $d_k = 16$ and $\tau^2 = 0.6$, while the limit
+    for $d_k\to\infty$ is 0.027603
     """
     tokens, width, variance = 64, 16, 0.6
-    # a trapezoidal rule for chi-squared, whose density vanishes with 7 derivatives at 0
+    # a trapezoidal rule for chi-squared, whose density and 7 derivatives vanish at 0
     x = np.linspace(1e-3, 60, 121)
     weights = np.exp((width / 2 - 1) * np.log(x) - x / 2)
     averaged = weights @ [self_overlap(tokens, variance * v / width) for v in x] / weights.sum()
@@ -94,8 +94,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-wishart", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""at key width $d_k$, two rows of softmax overlap by $S$ averaged over $QQ^\top/d_k$ of their
-    queries, a Wishart matrix of mean $G$
+    r"""at key width $d_k$, the overlap of two softmax rows is $S$ averaged over $QQ^\top/d_k$ of
+    their queries, a Wishart matrix with mean $G$
     """
     tokens, width, rho, variance = 8, 6, 0.4, 2.0
     found: Any = node_values(
@@ -113,8 +113,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-single", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""weights $f(s_{ij})$ of single scores make $O_{ik} = T\,V_sF(G_{ik}H_s) +
-    T(T-1)\,V_dF(G_{ik}H_d)$, $F(c) = \mathbb E f f$ at covariance $c$
+    r"""if attention weights are functions $f(s_{ij})$ of single scores, then $O_{ik} =
+    T\,V_sF(G_{ik}H_s) + T(T-1)\,V_dF(G_{ik}H_d)$, where $F(c) = \mathbb E f f$ at covariance $c$
     """
     tokens, p, variance = 6, 0.3, 1.5
     G, K = variance * alike(tokens, 1.0, p), alike(tokens, 1.0, p)
@@ -149,9 +149,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-sink", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with a sink, one more score 0, rows have $X = T\iint\Phi_{uw}\Phi^{T-1}N$ and $R = X +
-    T(T-1)\iint\Phi_u\Phi_w\Phi^{T-2}N$. Here $N = \mathbb E f(u-c_i)f(w-c_k)$ with the common part of a
-    row, $\operatorname{Cov}(c_i, c_k) = G_{ik}H_d$
+    r"""with a sink (an additional score 0), rows have $X = T\iint\Phi_{uw}\Phi^{T-1}N$ and $R = X +
+    T(T-1)\iint\Phi_u\Phi_w\Phi^{T-2}N$. Here $N = \mathbb E f(u-c_i)f(w-c_k)$, and $c_i$ is the
+    common part of the scores of row $i$, with $\operatorname{Cov}(c_i, c_k) = G_{ik}H_d$
     """
     tokens, p, variance = 6, 0.3, 2.0
     found = node_values(layer(variance, sink=True), tokens=tokens, token_cosine=p)["attention"]
@@ -170,8 +170,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-shaped", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$aI + A - c\,11^\top/T$ makes $q' = (a+1-c)^2p + D[a^2 + (2a(1-c) + c^2 - 2c)/T +
-    S_{\mathrm{self}}]$ and $p'$ the same without $a^2$ and with $S(\kappa)$, $D = q-p$, times $v$
+    r"""shaped attention $aI + A - c\,11^\top/T$ gives $q'/v = (a+1-c)^2p + D[a^2 + (2a(1-c) + c^2 -
+    2c)/T + S_{\mathrm{self}}]$ with $D = q-p$; $p'/v$ is the same without $a^2$ and with
+    $S(\kappa)$ instead of $S_{\mathrm{self}}$
     """
     tokens, p, a, c = 9, 0.4, 0.7, 0.9
     found = node_values(layer(2.0, 1.0, identity=a, centre=c), tokens=tokens, token_cosine=p)[
@@ -198,8 +199,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-linear", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""scores $q_i\cdot k_j/d_k$ of independent queries and keys vanish as $d_k\to\infty$: every
-    token reads the mean of all
+    r"""scores $q_i\cdot k_j/d_k$ with independent queries and keys vanish as $d_k\to\infty$, so
+    every token reads the mean of all tokens
     """
     tokens, rho = 6, 0.3
     found = node_values(layer(3.0, 2.0, scale="linear"), tokens=tokens, token_cosine=rho)[
@@ -220,8 +221,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-scale", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""a score scale $b$ multiplies the variance of scores by $b^2d_k$: T5's $b = 1$ with
-    $\sigma_Q^2 = 1/d_k$ is the usual scale
+    r"""a score scale $b$ multiplies the variance of scores by $b^2d_k$, so $b = 1$ with
+    $\sigma_Q^2 = 1/d_k$, as in T5, is equivalent to the usual scale
     """
     values = [
         node_values(net, tokens=12, token_cosine=0.2)["attention"]
@@ -237,8 +238,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-norms", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""norms on wide queries and keys make $\operatorname{Cov}(s_{ij}, s_{kl})$ the product of
-    their cosines, so $\sigma_Q$ and $\sigma_K$ drop out
+    r"""with norms on wide queries and keys, $\operatorname{Cov}(s_{ij}, s_{kl})$ is the product of
+    their cosines, so $\sigma_Q$ and $\sigma_K$ have no effect
     """
     found = []
     for sigma in (0.3, 4.0):
@@ -265,7 +266,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("ATT-rotary", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""rotary embeddings make $\operatorname{Cov}(s_{ij}, s_{kl}) =
+    r"""with rotary embeddings, $\operatorname{Cov}(s_{ij}, s_{kl}) =
     G_{ik}H_{jl}\,\operatorname{mean}_f\cos((j-l-i+k)\theta_f)$
     """
     width, draws = 8, bench.size(20_000, 200_000)
@@ -293,6 +294,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield from averaged(
         bench,
         more,
-        ((1 / keep - 1) * self_overlap(tokens, 0.7), "what q' gains, drawn masks"),
-        (0.0, "what p' gains, drawn masks"),
+        ((1 / keep - 1) * self_overlap(tokens, 0.7), "the increase of q', drawn masks"),
+        (0.0, "the increase of p', drawn masks"),
     )

@@ -1,6 +1,6 @@
-"""Deep Kernel Shaping."""
+"""Claims of the paper on Deep Kernel Shaping."""
 
-# registers its claims, in the order of the text
+# importing these modules registers their claims, in the order of the text
 # isort: off
 from . import kernels as kernels
 from . import widths as widths

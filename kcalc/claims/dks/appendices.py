@@ -1,6 +1,6 @@
-"""Appendices A, B, D and K: average units, Stein's lemma, proofs and an experiment.
+"""Claims of appendices A, B, D and K: average units, Stein's lemma, proofs and an experiment.
 
-The proofs are those of Section 13.
+Appendix D proves the statements of Section 13.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ PAPER.undecidable(
     "DKS-K",
     "App. K",
     r"$Q'(1)\in\{0.95,1,1.01\}$: the F1-score of the predictions by Q maps, depth 50, softplus",
-    "the plots of an experiment with trained data; it measures the accuracy of predictions, not "
+    "plots of an experiment with training; it measures the accuracy of predictions, not "
     "an F1-score",
 )
 
 
 @claim("DKS-eq24", "App. A, eq. 24")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\tfrac1k\mathbf 1^\top y\approx E_{x\sim N(0,1)}[\phi(\sqrt q\,x)]$ for a vector $y$ of
-    outputs, from the kernel of $\phi+1$
+    r"""$\tfrac1k\mathbf 1^\top y\approx E_{x\sim N(0,1)}[\phi(\sqrt q\,x)]$ for the vector $y$ of
+    outputs of a layer, which follows from the kernel of $\phi+1$
 
     Under: the kernel approximation holds for $\phi$ and $\phi+1$
     """
@@ -63,7 +63,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 kernels,
                 reference.mean(plain.value, q1, plain.kinks)
                 + reference.mean(plain.value, q2, plain.kinks),
-                "the kernel of $\\phi+1$ less that of $\\phi$ less 1 is $v+v'$, $v$ by quadrature",
+                "the kernel of $\\phi+1$ minus that of $\\phi$ minus 1 is $v+v'$, $v$ by quadrature",
                 1e-9,
             )
         yield equal(
@@ -81,7 +81,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     k, inputs = bench.size(100_000, 2_000_000), 30
     z = bench.normal(inputs)
-    # W z with rows of variance 1/inputs
+    # W z, where the entries of W have variance 1/inputs
     pre = bench.normal(k) * sqrt((z @ z) / inputs)
     wide = bench.normal(bench.size(3000, 30_000), inputs) @ z / sqrt(inputs)
     for name in ("relu", "softplus"):
@@ -151,7 +151,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [float(b.mid()) for name in bench.size(co.NAMES[::3], co.NAMES) for b in co.enclosed(name)]
     )
     yield at_most(
-        [0 * parts, parts], [parts, 0 * parts + 1], "$0\\le b_i\\le1$: the middles of enclosures"
+        [0 * parts, parts], [parts, 0 * parts + 1], "$0\\le b_i\\le1$: midpoints of enclosures"
     )
 
 
@@ -239,9 +239,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-D4-7", "App. D.4, D.6, D.7")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""The steps: $F_f(c)=\sum_{i\ge1}b_i|c|^{i-1}$; for $D$ copies with $c^*=1$: $C(-1)=1$ forces
-    $C$ even and $C_f'(-1)=-C_f'(1)$, else $C_f'(-1)\to0$; $C_f(1-\varepsilon)\le
-    C_f(0)+F_f(1-\varepsilon)$ and $C_f'(1)\ge(1-C_f(1-\varepsilon))/\varepsilon$
+    r"""Steps of the proofs: $F_f(c)=\sum_{i\ge1}b_i|c|^{i-1}$. For $D$ copies with $c^*=1$: if
+    $C(-1)=1$, then $C$ is even and $C_f'(-1)=-C_f'(1)$, and otherwise $C_f'(-1)\to0$. Finally,
+    $C_f(1-\varepsilon)\le C_f(0)+F_f(1-\varepsilon)$ and
+    $C_f'(1)\ge(1-C_f(1-\varepsilon))/\varepsilon$
 
     Under: uniform q values
     """
@@ -285,7 +286,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _ends(C: PowerMap, copies: int) -> tuple[float, float]:
-    """The slopes of C iterated ``copies`` times at 1 and at -1, by the chain rule."""
+    """Compute the slopes at 1 and -1 of C iterated ``copies`` times, by the chain rule."""
     steep, product, at = C.derivative(1), 1.0, -1.0
     for _ in range(copies):
         product, at = product * steep(at), C(at)

@@ -1,4 +1,4 @@
-"""Appendix C.2, Corollaries 37 to 39: the number of fixed points of a C map."""
+"""Claims of Appendix C.2, Corollaries 37 to 39: the number of fixed points of a C map."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _C = Symbol("c")
 
 @lru_cache(maxsize=32)
 def polynomial(weights: tuple[Rational, ...]) -> Activation:
-    """The activation sum sqrt(b_n) h_n, whose C map at q = 1 is sum b_n c^n."""
+    """Return the activation sum sqrt(b_n) h_n, whose C map at q = 1 is sum b_n c^n."""
     x = Symbol("x", real=True)
     terms = [
         sp.sqrt(b / sp.factorial(n)) * sp.hermite_prob_poly(n, x)
@@ -45,7 +45,7 @@ def polynomial(weights: tuple[Rational, ...]) -> Activation:
 def rational_maps(
     bench: Bench, kind: str, quick: int, full: int | None = None, degree: int = 8
 ) -> list[tuple[Rational, ...]]:
-    """Random rational coefficients of C maps that are not affine.
+    """Draw random rational coefficients of C maps that are not affine.
 
     ``kind``: "below" for C'(1) < 1, "edge" for C'(1) = 1, "above" for C'(1) > 1, "odd" for odd C
     maps.
@@ -74,17 +74,17 @@ def rational_maps(
 
 
 def roots(weights: tuple[Any, ...], low: int = -1, high: int = 1) -> int:
-    """The exact number of solutions of C(c) = c in [low, high], by Sturm's theorem."""
+    """Count the solutions of C(c) = c in [low, high] exactly, by Sturm's theorem."""
     poly = Poly(sum((b * _C**n for n, b in enumerate(weights)), Integer(0)) - _C, _C)
     return int(poly.count_roots(low, high))
 
 
 @lru_cache(maxsize=32)
 def settled(name: str, weight: float, bias: float) -> tuple[Network, float]:
-    """(network of one layer, its attracting fixed point of q).
+    """Return a network of one layer, and the attracting fixed point of its Q map.
 
-    The layer is the activation ``name`` after an Affine of sigma_w^2 = ``weight``, sigma_b^2 =
-    ``bias``.
+    The layer is an Affine with sigma_w^2 = ``weight`` and sigma_b^2 = ``bias``, followed by the
+    activation ``name``.
     """
     q = 1.0
     for _ in range(4000):
@@ -93,13 +93,13 @@ def settled(name: str, weight: float, bias: float) -> tuple[Network, float]:
 
 
 def deep(name: str, weight: float, bias: float, depth: int) -> Network:
-    """The layer of :func:`settled`, ``depth`` times."""
+    """Build a network with ``depth`` layers of :func:`settled`."""
     block = chain(L.Nonlinear(name), L.Affine(sigma_w=sqrt(weight), sigma_b=sqrt(bias)))
     return chain(L.Input(), L.Affine(), repeat(block, depth))
 
 
 def own_map(name: str, weight: float, bias: float, q: float, c: float) -> float:
-    """The C map of the layer of :func:`settled` at q, by the joint density."""
+    """Evaluate the C map of the layer of :func:`settled` at q, by the joint density."""
     return (weight * reference.gamma(name, c, q) + bias) / q
 
 
@@ -111,13 +111,16 @@ COLLAPSING = (("tanh", 1.0, 0.3), ("sigmoid", 2.0, 0.1), ("softplus", 0.5, 0.2))
 
 
 def _mirrored(n: int) -> co.Terms:
-    """The n-th term of (C(-t) + t)/t for 0 < t <= 1; for n = 0 the lower bound 2 of 1/t + 1."""
+    """Return the n-th term of (C(-t) + t)/t for 0 < t <= 1.
+
+    For n = 0, it is the lower bound 2 of 1/t + 1.
+    """
     return {0: 2} if n == 0 else co.collected((0, 1), (n - 1, (-1) ** n))
 
 
 @claim("DKS-cor37", "App. C.2, Corollary 37")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$C$ has no fixed point in $[-1,0)$, or is odd
+    r"""$C$ has no fixed point in $[-1,0)$, unless it is odd
 
     Under: uniform q values; C nontrivial
     """
@@ -158,7 +161,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [there[-1], own[::2].sum() < 1e-14],
             [odd, odd],
-            f"{name}: fixed points the library finds below 0",
+            f"{name}: fixed points below 0 that the library finds",
             0.0,
         )
     for C in curved(power_maps(bench, 300, 3000)):
@@ -183,8 +186,8 @@ def _kinds(bench: Bench) -> Iterator[tuple[str, int, list[tuple[Rational, ...]]]
 
 @claim("DKS-cor38", "App. C.2, Corollary 38")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""i) 1 is the only fixed point, iff $C'(1)\le1$; ii) there are two, $c^*\in[0,1)$ and 1, iff
-    $C'(1)>1$ and $C$ is not odd; iii) there are three, $-1$, 0 and 1, iff $C$ is odd
+    r"""i) 1 is the only fixed point iff $C'(1)\le1$; ii) there are two fixed points, $c^*\in[0,1)$
+    and 1, iff $C'(1)>1$ and $C$ is not odd; iii) there are three, $-1$, 0 and 1, iff $C$ is odd
 
     Under: uniform q values; C nontrivial
     """
@@ -202,7 +205,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         if kind == "above":
             yield equal([roots(b, 0, 1) for b in maps], 2, "both of them in [0, 1]", 0.0)
     affine = [tuple(Rational(v) for v in (f"{k}/7", f"{7 - k}/7")) for k in range(1, 7)]
-    yield equal([roots(b) for b in affine], 1, "affine maps fall under i", 0.0)
+    yield equal([roots(b) for b in affine], 1, "affine maps belong to case i", 0.0)
     names = (
         "tanh",
         "gelu",
@@ -267,7 +270,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(slopes, 1 - 1e-6, "random maps: below 1", 0.0, largest=max(slopes))
     yield at_most(0, slopes, "and not negative", 0.0)
     was, should = np.array(zero).T
-    yield equal(was, should, "0 exactly where $b_0=b_1=0$", 0.0, times=int(should.sum()))
+    yield equal(was, should, "0 if and only if $b_0=b_1=0$", 0.0, times=int(should.sum()))
     for name, weight, bias in EXPLODING[: bench.size(2, 4)]:
         layer, q = settled(name, weight, bias)
         inner = c_map(layer).fixed_points(q)[0]
@@ -276,14 +279,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             inner.slope,
             truth,
-            "layers with biases: the slope the library gives, by the joint density",
+            "layers with biases: the library's slope against the joint density",
             1e-9,
         )
         yield at_most(truth, 1 - 1e-3, "below 1", 0.0)
 
 
 def star(C: PowerMap) -> float:
-    """The fixed point in [0, 1) of a map with C'(1) > 1, by Newton's method from 0."""
+    """Compute the fixed point in [0, 1) of a map with C'(1) > 1, by Newton's method from 0."""
     c = 0.0
     for _ in range(200):
         c += (C(c) - c) / (1 - C.derivative(1)(c))

@@ -1,6 +1,6 @@
-"""Sections 13.1 to 13.4: the distances of a C map from the identity and of its slope from 1.
+"""Claims of sections 13.1 to 13.4: the distance of C from the identity, and of C' from 1.
 
-They measure the nonlinearity of the activation.
+These distances measure how nonlinear the activation is.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .reference import second_moment, steepness
 
 _GRID = np.cos(np.linspace(np.pi, 0.0, 81))
 _INSIDE = _GRID[1:-1]
-_MOST = -1 / sqrt(3)  # where c^3 - c is largest
+_MOST = -1 / sqrt(3)  # c^3 - c is largest here
 _SHARP = 2 / (3 * sqrt(3))
 
 
 def _lower(ball: Any) -> float:
-    """The lower end of an enclosure, up to a rounding error of 1e-16."""
+    """Return the lower end of an enclosure, up to a rounding error of 1e-16."""
     return float(ball.mid - ball.radius)
 
 
@@ -40,7 +40,7 @@ def _slopes_at_one(maps: list[PowerMap]) -> np.ndarray:
 
 
 def _distances(maps: list[PowerMap]) -> tuple[np.ndarray, np.ndarray]:
-    """(max |C - c|, max |C' - 1|) over [-1, 1], one of each per map."""
+    """Compute max |C - c| and max |C' - 1| over [-1, 1] for each map."""
     far = [np.abs(C(_GRID) - _GRID).max() for C in maps]
     steep = [np.abs(C.derivative(1)(_GRID) - 1).max() for C in maps]
     return np.array(far), np.array(steep)
@@ -48,7 +48,7 @@ def _distances(maps: list[PowerMap]) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=128)
 def _measured(name: str, centred: bool) -> tuple[float, float, float, float]:
-    """(C'(0), C'(1), max |C - c|, max |C' - 1|) as the library evaluates them."""
+    """Evaluate (C'(0), C'(1), max |C - c|, max |C' - 1|) with the library."""
     phi = activation(name)
     if centred:
         phi = phi.transformed(output_shift=-phi.mean())
@@ -59,7 +59,7 @@ def _measured(name: str, centred: bool) -> tuple[float, float, float, float]:
 
 
 def _some(bench: Bench) -> list[str]:
-    """Every other name of :data:`coefficients.NAMES` in the quick budget, all in the full one."""
+    """Return all names of :data:`coefficients.NAMES`, or every other name in the quick budget."""
     return list(bench.size(co.NAMES[::2], co.NAMES))
 
 
@@ -68,7 +68,7 @@ def _library(names: list[str], centred: bool = False) -> np.ndarray:
 
 
 def _networks(bench: Bench) -> np.ndarray:
-    """The four numbers of :func:`_measured` for random residual networks of several activations."""
+    """Compute the numbers of :func:`_measured` for random residual networks."""
     rows = []
     for name in bench.size(("tanh", "relu"), ("tanh", "relu", "gelu", "softplus", "selu", "sin")):
         C = c_map(residual_network(bench, name))
@@ -91,8 +91,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ]
     for what, family in sides:
         yield co.everywhere(family, 0, what, bench)
-    # even powers are positive, and 3^(-n/2) falls with n: over n != 1, c^n - c is least at n = 3,
-    # where it is 2/(3 sqrt 3)
+    # even powers are positive and 3^(-n/2) falls with n, so c^n - c with n != 1 has its minimum
+    # 2/(3 sqrt 3) at n = 3
     squares = [
         Rational(4, 27) - Rational(1, 16),
         Rational(1, 27) - Rational(1, 27) * Rational(1, 9),
@@ -115,7 +115,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             for name in co.NAMES
         ],
         "the lower bound, by the lower ends of enclosures of C at one point of each activation, "
-        "less $10^{-12}$ for rounding",
+        "minus $10^{-12}$ for rounding",
     )
     maps = power_maps(bench, 300, 4000)
     far = _distances(maps)[0]
@@ -165,7 +165,7 @@ def _centred_names(bench: Bench) -> list[str]:
 
 
 def _attained(bench: Bench, which: int, factor: int) -> Evidence:
-    """The bound ``factor`` (C'(1) - 1) is attained by C = c^2, whose slope at 1 is 2."""
+    """Check that C = c^2, whose slope at 1 is 2, attains the bound ``factor`` (C'(1) - 1)."""
     square = PowerMap(np.array([0.0, 0.0, 1.0]))
     found = _distances([square])[which][0]
     bound = factor * (square.derivative(1)(1.0) - 1)
@@ -174,7 +174,7 @@ def _attained(bench: Bench, which: int, factor: int) -> Evidence:
 
 @claim("DKS-thm13c", "Sec. 13.2, Theorem 13")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\max_{c\in[-1,1]}|C_f(c)-c| \le 2\,(C_f'(1)-1)$ where $C_f(0)=0$
+    r"""$\max_{c\in[-1,1]}|C_f(c)-c| \le 2\,(C_f'(1)-1)$ if $C_f(0)=0$
 
     Under: uniform q values
     """
@@ -189,13 +189,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     excess = _slopes_at_one(maps) - 1
     yield at_most(_distances(maps)[0], 2 * excess, "random C maps")
     _, one, away, _ = _library(_centred_names(bench), centred=True)
-    yield at_most(away, 2 * (one - 1), "activations without their mean", 1e-10)
+    yield at_most(away, 2 * (one - 1), "activations minus their mean", 1e-10)
     yield _attained(bench, 0, 2)
 
 
 @claim("DKS-thm13d", "Sec. 13.2, Theorem 13")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\max_{c\in[-1,1]}|C_f'(c)-1| \le 3\,(C_f'(1)-1)$ where $C_f(0)=0$
+    r"""$\max_{c\in[-1,1]}|C_f'(c)-1| \le 3\,(C_f'(1)-1)$ if $C_f(0)=0$
 
     Under: uniform q values
     """
@@ -209,13 +209,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     maps = power_maps(bench, 300, 4000, zero=True)
     yield at_most(_distances(maps)[1], 3 * (_slopes_at_one(maps) - 1), "random C maps")
     _, one, _, away = _library(_centred_names(bench), centred=True)
-    yield at_most(away, 3 * (one - 1), "activations without their mean", 1e-10)
+    yield at_most(away, 3 * (one - 1), "activations minus their mean", 1e-10)
     yield _attained(bench, 1, 3)
 
 
 @claim("DKS-rem14", "Sec. 13.2, Remark 14")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$C_f'(1)\ge1$ where $C_f(0)=0$; and $C_f'(0)\le1$ always
+    r"""$C_f'(1)\ge1$ if $C_f(0)=0$, and $C_f'(0)\le1$ always
 
     Under: uniform q values
     """
@@ -225,23 +225,23 @@ def _(bench: Bench) -> Iterator[Evidence]:
             sum((n - 1) * b for n, b in enumerate(co.enclosed(name, centred=True)) if n > 1)
             for name in bent
         ],
-        "$C'(1) - 1 = \\sum_{n\\ge1} (n-1)\\,b_n$ where $b_0 = 0$: 17 terms enclosed, for centred "
+        "$C'(1) - 1 = \\sum_{n\\ge1} (n-1)\\,b_n$ if $b_0 = 0$: 17 terms enclosed, for centred "
         "activations; the rest is $\\ge0$",
     )
     yield proved(
         [1 - co.enclosed(name)[1] for name in co.NAMES], "$1 - b_1$ enclosed, over activations"
     )
     zero, one, _, _ = _library(_centred_names(bench), centred=True)
-    yield at_most(1.0, one, "the slope at 1 of activations without their mean")
-    yield at_most(zero, 1.0, "the slope at 0 of the same")
+    yield at_most(1.0, one, "the slope at 1 of activations minus their mean")
+    yield at_most(zero, 1.0, "the slope at 0 of these activations")
     maps = power_maps(bench, 300, 4000, zero=True)
     yield at_most(1.0, _slopes_at_one(maps), "the slope at 1 of random C maps with C(0) = 0")
 
 
 @claim("DKS-rem15", "Sec. 13.2, Remark 15")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$(1-1/\sqrt j)\,c + c^j/\sqrt j$ is a C map with a slope of at least $\sqrt j$ at $c=1$, and
-    close to linear away from $c=\pm1$ for large $j$
+    r"""$(1-1/\sqrt j)\,c + c^j/\sqrt j$ is a C map with a slope of at least $\sqrt j$ at $c=1$. For
+    large $j$, it is close to linear away from $c=\pm1$
     """
     j, c = symbols("j c", positive=True)
     C = (1 - 1 / sp.sqrt(j)) * c + c**j / sp.sqrt(j)
@@ -269,9 +269,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _shares(name: str, q: float = 1.0, measure: float | None = None) -> tuple[float, float]:
-    """(nl^2, na^2) of z -> phi(sqrt(q) z) by quadrature.
+    """Compute (nl^2, na^2) of z -> phi(sqrt(q) z) by quadrature.
 
-    ``measure``: variance of the inner product, or q.
+    ``measure`` is the variance that defines the inner product, by default q.
     """
     phi = FUNCTIONS[name]
     size = q if measure is None else measure
@@ -320,7 +320,7 @@ def _projection(s: float) -> float:
 
 @claim("DKS-nadef", "Sec. 13.4")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\phi$ is affine if and only if $\mathrm{na}(\phi)=0$, $\mathrm{na}(\phi) =
+    r"""$\phi$ is affine if and only if $\mathrm{na}(\phi)=0$, where $\mathrm{na}(\phi) =
     \|\phi'-\langle\phi',h_0\rangle h_0\|/\|\phi'\|$
     """
     a = bench.normal(20)
@@ -342,8 +342,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\mathrm{na}(\phi)^2 = 1 - C_f'(0)/C_f'(1)$ for a nonlinear or combined layer $f$
 
-    But: at input q values other than 1 the inner product must be that of the inputs, $E[\phi(\sqrt
-    q x)\psi(\sqrt q x)]$
+    But: at an input q value other than 1, the inner product must be $E[\phi(\sqrt q x)\psi(\sqrt q
+    x)]$
     """
     names = list(FUNCTIONS)
     zero, one, _, _ = _library(names)

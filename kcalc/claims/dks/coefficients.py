@@ -1,8 +1,7 @@
 """Inequalities that are linear in the coefficients of C(c) = sum_n b_n c^n.
 
-An inequality is a family of polynomials p_n with integer coefficients: it states sum_n b_n p_n(c)
->= 0 on [-1, 1]. It is proved for all C maps term by term, and checked for activations by
-enclosures.
+A family of polynomials p_n with integer coefficients defines the inequality sum_n b_n p_n(c) >= 0
+on [-1, 1]. It is proved term by term for all C maps, and with enclosures for activations.
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ Terms = dict[int, int]
 Family = Callable[[int], Terms]
 TERMS = 16
 _DIGITS = 15
-_EVERY = 1000  # the number of terms that are proved one by one
+_EVERY = 1000  # the number of terms that are proved individually
 
 
 @lru_cache(maxsize=64)
 def enclosed(name: str, centred: bool = False) -> tuple[Any, ...]:
-    """Balls around b_0 ... b_16 at q = 1, computed with certified integrals.
+    """Compute balls around b_0 ... b_16 at q = 1 with certified integrals.
 
-    ``centred``: of phi - E phi, which has b_0 = 0.
+    With ``centred``, they are the coefficients of phi - E phi, for which b_0 = 0.
     """
     from flint import arb
 
@@ -73,7 +72,7 @@ def enclosed(name: str, centred: bool = False) -> tuple[Any, ...]:
     with field.working():
         phi = activation(name)
         found = hermite_coefficients(phi, one, TERMS + 1, field)
-        squares = [a * a for a in found]  # a**2 is not finite for balls that hold 0
+        squares = [a * a for a in found]  # a**2 is not finite for balls that contain 0
         whole = phi.second_moment(one, field)
         whole = whole - squares[0] if centred else whole
         return tuple(
@@ -87,7 +86,7 @@ def curved(name: str, centred: bool = False) -> bool:
 
 
 def quotient(terms: Terms) -> list[int]:
-    """The coefficients of p(c)/(1 + c) for a p with p(-1) = 0, in ascending order."""
+    """Return the coefficients of p(c)/(1 + c) in ascending order, for a p with p(-1) = 0."""
     degree = max(terms)
     out, carried = [0] * degree, 0
     for power in range(degree, 0, -1):
@@ -97,10 +96,10 @@ def quotient(terms: Terms) -> list[int]:
 
 
 def margin(bench: Bench, name: str, family: Family, first: int, centred: bool) -> float:
-    """A proven lower bound of sum_n b_n p_n(c)/(1 + c) over [-1, 1], nan if none is found.
+    """Return a proven lower bound of sum_n b_n p_n(c)/(1 + c) over [-1, 1], or nan.
 
-    For p_n that do not vanish at -1, p_n(c)/2 replaces p_n(c)/(1 + c). Terms after the 16th, which
-    are >= 0, are left out.
+    If p_n does not vanish at -1, p_n(c)/2 replaces p_n(c)/(1 + c). Terms after the 16th are >= 0
+    and are left out.
     """
     from flint import arb, arb_poly
 
@@ -120,9 +119,10 @@ def margin(bench: Bench, name: str, family: Family, first: int, centred: bool) -
 
 
 def everywhere(family: Family, first: int, what: str, bench: Bench) -> Evidence:
-    """p_n >= 0 on [-1, 1] for first <= n < 1000.
+    """Prove p_n >= 0 on [-1, 1] for first <= n < 1000.
 
-    The proof: the constant coefficient is at least the sum of the absolute values of the others.
+    This holds because the constant coefficient is at least the sum of the absolute values of the
+    other coefficients.
     """
     slack = []
     for n in range(first, _EVERY):
@@ -130,7 +130,7 @@ def everywhere(family: Family, first: int, what: str, bench: Bench) -> Evidence:
         slack.append(terms.get(0, 0) - sum(abs(value) for power, value in terms.items() if power))
     return proved(
         slack,
-        f"{what}: every term of the power series on its own, so for all C maps",
+        f"{what}: for every term of the power series, and therefore for all C maps",
         terms=_EVERY,
         linear_in_n=True,
     )
@@ -139,7 +139,7 @@ def everywhere(family: Family, first: int, what: str, bench: Bench) -> Evidence:
 def on_activations(
     bench: Bench, sides: Iterable[tuple[str, Family]], first: int, centred: bool = False
 ) -> Iterator[Evidence]:
-    """The inequalities ``sides`` on [-1, 1] for all activations, by enclosed coefficients."""
+    """Prove the inequalities ``sides`` on [-1, 1] for all activations, with enclosures."""
     names = [name for name in NAMES if curved(name, centred)]
     for what, family in sides:
         margins = {name: margin(bench, name, family, first, centred) for name in names}
@@ -151,7 +151,7 @@ def on_activations(
 
 
 def agreement(bench: Bench) -> Iterator[Evidence]:
-    """Enclosed coefficients, the library's series and its enclosures of C against quadrature."""
+    """Compare enclosed coefficients and the library's series and enclosures with quadrature."""
     series = {name: power_series(name, TERMS + 1) for name in NAMES}
     balls = np.array([[float(b.mid()) for b in enclosed(name)] for name in NAMES])
     wide = float(max(b.rad() for name in NAMES for b in enclosed(name)))
@@ -186,7 +186,7 @@ def agreement(bench: Bench) -> Iterator[Evidence]:
 
 
 def collected(*parts: tuple[int, int]) -> Terms:
-    """The polynomial from (power, coefficient), equal powers added."""
+    """Return the polynomial with the given (power, coefficient) terms; equal powers are added."""
     out: Terms = {}
     for power, value in parts:
         out[power] = out.get(power, 0) + value
@@ -194,20 +194,20 @@ def collected(*parts: tuple[int, int]) -> Terms:
 
 
 def value_from_zero(sign: int) -> Family:
-    """2 (1 - C'(0)) - sign (C(c) - c)."""
+    """Return the family of 2 (1 - C'(0)) - sign (C(c) - c)."""
     return lambda n: {} if n == 1 else collected((0, 2), (n, -sign), (1, sign))
 
 
 def slope_from_both(sign: int) -> Family:
-    """2 (1 - C'(0)) + C'(1) - 1 - sign (C'(c) - 1)."""
+    """Return the family of 2 (1 - C'(0)) + C'(1) - 1 - sign (C'(c) - 1)."""
     return lambda n: {} if n == 1 else collected((0, 2 + n - 1 + sign), (max(n - 1, 0), -sign * n))
 
 
 def value_from_one(sign: int) -> Family:
-    """2 (C'(1) - 1) - sign (C(c) - c), where C(0) = 0."""
+    """Return the family of 2 (C'(1) - 1) - sign (C(c) - c), for C(0) = 0."""
     return lambda n: {} if n == 1 else collected((0, 2 * (n - 1)), (n, -sign), (1, sign))
 
 
 def slope_from_one(sign: int) -> Family:
-    """3 (C'(1) - 1) - sign (C'(c) - 1), where C(0) = 0."""
+    """Return the family of 3 (C'(1) - 1) - sign (C'(c) - 1), for C(0) = 0."""
     return lambda n: {} if n == 1 else collected((0, 3 * (n - 1) + sign), (n - 1, -sign * n))

@@ -1,4 +1,4 @@
-"""Sections 14 to 17: layers that are too linear, errors of q values, conditions on local maps."""
+"""Claims of sections 14 to 17: nearly linear layers, errors of q values, local conditions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ GRID = np.cos(np.linspace(np.pi, 0.0, 101))
 
 @claim("DKS-lin", "Sec. 14.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""Combined layers with $\varphi(u)=au$, $a\ne0$, and weighted sums of such have the C map
-    $C(c)=c$
+    r"""Combined layers with $\varphi(u)=au$, $a\ne0$, and weighted sums of such layers have the C
+    map $C(c)=c$
     """
     a, c, s, q1, q2, x, y = symbols("a c s q1 q2 x y", positive=True)
     # sqrt(q_i) written q_i
@@ -40,14 +40,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [c_map(net)(c0, p1, p2) - c0, c_map(net)(c0) - c0],
             0,
-            "random networks of linear layers, of equal and of unequal q values",
+            "random networks of linear layers, at equal and at unequal q values",
             1e-13,
         )
 
 
 @claim("DKS-143a", "Sec. 14.3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\varphi(x)=(x+1)/\sqrt2$ on the inputs that occur gives $Q(q)=(q+1)/2$ and
+    r"""an activation that equals $(x+1)/\sqrt2$ on all inputs that occur has $Q(q)=(q+1)/2$ and
     $C(c)=(qc+1)/(q+1)$, which equal $q$ and $(c+1)/2$ only at $q=1$
 
     Printed: $Q(q)\approx q$ and $C(c)\approx(c+1)/2$ at every $q$
@@ -111,9 +111,9 @@ def _bump(k: int, b: float, size: float) -> Expr:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""A fixed point $q^*$ of a local Q map is attractive if $Q'(q^*)<0$
 
-    But: true, because $Q'(q) \ge -Q(q)/(2q)$ for every combined layer, hence $Q'(q^*)\ge-\tfrac12$;
-    but what decides is $|Q'(q^*)|<1$, and the attractive fixed points of the usual activations have
-    $Q'(q^*)\ge0$
+    But: this is true, because $Q'(q) \ge -Q(q)/(2q)$ for every combined layer, hence
+    $Q'(q^*)\ge-\tfrac12$. The actual criterion is $|Q'(q^*)|<1$, and attractive fixed points of the
+    usual activations have $Q'(q^*)\ge0$
     """
     for _ in bench.rounds(2, 12):
         k, b = bench.whole(1, 4), bench.uniform(0.5, 2)
@@ -124,13 +124,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             scaled.q_map.derivative(1)(fixed),
             0,
-            "bumps $x^k e^{-bx^2}$ scaled to have a fixed point where $Q'<0$",
+            "bumps $x^k e^{-bx^2}$ scaled to have a fixed point with $Q'<0$",
             0.0,
         )
         q = fixed * 1.05
         for _ in range(80):
             q = scaled.q_map(q)
-        yield equal(q / fixed, 1, "80 layers lead back to it from 5 % beside it", 1e-9)
+        yield equal(q / fixed, 1, "80 layers return to it from a distance of 5 %", 1e-9)
     rows = []
     for name, phi in KNOWN.items():
         for q in (0.1, 7.0):
@@ -150,7 +150,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _attraction(bench: Bench) -> Iterator[Evidence]:
-    """Whether fixed points of kcalc attract where |Q'(q*)| < 1 and repel where it is > 1."""
+    """Check that fixed points attract if |Q'(q*)| < 1, and repel if |Q'(q*)| > 1."""
     stays, leaves, missed = [], [], 0
     for name, gain in (
         ("erf", 1.6),
@@ -183,8 +183,8 @@ def _attraction(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""If $C_f(0)=0$, then the deviation of $C_f$ from the identity is roughly $C_f'(1)-1$
 
-    But: only as bounds: $\max|C-c|\le2(C'(1)-1)$ and $C'(1)-1\le\max|C'-1|\le3(C'(1)-1)$;
-    $\max|C-c|$ can be arbitrarily smaller
+    But: only in the sense of the bounds $\max|C-c|\le2(C'(1)-1)$ and
+    $C'(1)-1\le\max|C'-1|\le3(C'(1)-1)$; $\max|C-c|$ can be arbitrarily smaller
     """
     weights = np.zeros(401)
     weights[[1, 400]] = 0.99, 0.01
@@ -221,7 +221,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""If every nonlinear layer has $Q(1)=1$, $Q'(1)=1$, $C(0)=0$, $C'(1)=\mu^{-1}(\zeta)$ and sums
     are normalised, then every subnetwork $f$ has $Q_f(1)=1$, $Q_f'(1)=1$, $C_f(0)=0$ and
-    $C_f'(1)\le\zeta$, with equality for some $f$
+    $C_f'(1)\le\zeta$, and some $f$ attains equality
     """
     for _ in bench.rounds(3, 16):
         name = str(bench.rng.choice(["tanh", "softplus", "swish", "gelu", "atan"]))
@@ -259,6 +259,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [state.q1 - 1, state.c - c_map(shaped.network)(c)],
             0,
-            "q and c values of the shaped networks, node by node with quadrature of our own",
+            "q and c values of the shaped networks, node by node, by independent quadrature",
             1e-9,
         )

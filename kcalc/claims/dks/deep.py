@@ -1,4 +1,4 @@
-"""Section 12: C maps of deep networks."""
+"""Claims of section 12: C maps of deep networks."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     import flint
 
     with working(120):
-        # C(-1) = 0 by equation 15, and C rises, so the image of -1 is the least one
+        # C(-1) = 0 by equation 15, and C increases, so the image of -1 is the smallest
         c = flint.arb(0)
         pi = flint.arb.pi()
         for _ in range(99):
-            at = flint.arb(c.mid())  # slopes are between 0 and 1, so the radius does not grow
+            at = flint.arb(c.mid())  # slopes are in [0, 1], so the radius does not grow
             c = ((1 - at * at).sqrt() + (pi - at.acos()) * at) / pi + flint.arb(0, c.rad())
         least = float(c.mid())
         yield proved(
@@ -180,8 +180,8 @@ def _erf_iterated(c: np.ndarray, depth: int) -> np.ndarray:
 
 @claim("DKS-erfdeg", "Sec. 12.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""erf networks of depth 50, 150, 500: with depth ever more nearly all c values go to a small
-    region around 0
+    r"""in erf networks of depth 50, 150 and 500, nearly all c values are mapped to a small region
+    around 0, which shrinks with depth
     """
     grid = np.linspace(-0.99, 0.99, 45)
     images = []
@@ -190,7 +190,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             own,
             _erf_iterated(grid, depth),
-            f"{depth} layers: the library and equation by equation",
+            f"{depth} layers: the library and the closed forms, layer by layer",
             1e-10,
         )
         images.append(np.abs(own))
@@ -212,8 +212,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-prop10", "Sec. 12.3, Proposition 10")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for a composition of $D$ subnetworks with one C map $C$: $\lim_{D\to\infty}C_f(c)=c^*$ for
-    all $c\in(-1,1)$, with one $c^*\in[0,1]$
+    r"""for a composition of $D$ subnetworks with the same C map $C$, there is a $c^*\in[0,1]$ such
+    that $\lim_{D\to\infty}C_f(c)=c^*$ for all $c\in(-1,1)$
 
     Under: uniform q values
 
@@ -221,7 +221,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     kept = PowerMap(np.array([0.0, 1.0])).iterate(np.array([0.3, 0.8]), 1000)
     yield counterexample(
-        np.ptp(kept), "the identity (linear activations) keeps 0.3 and 0.8 where they are"
+        np.ptp(kept), "the identity (linear activations) does not change 0.3 and 0.8"
     )
     count = bench.size(150, 400)
     maps = [
@@ -236,7 +236,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     depth = bench.size(3000, 8000)
     for _ in range(depth):
         ends = np.clip(_rows(weights, ends), -1, 1)
-    # where C'(1) = 1 convergence is like 1/D, elsewhere geometric
+    # convergence is like 1/D if C'(1) = 1, and geometric otherwise
     yield at_most(
         ends.max(axis=1) - ends.min(axis=1),
         1e-2,
@@ -289,7 +289,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         apart / (0.5 * (size + np.sqrt((y**2).sum(axis=1)))),
         np.sqrt(2 * (1 - cosine)),
-        "random vectors of equal norms",
+        "random vectors with equal norms",
     )
     C = activation("tanh").c_map
     yield equal(

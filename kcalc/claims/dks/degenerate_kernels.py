@@ -1,4 +1,4 @@
-"""Section 24.5: tangent kernels of deep networks whose C maps are degenerate."""
+"""Claims of section 24.5: tangent kernels of deep networks with degenerate C maps."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .tangent_kernels import theta
 
 
 def _saturating(bench: Bench, low: float, high: float) -> tuple[Network, Phi, int]:
-    """(network, layer, number of layers) of a deep network of shifted tanh or erf layers.
+    """Return a deep network of shifted tanh or erf layers, its layer and the number of layers.
 
-    Q(1) = 1 and C'(1) in [low, high]. Where that is above 1, C'(c*) < 0.76, so 80 layers reach the
-    limit; Q'(1) is small, so rounding errors of q do not grow.
+    The layer has Q(1) = 1 and C'(1) in [low, high]. If C'(1) is above 1, C'(c*) < 0.76, so 80
+    layers reach the limit. Q'(1) is small, so rounding errors of q do not grow.
     """
     while True:
         name = str(bench.rng.choice(["tanh", "erf"]))
@@ -43,7 +43,7 @@ def _saturating(bench: Bench, low: float, high: float) -> tuple[Network, Phi, in
 
 
 def _star(own: Phi) -> tuple[float, float]:
-    """(c*, C'(c*)) from the Hermite series, by iteration from 0."""
+    """Compute (c*, C'(c*)) from the Hermite series, by iteration from 0."""
     C = PowerMap(own.series(100))
     star = _fixed(lambda c: C(c))
     return star, C.derivative(1)(star)
@@ -51,8 +51,8 @@ def _star(own: Phi) -> tuple[float, float]:
 
 @claim("DKS-ntktab1", "Sec. 24.5.2, tables")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$c^*=1$, $C'(1)<1$: $K_i\approx0$ for early and middle layers, $C'(1)^{D-i}E$ for late ones;
-    $K\approx E/(1-C'(1))$
+    r"""if $c^*=1$ and $C'(1)<1$: $K_i\approx0$ for early and middle layers, $K_i\approx
+    C'(1)^{D-i}E$ for late layers, and $K\approx E/(1-C'(1))$
     """
     for _ in bench.rounds(1, 4):
         net, own, depth = _saturating(bench, 0.25, 0.6)
@@ -99,7 +99,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def at_edge(bench: Bench, count: int) -> list[PowerMap]:
-    """Random positive definite maps with C'(1) = 1 that are not the identity."""
+    """Draw random positive definite maps with C'(1) = 1 that are not the identity."""
     out = []
     for C in power_maps(bench, count):
         slope = C.derivative(1)(1.0)
@@ -112,10 +112,11 @@ def at_edge(bench: Bench, count: int) -> list[PowerMap]:
 
 @claim("DKS-ntktab2", "Sec. 24.5.2, table")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$c^*=1$, $C'(1)=1$: $K_i\approx I+\alpha_i(E-I)$ with $0=\alpha_1\le\dots\le\alpha_D=1$
+    r"""if $c^*=1$ and $C'(1)=1$: $K_i\approx I+\alpha_i(E-I)$ with
+    $0=\alpha_1\le\dots\le\alpha_D=1$
 
-    Under: the paper conjectures it; for $c_0\ge0$ the monotony follows from
-    $C(c)-cC'(c)=\sum_n(n-1)b_n(1-c^n)\ge0$; 0 and 1 are limits
+    Under: the paper conjectures this. For $c_0\ge0$, monotonicity follows from
+    $C(c)-cC'(c)=\sum_n(n-1)b_n(1-c^n)\ge0$. The values 0 and 1 are limits
     """
     c, n = Symbol("c", positive=True), 7
     b = symbols(f"b2:{n}", positive=True)
@@ -130,19 +131,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
     gap = sum((k - 1) * w * (1 - c**k) for k, w in zip(range(2, n), b, strict=True))
     yield exact(
         C - c * diff(C, c) - gap,
-        r"$C-cC'=\sum(n-1)b_n(1-c^n)$ where $C(1)=C'(1)=1$: degree 6, all weights",
+        r"$C-cC'=\sum(n-1)b_n(1-c^n)$ if $C(1)=C'(1)=1$: degree 6, all weights",
     )
     for map_ in at_edge(bench, bench.size(40, 400)):
         parts = theta([(map_, map_.derivative(1))] * 200, np.array([0.0, 0.1, 0.5, 0.9, 1.0]))
         yield at_most(
             -np.diff(parts, axis=0).min(),
             0,
-            "random maps with $C'(1)=1$: falls of $\\alpha_i$ from layer to layer",
+            "random maps with $C'(1)=1$: decreases of $\\alpha_i$ from layer to layer",
         )
         yield equal(
             np.abs(parts[:, -1] - 1).max(),
             0,
-            "the diagonal entries of these maps' kernels less 1",
+            "the diagonal entries of the kernels of these maps minus 1",
             1e-8,
         )
     depth = bench.size(100, 400)
@@ -165,8 +166,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-ntktab3", "Sec. 24.5.2, tables")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$c^*<1$, $C'(1)>1$: $K_i\approx C'(1)^{D-i}I$, for late layers $+c^*C'(c^*)^{D-i}(E-I)$;
-    $K\approx\frac{1-C'(1)^D}{1-C'(1)}I+\frac{c^*}{1-C'(c^*)}(E-I)$
+    r"""if $c^*<1$ and $C'(1)>1$: $K_i\approx C'(1)^{D-i}I$, plus $c^*C'(c^*)^{D-i}(E-I)$ for late
+    layers, and $K\approx\frac{1-C'(1)^D}{1-C'(1)}I+\frac{c^*}{1-C'(c^*)}(E-I)$
     """
     for _ in bench.rounds(1, 2):
         net, own, depth = _saturating(bench, 1.3, 2.8)
@@ -223,9 +224,9 @@ def _fixed(C: Callable[[float], float], steps: int = 300) -> float:
 
 
 def alpha_bar(gap: Callable[[float], float], slope: Callable[[float], float], depth: int) -> float:
-    """K(0) / K(1) for ``depth`` layers, the last one linear, with C'(1) = 1.
+    """Compute K(0) / K(1) for ``depth`` layers with C'(1) = 1, the last of them linear.
 
-    ``gap`` and ``slope``: 1 - C and C' as functions of u = 1 - c.
+    ``gap`` and ``slope`` are 1 - C and C' as functions of u = 1 - c.
     """
     u, cosines, logs = 1.0, [0.0], []
     for _ in range(depth - 1):
@@ -247,11 +248,12 @@ def _relu_rate(u: float) -> float:
 
 @claim("DKS-abar", "Sec. 24.5.2, App. H.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$C'(1)=1$: $K\approx D(I+\bar\alpha(E-I))$ with $\bar\alpha=\frac14$ for ReLU and $\frac13$
-    for other networks
+    r"""if $C'(1)=1$: $K\approx D(I+\bar\alpha(E-I))$ with $\bar\alpha=\frac14$ for ReLU and
+    $\bar\alpha=\frac13$ for other networks
 
-    But: limits as $D\to\infty$ (ReLU at $D=100$: 0.273), and $\frac13$ needs $C''(1)<\infty$:
-    $C=c+\kappa(1-c)^{1+p}$, $0<p\le1$, gives $\bar\alpha\to p/(1+2p)$
+    But: these are limits as $D\to\infty$ (for ReLU at $D=100$, $\bar\alpha=0.273$), and $\frac13$
+    requires $C''(1)<\infty$; in general, $C=c+\kappa(1-c)^{1+p}$ with $0<p\le1$ gives
+    $\bar\alpha\to p/(1+2p)$
     """
     short = alpha_bar(_relu_gap, _relu_rate, 100)
     yield counterexample(
@@ -280,16 +282,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
     weights = [float((-1) ** n * sp.binomial(Rational(7, 4), n)) for n in range(2, 40)]
     yield proved(
         [min(weights)],
-        "p = 3/4: the coefficients of $(1-c)^{7/4}$ from $c^2$ on, so it is a C map",
+        "p = 3/4: coefficients of $(1-c)^{7/4}$ at powers of at least 2, so it is a C map",
     )
 
 
 @claim("DKS-xiao", "Sec. 24.5.4")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""For $C'(1)>1$ the second term of $K$ is $\frac{c^*}{1-C'(c^*)}(E-I)$, and not
-    $\frac1{1-C'(c^*)}(E-I)$ as others estimate
+    r"""For $C'(1)>1$, the second term of $K$ is $\frac{c^*}{1-C'(c^*)}(E-I)$, not
+    $\frac1{1-C'(c^*)}(E-I)$ as estimated by others
 
-    Under: the statement of the other paper is not checked here
+    Under: we did not check what the other paper says
     """
     net, own, depth = _saturating(bench, 1.3, 2.8)
     K = ntk(net)

@@ -1,4 +1,4 @@
-"""Section 8: derivatives of Q and C maps."""
+"""Claims of section 8: derivatives of Q and C maps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _names(bench: Bench) -> tuple[str, ...]:
 
 
 def _central(values: list[float], h: float) -> float:
-    """f' from f at -2h, -h, h, 2h."""
+    """Compute f' at 0 from f at -2h, -h, h and 2h."""
     a, b, c, d = values
     return (a - 8 * b + 8 * c - d) / (12 * h)
 
@@ -124,7 +124,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$C_f^{(i)}(c,q_1,q_2) =
     \dfrac{(q_1q_2)^{i/2}}{\sqrt{Q_f(q_1)Q_f(q_2)}}\,\Gamma_{\phi^{(i)}}(c,q_1,q_2)$ for all $i\ge0$
 
-    But: where $\phi$ has kinks, while $\phi^{(i-1)}$ is continuous: for ReLU up to $i=1$
+    But: if $\phi$ has kinks, only as long as $\phi^{(i-1)}$ is continuous; for ReLU up to $i=1$
     """
     for order in (0, 1, 2, 3):
         own, formula = [], []
@@ -167,7 +167,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-rel2", "Sec. 8.1.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for ReLU $C_f''(c,1,1)\to\infty$ as $c\to1$, where equation 11 would give 0"""
+    r"""for ReLU, $C_f''(c,1,1)\to\infty$ as $c\to1$, although equation 11 would give 0"""
     c = Symbol("c", real=True)
     C = (sp.sqrt(1 - c**2) + (sp.pi - sp.acos(c)) * c) / sp.pi
     yield exact(

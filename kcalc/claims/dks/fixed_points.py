@@ -1,4 +1,4 @@
-"""Appendix C.2 to Lemma 36: properties of positive definite C maps on [-1, 1]."""
+"""Claims of Appendix C.2 up to Lemma 36: properties of positive definite C maps on [-1, 1]."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = np.linspace(0.0, 1.0, 101)[1:]
 
 
 def curved(maps: list[PowerMap]) -> list[PowerMap]:
-    """The maps that are not affine."""
+    """Return the maps that are not affine."""
     return [C for C in maps if C.weights[2:].sum() > 1e-3]
 
 
@@ -33,7 +33,7 @@ def slope(C: PowerMap) -> float:
 
 
 def everywhere(bench: Bench, family: co.Family, first: int, what: str) -> Evidence:
-    """p_n >= 0 on [-1, 1] for a family of polynomials, one by one up to n = 400."""
+    """Prove p_n >= 0 on [-1, 1] individually for the polynomials of a family up to n = 400."""
     slack = []
     for n in range(first, 400):
         terms = family(n)
@@ -52,7 +52,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: uniform q values
 
-    But: in ii increasing means not decreasing: $C=1$ does not increase
+    But: increasing in ii must mean non-decreasing, because $C=1$ is constant
     """
     constant = PowerMap(np.array([1.0, 0.0]))
     yield counterexample(
@@ -63,7 +63,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         0,
         [b.mid() for name in names for b in co.enclosed(name)],
-        "coefficients of activations, the middles of enclosures: none is negative",
+        "coefficients of activations, midpoints of enclosures: none of them is negative",
     )
     yield from _agreeing(bench, names)
     grid = np.append(0.0, T)
@@ -89,13 +89,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         1e-7,
         (rows[:, 50:] - rows[:, :-50]).min(axis=1),
-        "iii: it rises over every interval of length 1/2",
+        "iii: it increases over every interval of length 1/2",
         0.0,
     )
 
 
 def _agreeing(bench: Bench, names: list[str]) -> Iterator[Evidence]:
-    """Agreement of enclosed coefficients, the library's series and quadrature by NumPy."""
+    """Compare enclosed coefficients and the library's series with quadrature in NumPy."""
     truth = [power_series(name, co.TERMS + 1) for name in names]
     yield equal(
         [[float(b.mid()) for b in co.enclosed(name)] for name in names],
@@ -113,11 +113,12 @@ def _agreeing(bench: Bench, names: list[str]) -> Iterator[Evidence]:
 
 @claim("DKS-prop31iv", "App. C.2, Proposition 31 iv")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""a $C$ that is not affine is strictly increasing and strictly convex on $[0,1]$
+    r"""every $C$ that is not affine is strictly increasing and strictly convex on $[0,1]$
 
     Under: uniform q values
 
-    Printed: every $C$ that is neither constant nor the identity is
+    Printed: every $C$ that is neither constant nor the identity is strictly increasing and strictly
+    convex on $[0,1]$
     """
     x = Symbol("x", real=True)
     C = activation((x + 1) / sp.sqrt(2)).c_map
@@ -125,7 +126,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     moved = abs(C(0.5) - 0.5) > 0.1 and (C(1.0) - C(0.0)) > 0.1
     yield counterexample(
         moved and bend < 1e-12,
-        "$\\phi=(x+1)/\\sqrt2$ has $C=(1+c)/2$: neither constant nor the identity, and straight",
+        "$\\phi=(x+1)/\\sqrt2$ has $C=(1+c)/2$: neither constant nor the identity, but affine",
         bend=bend,
     )
     own = np.polynomial.hermite_e.HermiteE([1, 1]) / np.sqrt(2)
@@ -141,9 +142,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         sum(b * (0.3**n + 0.9**n - 2 * 0.6**n) / 2 for n, b in enumerate(C.weights) if n > 1)
         for C in maps
     ]
-    yield equal(
-        bends, least, "the bend of random maps is that of their terms beyond the linear one"
-    )
+    yield equal(bends, least, "the curvature of random maps is that of their nonlinear terms")
     yield at_most(1e-9, bends, "and positive", 0.0)
     yield at_most(1e-9, [C(0.9) - C(0.3) for C in maps], "and they rise", 0.0)
     for name in _names(bench):
@@ -151,7 +150,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             1e-6,
             [values[0] / 2 + values[2] / 2 - values[1], values[2] - values[1]],
-            "the C maps of activations: bend and rise",
+            "the C maps of activations: curvature and increase",
             0.0,
         )
 
@@ -167,7 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         rest = sum((n - 1 - k) * c**k for k in range(n - 1))
         yield exact(
             c**n - (n * c + 1 - n) - (1 - c) ** 2 * rest,
-            f"$c^{{{n}}}$ less its tangent: no negative coefficient",
+            f"$c^{{{n}}}$ minus its tangent: no negative coefficient",
         )
     maps = power_maps(bench, 400, 4000)
     yield at_most(
@@ -239,12 +238,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _secant(n: int) -> co.Terms:
-    """The polynomial ((-c)^n + c g^(n-1)) / (g^n t) in t, for c = g t."""
+    """Return the polynomial ((-c)^n + c g^(n-1)) / (g^n t) in t, for c = g t."""
     return co.collected((0, 1), (n - 1, (-1) ** n))
 
 
 def _below(bench: Bench, share: Array | float) -> tuple[Array, Array]:
-    """(bound, value), the two sides of Corollary 34 for activations at gamma = ``share``."""
+    """Compute both sides (bound, value) of Corollary 34 for activations at gamma = ``share``."""
     left, right = [], []
     for name in _names(bench):
         C = activation(name).c_map
@@ -321,11 +320,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ]
     ratio = np.array([polyval(at, C.weights[1:]) for C in maps])
     room = np.array([(1 - C.weights[1] - C.weights[0]) * (1 - at) + C.weights[0] for C in maps])
-    yield at_most(ratio + room, 1, "random C maps: less than 1 by $b_0+(1-b_0-b_1)(1-x)$ at least")
+    yield at_most(ratio + room, 1, "random C maps: below 1 by at least $b_0+(1-b_0-b_1)(1-x)$")
     yield at_most(1e-12, room, "which is positive", 0.0)
     yield at_most(1e-30, ratio, "random C maps: the quotient is more than 0", 0.0)
     C = PowerMap(np.array([0.5, 0.5]))
-    yield equal((C(at) - C(0)) / at, 0.5, "affine ones are no exception: $(1+c)/2$")
+    yield equal((C(at) - C(0)) / at, 0.5, "affine maps are no exception: $(1+c)/2$")
     found = []
     for name in _names(bench):
         C = activation(name).c_map

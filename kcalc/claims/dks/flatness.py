@@ -1,4 +1,4 @@
-"""Section 13.5: slopes of nearly constant C maps."""
+"""Claims of section 13.5: slopes of nearly constant C maps."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _NAMES = (
     "exp",
     "relu6",
 )
-_SAFE = exp(-1 / math.e)  # for F up to this the printed bound is valid
+_SAFE = exp(-1 / math.e)  # the printed bound is valid for F up to this value
 
 
 def _flatness(C: PowerMap, c: Array | float) -> Any:
-    """F(c) = (C(|c|) - C(0))/|c|, without cancellation."""
+    """Compute F(c) = (C(|c|) - C(0))/|c| without cancellation."""
     return polyval(np.abs(c), C.weights[1:])
 
 
@@ -56,7 +56,7 @@ def _jensen(F: Array, c: Array) -> Array:
 
 
 def _random(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
-    """(c, F(c), |C'(c)|) of random C maps that are not constant, at random c."""
+    """Yield (c, F(c), |C'(c)|) for random C maps that are not constant, at random c."""
     for C in power_maps(bench, count):
         c = bench.rng.choice([-1, 1]) * bench.uniform(0.01, 0.99)
         F = _flatness(C, c)
@@ -101,7 +101,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     grid = np.sort(np.abs(_POINTS))
     flat = np.array([_flatness(C, grid) for C in power_maps(bench, 300, 4000)])
-    yield at_most(flat[:, :-1], flat[:, 1:], "random C maps: F does not fall")
+    yield at_most(flat[:, :-1], flat[:, 1:], "random C maps: F does not decrease")
     yield at_most(flat, 1.0, "random C maps: F is at most 1")
     coarse = np.linspace(0.1, 1, 19)
     for name in bench.size(_NAMES[:8], _NAMES):
@@ -110,13 +110,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             np.append(F[:-1], F[-1]),
             np.append(F[1:], 1.0),
-            f"{name}: F does not fall, and ends at 1 at most",
+            f"{name}: F does not decrease, and is at most 1",
         )
 
 
 @claim("DKS-prop20", "Sec. 13.5, Proposition 20")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$|C_f'(c)| \le F\,\Bigl(1+\dfrac{\log F}{\log|c|}\Bigr)$ with $F=F_f(c)$, $0<|c|<1$; where
+    r"""$|C_f'(c)| \le F\,\Bigl(1+\dfrac{\log F}{\log|c|}\Bigr)$ with $F=F_f(c)$, $0<|c|<1$; if
     $F\le e^{-1/e}$, also $|C_f'(c)| \le \dfrac{F\log F}{|c|\log|c|}\,(1+|c|)$
 
     Under: uniform q values; $C_f$ is not constant
@@ -169,7 +169,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$0 \le C_f'(0) \le C_f'(\varepsilon) = |C_f'(\varepsilon)|$ for $0<\varepsilon<1$, so
     Proposition 20 at $c=\varepsilon$ bounds $C_f'(0)$
 
-    But: the bound of Proposition 20 must be the corrected one, or $F_f(\varepsilon)\le e^{-1/e}$
+    But: only with the corrected bound of Proposition 20, or if $F_f(\varepsilon)\le e^{-1/e}$
     """
     maps = [C for C in power_maps(bench, 300, 4000) if C.weights[1:].any()]
     eps = bench.uniform(0.01, 0.99, len(maps))
@@ -182,7 +182,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             np.append(0.0, slope[:-1]),
             slope,
-            f"{name}: the slope rises from a value that is not negative",
+            f"{name}: the slope increases from a nonnegative value",
             1e-11,
         )
     F = np.array([_flatness(C, e) for C, e in zip(maps, eps, strict=True)])
@@ -195,7 +195,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _horner(weights: Array, c: Array) -> Array:
-    """sum_n weights[:, n] c^n, one map per row."""
+    """Evaluate sum_n weights[:, n] c^n, with one map per row."""
     out = np.zeros_like(c)
     for column in weights.T[::-1]:
         out = out * c + column
@@ -203,7 +203,7 @@ def _horner(weights: Array, c: Array) -> Array:
 
 
 def _slopes_of_iterates(weights: Array, start: float, depth: int) -> Array:
-    """The slopes at ``start`` of maps composed ``depth`` times, by the chain rule."""
+    """Compute the slopes at ``start`` of maps composed ``depth`` times, by the chain rule."""
     slope, value = np.ones(len(weights)), np.full(len(weights), start)
     derivative = weights[:, 1:] * np.arange(1, weights.shape[1])
     for _ in range(depth):
@@ -213,7 +213,7 @@ def _slopes_of_iterates(weights: Array, start: float, depth: int) -> Array:
 
 
 def _collapsing(bench: Bench, count: int) -> list[PowerMap]:
-    """C maps with C'(1) <= 1 (so c* = 1), mixtures with the constant 1; some are even."""
+    """Draw C maps with C'(1) <= 1 (so c* = 1) as mixtures with the constant 1; some are even."""
     out = []
     for C in power_maps(bench, count, degree=6):
         weights = C.weights.copy()
@@ -234,8 +234,9 @@ def _deep(name: str, depth: int) -> Network:
 
 @claim("DKS-prop22", "Sec. 13.5, Proposition 22")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for a composition of $D$ subnetworks with one C map $C$ and $c^*=1$: $C_f'(1) = C'(1)^D$
-    with $0\le C'(1)\le1$, and either $C_f'(-1) = -C_f'(1)$ or $\lim_{D\to\infty} C_f'(-1)=0$
+    r"""for a composition of $D$ subnetworks with the same C map $C$ and $c^*=1$: $C_f'(1) =
+    C'(1)^D$ with $0\le C'(1)\le1$, and either $C_f'(-1) = -C_f'(1)$ or $\lim_{D\to\infty}
+    C_f'(-1)=0$
 
     Under: uniform q values; $C$ is not the identity
     """
@@ -268,7 +269,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         table[top] @ np.arange(table.shape[1]),
         1.0,
-        "random maps whose c* is 1 have $C'(1)\\le1$",
+        "random maps with $c^*=1$ have $C'(1)\\le1$",
         1e-6,
         maps=int(top.sum()),
     )
@@ -328,7 +329,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     h = 1e-8
     yield equal((1 - relu(1 - h)) / h, 1.0, "its difference quotient at 1", 1e-3)
     yield at_most(
-        0.9, c_map(_deep("relu", 300))(-1.0), "its c* is 1: 300 layers map -1 to more than 0.9"
+        0.9, c_map(_deep("relu", 300))(-1.0), "$c^*=1$: 300 layers map -1 to more than 0.9"
     )
 
 

@@ -1,7 +1,4 @@
-"""Appendix H: estimates of tangent kernel matrices, and steps of the proof of Theorem 27.
-
-The tangent kernel matrices are those of deep networks.
-"""
+"""Claims of Appendix H: tangent kernel matrices of deep networks, and the proof of Theorem 27."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ Function = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class Layer:
-    """A normalised layer: the library's activation, and C, C' and c* from separate quadrature."""
+    """A normalised layer: an activation of the library, and C, C' and c* by separate quadrature."""
 
     phi: Activation
     value: Function
@@ -41,7 +38,7 @@ class Layer:
 
     @property
     def star(self) -> float:
-        """c*, the limit of iterates of C from 0."""
+        """The limit c* of iterates of C from 0."""
         c = 0.0
         for _ in range(1000):
             c = float(self.value(np.asarray(c)))
@@ -50,7 +47,7 @@ class Layer:
 
 @lru_cache(maxsize=16)
 def smooth(name: str, size: float, bias: float) -> Layer:
-    """phi(size x + bias) over its root mean square, for |c| that stay away from 1."""
+    """Return the layer phi(size x + bias) over its root mean square, for |c| away from 1."""
     plain = FUNCTIONS[name]
     z, w = reference.line()
     mass = w * reference.density(z)
@@ -67,13 +64,13 @@ def smooth(name: str, size: float, bias: float) -> Layer:
 
 
 def rectifier() -> Layer:
-    """The layer sqrt(2) relu."""
+    """Return the layer sqrt(2) relu."""
     phi = activation("relu").transformed(output_scale=sqrt(2))
     return Layer(phi, relu_map, relu_slope, 1.0)
 
 
 def kernels(layer: Layer, depth: int, c0: float) -> Array:
-    """Theta_i = C_g(c0) C_h'(C_g(c0)), i = 1 ... D, of inputs of cosine c0; h has D - i layers."""
+    """Compute Theta_i = C_g(c0) C_h'(C_g(c0)) for i = 1 ... D, where h has D - i layers."""
     c: list[Any] = [c0]
     slopes = []
     for _ in range(depth - 1):
@@ -83,7 +80,7 @@ def kernels(layer: Layer, depth: int, c0: float) -> Array:
 
 
 def library(layer: Layer, depth: int, c: Array) -> Array:
-    """The layers' kernels Theta_i from the library, (depth, c.size)."""
+    """Compute the kernels Theta_i of all layers with the library, shape (depth, c.size)."""
     found = ntk(architectures.vanilla(depth - 1, layer.phi)).by_layer(c)
     return np.array(list(found.values()))
 
@@ -94,15 +91,16 @@ EXPLODING = ("tanh", 2.0, 0.3)  # c* < 1, C'(1) > 1
 
 @claim("DKS-H1", "App. H.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$c^*=1$, $C'(1)<1$: $K_i\approx0$ for early and middle layers, $C'(1)^{D-i}E$ for late ones;
-    $c^*<1<C'(1)$: $C'(1)^{D-i}I$, and late $+c^*C'(c^*)^{D-i}(E-I)$; $C'(1)=1$: $I$ early,
-    $I+\alpha_i(E-I)$ with $0\le\alpha_i\le1$ rising, $E$ late
+    r"""if $c^*=1$ and $C'(1)<1$: $K_i\approx0$ for early and middle layers, and $K_i\approx
+    C'(1)^{D-i}E$ for late layers. If $c^*<1<C'(1)$: $K_i\approx C'(1)^{D-i}I$, plus
+    $c^*C'(c^*)^{D-i}(E-I)$ for late layers. If $C'(1)=1$: $K_i\approx I$ for early layers, then
+    $I+\alpha_i(E-I)$ with increasing $0\le\alpha_i\le1$, and $E$ for late layers
 
     Under: fully connected, $D$ equal layers with $Q(1)=1$, the last one linear; $E$ is the matrix
     of ones, $c_0\ne\pm1$
 
-    But: $h_i$ counts $D-i$ nonlinear layers, the last layer being linear; they are limits for
-    $D\to\infty$, and that all pairs have the same $\alpha_i$ is a conjecture
+    But: $h_i$ has $D-i$ nonlinear layers, because the last layer is linear; the statements are
+    limits for $D\to\infty$; that $\alpha_i$ is the same for all pairs is a conjecture
     """
     depth, cosines = bench.size(60, 150), np.array([-0.5, 0.0, 0.3, 1.0])
     late = np.arange(depth - 6, depth)
@@ -118,7 +116,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             found[:, :-1] / scale,
             truth / scale,
-            f"{name}: the library against iterates of C by our own quadrature",
+            f"{name}: the library against iterates of C by independent quadrature",
             1e-6,
         )
         yield equal(
@@ -155,7 +153,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             ratio = off / diagonal
             yield at_most(np.abs(ratio[: depth // 10]), 0.02, "edge: early layers")
             yield at_most(0.9, ratio[-2:], "edge: late layers")
-            yield at_most(ratio[2:-1], ratio[3:], "edge: the ratios rise", 1e-9)
+            yield at_most(ratio[2:-1], ratio[3:], "edge: the ratios increase", 1e-9)
             yield at_most(np.abs(ratio), 1, "edge: at most 1")
     deeper = library(rectifier(), 4 * depth, np.array([-0.5, 0.3]))
     near = library(rectifier(), depth, np.array([-0.5, 0.3]))
@@ -166,13 +164,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         spread[0],
         spread[1],
-        "edge: the ratios of two pairs come together with depth, beyond the first quarter",
+        "edge: the ratios of two pairs approach each other with depth, after the first quarter",
     )
 
 
 @claim("DKS-H2a", "App. H.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""When $c^*=1$ and $C'(1)=1$: $K\approx D\,(I+\bar\alpha(E-I))$ with $0\le\bar\alpha\le1$
+    r"""If $c^*=1$ and $C'(1)=1$: $K\approx D\,(I+\bar\alpha(E-I))$ with $0\le\bar\alpha\le1$
 
     Under: fully connected, $D$ equal layers with $Q(1)=1$, the last one linear; $E$ is the matrix
     of ones, $c_0\ne\pm1$
@@ -199,8 +197,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-H2b", "App. H.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""The sums: $\sum_{i=0}^{L-1}C'(1)^iE=\frac{1-C'(1)^L}{1-C'(1)}E\approx\frac{1}{1-C'(1)}E$;
-    and for $C'(1)>1$: $K\approx\frac{1-C'(1)^D}{1-C'(1)}I+\frac{c^*}{1-C'(c^*)}(E-I)$
+    r"""$\sum_{i=0}^{L-1}C'(1)^iE=\frac{1-C'(1)^L}{1-C'(1)}E\approx\frac{1}{1-C'(1)}E$ for
+    $C'(1)<1$, and for $C'(1)>1$: $K\approx\frac{1-C'(1)^D}{1-C'(1)}I+\frac{c^*}{1-C'(c^*)}(E-I)$
 
     Under: fully connected, $D$ equal layers with $Q(1)=1$, the last one linear; $E$ is the matrix
     of ones, $c_0\ne\pm1$
@@ -233,7 +231,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     own = [kernels(layer, depth, v).sum() for v in c[:-1]]
     yield equal(
-        found[:-1], own, "exploding: off the diagonal, the library and our own iterates", 1e-6
+        found[:-1], own, "exploding: off the diagonal, the library and separate iterates", 1e-6
     )
     yield equal(
         own,
@@ -259,9 +257,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _shaped(name: str, depth: int, zeta: float) -> tuple[Network, Array, Array]:
-    """(a shaped vanilla network, coefficients of C, coefficients of C').
+    """Return a shaped vanilla network, the coefficients of C and the coefficients of C'.
 
-    The network has ``depth`` weight layers and is shaped by the library; the coefficients are
+    The network has ``depth`` weight layers and is shaped by the library. The coefficients are
     computed by quadrature.
     """
     shaped = shape(architectures.vanilla(depth - 1, name), method="dks", zeta=zeta)
@@ -285,11 +283,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     second = 6 * (zeta - 1) + 3 * b + 2 * a
     yield exact(
         second - first - 6 * a - 6 * b,
-        "the third line is more by $6a+6b\\ge0$ where the slopes are $1+a$, $1+b$",
+        "the third line is larger by $6a+6b\\ge0$ if the slopes are $1+a$, $1+b$",
     )
     yield exact(
         11 * (zeta - 1) - second - (3 * a + 2 * b + 5 * a * b),
-        "the last line is more by $3a+2b+5ab\\ge0$",
+        "the last line is larger by $3a+2b+5ab\\ge0$",
     )
     yield exact(zeta - 1 - a * b - a - b, "$|a-1||b-1|\\le|ab-1|$ for $a,b\\ge1$")
     x = bench.normal(3, 2000) * 3
@@ -329,7 +327,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             found,
             np.array(g) * h,
-            f"{name}: $\\Theta_i=C_gC_h'$, the library against iterates of our own",
+            f"{name}: $\\Theta_i=C_gC_h'$, the library against separate iterates",
             1e-6,
         )
         off = np.abs(found - c0)

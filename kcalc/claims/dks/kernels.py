@@ -1,7 +1,4 @@
-"""Sections 4 and 5 (and a line of 15.2).
-
-Laws of initial weights, and the kernels of wide layers.
-"""
+"""Claims of sections 4, 5 and 15.2: distributions of weights, and kernels of wide layers."""
 
 from __future__ import annotations
 
@@ -29,9 +26,9 @@ _NAMES = ("relu", "tanh", "gelu", "softplus")
 
 
 def polar(bench: Bench, draws: int, m: int, k: int) -> Array:
-    """Orthogonal weights (draws, m, k): (X X^T)^(-1/2) X for Gaussian X, times max(sqrt(m/k), 1).
+    """Draw orthogonal weights (draws, m, k): (X X^T)^(-1/2) X max(sqrt(m/k), 1), X Gaussian.
 
-    Rows and columns are exchanged where m > k.
+    Rows and columns are exchanged if m > k.
     """
     x = bench.normal(draws, min(m, k), max(m, k))
     values, vectors = np.linalg.eigh(x @ x.transpose(0, 2, 1))
@@ -41,7 +38,7 @@ def polar(bench: Bench, draws: int, m: int, k: int) -> Array:
 
 
 def library_weights(law: str, bench: Bench, draws: int, m: int, k: int) -> Array:
-    """Weights (draws, m, k) by a law of the library, from NumPy's normals."""
+    """Draw weights (draws, m, k) from a distribution of the library, with normals from NumPy."""
     import jax
 
     rule, fan = LAWS[law], Fan((), k, m)
@@ -52,8 +49,8 @@ def library_weights(law: str, bench: Bench, draws: int, m: int, k: int) -> Array
 
 @claim("DKS-suo", "Sec. 4.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""SUO weights: $(XX^\top)^{-1/2}X$ with Gaussian $m\times k$ $X$ for $m\le k$, transposed for
-    $m>k$, times $\max(\sqrt{m/k},1)$
+    r"""SUO weights are $(XX^\top)^{-1/2}X$ times $\max(\sqrt{m/k},1)$, where $X$ is a Gaussian
+    $m\times k$ matrix; rows and columns are exchanged for $m>k$
     """
     draws = bench.size(2000, 15000)
     for m, k in ((3, 5), (6, 4)):
@@ -69,8 +66,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 f"{source}, {m} x {k}: orthogonal, scaled",
                 1e-4,
             )
-            # moments of the uniform law of one entry, and of a 2 x 2 minor, which depends on
-            # orthogonality
+            # moments of one entry under the uniform distribution, and of a 2 x 2 minor, which
+            # depends on orthogonality
             yield statistical(w[:, 0, 0], 0.0, f"{source}, {m} x {k}: E w_11")
             yield statistical(
                 w[:, 0, 0] ** 2, scale2 / n, f"{source}, {m} x {k}: E w_11^2 = 1/k or 1/n"
@@ -88,13 +85,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 yield equal(
                     ((w @ z) ** 2).mean(axis=1) / np.mean(z**2),
                     1.0,
-                    f"{source}, {m} x {k}: q is kept exactly",
+                    f"{source}, {m} x {k}: q is preserved exactly",
                     1e-4,
                 )
 
 
 def _factors(bench: Bench, m: int, k: int) -> Array:
-    """The ratio of |Wz|^2/m and |z|^2/k for Gaussian weights of the library."""
+    """Measure the ratio of |Wz|^2/m to |z|^2/k for Gaussian weights of the library."""
     w = library_weights("gaussian", bench, bench.size(20000, 80000), m, k)
     z = bench.normal(k)
     return ((w @ z) ** 2).mean(axis=1) / np.mean(z**2)
@@ -102,11 +99,12 @@ def _factors(bench: Bench, m: int, k: int) -> Array:
 
 @claim("DKS-gausspert", "Sec. 4.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""Gaussian weights multiply the output vector of SUO weights by an independent $\chi_m$
-    variable. The normalised squared norm is multiplied by a factor with mean 1 and variance $2/m$
+    r"""the output vector of Gaussian weights is that of SUO weights times an independent $\chi_m$
+    variable, and its normalised squared norm is multiplied by a factor with mean 1 and variance
+    $2/m$
 
-    But: the factor is $\chi_m/\sqrt m$ on the vector, and $\chi^2_m/m$ on the squared norm; SUO
-    with $m\ge k$
+    But: for SUO weights with $m\ge k$; the factor is $\chi_m/\sqrt m$ for the vector, and
+    $\chi^2_m/m$ for the squared norm
     """
     size = Symbol("m", positive=True)
     # of chi^2_m/m
@@ -141,7 +139,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def library_layer(name: str, covariance: Array) -> float:
-    """kappa(Sigma)_12 by the library's maps."""
+    """Compute kappa(Sigma)_12 with the maps of the library."""
     phi = activation(name)
     q1, q2 = covariance[0, 0], covariance[1, 1]
     c = covariance[0, 1] / sqrt(q1 * q2)
@@ -151,7 +149,8 @@ def library_layer(name: str, covariance: Array) -> float:
 @claim("DKS-eq1", "Sec. 5.1, eq. 1")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""a wide combined layer has $\kappa_f(z,z') \approx E_{u\sim
-    N(0,\Sigma_{z,z'})}[\phi(u_1)\phi(u_2)]$, $\Sigma$ the inner products over $k$
+    N(0,\Sigma_{z,z'})}[\phi(u_1)\phi(u_2)]$, where $\Sigma$ contains the inner products divided by
+    $k$
     """
     k, m = 5, 20
     z = bench.normal(2, k) * np.array([[1.3], [0.7]])
@@ -183,7 +182,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-dist", "Sec. 5.3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""distances from inner products: $\|x-y\| = \sqrt{x^\top x+y^\top y-2x^\top y}$"""
+    r"""inner products determine distances: $\|x-y\| = \sqrt{x^\top x+y^\top y-2x^\top y}$"""
     x, y = symbols("x1:4"), symbols("y1:4")
     square = sum((a - b) ** 2 for a, b in zip(x, y, strict=True))
     products = sum(a * a + b * b - 2 * a * b for a, b in zip(x, y, strict=True))
@@ -204,9 +203,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _image_covariances(
     phi: str, kernel: int, padding: object, stride: int, weights: str, images: Array
 ) -> Array:
-    """Covariances at all pairs of locations of two images after a convolution and phi.
+    """Compute covariances at all pairs of locations of two images after a convolution and phi.
 
-    They are computed by the library and have the shape (2, 2, locations, locations).
+    They are computed by the library. The shape is (2, 2, locations, locations).
     """
     network = chain(
         L.Input(), L.Affine(kernel=kernel, padding=padding, stride=stride), L.Nonlinear(phi)
@@ -225,7 +224,7 @@ def _image_covariances(
 
 
 def _patches(image: Array) -> Array:
-    """The 3 x 3 patches of an image with periodic sides: (locations, 9 k)."""
+    """Return the 3 x 3 patches of an image with periodic boundaries, shape (locations, 9 k)."""
     shifted = [np.roll(image, (-i, -j), axis=(0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1)]
     return np.concatenate(shifted, axis=2).reshape(-1, 9 * image.shape[2])
 
@@ -243,7 +242,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     N(0,A(\Sigma))}[\phi(u)\phi(u)^\top]$, $A(\Sigma_{Z,Z'}) = \Sigma_{P(Z),P(Z')}$ with the patch
     vectors $P$
 
-    But: the patch vectors have $kb^2$ entries, and $\Sigma_{P(Z),P(Z')}$ is divided by that: $A$
+    But: $\Sigma_{P(Z),P(Z')}$ is divided by the number $kb^2$ of entries of a patch vector, so $A$
     averages over the $b^2$ offsets
     """
     k = 2
@@ -275,14 +274,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     summed = 9 * covariance
     yield counterexample(
         abs(_entry("tanh", summed, 1, 7) - _entry("tanh", covariance, 1, 7)),
-        "tanh, with the $1/k$ of the input in $\\Sigma_{P(Z),P(Z')}$ instead",
+        "tanh, with $1/k$ as for the input in $\\Sigma_{P(Z),P(Z')}$ instead",
     )
 
 
 @claim("DKS-eq3", "Sec. 5.5, eq. 3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with strides or without padding $\tilde\kappa_f(\Sigma) = E_{u\sim
-    N(0,\Sigma)}[\phi(s(u))\phi(s(u))^\top]$, $s$ dropping the locations that the centre of the
+    r"""with strides or without padding, $\tilde\kappa_f(\Sigma) = E_{u\sim
+    N(0,\Sigma)}[\phi(s(u))\phi(s(u))^\top]$, where $s$ drops the locations that the centre of the
     filter does not visit
 
     Under: Delta initialisation
@@ -305,7 +304,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 locations=count,
             )
     taps = np.zeros((bench.size(5000, 50000), 3, 3, k))
-    taps[:, 1, 1] = bench.normal(len(taps), k) / sqrt(k)  # Delta: the centre alone
+    taps[:, 1, 1] = bench.normal(len(taps), k) / sqrt(k)  # Delta: only the centre tap
     padded = np.pad(images[0], ((1, 1), (1, 1), (0, 0)))
     outputs = [
         np.maximum(np.tensordot(taps, padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3], 3), 0)
@@ -320,7 +319,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-eq4", "Sec. 5.7, eq. 4")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""concatenation of $k_1$ and $k_2$ channels: $\Sigma_{Z,Z'} =
+    r"""a concatenation of $k_1$ and $k_2$ channels has $\Sigma_{Z,Z'} =
     (k_1\Sigma_{X,X'}+k_2\Sigma_{Y,Y'})/(k_1+k_2)$
     """
     k1, k2 = 3, 8

@@ -1,4 +1,4 @@
-"""Sections 19 and 20: Layer Normalization and pooling."""
+"""Claims of sections 19 and 20: Layer Normalization and pooling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOCATIONS = IMAGE[0] * IMAGE[1]
 
 
 def _joined(first: str, second: str, channels: tuple[int, int]) -> Network:
-    """A LayerNorm after the concatenation of two combined layers."""
+    """Build a LayerNorm after the concatenation of two combined layers."""
     return graph(
         x=L.Input(),
         a=(L.Affine(), "x"),
@@ -35,7 +35,7 @@ def _joined(first: str, second: str, channels: tuple[int, int]) -> Network:
 
 
 def _centred(phis: list[Phi], shares: list[float], c: float, q1: float, q2: float) -> float:
-    """The cosine of centred channels, of which a share ``shares[i]`` comes from layer i."""
+    """Compute the cosine of centred channels, with a fraction ``shares[i]`` from layer i."""
     row = np.array(
         [[p.q_map(q1), p.q_map(q2), p.moment(c, q1, q2), p.mean(q1), p.mean(q2)] for p in phis]
     )
@@ -44,7 +44,7 @@ def _centred(phis: list[Phi], shares: list[float], c: float, q1: float, q2: floa
 
 
 def _batches(bench: Bench, names: list[str], channels: list[int], c: float) -> Array:
-    """Cosines of centred vectors of finitely many channels, one for each draw."""
+    """Draw cosines of centred vectors with a finite number of channels."""
     out = []
     for _ in bench.rounds(60, 300):
         z = bench.normal(2, sum(channels))
@@ -60,8 +60,8 @@ def _batches(bench: Bench, names: list[str], channels: list[int], c: float) -> A
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""Layer Normalization after $g$: $Q(q)=1$ and $C(c)=\dfrac{c-C_g(0)}{1-C_g(0)}$
 
-    But: $g$ must be one combined layer; in general $C(c)=(qc-\mu^2)/(q-\mu^2)$ with $\mu$ the mean
-    over the channels that enter
+    But: $g$ must be a single combined layer; in general $C(c)=(qc-\mu^2)/(q-\mu^2)$, where $\mu$ is
+    the mean over the input channels
     """
     c = bench.uniform(-0.9, 0.9)
     for name, own in KNOWN.items():
@@ -96,7 +96,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     deep = chain(repeat(chain(L.Affine(), L.Nonlinear("relu")), 2), L.LayerNorm())
     relu = KNOWN["relu"]
     inner = relu.c_map(0.0)
-    # the second layer has q = 1/2 times its input's
+    # the second layer halves q
     value = (0.5 * relu.c_map(inner) - relu.mean() ** 2) / (0.5 - relu.mean() ** 2)
     yield counterexample(
         abs(value),
@@ -109,7 +109,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-ln2", "Sec. 19.2.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""For two q values: $(\sqrt{q_1q_2}\,c-\mu_1\mu_2)/\sqrt{(q_1-\mu_1^2)(q_2-\mu_2^2)}$"""
+    r"""For two q values, $C=(\sqrt{q_1q_2}\,c-\mu_1\mu_2)/\sqrt{(q_1-\mu_1^2)(q_2-\mu_2^2)}$"""
     for _ in bench.rounds(20, 200):
         z = bench.normal(2, 7) + bench.normal(2, 1)
         (q1, q2), (m1, m2), b = (z**2).mean(axis=1), z.mean(axis=1), (z[0] * z[1]).mean()
@@ -139,7 +139,7 @@ def _images(bench: Bench, count: int = 3) -> Array:
 
 
 def _pooled(kind: str, images: Array) -> Array:
-    """kcalc's kernel of the pooled images; the affine readout of sigma_w = 1 does not change it."""
+    """Compute kcalc's kernel of pooled images. The Affine readout with sigma_w = 1 keeps it."""
     net = chain(L.Input(CHANNELS, IMAGE), L.Pool(kind), L.Flatten(), L.Affine(1))
     C = c_map(net, spatial="exact", image_shape=IMAGE, weights="delta")
     q = np.asarray(C.q_values(images)[net.outputs[0]], dtype=float).reshape(len(images))
@@ -168,14 +168,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         _pooled("mean", signs),
         1 / 9,
-        "locations of q = 1, two of six turned round: the output has q = 1/9",
+        "locations with q = 1, two of six with the sign reversed: the output has q = 1/9",
     )
 
 
 @claim("DKS-convsim", "Sec. 20.1.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""A convolution over the whole feature map is mean pooling if its weights are $1/\ell$ between
-    equal channels and 0 between different ones
+    r"""A convolution over the whole feature map is mean pooling if its weights are $1/\ell$ from
+    each channel to itself and 0 otherwise
 
     Printed: it is mean pooling if all weights are $(\ell\sqrt k)^{-1}$
     """
@@ -194,8 +194,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-wmp", "Sec. 20.1.2, App. E")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$f(Z)=Zw$, $w\sim N(0,I/\ell)$: the kernel is $\frac1\ell\mathrm{tr}\big(\frac1kZ^\top
-    Z'\big)$ in the mean
+    r"""$f(Z)=Zw$ with $w\sim N(0,I/\ell)$ has the mean kernel
+    $\frac1\ell\mathrm{tr}\big(\frac1kZ^\top Z'\big)$
     """
     images = _images(bench)
     z = images.reshape(3, LOCATIONS, CHANNELS)
@@ -236,21 +236,21 @@ def _(bench: Bench) -> Iterator[Evidence]:
         at = np.asarray(C(np.array([c.mean(), *c, c.max()])))
         mean = at[1:-1].mean()
         yield at_most(at[0], mean, "the lower bound: random maps and activations, random cosines")
-        yield at_most(mean, at[-1], "the upper bound for these")
+        yield at_most(mean, at[-1], "the upper bound for the same maps and cosines")
     pair = np.array([-0.9, 0.4])
     fails = square(pair.mean()) - np.asarray(square(pair)).mean()
     over = np.asarray(square(pair)).mean() - square(pair.max())
     yield at_most(
         [fails, -over],
         0,
-        "cosines below 0 are outside: the upper bound fails for $c^2$ at $(-0.9,0.4)$",
+        "negative cosines are excluded: the upper bound fails for $c^2$ at $(-0.9,0.4)$",
         0.0,
     )
 
 
 @claim("DKS-emax", "Sec. 20.2.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$E\max\{u_1,u_2\}^2=1$ for standard normals of every correlation $c\in[-1,1]$"""
+    r"""$E\max\{u_1,u_2\}^2=1$ for standard normals with any correlation $c\in[-1,1]$"""
     c = Symbol("c", positive=True)
     # max = (s + |d|) / 2 with s = u1 + u2 and d = u1 - u2 independent: E max^2 = (E s^2 + E d^2) /
     # 4, E s = 0
@@ -270,12 +270,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [pooled(0.3) - 0.3, float(not pooled.heuristic)],
         0,
-        "kcalc takes max pooling for the identity, and says so",
+        "kcalc treats max pooling as the identity, and reports this",
     )
 
 
 def _largest_square(n: int) -> float:
-    """E max^2 of n independent standard normals."""
+    """Compute E max^2 of n independent standard normals."""
     edges = np.linspace(-9, 12, 400)
     t, v = leggauss(12)
     x = ((edges[1:] + edges[:-1])[:, None] / 2 + np.diff(edges)[:, None] / 2 * t).ravel()
@@ -286,19 +286,19 @@ def _largest_square(n: int) -> float:
 
 @claim("DKS-emax3", "Sec. 20.2.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""For $n\ge3$ clusters $E\max^2\ne1$, but it grows slowly with $n$: $1+\frac{\sqrt3}{2\pi}$
-    for three independent ones, at most $2\log n$ for $n\ge4$
+    r"""For $n\ge3$ clusters, $E\max^2\ne1$, but it grows slowly with $n$: it is
+    $1+\frac{\sqrt3}{2\pi}$ for three independent clusters, and at most $2\log n$ for $n\ge4$
 
-    Under: the paper says slowly, and gives no formula; the logarithm is ours
+    Under: the paper says only that it grows slowly; the logarithmic bound is ours
     """
     yield equal(
         [_largest_square(2), _largest_square(3)],
         [1, 1 + 3**0.5 / (2 * np.pi)],
-        "two and three independent ones, by quadrature",
+        "two and three independent clusters, by quadrature",
         1e-11,
     )
     z = bench.normal(3, bench.size(100_000, 2_000_000))
-    yield statistical(z.max(axis=0) ** 2, 1 + 3**0.5 / (2 * np.pi), "three, by samples")
+    yield statistical(z.max(axis=0) ** 2, 1 + 3**0.5 / (2 * np.pi), "three clusters, by samples")
     counts = np.unique(np.geomspace(4, 1e6, bench.size(20, 80)).astype(int))
     sizes = np.array([_largest_square(int(n)) for n in counts])
     yield at_most(

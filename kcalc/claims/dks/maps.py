@@ -1,4 +1,4 @@
-"""Sections 6 and 7: Q and C maps of layers and of networks."""
+"""Claims of sections 6 and 7: Q and C maps of layers and of networks."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def _names(bench: Bench) -> tuple[str, ...]:
 
 
 def _q(bench: Bench, name: str) -> float:
-    """A random q value at which second moments are not huge."""
+    """Draw a random q value at which second moments are not huge."""
     return bench.uniform(0.2, 0.8 if name == "exp" else 3.0)
 
 
 def random_c(bench: Bench) -> float:
-    """A c value away from the ends."""
+    """Draw a random c value away from -1 and 1."""
     return bench.uniform(-0.95, 0.95)
 
 
@@ -178,14 +178,14 @@ def _concatenated(k1: int, k2: int, first: str = "relu", second: str = "tanh") -
 def branches(
     names: tuple[str, str], c: float, q1: float, q2: float
 ) -> tuple[list[float], list[float], list[float]]:
-    """q values of both inputs and c values at the outputs of combined layers, by quadrature."""
+    """Compute q and c values at the outputs of combined layers by quadrature."""
     one, two = ([second_moment(name, q) for name in names] for q in (q1, q2))
     return one, two, [reference.cosine(name, c, q1, q2) for name in names]
 
 
 @claim("DKS-eq8", "Sec. 7.2, eq. 8")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""concatenation of $k_1$ and $k_2$ channels: $q = (k_1q_1+k_2q_2)/(k_1+k_2)$"""
+    r"""a concatenation of $k_1$ and $k_2$ channels has $q = (k_1q_1+k_2q_2)/(k_1+k_2)$"""
     k = bench.rng.integers(1, 50, size=(12, 2))
     x, y = ([bench.normal(int(n)) for n in column] for column in k.T)
     whole = [np.mean(np.concatenate(pair) ** 2) for pair in zip(x, y, strict=True)]
@@ -286,10 +286,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-scal", "Sec. 7.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""multiplication by a constant $\alpha\ne0$: $q\mapsto\alpha^2q$, and $c$ does not change
+    r"""multiplication by a constant $\alpha\ne0$ maps $q$ to $\alpha^2q$ and does not change $c$
 
-    But: the same constant multiplies both feature maps of the pair; then its sign does not matter
-    either
+    But: both feature maps of the pair must be multiplied by the same constant; in this case its
+    sign does not matter
     """
     alpha = bench.uniform(-3, 3, 20)
     x, y = bench.normal(2, 20, 6)
@@ -321,6 +321,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"C with a factor {factor} inside",
         )
     yield counterexample(
-        2 * abs(cosine(x, y)[0]), "factors 1 and -1 on the two: c changes its sign"
+        2 * abs(cosine(x, y)[0]), "factors 1 and -1 for the two: c changes its sign"
     )
     yield equal(cosine(scaled, -alpha[:, None] * y), -cosine(x, y), "opposite factors")

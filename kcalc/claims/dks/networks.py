@@ -1,4 +1,4 @@
-"""Sections 22 and 23: quadrature, inversion in practice, polynomials of modified ResNets."""
+"""Claims of sections 22 and 23: quadrature, numerical inversion, polynomials of ResNets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ W = Symbol("w", positive=True)
 
 
 def _rule(n: int) -> tuple[Array, Array]:
-    """The Gauss-Legendre rule of order n on [-10, 10] for standard normal means, without panels."""
+    """Return the Gauss-Legendre rule of order n on [-10, 10] for Gaussian means, without panels."""
     t, w = leggauss(n) if n < 1000 else asymptotic_legendre(n)
     return 10 * t, 10 * w * np.exp(-((10 * t) ** 2) / 2) / np.sqrt(2 * np.pi)
 
@@ -33,7 +33,7 @@ def _rule(n: int) -> tuple[Array, Array]:
 @claim("DKS-222", "Sec. 22.2")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""Gauss-Legendre quadrature of order $10^5$ on $[-10,10]$ estimates the Gaussian expectations
-    to high quality; split at the kinks, 200 nodes a piece are enough
+    with high accuracy; if it is split at the kinks, 200 nodes per piece are enough
     """
     shift = bench.uniform(0.2, 0.8)
     truth = special.ndtr(-shift)  # E 1[x > shift]
@@ -63,7 +63,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 w @ (density * phi.slopes(x) ** 2) - slope,
             ],
             0,
-            "200 nodes a piece, split at kinks, against panels of our own",
+            "200 nodes per piece, split at kinks, against independent panels",
         )
     yield at_most(
         2 * special.ndtr(-10.0) * 1e4,
@@ -77,7 +77,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-223", "Sec. 22.3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\mu^{-1}$ has a closed form where $\mu(\psi)=\psi^D$: $\mu^{-1}(\zeta)=\zeta^{1/D}$"""
+    r"""$\mu^{-1}$ has the closed form $\mu^{-1}(\zeta)=\zeta^{1/D}$ if $\mu(\psi)=\psi^D$"""
     d, zeta = symbols("D zeta", positive=True)
     yield exact((zeta ** (1 / d)) ** d - zeta, r"$(\zeta^{1/D})^D=\zeta$")
     for _ in bench.rounds(10, 60):
@@ -111,17 +111,17 @@ def _count(network: Network, kind: type) -> int:
 
 @claim("DKS-Dparam", "Sec. 23.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""ResNet-V2 of depth $D\in\{50,101,152\}$: $D-1$ nonlinear layers, $(D-2)/3$ blocks, 4 of them
-    transitions
+    r"""A ResNet-V2 of depth $D\in\{50,101,152\}$ has $D-1$ nonlinear layers and $(D-2)/3$ blocks,
+    of which 4 are transition blocks
 
-    Under: a transition block's shortcut shares the nonlinear layer of its branch, so it is not
-    counted again
+    Under: the shortcut of a transition block shares a nonlinear layer with its branch, and this
+    layer is not counted twice
     """
     stages = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
     yield equal(
         [[3 * sum(s) + 1 - (d - 1), sum(s) - (d - 2) // 3, len(s) - 4] for d, s in stages.items()],
         0,
-        "three nonlinear layers in each block and a last one, from the published stages",
+        "three nonlinear layers in each block and a final one, from the published stages",
         0.0,
     )
     for depth in DEPTHS:
@@ -133,8 +133,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 _count(net, L.Pool) - 2,
             ],
             0,
-            "kcalc's networks: nonlinear layers but those of the 4 transition shortcuts, sums, "
-            "pools",
+            "kcalc's networks: nonlinear layers without the 4 transition shortcuts, sums, pools",
             0.0,
         )
     along = [
@@ -148,8 +147,8 @@ PAPER.undecidable(
     "DKS-mnist",
     "Sec. 23.1 and 29 other places",
     r"The ResNets classify MNIST images of 224 x 224 pixels with 3 channels",
-    "the name of a data set: MNIST has images of 28 x 28 pixels and one channel, ImageNet is "
-    "meant; no formula depends on it",
+    "this is about the name of a data set; MNIST images have 28 x 28 pixels and one channel, so "
+    "ImageNet is meant; no formula depends on it",
 )
 
 
@@ -158,14 +157,14 @@ def _eq20(depth: int, w2: Expr) -> Expr:
 
 
 def _blocks(depth: int, w2: Expr) -> Expr:
-    """The slope polynomial from blocks: branches psi^3, four shortcuts psi, a last layer psi."""
+    """Build the slope polynomial from branches psi^3, four shortcuts psi and a final layer psi."""
     return (
         (w2 * psi**3 + 1 - w2) ** ((depth - 2) // 3 - 4) * (w2 * psi**3 + (1 - w2) * psi) ** 4 * psi
     )
 
 
 def _ratios(bench: Bench, found: Any, printed: Any) -> list[float]:
-    """found / printed at six random rational w and psi; only the division is rounded."""
+    """Compute found / printed at six random rational w and psi; only the division is rounded."""
     points = bench.rng.integers([[1, 21]] * 6, [[20, 60]] * 6)
     at: list[Any] = [{W: Rational(int(a), 20), psi: Rational(int(b), 20)} for a, b in points]
     return [float(found.subs(point) / printed.subs(point)) for point in at]
@@ -217,8 +216,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-w01", "Sec. 23.4")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\mu(\psi)=\psi^5$ for $w=0$ and $\psi^{D-1}$ for $w=1$; else a polynomial of degree $D-1$
-    whose coefficients add up to 1
+    r"""$\mu(\psi)=\psi^5$ for $w=0$ and $\mu(\psi)=\psi^{D-1}$ for $w=1$; for other $w$ it is a
+    polynomial of degree $D-1$ with coefficients that add up to 1
     """
     for depth in DEPTHS:
         yield exact(_eq20(depth, Integer(0)) - psi**5, f"D = {depth}: eq. 20 at $w=0$")
@@ -235,7 +234,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [float(p.as_expr().subs(p.gen, 1)) - 1, p.degree() - (depth - 1)],
             0,
-            "$w=3/5$: the sum of the coefficients less 1, the degree less $D-1$",
+            "$w=3/5$: the sum of the coefficients minus 1, the degree minus $D-1$",
             0.0,
         )
         near = slope_polynomial(architectures.resnet_v2(depth, residual_weight=Rational(1, 10**6)))
@@ -249,8 +248,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-235", "Sec. 23.5")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""Without shortcuts the polynomial is $\psi^{D-1}$, which is the case $w=1$ of eq. 20, $w$ the
-    residual weight
+    r"""Without shortcuts the polynomial is $\psi^{D-1}$, which is eq. 20 with residual weight
+    $w=1$
     """
     free = {
         depth: slope_polynomial(architectures.resnet_v2(depth, shortcut_weight=0))
@@ -263,10 +262,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-236", "Sec. 23.6")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""Wide ResNets: $\mu=(w^2\psi^2+1-w^2)^{(D-10)/2}(w^2\psi+1-w^2)^3\psi^4$; without shortcuts
-    $\psi^{D-3}$
+    r"""Wide ResNets have $\mu=(w^2\psi^2+1-w^2)^{(D-10)/2}(w^2\psi+1-w^2)^3\psi^4$, and without
+    shortcuts $\mu=\psi^{D-3}$
 
-    Under: $D-4$ divisible by 6
+    Under: $D-4$ is divisible by 6
     """
     for depth in (10, 16, 28, 40, 250)[: bench.size(4, 5)]:
         printed = (

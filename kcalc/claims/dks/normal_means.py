@@ -19,14 +19,14 @@ REACH = 9.0
 
 @dataclass(frozen=True, eq=False)
 class Phi:
-    """An activation, its derivative, and the points where the derivative jumps."""
+    """An activation, its derivative, and the points at which the derivative jumps."""
 
     values: Function
     slopes: Function
     kinks: tuple[float, ...] = ()
 
     def transformed(self, alpha: float, beta: float, gamma: float, delta: float) -> Phi:
-        """gamma (phi(alpha x + beta) + delta), alpha > 0."""
+        """Return gamma (phi(alpha x + beta) + delta), for alpha > 0."""
         return Phi(
             lambda x: gamma * (self.values(alpha * x + beta) + delta),
             lambda x: gamma * alpha * self.slopes(alpha * x + beta),
@@ -34,13 +34,13 @@ class Phi:
         )
 
     def at(self, constants: Any) -> Phi:
-        """The activation transformed by the constants of a shaping."""
+        """Return the activation transformed by the constants of a shaping."""
         return self.transformed(
             *(getattr(constants, name) for name in ("alpha", "beta", "gamma", "delta"))
         )
 
     def shaped(self, alpha: float, beta: float) -> Phi:
-        """phi(alpha x + beta), shifted and scaled to mean 0 and second moment 1 at q = 1."""
+        """Return phi(alpha x + beta), shifted and scaled to mean 0 and second moment 1 at q = 1."""
         plain = self.transformed(alpha, beta, 1.0, 0.0)
         delta = -plain.mean()
         return self.transformed(
@@ -48,7 +48,7 @@ class Phi:
         )
 
     def integral(self, function: Function, q: float = 1.0) -> float:
-        """E function(sqrt(q) x)."""
+        """Compute E function(sqrt(q) x)."""
         x, weights = line(tuple(k / np.sqrt(q) for k in self.kinks))
         return float(weights @ function(np.sqrt(q) * x))
 
@@ -61,7 +61,7 @@ class Phi:
         return self.integral(lambda x: self.values(x) ** 2, q)
 
     def q_slope(self, q: float = 1.0) -> float:
-        """Q'(q) = E[phi phi' x] / q with x of variance q."""
+        """Compute Q'(q) = E[phi phi' x] / q for x with variance q."""
         return self.integral(lambda x: self.values(x) * self.slopes(x) * x, q) / q
 
     def steepness(self, q: float = 1.0) -> float:
@@ -69,27 +69,27 @@ class Phi:
         return self.integral(lambda x: self.slopes(x) ** 2, q)
 
     def slope(self, q: float = 1.0) -> float:
-        """C'(1) = q E phi'^2 / Q."""
+        """Compute C'(1) = q E phi'^2 / Q."""
         return q * self.steepness(q) / self.q_map(q)
 
     def moment(self, c: float, q1: float = 1.0, q2: float | None = None) -> float:
-        """E[phi(u) phi(v)]: both integrals split at the kinks."""
+        """Compute E[phi(u) phi(v)] with both integrals split at the kinks."""
         q2 = q1 if q2 is None else q2
         return self.pair(self.values, self.values, c, q1, q2)
 
     def c_map(self, c: float, q1: float = 1.0, q2: float | None = None) -> float:
-        """The cosine of a combined layer."""
+        """Compute the C map of a combined layer."""
         q2 = q1 if q2 is None else q2
         return self.moment(c, q1, q2) / np.sqrt(self.q_map(q1) * self.q_map(q2))
 
     def c_slope(self, c: float, q: float = 1.0) -> float:
-        """C'(c) at uniform q."""
+        """Compute C'(c) at uniform q."""
         return q * self.pair(self.slopes, self.slopes, c, q, q) / self.q_map(q)
 
     def series(self, count: int) -> Array:
-        """The coefficients b_0, ..., b_(count - 1) of C(c) = sum b_n c^n at q = 1.
+        """Compute the coefficients b_0, ..., b_(count - 1) of C(c) = sum b_n c^n at q = 1.
 
-        They come from projections on normalised Hermite polynomials.
+        They are squared projections on normalised Hermite polynomials.
         """
         x, weights = line(self.kinks)
         rows, weighted = [np.ones_like(x), x], weights * self.values(x)
@@ -98,9 +98,9 @@ class Phi:
         return (np.array(rows) @ weighted) ** 2 / self.q_map()
 
     def pair(self, f: Function, g: Function, c: float, q1: float, q2: float) -> float:
-        """E[f(u) g(v)] for Gaussians u and v of variances q1, q2 and cosine c.
+        """Compute E[f(u) g(v)] for Gaussians u and v with variances q1, q2 and cosine c.
 
-        f and g are functions with this activation's kinks.
+        f and g are functions with the kinks of this activation.
         """
         x, weights = line(tuple(k / np.sqrt(q1) for k in self.kinks))
         if abs(c) >= 1:
@@ -123,7 +123,7 @@ class Phi:
 
 
 def root(f: Callable[[float], float], low: float, high: float) -> float:
-    """The point between ``low`` and ``high`` where f changes its sign."""
+    """Return the point between ``low`` and ``high`` at which f changes its sign."""
     return float(optimize.brentq(f, low, high, xtol=1e-16))  # pyright: ignore[reportArgumentType]
 
 
@@ -131,9 +131,10 @@ _legendre = lru_cache(maxsize=4)(leggauss)
 
 
 def panels(edges: Array, nodes: int = 16) -> tuple[Array, Array]:
-    """Gauss-Legendre nodes and weights of the panels between sorted edges.
+    """Return Gauss-Legendre nodes and weights for the panels between sorted edges.
 
-    Edges are (..., count); nodes and weights are (..., panels * nodes), ``nodes`` in each panel.
+    Edges have shape (..., count). Nodes and weights have shape (..., panels * nodes), with
+    ``nodes`` nodes in each panel.
     """
     t, w = _legendre(nodes)
     middle, half = (edges[..., 1:] + edges[..., :-1]) / 2, np.diff(edges) / 2
@@ -143,16 +144,16 @@ def panels(edges: Array, nodes: int = 16) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=512)
 def line(kinks: tuple[float, ...] = ()) -> tuple[Array, Array]:
-    """Nodes and weights of a mean under the standard normal, split at the kinks."""
+    """Return nodes and weights for standard normal means, split at the kinks."""
     inside = [k for k in kinks if -REACH < k < REACH]
     x, weights = panels(np.sort(np.concatenate([np.arange(-REACH, REACH + 1), inside])))
     return x, weights * density(x)
 
 
 def asymptotic_legendre(n: int) -> tuple[Array, Array]:
-    """Gauss-Legendre nodes and weights on [-1, 1] for large n, by Tricomi's formula.
+    """Return Gauss-Legendre nodes and weights on [-1, 1] for large n, by Tricomi's formula.
 
-    At n = 10^5 relative errors are 1e-10, except near the ends.
+    At n = 10^5, relative errors are 1e-10, except near the ends.
     """
     angle = np.pi * (4 * np.arange(n, 0, -1) - 1) / (4 * n + 2)
     x = (1 - 1 / (8 * n**2) + 1 / (8 * n**3)) * np.cos(angle)

@@ -1,4 +1,4 @@
-"""Appendices E and G: weighted mean pooling and max pooling."""
+"""Claims of appendices E and G: weighted mean pooling and max pooling."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _POOL = "$f(Z)=Zw$ with $w\\sim N(0,I/\\ell)$, $Z,Z'$ given, $M=Z^\\top Z'$"
 
 
 def _moment(powers: tuple[int, ...]) -> int:
-    """The mean of a product of powers of independent standard normals."""
+    """Compute the mean of a product of powers of independent standard normals."""
     return prod(0 if p % 2 else prod(range(p - 1, 0, -2)) for p in powers)
 
 
 def _expected(expression: Expr, w: tuple[Symbol, ...], variance: Expr) -> Expr:
-    """The mean over w ~ N(0, variance I), monomial by monomial."""
+    """Compute the mean over w ~ N(0, variance I), monomial by monomial."""
     terms = Poly(expand(expression), *w).terms()
     return sp.Add(
         *[c * _moment(powers) * variance ** Rational(sum(powers), 2) for powers, c in terms]
@@ -42,7 +42,7 @@ def _expected(expression: Expr, w: tuple[Symbol, ...], variance: Expr) -> Expr:
 
 
 def _symbolic(size: int) -> tuple[Matrix, Expr, Expr]:
-    """(M, mean and variance of w' M w) for weights of variance 1/size."""
+    """Return a symbolic matrix M, and the mean and variance of w' M w for w ~ N(0, I/size)."""
     w = symbols(f"w0:{size}")
     M = Matrix(size, size, symbols(f"m0:{size * size}"))
     form = expand((Matrix([w]) * M * Matrix(w))[0])
@@ -51,13 +51,13 @@ def _symbolic(size: int) -> tuple[Matrix, Expr, Expr]:
 
 
 def _maps(bench: Bench, k: int, size: int) -> tuple[Array, Array]:
-    """Two random feature maps (k, size) with correlated columns."""
+    """Draw two random feature maps (k, size) with correlated columns."""
     shared = bench.normal(k, 3) @ bench.normal(3, size)
     return shared + bench.normal(k, size), 0.5 * np.roll(shared, 1, axis=1) + bench.normal(k, size)
 
 
 def _pooled(bench: Bench, one: Array, two: Array, draws: int) -> Array:
-    """f(Z)^T f(Z') for many draws of w."""
+    """Compute f(Z)^T f(Z') for many draws of w."""
     size = one.shape[1]
     w = bench.normal(draws, size) / sqrt(size)
     return np.sum((w @ one.T) * (w @ two.T), axis=1)
@@ -78,7 +78,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     true, printed = float(variance.subs(one)), float(Rational(2, 4) * (M * M).trace().subs(one))
     yield counterexample(
         true - printed,
-        "$k=1$, $Z=(1,0)$, $Z'=(0,1)$: $f(Z)f(Z')=w_1w_2$ of variance 1/4, the formula gives 0",
+        "$k=1$, $Z=(1,0)$, $Z'=(0,1)$: $f(Z)f(Z')=w_1w_2$ has variance 1/4, the formula gives 0",
         found=true,
         formula=printed,
     )
@@ -156,13 +156,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _clustered() -> Array:
-    """A feature map of 81 channels and 100 columns of q = 1: 20 equal and 80 orthogonal ones."""
+    """Return a feature map (81, 100) with q = 1: 20 equal and 80 orthogonal columns."""
     eye = 9.0 * np.eye(81)
     return np.concatenate([np.repeat(eye[:, :1], 20, axis=1), eye[:, 1:]], axis=1)
 
 
 def _sides(Z: Array, other: Array) -> tuple[float, float, float, float, float]:
-    """(tr M^2, |M|_F^2, and the bounds with (mean |c|)^2, mean c^2 and mean |c|).
+    """Compute tr M^2, |M|_F^2, and the bounds with (mean |c|)^2, mean c^2 and mean |c|.
 
     Means are over pairs of different columns.
     """
@@ -179,7 +179,7 @@ def _sides(Z: Array, other: Array) -> tuple[float, float, float, float, float]:
 @claim("DKS-appEc", "App. E", hypotheses=_POOL + "; means over pairs of different locations")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\mathrm{tr}(M^2)\le\|M\|_F^2\le k^2\ell\,q_{\max}^2(1+\ell\,\overline{c^2})\le
-    k^2\ell\,q_{\max}^2(1+\ell\,c_{\rm avg})$, $c_{\rm avg}$ the mean of $|c|$
+    k^2\ell\,q_{\max}^2(1+\ell\,c_{\rm avg})$, where $c_{\rm avg}$ is the mean of $|c|$
 
     Printed: $\mathrm{tr}(M^2)\le k^2\ell\,q_{\max}^2(1+\ell\,c_{\rm avg}^2)$
     """
@@ -187,7 +187,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     trace, _, printed, _, _ = _sides(Z, Z)
     yield counterexample(
         trace / printed - 1,
-        "20 equal columns among 100, the others orthogonal: $480\\,k^2$ against $115\\,k^2$",
+        "20 equal and 80 orthogonal columns: $480\\,k^2$ against $115\\,k^2$",
         trace=trace / 81**2,
         bound=printed / 81**2,
     )
@@ -215,9 +215,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-appEq", "App. E")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the entries of $Z^\top Z'$ are at most $k\,q_{\max}$ in size
+    r"""the entries of $Z^\top Z'$ have absolute values of at most $k\,q_{\max}$
 
-    Under: $q_{\max}$: the largest $|z|^2/k$ of a column
+    Under: $q_{\max}$ is the largest $|z|^2/k$ of a column
     """
     ratios = []
     for _ in bench.rounds(300, 3000):
@@ -246,13 +246,16 @@ def _lemma(m1: float, m2: float, s1: float, s2: float, rho: float) -> Real:
 
 
 def _second_moment_of_maximum(count: int, correlation: float, *before: Any) -> Any:
-    """kcalc's second moment after a maximum over ``count`` correlated locations."""
+    """Compute kcalc's second moment after a maximum over ``count`` correlated locations."""
     net = chain(L.Input(1, (count,)), L.Affine(1, kernel=1), *before, L.Pool("max", count))
     return scaling(net, correlation=correlation).tensors[net.outputs[0]].forward
 
 
 def _by_difference(m1: float, m2: float, s1: float, s2: float, rho: float) -> Real:
-    """E max(u1, u2)^2 as one integral over D = u1 - u2, as max(u1, u2) = u2 + max(D, 0)."""
+    """Compute E max(u1, u2)^2 as one integral over D = u1 - u2.
+
+    This uses max(u1, u2) = u2 + max(D, 0).
+    """
     a, b, r = mpmath.mpf(s1), mpmath.mpf(s2), mpmath.mpf(rho)
     spread, centre = mpmath.sqrt(a**2 + b**2 - 2 * r * a * b), mpmath.mpf(m1) - m2
     lean = (r * a * b - b**2) / spread**2
@@ -274,7 +277,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$E[\max\{u_1,u_2\}^2]=(\sigma_1^2+\mu_1^2)\Phi\bigl(\tfrac{\mu_1-\mu_2}\theta\bigr)+(\sigma_2^2+\mu_2^2)\Phi\bigl(\tfrac{\mu_2-\mu_1}\theta\bigr)+(\mu_1+\mu_2)\,\theta\,\phi\bigl(\tfrac{\mu_1-\mu_2}\theta\bigr)$,
     $\theta=\sqrt{\sigma_1^2+\sigma_2^2-2\rho\sigma_1\sigma_2}$
 
-    Under: jointly Gaussian; not $u_1-u_2$ constant
+    Under: $u_1,u_2$ jointly Gaussian; $u_1-u_2$ not constant
     """
     with decimal_digits(30):
         errors = []
@@ -320,7 +323,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x = Symbol("x", real=True)
     fourth = integrate(x**4 * sp.exp(-(x**2) / 2) / sp.sqrt(2 * sp.pi), (x, -oo, oo))
     yield exact(fourth + fourth - 6, "$E u^4 = 3$, twice")
-    # u = r cos t, the other r cos(t - theta): the first is larger on half a turn
+    # u = r cos t and v = r cos(t - theta), so the first is larger for half of all t
     t, theta = symbols("t theta", positive=True)
     half = integrate(sp.cos(t) ** 4, (t, theta / 2 - sp.pi, theta / 2))
     yield exact(

@@ -1,7 +1,7 @@
 """Claims of sections 25, 26 and 28.
 
-They are about variance propagation, other initialisations, normalisation layers, and settings of
-experiments.
+They are about variance propagation, other initialisations, normalisation layers, and the settings
+of experiments.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from .normal_means import KNOWN, root
 from .paper import PAPER, claim
 
 GRID = np.cos(np.linspace(np.pi, 0.0, 201))
-# E phi'^2, by hand
+# E phi'^2, derived by hand
 SELU_SLOPE = SELU[0] ** 2 * (0.5 + SELU[1] ** 2 * np.exp(2) * special.ndtr(-2))
 
 
 @claim("DKS-251", "Sec. 25.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$h_1=x$, $h_2=-x$, $y=(h_1+h_2)/\sqrt2$: all weight vectors have norm 1, and $y=0$ for every
-    $x$
+    r"""with $h_1=x$, $h_2=-x$ and $y=(h_1+h_2)/\sqrt2$, all weight vectors have norm 1, but $y=0$
+    for every $x$
     """
     x = Symbol("x", real=True)
     first, second = Matrix([[1], [-1]]), Matrix([[1, 1]]) / sp.sqrt(2)
     yield exact((second * first * x)[0], "the output")
     norms = [first.row(0).norm() - 1, first.row(1).norm() - 1, second.norm() - 1]
-    yield equal(list(norms), 0, "the three norms less 1", 0.0)
+    yield equal(list(norms), 0, "the three norms minus 1", 0.0)
     for _ in bench.rounds(5, 50):
         width = bench.whole(1, 200)
         v = bench.normal(width, 6)
@@ -48,7 +48,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [np.abs(out @ np.concatenate([v, -v])).max(), np.linalg.norm(out) - 1],
             0,
-            "pairs of opposite units in wide layers: the output, and its norm less 1",
+            "pairs of opposite units in wide layers: the output, and its norm minus 1",
         )
 
 
@@ -89,8 +89,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-26.1", "Sec. 26.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""Glorot's variance $2/(k+m)$ at widths $n,2n,n,\dots$: q shrinks by $n(2n)(2/(n+2n))^2=8/9$
-    in two layers
+    r"""with Glorot's variance $2/(k+m)$ and widths $n,2n,n,\dots$, two layers multiply q by
+    $n(2n)(2/(n+2n))^2=8/9$
     """
     n = Symbol("n", positive=True)
     yield exact(n * 2 * n * (2 / (n + 2 * n)) ** 2 - Rational(8, 9), "the printed product")
@@ -100,7 +100,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         q_map(chain(*layers))(1.0), (8 / 9) ** 5, "kcalc's q value after ten such layers", 1e-13
     )
     yield equal(
-        q_map(chain(*[L.Affine(m) for m in widths[1:]]))(1.0), 1, "with $1/k$ it stays", 1e-13
+        q_map(chain(*[L.Affine(m) for m in widths[1:]]))(1.0), 1, "with $1/k$ q is kept", 1e-13
     )
     draws, x = bench.size(20_000, 200_000), np.ones(8)
     first = bench.normal(draws, 16, 8) @ x * np.sqrt(2 / 24)
@@ -110,7 +110,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-selu", "Sec. 26.3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""SELU: $Q(1)=1$, $C(0)=0$, $C'(1)\approx1.0716$, by eq. 11"""
+    r"""SELU has $Q(1)=1$, $C(0)=0$ and, by eq. 11, $C'(1)\approx1.0716$"""
     own, phi = KNOWN["selu"], activation("selu")
     yield equal(
         [own.q_map(), own.mean(), own.slope()],
@@ -130,7 +130,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-selu100", "Sec. 26.3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""SELU: $C_f'(1)\approx1.005\cdot10^3$ for 100 layers, $1.0157\cdot10^9$ for 300"""
+    r"""SELU networks have $C_f'(1)\approx1.005\cdot10^3$ for 100 layers and $1.0157\cdot10^9$ for
+    300 layers
+    """
     for depth, printed, digits in ((100, 1.005e3, 0.5), (300, 1.0157e9, 0.5e5)):
         yield equal(
             (SELU_SLOPE**depth - printed) / digits,
@@ -151,7 +153,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-selugood", "Sec. 26.3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""For 100 SELU layers $C_f'(1)\approx1005$: the bound of Theorem 13 is 2008, where
+    r"""For 100 SELU layers, $C_f'(1)\approx1005$. The bound of Theorem 13 is 2008, although
     $\max|C_f-c|\le2$ for every map, and $C_f$ is degenerate: it maps $[-1,0.9]$ into $[-0.04,0.16]$
 
     Printed: $C_f$ is reasonably well behaved by Theorem 13
@@ -169,7 +171,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         bound=bound,
         one_sided=True,
     )
-    yield at_most(2.0, bound, "the bound of Theorem 13 is no less than what holds for any map", 0.0)
+    yield at_most(2.0, bound, "the bound of Theorem 13 is weaker than the bound for any map", 0.0)
     inside = np.linspace(-1, 0.9, 20)
     yield at_most(
         np.abs(C(inside) - 0.06),
@@ -186,7 +188,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-264", "Sec. 26.4")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$C'(1)<1$ indicates convergence of c values to 1, $C'(1)>1$ convergence to some $c_0<1$"""
+    r"""c values converge to 1 if $C'(1)<1$, and to some $c_0<1$ if $C'(1)>1$"""
     start = np.array([-0.5, 0.0, 0.5, 0.95])
     for C in power_maps(bench, 100, 500):
         slope = C.derivative(1)(1.0)
@@ -213,14 +215,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         found[:, 0],
         found[:, 1],
-        "kcalc's activations: the attractive fixed point is 1 exactly where $C'(1)<1$",
+        "kcalc's activations: the attractive fixed point is 1 if and only if $C'(1)<1$",
         0.0,
     )
 
 
 @claim("DKS-fn21", "Sec. 26.4.1, footnote 21")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$C'(0)\ge2-C'(1)=2-\mu^{-1}(\zeta)$, which is $2-\zeta^{1/D}$ for $D$ layers in a row"""
+    r"""$C'(0)\ge2-C'(1)=2-\mu^{-1}(\zeta)$, which is $2-\zeta^{1/D}$ for a chain of $D$ layers"""
     maps = power_maps(bench, 300, 3000, zero=True)
     zero, one = (np.array([C.derivative(1)(at) for C in maps]) for at in (0.0, 1.0))
     yield at_most(2 - one, zero, "random maps with $C(0)=0$")
@@ -261,7 +263,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     truth = own.slope() / (1 - own.mean() ** 2 / own.q_map())
     C = c_map(chain(L.Affine(), L.Nonlinear("relu"), L.LayerNorm()))
     yield equal(
-        truth, np.pi / (np.pi - 1), "the slope over the variance's share of q, by quadrature"
+        truth, np.pi / (np.pi - 1), "the slope divided by the variance's share of q, by quadrature"
     )
     yield equal(
         [C.derivative(1)(1.0), C(0.0)],
@@ -282,8 +284,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-eocxiao", "Sec. 28.5.6")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""tanh on the edge of chaos: weight variance $1.01/k$ and bias variance $1.654355\cdot10^{-7}$
-    give $C'(1)=1$
+    r"""for tanh, weight variance $1.01/k$ and bias variance $1.654355\cdot10^{-7}$ are on the edge
+    of chaos: $C'(1)=1$
     """
     tanh, weight = KNOWN["tanh"], 1.01
 
@@ -314,6 +316,6 @@ PAPER.undecidable(
     "DKS-rf",
     "Sec. 11.4",
     r"How DKS can be applied to standard random forest architectures",
-    "words, not mathematics: convolutional architectures are meant, which Sec. 23 treats; nothing "
+    "a slip in the wording: convolutional architectures are meant, which Sec. 23 treats; nothing "
     "can be computed for random forests",
 )

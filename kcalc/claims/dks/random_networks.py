@@ -1,4 +1,4 @@
-"""Random networks, and their slopes, subnetworks, q and c values without code of the calculi."""
+"""Random networks with their slopes, subnetworks, q and c values, independent of the calculi."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ PYTHAGOREAN = ((3, 4, 5), (4, 3, 5), (5, 12, 13), (12, 5, 13), (8, 15, 17))
 def random_network(
     bench: Bench, phi: Any, size: int, norms: bool = False, plain: bool = False
 ) -> Network:
-    """A random directed acyclic graph of layers with one input and one output.
+    """Build a random directed acyclic graph of layers with one input and one output.
 
-    It consists of combined layers, weighted sums and concatenations.
+    It consists of combined layers, weighted sums and concatenations. All weights are rational.
 
-    ``norms``: include LayerNorms and pools; ``plain``: include sums that are not normalised. All
-    weights are rational.
+    ``norms`` adds LayerNorms and pools. ``plain`` adds sums that are not normalised.
     """
     steps: list[tuple[Any, Any, tuple[Any, ...]]] = [
         ("input", L.Input(), ()),
@@ -81,17 +80,17 @@ def _rational(value: Any) -> Any:
 
 
 def weights_of(layer: Any, count: int) -> tuple[Any, ...]:
-    """The weights of a sum of ``count`` feature maps."""
+    """Return the weights of a sum of ``count`` feature maps."""
     return layer.weights or (1,) * count
 
 
 def channels_of(layer: Any, count: int) -> list[int]:
-    """The channels of ``count`` concatenated feature maps, whose widths no other layer states."""
+    """Return the numbers of channels of ``count`` concatenated feature maps."""
     return [int(k) for k in layer.channels or (1,) * count]
 
 
 def shares(layer: Any, count: int) -> list[Fraction]:
-    """The shares that a normalised sum or a concatenation gives each of what it reads."""
+    """Return the share of each parent in a normalised sum or a concatenation."""
     if isinstance(layer, L.Sum):
         squares = [_rational(w**2) for w in weights_of(layer, count)]
         return [Fraction(int(s.p), int(s.q)) for s in squares]
@@ -102,9 +101,10 @@ def shares(layer: Any, count: int) -> list[Fraction]:
 def slopes(
     network: Network, psi: Any, entry: Node | None = None, inside: frozenset[Node] | None = None
 ) -> dict[Node, Any]:
-    """C'(1) at every node by the chain rule, for nonlinear layers of slope psi.
+    """Compute C'(1) at every node by the chain rule, for nonlinear layers with slope psi.
 
-    ``entry`` and ``inside``: for the subnetwork of the nodes ``inside`` that reads ``entry``.
+    ``entry`` and ``inside`` restrict it to the subnetwork of the nodes ``inside`` that reads
+    ``entry``.
     """
     found: dict[Node, Any] = {} if entry is None else {entry: Fraction(1)}
     for node, layer, parents in network.steps():
@@ -124,7 +124,7 @@ def slopes(
 
 
 def largest_slope(network: Network, psi: Any) -> Any:
-    """mu(psi) by its definition."""
+    """Compute mu(psi) from its definition."""
     return max(
         slopes(network, psi, entry, inside)[end] for inside, entry, end in subnetworks(network)
     )
@@ -148,7 +148,7 @@ class State:
     def mapped(
         self, f: Callable[[float], float], g: Callable[[float], float] | None = None
     ) -> State:
-        """The state with f applied to all second moments and g to all means."""
+        """Return the state with f applied to all second moments and g to all means."""
         return State(
             f(self.q1),
             f(self.q2),
@@ -158,7 +158,7 @@ class State:
 
 
 def added(states: Sequence[State], weights: Sequence[float], means: Sequence[float]) -> State:
-    """The weighted sum of states."""
+    """Return the weighted sum of states."""
     rows = np.array([[s.q1, s.q2, s.covariance] for s in states])
     centres = np.array([[s.mean1, s.mean2] for s in states])
     return State(*(np.asarray(weights) @ rows), *(np.asarray(means) @ centres))
@@ -167,7 +167,10 @@ def added(states: Sequence[State], weights: Sequence[float], means: Sequence[flo
 def values(
     network: Network, c: float, q1: float, q2: float, known: Mapping[Any, Phi]
 ) -> dict[Node, State]:
-    """The :class:`State` of every node, by quadrature; ``known``: {activation: its NumPy form}."""
+    """Compute the :class:`State` of every node by quadrature.
+
+    ``known`` is {activation: its NumPy form}.
+    """
     found: dict[Node, State] = {}
     for node, layer, parents in network.steps():
         below = [found[p] for p in parents]
@@ -200,9 +203,9 @@ def values(
 
 
 def weighed_slope(network: Network, q: float, own: Phi, phi: object) -> float:
-    """C'(1) at the output by the chain rule, where inputs have the q value ``q``.
+    """Compute C'(1) at the output by the chain rule, for inputs with q value ``q``.
 
-    Sums weigh slopes by the q values of their addends; ``own``: the NumPy form of ``phi``.
+    Sums weight slopes by the q values of their addends. ``own`` is the NumPy form of ``phi``.
     """
     states, found = values(network, 1.0, q, q, {phi: own}), dict[Node, Any]()
     for node, layer, parents in network.steps():

@@ -1,4 +1,4 @@
-"""Appendix C.2, Theorems 40 to 42: rates at which iterates of a C map tend to its fixed point."""
+"""Claims of Appendix C.2, Theorems 40 to 42: convergence rates of iterates of a C map."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _GRID = np.linspace(-1, 1, 41)
 
 
 def _line(n: int) -> co.Terms:
-    """The polynomial (n (1 - c) - (1 - c^n)) / (1 - c)."""
+    """Return the polynomial (n (1 - c) - (1 - c^n)) / (1 - c)."""
     return {} if n == 0 else co.collected((0, n), *((k, -1) for k in range(n)))
 
 
@@ -40,8 +40,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: uniform q values; C nontrivial
 
-    But: the printed step for $c<0$ uses Corollary 32 the wrong way round; $1-c^i\le i\,(1-c)$ on
-    $[-1,1]$ proves it
+    But: the printed step for $c<0$ applies Corollary 32 in the wrong direction; $1-c^i\le i\,(1-c)$
+    on $[-1,1]$ proves the statement
     """
     C = PowerMap(np.array([0.6, 0, 0.4]))
     yield counterexample(
@@ -68,7 +68,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield at_most(
                 gap / (1 - _GRID[:-1]),
                 steep**n,
-                f"{name} layers with biases, {n} of them: $1-C^n$ over $1-c$",
+                f"{n} {name} layers with biases: $1-C^n$ divided by $1-c$",
                 1e-9,
             )
             yield at_most(0, gap, "and positive", 0.0)
@@ -81,7 +81,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _precise(bench: Bench, count: int) -> Iterator[tuple[list[Real], Real]]:
-    """Random maps of Corollary 38 ii in 50 digits, with c*."""
+    """Yield random maps of Corollary 38 ii and their c*, with 50 digits."""
     for b in rational_maps(bench, "above", count):
         weights = [mpmath.mpf(int(v.p)) / int(v.q) for v in b]
         star = mpmath.mpf(star_of(PowerMap(np.array([float(v) for v in b]))))
@@ -99,7 +99,7 @@ def _slopes(weights: list[Real]) -> list[Real]:
 
 
 def _positive(differences: list[Real], what: str, strict: bool = True) -> Evidence:
-    """Whether 50-digit numbers are all positive, or (not ``strict``) not negative."""
+    """Check that all 50-digit numbers are positive (or, unless ``strict``, not negative)."""
     least, room = min(differences), mpmath.mpf(10) ** -44
     return Evidence(
         STATEMENT,
@@ -114,9 +114,9 @@ def _positive(differences: list[Real], what: str, strict: bool = True) -> Eviden
 def _exploding(
     bench: Bench, depths: tuple[int, ...]
 ) -> Iterator[tuple[tuple[str, float, float], float, int, Network, float, float]]:
-    """(layer, q, depth, network, c*, C'(c*)) of layers with biases.
+    """Yield (layer, q, depth, network, c*, C'(c*)) for layers with biases.
 
-    C* and the slope by the joint density.
+    c* and its slope are computed from the joint density.
     """
     for name, weight, bias in EXPLODING[: bench.size(2, 4)]:
         _, q = settled(name, weight, bias)
@@ -203,7 +203,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         mixed = PowerMap(
             C.weights * np.where(np.arange(C.weights.size) % 2, 1.0, bench.uniform(0.01, 1))
         )
-        # a smaller even part: more steps below 0
+        # a smaller even part leads to more steps below 0
         mixed = PowerMap(mixed.weights / mixed.weights.sum())
         start = bench.uniform(-0.99, -0.01)
         zero = mixed(0.0)
@@ -217,7 +217,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(alphas, 1 - 1e-12, "alpha is below 1", 0.0)
         yield at_most(0, alphas, "and not negative", 0.0)
     yield at_most(0, slack, "random maps", beyond_one_step=used)
-    yield at_most(50, used, "steps beyond the first, so iterates are tested")
+    yield at_most(50, used, "steps after the first, so that iterates are tested")
     for name, weight, bias in (("tanh", 3.0, 0.01), ("erf", 2.5, 0.02))[: bench.size(1, 2)]:
         _, q = settled(name, weight, bias)
         start, zero = -0.6, own_map(name, weight, bias, q, 0.0)

@@ -1,4 +1,4 @@
-"""Appendix C.1: linear recursions, and comparison of iterates."""
+"""Claims of Appendix C.1: linear recursions, and comparisons of iterates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for k in range(1, 7):
             value = alpha * value + beta
             wrong += value != alpha**k * (start - beta / (1 - alpha)) + beta / (1 - alpha)
-    yield equal(wrong, 0, "random fractions, $\\alpha=0$ among them: iterates that differ", 0.0)
+    yield equal(wrong, 0, "random fractions including $\\alpha=0$: iterates that differ", 0.0)
     value = 0.9
     for k in range(1, 6):
         value = 0.0 * value + 0.3
@@ -44,13 +44,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _broken_line(bench: Bench, increasing: bool, knots: int = 12) -> Array:
-    """The values of a random broken line at equidistant knots of [0, 1]."""
+    """Draw the values of a random piecewise linear function at equidistant knots of [0, 1]."""
     values = bench.rng.random(knots) ** bench.uniform(0.3, 3)
     return np.sort(values) if increasing else values
 
 
 def _compared(bench: Bench, increasing: bool, times: int) -> float:
-    """The least f1^n(x) - f2^n(x) over starts x and n, for random f1 >= f2 on [0, 1]."""
+    """Return the minimum of f1^n(x) - f2^n(x) over x and n, for random f1 >= f2 on [0, 1]."""
     knots = np.linspace(0, 1, 12)
     low = _broken_line(bench, increasing)
     high = low + (1 - low) * bench.rng.random(12) ** 3
@@ -64,11 +64,11 @@ def _compared(bench: Bench, increasing: bool, times: int) -> float:
 
 @claim("DKS-lem29", "App. C.1, Lemma 29")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""if $f_1\ge f_2$ on $[x_1,x_2]$ and $f_2$ increases there, then $f_1^n(x)\ge f_2^n(x)$ as
+    r"""if $f_1\ge f_2$ on $[x_1,x_2]$ and $f_2$ is increasing there, then $f_1^n(x)\ge f_2^n(x)$ as
     long as $f_1^{n-1}(x)\in[x_1,x_2]$
 
-    But: the iterates $f_2^{n-1}(x)$ must stay in $[x_1,x_2]$ too, or $f_2$ increase on the whole
-    line
+    But: either the iterates $f_2^{n-1}(x)$ must stay in $[x_1,x_2]$ too, or $f_2$ must be
+    increasing on the whole line
     """
 
     def f1(x: float) -> float:
@@ -123,13 +123,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     share = (b - x0) / (1 - x0)
     yield exact(
         (1 - share) * x0 + share - b,
-        "$b$ is the mixture of $x_0$ and 1 whose image lies under the chord",
+        "$b$ is a mixture of $x_0$ and 1, and its image lies below the chord",
     )
     for C in curved(power_maps(bench, 300, 3000, zero=True)):
         start = bench.rng.choice([0.0, bench.normal(), 1 - bench.rng.exponential()])
         start = start if start < 0.999 else 0.0
         at = start + (1 - start) * T[29:-1]
-        # convex, fixes start and 1
+        # convex, with fixed points start and 1
         ratios = (start + (1 - start) * C(T[29:-1]) - start) / (at - start)
         yield at_most(ratios, 1 - 1e-9, "random convex maps with random fixed points: below 1", 0.0)
         yield at_most(1e-8, ratios, "and above 0", 0.0)

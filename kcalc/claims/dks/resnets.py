@@ -1,4 +1,4 @@
-"""Appendices I and J: path weights, and ResNets with layer normalisation whose q values grow."""
+"""Claims of appendices I and J: path weights, and ResNets with LayerNorm and growing q values."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _GRID = np.cos(np.linspace(np.pi, 0, 41))
 
 
 def _weights(bench: Bench, sizes: tuple[int, ...], variance: float, draws: int) -> list[Array]:
-    """Matrices (draws, out, in) of variance over fan-in."""
+    """Draw weight matrices (draws, out, in) with entries of variance ``variance`` / fan-in."""
     return [bench.normal(draws, m, k) * sqrt(variance / k) for k, m in itertools.pairwise(sizes)]
 
 
 def _gates(weights: list[Array], x: Array) -> list[Array]:
-    """Masks of active units of all layers but the last, (draws, units)."""
+    """Return masks of active units (draws, units) for all layers except the last."""
     out = []
     for W in weights[:-1]:
         u = W @ x if x.ndim == 1 else np.einsum("dij,dj->di", W, x)
@@ -54,7 +54,7 @@ def _gates(weights: list[Array], x: Array) -> list[Array]:
 
 
 def _gated(weights: list[Array], gates: list[Array], x: Array) -> Array:
-    """The output for given gates, (draws,)."""
+    """Compute the output for given masks, shape (draws,)."""
     u = np.broadcast_to(x, (weights[0].shape[0], x.shape[-1]))
     for W, gate in zip(weights, [*gates, None], strict=True):
         u = np.einsum("dij,dj->di", W, u)
@@ -63,7 +63,7 @@ def _gated(weights: list[Array], gates: list[Array], x: Array) -> Array:
 
 
 def _share(*gates: list[Array]) -> Array:
-    """The fraction of paths that are active in all the given masks, (draws,)."""
+    """Compute the fraction of paths that are active in all given masks, shape (draws,)."""
     return np.prod(
         [np.prod(layer, axis=0).mean(axis=1) for layer in zip(*gates, strict=True)], axis=0
     )
@@ -76,8 +76,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: ReLU, no biases, weights $N(0,\sigma^2/m)$, one linear output
 
-    But: exact for $x'=x$; for $x'\ne x$ it takes the weights to be independent of which paths are
-    active: after one hidden layer the term $\frac{\sigma^4}{2\pi k}\|x\|\|x'\|\sin\theta$ is
+    But: exact for $x'=x$; for $x'\ne x$, it assumes that the weights are independent of which paths
+    are active, so after one hidden layer the term $\frac{\sigma^4}{2\pi k}\|x\|\|x'\|\sin\theta$ is
     missing
     """
     relu = activation("relu")
@@ -104,13 +104,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         paths += weight * gates[0][:200, path[1]] * gates[1][:200, path[2]] * x[path[0]]
     forward = _gated(W, gates, x)
-    yield equal(paths, forward[:200], "sums over active paths, one by one, and the network")
+    yield equal(paths, forward[:200], "explicit sums over active paths, and the network")
     one = W[0][:, 0, 0] * W[1][:, 0, 0] * W[2][:, 0, 0]
     two = W[0][:, 0, 1] * W[1][:, 0, 0] * W[2][:, 0, 0]
     yield statistical(one**2, 2.0**3 / 12, "$E[W_p^2]=\\sigma^{2D}/P$ with $P=2\\cdot3\\cdot2$")
     yield statistical(one * two, 0.0, "$E[W_pW_q]=0$ for paths that differ in one weight")
     own = 8 * _share(gates) * (x @ x) / 2
-    yield statistical(forward**2 - own, 0.0, "$x'=x$: $f^2$ less $\\sigma^{2D}\\,A/P\\,|x|^2/k$")
+    yield statistical(forward**2 - own, 0.0, "$x'=x$: $f^2$ minus $\\sigma^{2D}\\,A/P\\,|x|^2/k$")
     other_w = _weights(bench, sizes, 2.0, draws)
     free, free2 = _gated(other_w, gates, x), _gated(other_w, gates2, other)
     expected = 8 * _share(gates, gates2) * (x @ other) / 2
@@ -135,9 +135,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-I2", "App. I")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$R$ ReLU layers, $\sigma^2=2$: with half of the units active and a quarter co-active,
-    $E[f(x)^2]\approx\|x\|^2/k$ and $E[f(x)f(x')]\approx2^{-R}x^\top x'/k$. The first agrees with
-    $Q_g(q)=q$, the second not with $C_g$, which tends to 1
+    r"""for $R$ ReLU layers with $\sigma^2=2$, if half of the units are active and a quarter are
+    co-active, $E[f(x)^2]\approx\|x\|^2/k$ and $E[f(x)f(x')]\approx2^{-R}x^\top x'/k$. The first
+    agrees with $Q_g(q)=q$, but the second contradicts $C_g$, which tends to 1
     """
     R = Symbol("R", positive=True, integer=True)
     yield exact(2**R * Rational(1, 2) ** R - 1, "$\\sigma^{2R}(1/2)^R=1$")
@@ -155,16 +155,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         (gate * _gates(W, near)[0]).ravel(),
         (math.pi - angle) / (2 * math.pi),
-        "for near inputs it is $(\\pi-\\theta)/2\\pi$, nearer to 1/2",
+        "for similar inputs it is $(\\pi-\\theta)/2\\pi$, closer to 1/2",
     )
     relu = activation("relu")
     yield equal(
         relu.c_map.derivative(1)(cos(angle)) / 2,
         (math.pi - angle) / (2 * math.pi),
-        "as the slope of C has it",
+        "this agrees with the slope of C",
     )
     net = architectures.vanilla(50, relu, sigma_w=sp.sqrt(2), readout=False)
-    # sigma_w^2 = 2 in every layer: q of the output of each rectifier is that of its input
+    # with sigma_w^2 = 2 in every layer, q does not change
     yield equal(
         q_map(net)(np.array([0.3, 1.0, 4.0])),
         [0.3, 1.0, 4.0],
@@ -187,19 +187,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @lru_cache(maxsize=8)
 def resnet(depth: int) -> Network:
-    """The library's ResNet with layer normalisation, without locations."""
+    """Build the library's ResNet with LayerNorm, without locations."""
     return architectures.layernorm_resnet(depth)
 
 
 def blocks(network: Network) -> list[tuple[Any, tuple[Any, ...]]]:
-    """(sum, its addends) in order."""
+    """Return (sum, its addends) for all sums in order."""
     return [(node, network.parents(node)) for node in network.nodes_of(L.Sum)]
 
 
 def entry(network: Network, parents: tuple[Any, ...]) -> tuple[Any, bool]:
-    """(the node that a block reads, whether its shortcut has layers).
+    """Return the node that a block reads, and whether its shortcut has layers.
 
-    The block reads the nearest node from which both addends come.
+    The block reads the nearest common ancestor of both addends.
     """
     above = {node: below for node, _, below in network.steps()}
 
@@ -215,7 +215,7 @@ def entry(network: Network, parents: tuple[Any, ...]) -> tuple[Any, bool]:
 
 
 def composed(c: Array, depth: int, grows: bool = True) -> Array:
-    """C_f by equation 30; ``grows``: with B_q, otherwise with (C^3 + c)/2 throughout."""
+    """Compute C_f by equation 30, with B_q if ``grows``, or with (C^3 + c)/2 for all blocks."""
     for blocks_of in STAGES[depth]:
         c = (relu_map(relu_map(relu_map(c))) + relu_map(c)) / 2
         for q in range(2, blocks_of + 1):
@@ -226,7 +226,7 @@ def composed(c: Array, depth: int, grows: bool = True) -> Array:
 
 
 def _stage_lengths(network: Network) -> tuple[int, ...]:
-    """The numbers of blocks from each transition block to the next."""
+    """Return the numbers of blocks between consecutive transition blocks."""
     starts = [i for i, (_, parents) in enumerate(blocks(network)) if entry(network, parents)[1]]
     ends = [*starts[1:], len(blocks(network))]
     return tuple(end - start for start, end in zip(starts, ends, strict=True))
@@ -235,7 +235,7 @@ def _stage_lengths(network: Network) -> tuple[int, ...]:
 @claim("DKS-Jq", "App. J")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$(q_1,q_2,q_3,q_4)$ is $(3,4,6,3)$ for $D=50$, $(3,4,23,3)$ for 101, $(3,8,36,3)$ for 152,
-    of $(D-2)/3$ blocks
+    with $(D-2)/3$ blocks in total
     """
     for depth, stages in STAGES.items():
         yield equal(sum(stages), (depth - 2) / 3, f"D = {depth}: the sum", 0.0)
@@ -250,20 +250,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [sizes[node] for node, _ in blocks(network)],
             [q for n in stages for q in range(2, n + 2)],
-            "q of the blocks' outputs: 2, 3, ... in every stage",
+            "q at the outputs of blocks: 2, 3, ... in every stage",
         )
         yield equal(
             len(network.nodes_of(L.Affine)),
             depth + len(stages),
-            "D weight layers, and one in each transition's shortcut",
+            "D weight layers, and one in each transition shortcut",
             0.0,
         )
 
 
 @claim("DKS-Jtr", "App. J")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the input q values of the transition blocks are $1$, $q_1+1$, $q_2+1$ and $q_3+1$; $q_4+1$
-    enters the last layers
+    r"""the input q values of the transition blocks are $1$, $q_1+1$, $q_2+1$ and $q_3+1$; the last
+    layers have the input q value $q_4+1$
     """
     for depth, stages in STAGES.items():
         network = resnet(depth)
@@ -275,9 +275,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"D = {depth}: the input of the library's transition blocks",
         )
         last = blocks(network)[-1][0]
-        yield equal(sizes[last], stages[3] + 1, f"D = {depth}: what enters the last layers")
+        yield equal(sizes[last], stages[3] + 1, f"D = {depth}: the input of the last layers")
         q, own = 1, []
-        for n in stages:  # a transition block gives 1 + 1, another block adds 1
+        for n in stages:  # a transition block gives 1 + 1, and every other block adds 1
             own.append(q)
             q = 2
             for _ in range(n - 1):
@@ -289,7 +289,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-eq30", "App. J, eq. 30")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$B_q(c)=\dfrac{C(C(C(c)))+qc}{1+q}$, $T(c)=\dfrac{C(C(C(c)))+C(c)}2$, $C$ that of ReLU"""
+    r"""$B_q(c)=\dfrac{C(C(C(c)))+qc}{1+q}$ and $T(c)=\dfrac{C(C(C(c)))+C(c)}2$, where $C$ is the C
+    map of ReLU
+    """
     for depth in bench.size((50,), (50, 101, 152)):
         network = resnet(depth)
         values = node_values(network, _GRID)
@@ -324,7 +326,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _enclosed(depth: int) -> tuple[float, float]:
-    """Certified bounds of C_f(-1); C_f rises on [-1, 1], because C, T and B_q do."""
+    """Return certified bounds of C_f(-1), the smallest value of C_f.
+
+    C_f increases on [-1, 1], because C, T and B_q do.
+    """
     import flint
 
     with working(200):
@@ -362,9 +367,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         values, composed(_GRID, 152), "the library on all of [-1, 1], by the formulas", 1e-11
     )
     yield at_most(
-        values[:-1], values[1:], "the map rises, so the image of $-1$ is the least", 1e-13
+        values[:-1], values[1:], "the map increases, so the image of $-1$ is the smallest", 1e-13
     )
-    yield equal(values[-1], 1, "and 1 stays", 1e-13)
+    yield equal(values[-1], 1, "and 1 is fixed", 1e-13)
     c = np.asarray(-1.0)
     for _ in range(100):
         c = relu_map(c)
@@ -372,10 +377,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _reweighted(network: Network, grows: bool) -> Network:
-    """The network with other weights in its sums, which stay normalised.
+    """Change the weights of the sums of a network, which stay normalised.
 
-    The branch is weighted by 1/sqrt(q + 1) for the input q of its block (``grows``), or branch and
-    shortcut by sqrt(1/2) each.
+    With ``grows``, the branch has weight 1/sqrt(q + 1) for the input q of its block. Otherwise,
+    branch and shortcut have weight sqrt(1/2).
     """
     sizes = q_values(network, 1)
     weights: dict[Any, tuple[Any, ...]] = {}
@@ -393,8 +398,8 @@ def _reweighted(network: Network, grows: bool) -> Network:
 
 @claim("DKS-Jq1", "App. J")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with q values of 1 throughout, $B_q(c)=\tfrac12(C(C(C(c)))+c)$: clearly more compression
-    than before, less than in plain ReLU networks
+    r"""if all q values are 1, $B_q(c)=\tfrac12(C(C(C(c)))+c)$, which compresses c values clearly
+    more than with growing q values, but less than plain ReLU networks do
     """
     for depth, least in ((50, 0.9572), (101, 0.9864), (152, 0.9934)):
         network = _reweighted(resnet(depth), grows=False)
@@ -416,7 +421,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             before[:-1] + 1e-9,
             found[:-1],
-            f"D = {depth}: every c < 1 comes nearer to 1 than with growing q",
+            f"D = {depth}: every c < 1 comes closer to 1 than with growing q",
             0.0,
         )
         yield at_most(
@@ -429,14 +434,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for _ in range(depth - 1):
             plain = relu_map(plain)
         yield at_most(
-            found, plain, f"D = {depth}: but not as near as after D - 1 plain ReLU layers"
+            found, plain, f"D = {depth}: but not as close as after D - 1 plain ReLU layers"
         )
 
 
 @claim("DKS-Jw", "App. J")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""normalised sums with $w=1/\sqrt{q+1}$ on the residual branch and $\sqrt{1-w^2}$ on the
-    shortcut give back $B_q$
+    shortcut reproduce $B_q$
     """
     c, s, q = symbols("c s q", positive=True)
     w = 1 / sp.sqrt(q + 1)

@@ -1,4 +1,4 @@
-"""Sections 17 and 21.3: slope polynomials, maximal slope functions, removal of subnetworks."""
+"""Claims of sections 17 and 21.3: slope polynomials, maximal slopes, removal of subnetworks."""
 
 from __future__ import annotations
 
@@ -27,30 +27,33 @@ COMBINED = chain(L.Nonlinear("tanh"), L.Affine())
 
 
 def rational(value: Fraction) -> Any:
-    """A fraction as a SymPy rational."""
+    """Convert a fraction to a SymPy rational."""
     return Rational(value.numerator, value.denominator)
 
 
 def expanded(network: Network) -> Any:
-    """kcalc's slope polynomial of a network with one output."""
+    """Return kcalc's slope polynomial of a network with one output."""
     return slope_polynomial(network, expand=True)
 
 
 def at_one(polynomial: Any) -> list[Any]:
-    """The Taylor coefficients of a polynomial at 1; if all are >= 0, it is >= 0 on [1, inf)."""
+    """Return the Taylor coefficients of a polynomial at 1.
+
+    If all of them are >= 0, the polynomial is >= 0 on [1, inf).
+    """
     shifted = polynomial.compose(Poly(polynomial.gen + 1, polynomial.gen))
     return [Rational(c) for c in shifted.all_coeffs()]
 
 
 def proved_above(bench: Bench, differences: list[Any], what: str) -> Evidence:
-    """Polynomials are >= 0 on [1, inf), by exact Taylor coefficients at 1."""
+    """Prove that polynomials are >= 0 on [1, inf), by exact Taylor coefficients at 1."""
     least = [min(at_one(p)) for p in differences]
     return proved([float(v) for v in least], what)
 
 
 @claim("DKS-171a", "Sec. 17.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""Slope polynomials have $p_f(1)=1$, coefficients $\ge0$, and $p_f(\psi)\ge1$ for $\psi\ge1$"""
+    r"""Slope polynomials have $p_f(1)=1$ and coefficients $\ge0$, so $p_f(\psi)\ge1$ for $\psi\ge1$"""
     nets = [
         random_network(bench, "tanh", bench.whole(1, 9), norms=True) for _ in bench.rounds(15, 150)
     ]
@@ -72,11 +75,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-171b", "Sec. 17.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\mu$ is strictly increasing, continuous and invertible if the network has a nonlinear
-    layer, as is $p_f$
+    r"""$\mu$ and $p_f$ are strictly increasing, continuous and invertible if the network has a
+    nonlinear layer
 
-    But: for $\psi\ge1$; $p_f$ also needs a nonlinear layer that reaches the output with a weight
-    other than 0. $\log\mu$ is convex in $\log\psi$
+    But: only for $\psi\ge1$; $p_f$ also needs a nonlinear layer that reaches the output with a
+    weight other than 0. Moreover, $\log\mu$ is convex in $\log\psi$
     """
     idle = graph(
         x=L.Input(),
@@ -129,7 +132,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             max(abs(v) for v in (whole - one * other).all_coeffs()),
             0,
-            "random networks in a row: the coefficients, in exact arithmetic",
+            "chains of random networks: the coefficients, in exact arithmetic",
             0.0,
         )
         gaps += [whole - one, whole - other]
@@ -137,7 +140,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def branches(polynomial: Any) -> Network:
-    """A normalised sum of chains with the given slope polynomial."""
+    """Build a normalised sum of chains with the given slope polynomial."""
     steps: list = [("input", L.Input(), ()), ("stem", L.Affine(), ("input",))]
     ends, weights = [], []
     for (degree,), share in polynomial.terms():
@@ -155,7 +158,7 @@ def branches(polynomial: Any) -> Network:
 @claim("DKS-172fac", "Secs. 17.2, 21.3")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""a subnetwork $f$ whose slope polynomial $p_f$ is a factor of $p_h$ may be ignored if
-    $p_h/p_f\ge1$ on $\psi\ge1$, as where $p_h/p_f$ is a product of slope polynomials
+    $p_h/p_f\ge1$ on $\psi\ge1$, for example if $p_h/p_f$ is a product of slope polynomials
 
     Printed: $p_h/p_f$ is always a slope polynomial, so $p_h\ge p_f$ and $f$ may be ignored
     """
@@ -178,7 +181,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         [float(large) - 1.25**13, float(small) - 1.25**13 * 0.75],
         0,
-        "the two networks' slope polynomials at 3/2 by hand",
+        "the slope polynomials of both networks at 3/2, by hand",
         1e-10,
     )
     gaps = []
@@ -199,9 +202,9 @@ def _divided(f: Any, g: Any) -> tuple[Any, Any]:
 
 
 def skipping(depth: int, last: bool) -> Network:
-    """``depth`` nonlinear layers with one skip connection over all.
+    """Build ``depth`` nonlinear layers with a skip connection over all of them.
 
-    ``last``: one more after the sum.
+    ``last`` adds a nonlinear layer after the sum.
     """
     body = residual(repeat(COMBINED, depth), HALF)
     return chain(L.Affine(), body, COMBINED) if last else chain(L.Affine(), body)
@@ -225,7 +228,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield at_most(
             0.5,
             min(quotient.all_coeffs()),
-            r"the difference over $\psi-1$ has coefficients $\frac12$: it is positive",
+            r"the difference divided by $\psi-1$ has coefficients $\frac12$, so it is positive",
             0.0,
         )
         yield equal(
@@ -238,10 +241,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-172ex2", "Sec. 17.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\mu(\psi)=\max\{\psi^D,\psi(1+\psi^D)/2\}$ is no polynomial: either is larger for some
-    $\psi$
+    r"""$\mu(\psi)=\max\{\psi^D,\psi(1+\psi^D)/2\}$ is not a polynomial, because each of the two is
+    larger for some $\psi$
 
-    But: for $D\ge3$; for $D\le2$ the second is never smaller
+    But: only for $D\ge3$; for $D\le2$, the second is never smaller
     """
     psi = kcalc_psi
     gap = expand(expanded(skipping(2, True)).as_expr() - psi**2 - psi * (psi - 1) ** 2 / 2)
@@ -282,7 +285,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def polynomial_layer(bench: Bench) -> tuple[Expr, Phi, Any]:
-    """(SymPy form, NumPy form, C'(1)) of a random odd cubic with mean 0 and second moment 1."""
+    """Return a random odd cubic with mean 0 and second moment 1, in SymPy and NumPy, and C'(1)."""
     share = Rational(bench.whole(1, 20), 40)
     a, b = sp.sqrt(1 - share), sp.sqrt(share)
     fa, fb = float(a), float(b) / 6**0.5
@@ -292,9 +295,9 @@ def polynomial_layer(bench: Bench) -> tuple[Expr, Phi, Any]:
 
 @claim("DKS-213", "Sec. 21.3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""Rules 1 to 8: compositions multiply, affine layers, LayerNorms, pools and the input give 1,
-    nonlinear layers $\psi$, concatenations $\sum k_ip_i/\sum k_i$, normalised sums $\sum w_i^2p_i$;
-    the result is $C_f'(1)$
+    r"""Rules 1 to 8 compute $C_f'(1)$: compositions multiply; affine layers, LayerNorms, pools and
+    the input give 1, nonlinear layers $\psi$, concatenations $\sum k_ip_i/\sum k_i$, and normalised
+    sums $\sum w_i^2p_i$
     """
     for _ in bench.rounds(15, 150):
         net = random_network(bench, "tanh", bench.whole(1, 9), norms=True)
@@ -302,7 +305,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             expanded(net).eval(rational(psi)) - rational(slopes(net, psi)[net.outputs[0]]),
             0,
-            "random networks, LayerNorms and pools among them, against the chain rule in fractions",
+            "random networks with LayerNorms and pools against the chain rule in fractions",
             0.0,
         )
     for _ in bench.rounds(2, 10):
@@ -329,7 +332,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-fn10", "Sec. 21.3, footnote 10")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""With q values that vary, sums map to $\sum w_i^2q_ip_i/\sum w_i^2q_i$"""
+    r"""If q values vary, the rule for sums is $\sum w_i^2q_ip_i/\sum w_i^2q_i$"""
     # C'(1) = 4/3 at every q, and Q(q) is not a multiple of q
     half = activation(Max(0, X) ** 2 * Rational(4, 5))
     own = Phi(lambda x: 0.8 * np.maximum(x, 0) ** 2, lambda x: 1.6 * np.maximum(x, 0), (0.0,))

@@ -1,4 +1,4 @@
-"""Section 9: weighted sums."""
+"""Claims of section 9: weighted sums."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .reference import cosine, second_moment
 
 @claim("DKS-sumsim", "Sec. 9")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""factors $\alpha_i = w_i\sqrt{\sum_jk_j}/\sqrt{k_i}$ before a concatenation give $\sum_i
-    w_if_i(Z_i)$
+    r"""an affine layer after a concatenation whose parts are multiplied by $\alpha_i =
+    w_i\sqrt{\sum_jk_j}/\sqrt{k_i}$ computes $\sum_i w_if_i(Z_i)$
 
     Under: affine layers $f_i$ that share no weights, zero biases
     """
@@ -34,10 +34,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     scales = weights * np.sqrt(k.sum() / k)
     x = [bench.normal(int(n)) for n in k]
     draws = bench.size(4000, 100000)
-    # each with its own fan-in
+    # layers with separate fan-ins
     filters = [bench.normal(draws, int(n)) / sqrt(n) for n in k]
     separate = sum(w * (f @ v) for w, f, v in zip(weights, filters, x, strict=True))
-    # one layer, fan-in sum k
+    # one layer with fan-in sum k
     joined = np.concatenate(
         [sqrt(n / k.sum()) * f for n, f in zip(k, filters, strict=True)], axis=1
     )

@@ -1,4 +1,4 @@
-"""Section 24: training in the tangent kernel regime, the kernel through C maps, and Theorem 27."""
+"""Claims of section 24: training in the tangent kernel regime, kernels from C maps, Theorem 27."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PAPER.undecidable(
     "DKS-prec",
     "Sec. 24.1",
     r"The objective $\frac12\sum_i(y_i-f(x_i,\theta))^2$ is called the standard precision",
-    "a name for a formula that is printed as it should be: this is the squared error; the formula "
-    "itself is used in DKS-eq21 and DKS-loss",
+    "only the name is wrong (this is the squared error); the formula itself is printed correctly "
+    "and used in DKS-eq21 and DKS-loss",
 )
 
 
@@ -39,10 +39,10 @@ PAPER.undecidable(
 def _descent(
     bench: Bench,
 ) -> tuple[Array, Array, Array, Array, Array, float, Callable[[int], tuple[Array, Array]]]:
-    """Gradient descent on a random model that is linear in its parameters.
+    """Set up gradient descent on a random model that is linear in its parameters.
 
-    Returns: (features of the inputs, of test inputs, y, f, f at test inputs, step size, function of
-    t with the outputs after t steps).
+    Returns: the features of inputs and of test inputs, the targets y, the initial outputs at inputs
+    and at test inputs, the step size, and a function that returns the outputs after t steps.
     """
     n, m, width = 5, 3, 9
     J, test = bench.normal(n, width), bench.normal(m, width)
@@ -61,7 +61,7 @@ def _descent(
 
 
 def _curve(J: Array, y: Array, test: Array | None = None, **options: Any) -> Any:
-    """kcalc's training curve of the linear model; no other claim needs the lab."""
+    """Compute kcalc's training curve of the linear model; only this claim imports the lab."""
     from ... import training_curve
 
     return training_curve(lambda X, Y: X @ Y.T, J, y, test, **options)
@@ -69,8 +69,8 @@ def _curve(J: Array, y: Array, test: Array | None = None, **options: Any) -> Any
 
 @claim("DKS-eq21", "Sec. 24.3.1, eqs. 21-22")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$f(x,\theta(t))=k(x)^\top K^{-1}(I-(I-\eta K)^t)(y-f(0))+f(x,\theta(0))$, and as
-    $t\to\infty$ $k(x)^\top K^{-1}(y-f(0))+f(x,\theta(0))$ for $0<\eta\le1/\lambda_1(K)$
+    r"""$f(x,\theta(t))=k(x)^\top K^{-1}(I-(I-\eta K)^t)(y-f(0))+f(x,\theta(0))$, which tends to
+    $k(x)^\top K^{-1}(y-f(0))+f(x,\theta(0))$ as $t\to\infty$ if $0<\eta\le1/\lambda_1(K)$
 
     Under: the kernel stays at its value at initialisation, as at infinite width
     """
@@ -113,7 +113,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("DKS-loss", "Sec. 24.3.2")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\frac12\|y-f(t)\|^2=\frac12\sum_i(1-\eta\lambda_i)^{2t}(v_i^\top(y-f(0)))^2$; with
-    $\eta=1/\lambda_1$ its rate tends to $(1-1/\mathrm{cond}(K))^{2t}$
+    $\eta=1/\lambda_1$ it finally decreases like $(1-1/\mathrm{cond}(K))^{2t}$
     """
     for _ in bench.rounds(5, 40):
         J, _, y, start, _, rate, steps = _descent(bench)
@@ -136,7 +136,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 log(best.loss(late + 1) / best.loss(late)) - 2 * math.log1p(-values[0] / values[-1])
             ),
             0,
-            "the ratio of late losses to one another",
+            "the ratio of consecutive late losses",
             1e-6,
         )
 
@@ -166,7 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _layers(names: list[str], c: float, q: float) -> tuple[Array, Array, Array]:
-    """(Theta_i by eq. 23, Theta_i by the product formula, q of every layer), by quadrature.
+    """Compute Theta_i by eq. 23 and by the product formula, and q of every layer, by quadrature.
 
     The last layer is linear.
     """
@@ -186,7 +186,7 @@ def _layers(names: list[str], c: float, q: float) -> tuple[Array, Array, Array]:
 
 
 def _finite(bench: Bench, names: list[str], c: float, width: int) -> Array:
-    """The per-layer kernels of one random network of finite width, by back-propagation."""
+    """Compute the kernels of all layers of one random finite-width network by backpropagation."""
     z = bench.normal(2, width)
     z /= norm(z, axis=1, keepdims=True) / np.sqrt(width)
     z[1] -= z[0] * (z[0] @ z[1]) / width
@@ -211,8 +211,8 @@ def _finite(bench: Bench, names: list[str], c: float, width: int) -> Array:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\Theta_i(x,x')=q_D\,C_{g_i}(c_0)\,C_{h_i}'(C_{g_i}(c_0))$
 
-    Under: multi-layer perceptrons, inputs of one q value, the parameterisation of the tangent
-    kernel, infinite width
+    Under: multi-layer perceptrons of infinite width in the NTK parameterisation, with inputs of
+    equal q values
     """
     for _ in bench.rounds(5, 30):
         names = [str(n) for n in bench.rng.choice(list(KNOWN), bench.whole(1, 6))]
@@ -244,9 +244,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def theta(maps: list[tuple[Map, Map]], c: Array) -> Array:
-    """Theta_i(c) of all layers at q = 1, (layers, c).
+    """Compute Theta_i(c) of all layers at q = 1, shape (layers, c).
 
-    ``maps``: (C, C') of the nonlinear layers; a linear layer follows them.
+    ``maps`` holds (C, C') of the nonlinear layers, which a linear layer follows.
     """
     cs = [c]
     for C, _ in maps:
@@ -263,9 +263,9 @@ def theta(maps: list[tuple[Map, Map]], c: Array) -> Array:
 
 @claim("DKS-thm27", "Sec. 24.6, Theorem 27")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""Under DKS $|\Theta_i(x,x')-\frac1{d_0}x^\top x'|\le11(\zeta-1)$
+    r"""Under DKS, $|\Theta_i(x,x')-\frac1{d_0}x^\top x'|\le11(\zeta-1)$
 
-    But: $3(\zeta-1)$ is enough, and no smaller factor is
+    But: the factor 11 can be replaced by 3, but not by a smaller number
     """
     for C in power_maps(bench, 250, 3000, zero=True):
         share = 10 ** bench.uniform(-4, 0)

@@ -1,4 +1,4 @@
-"""Section 18: the constants of transformed activations, where they exist, and the printed table."""
+"""Claims of section 18: constants of transformed activations, and the printed table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .paper import claim
 NAMES = tuple(KNOWN)
 DEPTH, ZETA = 100, 1.5
 SLOPE = ZETA ** (1 / DEPTH)
-ORDER = 10**5  # of the rule of Sec. 22.2
+ORDER = 10**5  # order of the quadrature rule of Sec. 22.2
 
 
 def _constants(bench: Bench) -> tuple[float, float]:
@@ -93,8 +93,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("DKS-184c", "Sec. 18.4")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""Given $Q(1)=1$: $Q'(1)=E[\hat\varphi\hat\varphi'x]$, $C'(1)=E[\hat\varphi'^2]$, to be 1 and
-    $\mu^{-1}(\zeta)$
+    r"""If $Q(1)=1$, then $Q'(1)=E[\hat\varphi\hat\varphi'x]$ and $C'(1)=E[\hat\varphi'^2]$, which
+    should equal 1 and $\mu^{-1}(\zeta)$
     """
     for name in NAMES:
         alpha, beta = _constants(bench)
@@ -186,7 +186,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _dimensions(f: Callable[[Array], Array], point: Array) -> int:
-    """The rank of the derivative of values on a grid by (alpha, beta, gamma, delta)."""
+    """Return the rank of the derivative of grid values in (alpha, beta, gamma, delta)."""
     grid = np.linspace(-3.03, 2.97, 61)
 
     def values(p: Array) -> Array:
@@ -203,8 +203,8 @@ def _dimensions(f: Callable[[Array], Array], point: Array) -> int:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""For positively homogeneous $\varphi$ of degree $k$:
     $\hat\varphi(u)=\tilde\gamma(\varphi(\mathrm{sign}(\alpha)u+\tilde\beta)+\tilde\delta)$ with
-    $\tilde\gamma=|\alpha|^k\gamma$, $\tilde\beta=\beta/|\alpha|$, $\tilde\delta=\delta/|\alpha|^k$:
-    three free variables $\tilde\gamma,\tilde\beta,\tilde\delta$
+    $\tilde\gamma=|\alpha|^k\gamma$, $\tilde\beta=\beta/|\alpha|$, $\tilde\delta=\delta/|\alpha|^k$,
+    so there are only three free variables $\tilde\gamma,\tilde\beta,\tilde\delta$
     """
     x = bench.normal(40)
     for name, degree in (("relu", 1), ("leaky_relu", 1), ("abs", 1), ("square", 2), ("cube", 3)):
@@ -255,7 +255,7 @@ def _printed(name: str) -> Array:
 
 
 def _conditions(name: str, constants: Array) -> Array:
-    """Q(1) - 1, C(0), C'(1) - target and, for smooth activations, Q'(1) - 1, by quadrature."""
+    """Compute Q(1) - 1, C(0), C'(1) - target and, for smooth activations, Q'(1) - 1."""
     alpha, beta, delta, gamma = constants
     phi = KNOWN[name].transformed(alpha, beta, gamma, delta)
     found = [phi.q_map() - 1, phi.mean(), phi.steepness() - SLOPE]
@@ -264,9 +264,9 @@ def _conditions(name: str, constants: Array) -> Array:
 
 @lru_cache(maxsize=8)
 def _solved(name: str) -> tuple[float, ...]:
-    """(alpha, beta, delta, gamma) by SciPy's solver, independent of the library.
+    """Solve for (alpha, beta, delta, gamma) with SciPy, independent of the library.
 
-    The solver starts from the printed set.
+    The solver starts from the printed constants.
     """
     start = _printed(name)
     if name == "relu":
@@ -294,7 +294,7 @@ def _statement(name: str) -> str:
 
 
 def _kcalc(name: str, near: Array) -> Array:
-    """kcalc's solution nearest to the given one."""
+    """Return kcalc's solution nearest to the given one."""
     found = shape(architectures.vanilla(DEPTH, name), method="dks", zeta=ZETA).all_solutions[name]
     sets = [np.array([k.alpha, k.beta, k.delta, k.gamma]) for k in found]
     return min(sets, key=lambda v: np.abs(v - near).max())
@@ -305,19 +305,19 @@ def _same(bench: Bench, name: str) -> Evidence:
     return equal(
         _kcalc(name, solved) / solved,
         1,
-        "kcalc's constants against a solver and quadrature of our own",
+        "kcalc's constants against an independent solver and quadrature",
         1e-8,
         constants=list(solved),
     )
 
 
 def _digits(bench: Bench, name: str, about: str = STATEMENT) -> Evidence:
-    """Whether printed constants are within half a unit of the last digit of the solution."""
+    """Check that printed constants are within half a unit of the last digit of the solution."""
     off = np.abs(_printed(name) - np.array(_solved(name))) / [_unit(text) for text in PRINTS[name]]
     return at_most(
         off,
         0.5,
-        "the printed digits: units of the last one by which they are off",
+        "errors of the printed digits, in units of the last digit",
         1e-3,
         about,
         off=list(off),
@@ -337,7 +337,7 @@ for _name in ("tanh", "softplus", "swish"):
 
 @lru_cache(maxsize=1)
 def _unsplit() -> tuple[Array, Array]:
-    """The rule of Sec. 22.2: Gauss-Legendre of order 10^5 on [-10, 10], without panels at kinks."""
+    """Return the Gauss-Legendre rule of Sec. 22.2 (order 10^5 on [-10, 10]), not split at kinks."""
     t, w = asymptotic_legendre(ORDER)
     x = 10 * t
     return x, 10 * w * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
@@ -352,9 +352,9 @@ def _rough(name: str, alpha: float, beta: float) -> tuple[Any, ...]:
 
 
 def _by_unsplit_rule(name: str) -> Array:
-    """(alpha, beta, delta, gamma) from a solver with the rule of :func:`_unsplit`.
+    """Solve for (alpha, beta, delta, gamma) with the rule of :func:`_unsplit`.
 
-    That rule locates a jump of phi' only up to the distance of two nodes.
+    This rule locates a jump of phi' only up to the distance between two nodes.
     """
     w = _unsplit()[1]
 
@@ -370,13 +370,13 @@ def _by_unsplit_rule(name: str) -> Array:
 
 
 CAVEATS = {
-    "relu": r"with integrals split at the kink $\alpha=0.387591$, $\gamma=2.59168$; the printed "
-    r"digits are those of the rule of Sec. 22.2, "
-    "which is not split; they meet the conditions to 5e-5",
-    "selu": r"with integrals split at the kink $\alpha=0.0883000$, $\beta=-0.252465$, "
-    r"$\delta=0.386968$, $\gamma=8.25390$; the printed "
-    "digits are nearly those of the rule of Sec. 22.2, which is not split; they meet the "
-    "conditions to 6e-5",
+    "relu": r"if integrals are split at the kink, $\alpha=0.387591$ and $\gamma=2.59168$; the "
+    r"printed digits result from the quadrature rule of Sec. 22.2, "
+    "which is not split, and satisfy the conditions up to 5e-5",
+    "selu": r"if integrals are split at the kink, $\alpha=0.0883000$, $\beta=-0.252465$, "
+    r"$\delta=0.386968$ and $\gamma=8.25390$; the printed "
+    "digits nearly result from the quadrature rule of Sec. 22.2, which is not split, and satisfy "
+    "the conditions up to 6e-5",
 }
 
 for _name in ("relu", "selu"):
@@ -391,7 +391,7 @@ for _name in ("relu", "selu"):
         yield at_most(
             np.abs(_conditions(name, _printed(name))),
             6e-5,
-            "the conditions at the printed set",
+            "the conditions at the printed constants",
             0.0,
         )
         near, truth, printed = _by_unsplit_rule(name), np.array(_solved(name)), _printed(name)
@@ -399,7 +399,7 @@ for _name in ("relu", "selu"):
         yield at_most(
             2.5 * ratio[0],
             ratio[1],
-            "the unsplit rule of order $10^5$ is nearer to the print than the exact one",
+            "the unsplit rule of order $10^5$ is closer to the printed digits",
             0.0,
             unsplit=list(near),
             distances=ratio,

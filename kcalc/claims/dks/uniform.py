@@ -1,4 +1,4 @@
-"""Sections 10 and 11: uniform q values, and C maps as positive definite functions."""
+"""Claims of sections 10 and 11: uniform q values, and C maps as positive definite functions."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .reference import power_series, second_moment
 
 @claim("DKS-pln", "Sec. 10.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""an extra channel $s$, $s^2=\frac1k E_j\|x_j\|^2$ over the locations (or $s=1$), and the
-    factor $(k+1)^{1/2}(\|x_i\|^2+s^2)^{-1/2}$ give $q=1$ everywhere. With one location
-    $s=\|x\|/\sqrt k$ gives $[\sqrt k\,x/\|x\|,\,1]$, which has lost $\|x\|$, and $s=1$ has not
+    r"""an extra channel $s$, with $s^2=\frac1k E_j\|x_j\|^2$ over the locations $j$ or $s=1$, and
+    the factor $(k+1)^{1/2}(\|x_i\|^2+s^2)^{-1/2}$ give $q=1$ everywhere. If there is one location,
+    $s=\|x\|/\sqrt k$ gives $[\sqrt k\,x/\|x\|,\,1]$, which loses $\|x\|$, while $s=1$ preserves it
     """
     for k, locations in ((1, 6), (3, 5), (16, 4)):
         x = bench.normal(4, locations, k) * bench.uniform(0.01, 30, 4, 1, 1)
@@ -67,8 +67,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: uniform q values
     """
-    # q^{i/2} E phi^(i)(sqrt q x) = E[phi(sqrt q x) He_i(x)], by parts i times: no derivative, so
-    # kinks do no harm
+    # by parts i times, q^{i/2} E phi^(i)(sqrt q x) = E[phi(sqrt q x) He_i(x)], which has no
+    # derivatives and therefore allows kinks
     names = bench.size(NAMES[::2], NAMES)
     for name in names:
         q = bench.uniform(0.3, 0.6 if name == "exp" else 2.5)

@@ -1,4 +1,4 @@
-"""Sections 5.8 and 5.9: widths at which kernels are near their limit, bounded and measured."""
+"""Claims of sections 5.8 and 5.9: bounds and measurements of how wide networks must be."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .kernels import polar
 from .paper import claim
 from .reference import second_moment
 
-_C = 0.4  # c value of the pair of inputs
+_C = 0.4  # c value of the input pair
 _DELTA = 0.05
 _GROUPS = 40
 _BOUNDED = ("tanh", "erf", "sin", "gaussian", "sigmoid", "cos")
 
 
 def _unit(name: str) -> tuple[Activation, Callable[[Array], Array], float]:
-    """(phi with E phi^2 = 1 at q = 1, its NumPy form, greatest of sup |phi|, |phi'|, |phi''|)."""
+    """Return phi with E phi^2 = 1, its NumPy form, and the bound C of |phi|, |phi'| and |phi''|."""
     scale = 1 / sqrt(second_moment(name))
     plain = FUNCTIONS[name]
     x = np.linspace(-12, 12, 24001)
@@ -42,7 +42,7 @@ def _unit(name: str) -> tuple[Activation, Callable[[Array], Array], float]:
 
 
 def _normals(covariance: Array, bench: Bench, width: int) -> Array:
-    """Normals (draws, width, 2) with one covariance per draw: the law of W x for two vectors x."""
+    """Draw normals (draws, width, 2) with a covariance per draw, as W x for two vectors x."""
     a, b, d = covariance[:, 0, 0], covariance[:, 0, 1], covariance[:, 1, 1]
     root = np.sqrt(a)
     x = bench.normal(2, len(covariance), width)
@@ -55,7 +55,10 @@ def _normals(covariance: Array, bench: Bench, width: int) -> Array:
 def _gaussian_errors(
     f: Callable[[Array], Array], limits: list[float], width: int, draws: int, bench: Bench
 ) -> Array:
-    """Errors of the off-diagonal kernel after each layer of random networks, (depth, draws)."""
+    """Measure errors of the off-diagonal kernel after each layer of random networks.
+
+    Their shape is (depth, draws).
+    """
     covariance = np.broadcast_to(np.array([[1.0, _C], [_C, 1.0]]), (draws, 2, 2))
     out = []
     for limit in limits:
@@ -66,7 +69,7 @@ def _gaussian_errors(
 
 
 def _limits(phi: Activation, depth: int) -> list[float]:
-    """The library's m values after 1, ..., depth layers; all q values are 1."""
+    """Compute the library's m values after 1, ..., depth layers; all q values are 1."""
     return [
         c_map(chain(L.Input(), repeat(chain(L.Affine(), L.Nonlinear(phi)), d)))(_C)
         for d in range(1, depth + 1)
@@ -74,7 +77,7 @@ def _limits(phi: Activation, depth: int) -> list[float]:
 
 
 def _exponents(errors: list[Array], widths: Array) -> Array:
-    """The power of the width in the root mean square error, from each of forty groups of draws."""
+    """Fit the power of the width in the RMS error, for each of forty groups of draws."""
     rms = np.array(
         [[np.sqrt((part**2).mean()) for part in np.array_split(e, _GROUPS)] for e in errors]
     )
@@ -83,14 +86,15 @@ def _exponents(errors: list[Array], widths: Array) -> Array:
 
 @claim("DKS-thm1", "Sec. 5.8, Theorem 1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with probability $1-\delta$ kernels of Gaussian fully-connected networks are within
-    $\varepsilon$ of their limits for widths $\ge (4C^4)^D\log(8L/\delta)/\varepsilon^2$, where
+    r"""with probability $1-\delta$, kernels of Gaussian fully-connected networks are within
+    $\varepsilon$ of their limits if all widths are at least
+    $(4C^4)^D\log(8L/\delta)/\varepsilon^2$, where
     $\|\phi\|_\infty,\|\phi'\|_\infty,\|\phi''\|_\infty\le C$
 
     Under: $E\phi(x)^2=1$, inputs with $\|z\|^2=\dim z$, independent layers
 
-    But: a bound of the literature: its constants are not proved here; its $1/\varepsilon^2$ is the
-    law that errors follow, and errors lie below it by the factors in the evidence
+    But: this bound is from the literature, and its constants are not proved here; measured errors
+    follow its $1/\varepsilon^2$, and are smaller than the bound by the factors in the evidence
     """
     widths = np.array(bench.size((128, 256, 512, 1024), (256, 512, 1024, 2048, 4096)))
     draws, depth = bench.size(200, 400), 3
@@ -154,9 +158,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _frames(bench: Bench, draws: int, m: int, k: int) -> Array:
-    """W x for SUO weights W and two vectors x with q = 1 and c = 0.4, (draws, m, 2).
+    """Draw W x for SUO weights W and two vectors x with q = 1 and c = 0.4, shape (draws, m, 2).
 
-    The law is exact: W is a uniform pair of orthonormal vectors.
+    The distribution is exact, because only a uniform pair of orthonormal vectors matters.
     """
     n = max(m, k)
     x = bench.normal(2, draws, n)
@@ -186,16 +190,16 @@ def _slope_bound(name: str) -> float:
 
 @claim("DKS-thm6", "Sec. 5.9, Theorem 6")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with probability $1-\delta$ the kernel of a layer with SUO weights ($m\times k$,
+    r"""with probability $1-\delta$, the kernel of a layer with SUO weights ($m\times k$,
     $n=\max(m,k)$) is within $\varepsilon$ of its limit if
     $\dfrac{m^{5/2}}{(n+1)^2}\ge\log(2/\delta)$ and
     $\dfrac{n-1}{m^{3/4}}\ge\dfrac{8\sqrt2\,C^2}{\varepsilon}$
 
     Under: $\|\phi\|_\infty,\|\phi'\|_\infty\le C$, inputs with $\|z\|^2=k$
 
-    But: a bound of the literature, read from a damaged formula: its constants are not proved here;
-    errors fall like $m^{-1/2}$, faster than its $\varepsilon\sim m^{-1/4}$, and lie below it by the
-    factors in the evidence
+    But: this bound is from the literature, was read from a damaged formula, and its constants are
+    not proved here. Measured errors fall like $m^{-1/2}$, faster than its $\varepsilon\sim
+    m^{-1/4}$, and are smaller than the bound by the factors in the evidence
     """
     widths = np.array(bench.size((256, 512, 1024, 2048), (256, 512, 1024, 2048, 4096)))
     draws = bench.size(200, 400)
@@ -243,8 +247,8 @@ _FIRST, _SECOND = _M ** Rational(5, 2) / (_M + 1) ** 2, (_M - 1) / _M ** Rationa
 
 @claim("DKS-rem7", "Sec. 5.9, Remark 7")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for $m\ge k$ the left sides of Theorem 6 are about $m^{1/2}$ and $m^{1/4}$, so
-    $\tilde\kappa$ is the limit in probability as $m\to\infty$
+    r"""for $m\ge k$, the left sides of Theorem 6 are about $m^{1/2}$ and $m^{1/4}$, so the kernel
+    converges to $\tilde\kappa$ in probability as $m\to\infty$
     """
     yield exact(sp.limit(simplify(_FIRST / sp.sqrt(_M)), _M, oo) - 1, "the first, over $m^{1/2}$")
     yield exact(
@@ -263,15 +267,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         4 * spread[1],
         spread[0],
-        "measured: 64 times the width, less than a quarter of the largest error",
+        "measured: 64 times the width gives less than a quarter of the largest error",
         errors=spread,
     )
 
 
 def _least_width(first: float, second: float) -> float:
-    """The least m with m^(5/2)/(m+1)^2 >= first and (m-1)/m^(3/4) >= second, by bisection.
+    """Find the smallest m with m^(5/2)/(m+1)^2 >= first and (m-1)/m^(3/4) >= second by bisection.
 
-    Both rise for m > 3.
+    Both left sides increase for m > 3.
     """
     low, high = 4.0, 1e40
     for _ in range(400):
@@ -283,7 +287,7 @@ def _least_width(first: float, second: float) -> float:
 
 @claim("DKS-rem8", "Sec. 5.9, Remark 8")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for $m\ge k$ the conditions of Theorem 6 are $m \gtrsim \max\bigl(\log(2/\delta)^2,\
+    r"""for $m\ge k$, the conditions of Theorem 6 are $m \gtrsim \max\bigl(\log(2/\delta)^2,\
     (8\sqrt2\,C^2/\varepsilon)^4\bigr)$
 
     Under: the legible part of Theorem 6
@@ -294,7 +298,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     m = _least_width(logarithm, bound)
     yield counterexample(
         128 * logarithm**2 / m - 1,
-        "C = 1, epsilon = 1, log(2/delta) = 127: m = 16400 meets both, the remark asks for 2.1 "
+        "C = 1, epsilon = 1, log(2/delta) = 127: m = 16400 meets both, the remark requires 2.1 "
         "million",
         m=m,
         remark=128 * logarithm**2,

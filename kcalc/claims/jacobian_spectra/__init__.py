@@ -1,4 +1,4 @@
-"""Spectra of Jacobians at initialisation."""
+"""Claims about spectra of Jacobians at initialisation."""
 
 # registers its claims
 from . import laws as laws

@@ -1,4 +1,4 @@
-"""Closed forms of chains, orthogonal weights, and drawn networks."""
+"""Closed forms for chains, orthogonal weights, and random networks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def _layers(depth: int, name: str, sigma: float) -> list[L.Layer]:
 
 @claim("SPEC-linear", CHAINS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""a linear chain of L square Gaussian layers has $\mathbb E\,s^{2n} = \binom{(L+1)n}{n}/(Ln+1)$
-    and $s_{\max}^2 = (L+1)^{L+1}/L^L$
+    r"""a linear chain of L square Gaussian layers has $\mathbb E\,s^{2n} =
+    \binom{(L+1)n}{n}/(Ln+1)$ and $s_{\max}^2 = (L+1)^{L+1}/L^L$
     """
     for depth in (1, 2, 4, bench.size(12, 40)):
         law = jacobian_spectrum(chain(L.Input(), *depth * [L.Affine()]))
@@ -40,14 +40,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SPEC-variance", CHAINS)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""a chain of square layers has $\operatorname{Var} s^2/(\mathbb E\,s^2)^2 =
-    L(\mu_2/\mu_1^2 - 1 + [\text{Gaussian weights}])$ where q is a fixed point
+    L(\mu_2/\mu_1^2 - 1 + [\text{Gaussian weights}])$ if q is a fixed point
     """
     z, w = np.polynomial.hermite_e.hermegauss(120)
     w = w / w.sum()
     depth, q = 5, 0.6
     slopes = 1 / np.cosh(math.sqrt(q) * z) ** 2
     level = float(w @ np.tanh(math.sqrt(q) * z) ** 2)
-    sigma = math.sqrt(q / level)  # with inputs of mean square E phi^2, all q values are q
+    sigma = math.sqrt(q / level)  # if inputs have mean square E phi^2, all q values are q
     ratio = float(w @ slopes**4) / float(w @ slopes**2) ** 2
     network = chain(*_layers(depth, "tanh", sigma))
     for weights, gaussian in (("gaussian", 1), ("orthogonal", 0)):
@@ -61,15 +61,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SPEC-isometry", "Architectures")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""ReLU networks have no dynamical isometry, not even with orthogonal weights: the largest $s^2$
-    grows with depth. Hard tanh has an atom of mass $1 - L(1 - P)$ at $\sigma_w^{2L}$, $P$ the
-    probability of a slope 1
+    r"""ReLU networks have no dynamical isometry, not even with orthogonal weights: the largest
+    $s^2$ grows with depth. Hard tanh has an atom of mass $1 - L(1 - P)$ at $\sigma_w^{2L}$, where
+    $P$ is the probability of a slope of 1
     """
     tops = [
         jacobian_spectrum(chain(*_layers(depth, "relu", HE)), weights="orthogonal").largest() ** 2
         for depth in (2, 8, 32)
     ]
-    # per layer S = 1/(1 + 2 m) (1 + m): z = (1 + m)/m (1 + 2 m)^L/(1 + m)^L, least over m > 0
+    # per layer S = 1/(1 + 2 m) (1 + m): the minimum over m > 0 of (1 + m)/m (1 + 2 m)^L/(1 + m)^L
     m = np.geomspace(1e-4, 1e4, 400_001)
     for depth, top in zip((2, 8, 32), tops, strict=True):
         with np.errstate(over="ignore"):
@@ -95,8 +95,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SPEC-joint", CHAINS)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""in $x + W\varphi(x)$ the slopes of all layers are those of one coordinate: two layers of ReLU
-    have $\mathbb E\,s^4/(\mathbb E\,s^2)^2 = 25/8$
+    r"""in $x + W\varphi(x)$, the slopes of all layers belong to the same coordinate, so two ReLU
+    layers have $\mathbb E\,s^4/(\mathbb E\,s^2)^2 = 25/8$
 
     Printed: 3, the value for independent slopes
     """
@@ -107,7 +107,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         steps.append((f"s{k}", L.Sum(), (last, f"w{k}")))
     law = jacobian_spectrum(Network.from_steps(steps), input_law="gaussian")
     ratio = law.moment(2) / law.moment(1) ** 2
-    yield equal(ratio, 25 / 8, "by the law", 1e-9)
+    yield equal(ratio, 25 / 8, "kcalc's distribution", 1e-9)
     yield counterexample(ratio - 3, "the difference from independent slopes")
     n, draws = bench.size((150, 60), (400, 200))
     found = []
@@ -125,8 +125,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SPEC-drawn", "Finite width")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""drawn networks have the moments of the law for their slopes, and its largest singular value
-    with the shift $-1.2065\,(\pi cn)^{-2/3}$ of $s_{\max}^2$
+    r"""random networks have the moments of the distribution predicted from their slopes, and its
+    largest singular value with the finite-width shift $-1.2065\,(\pi cn)^{-2/3}$ of $s_{\max}^2$
     """
     branch = chain(L.Affine(sigma_w=HE), L.Nonlinear("relu"), L.Affine())
     streams = chain(L.Input(), *2 * [residual(branch, shortcut_weight=0.8)])

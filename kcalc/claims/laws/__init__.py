@@ -1,4 +1,4 @@
-"""Laws of depth, width, dropout and large batches."""
+"""Claims about laws of depth, width, dropout and large batches."""
 
 # registers its claims
 # isort: off

@@ -1,4 +1,4 @@
-"""Laws at criticality and half-stable points, and eigenvalues on spheres."""
+"""Claims about criticality, half-stable points, and eigenvalues on spheres."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BRANCH = chain(L.Affine(sigma_w=sqrt(2)), L.Nonlinear("relu"), L.Affine())
 
 
 def relu_way(blocks: int, share: float) -> tuple[float, float]:
-    """(1 - c, dc_L / dc_0) from c = 1/2, of blocks that mix ReLU's map with the identity."""
+    """Compute (1 - c, dc_L / dc_0) from c = 1/2, for blocks that mix ReLU with the identity."""
     u, logarithm = 0.5, 0.0
     for _ in range(blocks):
         t = 2 * asin(sqrt(u / 2))
@@ -30,7 +30,7 @@ def relu_way(blocks: int, share: float) -> tuple[float, float]:
 
 
 def normal(count: int = 4001) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of a trapezoidal rule for a standard normal variable."""
+    """Return nodes and weights of a trapezoidal rule for a standard normal variable."""
     z = np.linspace(-12, 12, count)
     w = np.exp(-z * z / 2)
     return z, w / w.sum()
@@ -38,8 +38,9 @@ def normal(count: int = 4001) -> tuple[np.ndarray, np.ndarray]:
 
 @claim("LAW-critical-relu", EDGE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""ReLU chains and streams: $1 - c \sim A\,L^{-2}$, $A = (9\pi^2/2)/b^4$ with the share $b^2$ of
-    the branch, and $dc_L/dc_0 \sim G\,L^{-3}$, $G = 665.89$ from $c = 1/2$ for a chain
+    r"""ReLU chains and streams have $1 - c \sim A\,L^{-2}$ with $A = (9\pi^2/2)/b^4$, where $b^2$
+    is the branch's share of the mean square, and $dc_L/dc_0 \sim G\,L^{-3}$, with $G = 665.89$ for
+    a chain from $c = 1/2$
     """
     depth = bench.size(20_000, 200_000)
     for name, net, share in (
@@ -58,8 +59,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("LAW-critical-smooth", EDGE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""smooth activations: $1 - c \sim A\,L^{-1}$, $A = 2/\mathcal C''(1)$ and $\mathcal C''(1) =
-    \sigma_w^2q\,\mathbb E\varphi''^2$; tanh at $q = 1/4$: 18.91279
+    r"""smooth activations have $1 - c \sim A\,L^{-1}$ with $A = 2/\mathcal C''(1)$ and $\mathcal
+    C''(1) = \sigma_w^2q\,\mathbb E\varphi''^2$; for tanh at $q = 1/4$, $A = 18.91279$
     """
     point = critical_point("tanh", "edge", q=0.25)
     net = chain(L.Nonlinear("tanh"), L.Affine(sigma_w=point.sigma_w, sigma_b=point.sigma_b))
@@ -74,9 +75,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("LAW-critical-kinks", EDGE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""kinks: $A = 4/\kappa^2$, $\kappa = \frac23\sigma_w^2\sum_j\Delta_j^2\,
-    n(x_j/\sqrt q)/\sqrt\pi$ with the jumps $\Delta_j$ of the slope at $x_j$ and the normal density
-    $n$; hard tanh at $q = .5$: 233.0494
+    r"""activations with kinks have $A = 4/\kappa^2$ with $\kappa =
+    \frac23\sigma_w^2\sum_j\Delta_j^2\, n(x_j/\sqrt q)/\sqrt\pi$, where $\Delta_j$ is the jump of
+    the slope at $x_j$ and $n$ is the normal density; for hard tanh at $q = .5$, $A = 233.0494$
     """
     for q, truth in ((0.5, 233.0494), (0.8, 84.0744)):
         point = critical_point("hard_tanh", "edge", q=q)
@@ -92,7 +93,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("LAW-tangent-ratio", EDGE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""if $1 - c \sim A\,L^{-p}$, then $\Theta(c)/\Theta(1) \to 1/(p+2)$: 1/4 for ReLU, 1/3 for tanh"""
+    r"""if $1 - c \sim A\,L^{-p}$, then $\Theta(c)/\Theta(1) \to 1/(p+2)$: 1/4 for ReLU, 1/3 for
+    tanh
+    """
     point = critical_point("tanh", "edge", q=0.25)
     smooth = chain(L.Nonlinear("tanh"), L.Affine(sigma_w=point.sigma_w, sigma_b=point.sigma_b))
     depth = bench.size(200, 1000)
@@ -107,8 +110,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("LAW-half-stable", EDGE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""half-stable points have $\sigma_w^2\mathbb E\varphi'^2 = 1$ and $\mathbb E\,\varphi\varphi'' =
-    0$: GELU at $\sigma_w^2 = 1.98305826$, $\sigma_b^2 = .17292239$; swish at 1.98800468, .55514317
+    r"""half-stable points have $\sigma_w^2\mathbb E\varphi'^2 = 1$ and $\mathbb E\,\varphi\varphi''
+    = 0$: for GELU $\sigma_w^2 = 1.98305826$ and $\sigma_b^2 = .17292239$, for swish 1.98800468 and
+    .55514317
     """
     for name, weight, bias in (
         ("gelu", 1.98305826, 0.17292239),
@@ -128,7 +132,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("LAW-sphere", SPHERES)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$K = \sum_k\lambda_kN(d,k)P_k$ on the sphere $S^{d-1}$ with $P_k(1) = 1$, so
-    $\sum_kN(d,k)\lambda_k = K(1)$; on the circle ReLU's C map has $\lambda_0 = 4/\pi^2$
+    $\sum_kN(d,k)\lambda_k = K(1)$; on the circle, the C map of ReLU has $\lambda_0 = 4/\pi^2$
     """
     phi = activation("relu").c_map
     circle = phi.sphere_eigenvalues(2, bench.size(200, 1000))

@@ -1,4 +1,4 @@
-"""The source: pages of kcalc's own documentation, and not a paper."""
+"""The sources of these claims are pages of kcalc's documentation, not a paper."""
 
 from ..claim import Paper
 

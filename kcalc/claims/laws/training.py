@@ -1,4 +1,4 @@
-"""Dropout in training, and gradients through large batches."""
+"""Claims about dropout in training, and gradients through large batches."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ DROPOUT, BATCHES = "Dropout in training", "Large batches"
 
 @claim("LAW-dropout", DROPOUT)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with independent masks of keep probability $r$, $q' = q/r$ and the covariance of two examples
-    stays, so $\mathcal C(1) < 1$; squared gradients are divided by $r$
+    r"""with independent masks of keep probability $r$, $q' = q/r$ but the covariance of two
+    examples does not change, so $\mathcal C(1) < 1$; squared gradients are divided by $r$
     """
     keep = 0.7
     net = chain(
@@ -42,8 +42,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("LAW-dropout-limit", DROPOUT)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""there is no edge of chaos: at constant $q$ ReLU chains tend to $c^* = .627146$ at $r = .9$ and
-    to $.472799$ at $r = .8$; tanh at $r = .9$, $\sigma_w^2 = 1.76$, $\sigma_b^2 = .05$ to $.356737$
+    r"""there is no edge of chaos with dropout: at constant $q$, ReLU chains tend to $c^* = .627146$
+    for $r = .9$ and to $.472799$ for $r = .8$, and tanh chains with $r = .9$, $\sigma_w^2 = 1.76$
+    and $\sigma_b^2 = .05$ to $.356737$
     """
     for name, keep, weight, bias, limit in (
         ("relu", 0.9, 1.8, 0.0, 0.627146),
@@ -67,9 +68,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("LAW-batch-gradients", BATCHES)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""a layer with BatchNorm of gain $\gamma$ and bias $\beta$ multiplies squared gradients by
-    $\gamma^2\,\mathbb E\varphi'(\gamma z+\beta)^2/\operatorname{Var}\varphi(\gamma z+\beta) \ge 1$ as
-    batch and width grow: $\pi/(\pi-1)$ for ReLU
+    r"""in the limit of large batch and width, a layer with BatchNorm with gain $\gamma$ and bias
+    $\beta$ multiplies squared gradients by $\gamma^2\,\mathbb E\varphi'(\gamma
+    z+\beta)^2/\operatorname{Var}\varphi(\gamma z+\beta) \ge 1$, which is $\pi/(\pi-1)$ for ReLU
 
     Under: gradients of the loss at different examples are uncorrelated
     """
@@ -89,12 +90,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(factor, expected, f"{name}, gain {gamma}, bias {beta}", 1e-7)
     batch, width = bench.size(100, 400), bench.size(300, 1500)
     ratios = [_batch_ratio(bench, batch, width) for _ in range(bench.size(12, 40))]
-    bias = pi / (pi - 1) * (3 / batch + 6 / width)  # the order of effects of finite sizes
+    bias = pi / (pi - 1) * (3 / batch + 6 / width)  # the order of finite-size effects
     yield equal(np.mean(ratios), pi / (pi - 1), "drawn ReLU layers", bias)
 
 
 def _batch_ratio(bench: Bench, batch: int, width: int) -> float:
-    """The factor of a layer between two others, for uncorrelated gradients of the examples."""
+    """Measure the factor of a layer between two others, for uncorrelated gradients of examples."""
     h = bench.normal(batch, width)
     layers = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Tangent kernels and q values at finite width."""
+"""Claims about tangent kernels and q values at finite width."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FINITE = "Finite width"
 
 @claim("LAW-tangent-variance-relu", FINITE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$n\operatorname{Var}\Theta/(\mathbb E\Theta)^2 \to L(11L+7)/(3(L+1))$ for ReLU networks of $L$
-    hidden layers, one input and a scalar output
+    r"""$n\operatorname{Var}\Theta/(\mathbb E\Theta)^2 \to L(11L+7)/(3(L+1))$ for ReLU networks with
+    $L$ hidden layers and a scalar output, at a single input
     """
     for depth in (1, 2, 4, 20):
         found = fluctuations(A.vanilla(depth, "relu", sigma_w=sqrt(2)), features=64)
@@ -38,9 +38,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("LAW-tangent-variance", FINITE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""one hidden layer of any activation: $n\operatorname{Var}\Theta/(\mathbb E\Theta)^2 \to
-    \operatorname{Var}T/(\mathbb ET)^2$, $T = \varphi^2 + q\,a^2\varphi'^2$ with a normal $a$; tanh at
-    $q = 1$: .936122
+    r"""for one hidden layer with any activation, $n\operatorname{Var}\Theta/(\mathbb E\Theta)^2 \to
+    \operatorname{Var}T/(\mathbb ET)^2$ with $T = \varphi^2 + q\,a^2\varphi'^2$ and a standard
+    normal $a$; for tanh at $q = 1$, it is .936122
     """
     z, w = normal(20001)
     t = np.tanh(z)
@@ -54,9 +54,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("LAW-q-shift", FINITE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""means of $q$ at width $n$ move by $s$ with $s' = F's + F''V/2$, $V' = F'^2V +
-    \sigma_w^4\operatorname{Var}\varphi^2/n$, $F = \sigma_w^2\mathbb E\varphi^2 + \sigma_b^2$; for ReLU
-    they stay
+    r"""at width $n$ the mean of $q$ is shifted by $s$, where $s' = F's + F''V/2$, $V' = F'^2V +
+    \sigma_w^4\operatorname{Var}\varphi^2/n$ and $F = \sigma_w^2\mathbb E\varphi^2 + \sigma_b^2$;
+    for ReLU the shift is 0
     """
     width, sigma_w, sigma_b, depth = 32, 1.3, 0.4, 4
     layer = chain(L.Affine(sigma_w=sigma_w, sigma_b=sigma_b), L.Nonlinear("tanh"))

@@ -1,4 +1,4 @@
-"""The effect of residual architecture on the per-layer gradient of deep networks."""
+"""Claims of "The effect of residual architecture on the per-layer gradient of deep networks"."""
 
 # registers its claims
 # isort: off

@@ -1,6 +1,6 @@
-"""ResNets, DenseNets and other graphs: sec. 4.2 and 4.3, Theorems 2 and 3, sec. 7.4 and 7.5, Prop.
+"""Claims about ResNets, DenseNets and other graphs.
 
-1.
+They are from sec. 4.2 and 4.3 (Theorems 2 and 3), sec. 7.4 and 7.5, and Prop. 1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     C_3\rho_+^m\exp\bigl(2L(\alpha(1+(5+|\Delta|)/n))^m\bigr)-C_4\mu^2$ with
     $\rho_\pm=\alpha^2(1+(5\pm|\Delta|)/n)$ for ResNets
 
-    Printed: the upper exponent is $2L\rho_+^m$, although a block's factor is
+    Printed: the upper exponent is $2L\rho_+^m$, although the factor of a block is
     $\beta=1+2\alpha^m+\dots$
     """
     alpha, m, n = 0.5, 2, 40
@@ -40,7 +40,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     rho = (alpha**2 * (1 + 5 / n)) ** m
     yield counterexample(
         rate - 2 * rho,
-        "alpha = 1/2, m = 2, n = 40: log of a block's factor above 2 rho^m",
+        "alpha = 1/2, m = 2, n = 40: the log of the factor of a block exceeds 2 rho^m",
         rate=rate,
         exponent=2 * rho,
         one_sided=True,
@@ -65,7 +65,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         if a * a * (1 + 5 / w) < 1
     ]
     for v in low:
-        yield at_most(v[0], v[1], "the lower exponent, where rho < 1")
+        yield at_most(v[0], v[1], "the lower exponent, for rho < 1")
     a, s = symbols("a s", positive=True)
     yield exact(
         (1 + a * s) ** 2 - (1 + 2 * a * s + a**2 * s**2),
@@ -78,7 +78,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [net.weights[f"W{k}{j}"].fourth / t for (k, j), t in zip(pairs, truth, strict=True)],
             1.0,
-            "kcalc: E|J|^4 of all",
+            "kcalc: E|J|^4 of all weights",
             1e-10,
         )
         _, J = draw(bench, resnet(L, m_, n_, nsimplify(value)), 6000, 30000)
@@ -87,10 +87,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-sec4.2", "Sec. 4.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""keeping $L\alpha^m$ constant keeps $E\|J\|^2$ and $\mathrm{var}\,\|J\|^2$ bounded as ResNets
-    deepen
+    r"""if $L\alpha^m$ is kept constant, $E\|J\|^2$ and $\mathrm{var}\,\|J\|^2$ stay bounded as the
+    depth of ResNets grows
 
-    Printed: keeping $L\rho_+^m$ constant does
+    Printed: they stay bounded if $L\rho_+^m$ is kept constant
     """
     for L, told in ((10, 3.7), (100, 1253.0), (1000, 1.0e12)):
         a = L**-0.5
@@ -159,7 +159,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-eq95", "Sec. 7.4, eq. 95")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\rho=\alpha^{2m}(1+5/n)^{m-1}(1+2/n)$: a branch has m - 1 relu layers"""
+    r"""$\rho=\alpha^{2m}(1+5/n)^{m-1}(1+2/n)$, because a branch has m - 1 relu layers"""
     n, m = 10, 2
     cut = resnet(1, m, n, 1, without=1)
     y = draw(bench, cut, 10000, 60000)[0]["y1"]
@@ -171,7 +171,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("PLG-eq96", "Sec. 7.5, eqs. 96, 98 and 102")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""in DenseNets $\mu_L = (\alpha/L)\sum\mu_l$, $C_{L,j} = (\alpha/L)\sum C_{l,j}$ and $C_{L,L}
-    = (\alpha/L)^2(1+5/n)\sum C_{l,l'}$ for normal weights, sums over what layer L reads
+    = (\alpha/L)^2(1+5/n)\sum C_{l,l'}$ for normal weights, with sums over all inputs of layer L
     """
     for L, n, alpha, k in ((5, 6, 0.8, 0), (4, 5, 1.0, 2), (4, 5, 1.2, 1)):
         net = densenet(L, n, nsimplify(alpha), without=k or None)
@@ -235,7 +235,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _dense_fourth(L: int, n: int, alpha: float, excess: float) -> np.ndarray:
-    """E|y_l|^4 of the full DenseNet for any kurtosis, from sums over the inputs of each layer."""
+    """Compute E|y_l|^4 of the full DenseNet for any kurtosis, by sums over layer inputs."""
     X, B, out = 1.0, 1 / n, []
     for i in range(1, L + 1):
         own = (alpha / i) ** 2 * ((1 + 5 / n) * X + 2 * excess / n * B)
@@ -293,7 +293,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-dense-1", "Sec. 4.3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""at $\alpha=1$ DenseNets have constant mean and bounded variance at any depth"""
+    r"""for $\alpha=1$, DenseNets have a constant mean and bounded variance at any depth"""
     n = Symbol("n", positive=True)
     total = summation(1 / Symbol("l") ** 2, (Symbol("l"), 1, oo))
     yield exact(
@@ -326,10 +326,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-prop1", "Sec. 7, Proposition 1, eqs. 26 to 31")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$E[\prod_{i\le l}W_i^mZ] = (c_m)^l/2$ for even m, and 0 for odd m and even l, where
-    $Z|W=1-Z|-W$
+    r"""if $Z|W=1-Z|-W$, then $E[\prod_{i\le l}W_i^mZ] = (c_m)^l/2$ for even m, and 0 for odd m and
+    even l
 
-    But: $w\cdot y=0$ has probability 0, which signs as weights do not give
+    But: $w\cdot y=0$ must have probability 0, which excludes random signs as weights
     """
     values = np.array(list(itertools.product([-2.0, -1.0, 1.0, 2.0], repeat=4)))
     open_ = values @ np.array([1.0, sqrt(2), pi, math.e]) > 0
@@ -348,8 +348,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-B8", "Sec. 4, taken to other graphs")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""means and fourth moments of $\|y\|$ and $\|J\|$ in graphs with relu after weights only,
-    skips, concatenations and nodes read more than once follow the exact recursion
+    r"""means and fourth moments of $\|y\|$ and $\|J\|$ follow the exact recursion in all graphs in
+    which relu comes directly after weights, including skips, concatenations and shared nodes
     """
     A, R, S, C = layers.Affine, layers.Nonlinear("relu"), layers.Sum, layers.Concat
     graph = [
@@ -392,7 +392,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 PAPER.undecidable("PLG-fig2", "Fig. 2 and 3", "simulated means and variances match the "
-    "predictions", "figures without their numbers; the formulas after them are the "
+    "predictions", "the numbers of the figures are not given; the formulas behind them are the "
                    "claims on Theorems 2 and 3 and Lemmas 2 to 4")  # fmt: skip
 PAPER.undecidable(
     "PLG-uci",
@@ -404,5 +404,5 @@ PAPER.undecidable(
     "PLG-eq4",
     "Sec. 2, eqs. 3 and 4",
     "the mean-field recursion of squared gradients and its value for relu",
-    "a quotation of other work, its formulas lost in the text",
+    "a quotation of other work, whose formulas are lost in our copy",
 )

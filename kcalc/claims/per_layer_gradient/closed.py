@@ -12,7 +12,7 @@ import numpy as np
 def relu_step(
     state: tuple[float, float, float], n: int, c: float, excess: float
 ) -> tuple[float, float, float]:
-    """(E|y|^2, E|y|^4, E sum y_i^4) through relu(W^T y)."""
+    """Propagate (E|y|^2, E|y|^4, E sum y_i^4) through relu(W^T y)."""
     m, A, B = state
     kap = excess * c * c
     return (
@@ -25,7 +25,7 @@ def relu_step(
 def linear_step(
     state: tuple[float, float, float], n: int, c: float, excess: float
 ) -> tuple[float, float, float]:
-    """(E|y|^2, E|y|^4, E sum y_i^4) through W^T y."""
+    """Propagate (E|y|^2, E|y|^4, E sum y_i^4) through W^T y."""
     m, A, B = state
     kap = excess * c * c
     return n * c * m, c * c * n * (n + 2) * A + n * kap * B, n * (3 * c * c * A + kap * B)
@@ -34,7 +34,7 @@ def linear_step(
 def forward(
     widths: Sequence[int], excess: float, alpha: float = 1.0, linear: bool = False
 ) -> list[tuple[float, float, float]]:
-    """The states of a vanilla network for a flat input of norm 1, layer by layer from the input."""
+    """Compute the states of a vanilla network layer by layer, for a flat input of norm 1."""
     states = [(1.0, 1.0, 1 / widths[0])]
     for before, n in pairwise(widths):
         states.append(
@@ -48,7 +48,7 @@ def forward(
 def jacobian_fourth(
     widths: Sequence[int], k: int, excess: float, alpha: float = 1.0, linear: bool = False
 ) -> float:
-    """E|J^k|^4 of a vanilla network by the recursion of (T, S, D)."""
+    """Compute E|J^k|^4 of a vanilla network by the recursion of (T, S, D)."""
     n = widths[k]
     T, S, D = (n * n, n, n) if linear else (n * (n + 1) / 4, n / 2, n / 2)
     for before, n in zip(widths[k:-1], widths[k + 1 :], strict=True):
@@ -64,12 +64,12 @@ def jacobian_fourth(
 
 
 def beta(s: float, a: float, m: int, n: int) -> float:
-    """A residual block's factor of the mode s."""
+    """Return the factor of a residual block for the mode s."""
     return 1 + 2 * a * (1 + 2 * s / n) + a * a * (1 + (1 + 4 * s) / n) ** (m - 1) * (1 + 2 * s / n)
 
 
 def resnet_fourth(L: int, m: int, n: int, alpha: float, k: int, j: int) -> float:
-    """E|J^{k,j}|^4, Gaussian weights."""
+    """Compute E|J^{k,j}|^4 of a ResNet with Gaussian weights."""
     a = alpha**m
     plus, minus = beta(1, a, m, n), beta(-0.5, a, m, n)
     if j < m:
@@ -81,9 +81,9 @@ def resnet_fourth(L: int, m: int, n: int, alpha: float, k: int, j: int) -> float
 
 
 def dense_levels(L: int, n: int, alpha: float, k: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """(mu_l, C_{l,l'}) of the DenseNet.
+    """Compute (mu_l, C_{l,l'}) of the DenseNet by the recursions (96), (98) and (102).
 
-    ``k`` > 0: of the reduced network, by the recursions (96), (98), (102).
+    With ``k`` > 0, compute them for the reduced network.
     """
     mu, C = np.zeros(L + 1), np.zeros((L + 1, L + 1))
     mu[0] = C[0, 0] = 1
@@ -96,7 +96,7 @@ def dense_levels(L: int, n: int, alpha: float, k: int = 0) -> tuple[np.ndarray, 
 
 
 def dense_factors(L: int, n: int, alpha: float, skip: int = 0) -> tuple[float, float]:
-    """The products over l of g(l) and f_1(l), l = ``skip`` left out."""
+    """Return the products of g(l) and f_1(l) over all l except l = ``skip``."""
     levels = [i for i in range(1, L + 1) if i != skip]
     g = [1 + (alpha - 1) / i for i in levels]
     f = [

@@ -1,4 +1,4 @@
-"""The paper's networks with weights drawn in NumPy: |y|^2 of feature maps, |J|^2 of weights."""
+"""Networks of the paper with weights drawn in NumPy: |y|^2 of feature maps, |J|^2 of weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ EXCESS = {"gaussian": 0.0, "uniform": -1.2, "laplace": 3.0}
 
 
 def vanilla(widths: list[int], alpha: Any = 1, phi: str = "relu") -> Network:
-    """relu(W ... relu(W x)), E w^2 = 2 alpha/fan-in (alpha/fan-in where phi is the identity)."""
+    """Build relu(W ... relu(W x)) with E w^2 = 2 alpha/fan-in.
+
+    If phi is the identity, E w^2 = alpha/fan-in.
+    """
     steps: list[Any] = [("y0", L.Input(widths[0]), ())]
     for i, n in enumerate(widths[1:], 1):
         steps.append(
@@ -35,9 +38,10 @@ def vanilla(widths: list[int], alpha: Any = 1, phi: str = "relu") -> Network:
 
 
 def resnet(blocks: int, branch: int, n: int, alpha: Any = 1, without: int | None = None) -> Network:
-    """y + W_m relu(... relu(W_1 y)), hidden 2 alpha/n, the last alpha/n.
+    """Build blocks y + W_m relu(... relu(W_1 y)).
 
-    ``without``: the block whose skip is taken away, from 1.
+    Weights have variance 2 alpha/n, and the last one of a block alpha/n. ``without`` is the number
+    (from 1) of a block whose skip connection is removed.
     """
     steps: list[Any] = [("y0", L.Input(n), ())]
     for b in range(1, blocks + 1):
@@ -61,9 +65,9 @@ def resnet(blocks: int, branch: int, n: int, alpha: Any = 1, without: int | None
 
 
 def densenet(count: int, n: int, alpha: Any = 1, without: int | None = None) -> Network:
-    """y_l = relu(W [y_0 ... y_{l-1}]), E w^2 = 2 alpha/(n l).
+    """Build layers y_l = relu(W [y_0 ... y_{l-1}]) with E w^2 = 2 alpha/(n l).
 
-    ``without`` = k: layers above k read y_k, y_{k+1}, ... only.
+    With ``without`` = k, layers above k read only y_k, y_{k+1}, ...
     """
     steps: list[Any] = [("y0", L.Input(n), ())]
     for i in range(1, count + 1):
@@ -82,7 +86,7 @@ def densenet(count: int, n: int, alpha: Any = 1, without: int | None = None) -> 
 
 
 def crelu(depth: int, n: int, alpha: Any = 1) -> Network:
-    """W [relu(y), relu(-y)] repeated after a first linear layer, entries of variance alpha/n."""
+    """Build layers W [relu(y), relu(-y)] after a linear layer, with weights of variance alpha/n."""
     steps: list[Any] = [
         ("y0", L.Input(n), ()),
         ("W0", L.Affine(n, sigma_w=sp.sqrt(sympify(alpha))), ("y0",)),
@@ -99,7 +103,7 @@ def crelu(depth: int, n: int, alpha: Any = 1) -> Network:
 
 
 def flat(n: int) -> Array:
-    """An input of norm 1 with equal entries."""
+    """Return an input of norm 1 with equal entries."""
     return np.full(n, n**-0.5)
 
 
@@ -111,7 +115,7 @@ def draw(
     law: str = "gaussian",
     x: Array | None = None,
 ) -> tuple[dict[Any, Array], dict[Any, Array]]:
-    """({node: |y|^2}, {Affine: |J|^2}) of many draws, each an array (draws,)."""
+    """Draw ({node: |y|^2}, {Affine: |J|^2}), with arrays (draws,) as values."""
     (start,), (end,) = network.inputs, network.outputs
     run = Draws(
         bench, network, quick, full, law, x=flat(network.layer(start).features) if x is None else x
@@ -128,10 +132,9 @@ def draw(
 def agree(
     bench: Bench, found: dict[Any, Array], table: Any, what: str, powers: tuple[int, ...] = (1, 2)
 ) -> Iterator[Evidence]:
-    """Drawn squared norms against the means and fourth moments of a :class:`kcalc.Moments` table.
+    """Compare drawn squared norms with the means and fourth moments of a :class:`kcalc.Moments`.
 
-    One piece of evidence per power: for the node with the greatest deviation, or an undecided one
-    if none is refuted.
+    There is one piece of evidence for each power, which is about the worst node.
     """
     for power, name in zip(powers, ("means", "fourth moments"), strict=False):
         truths = {n: (table[n].mean if power == 1 else table[n].fourth) for n in found}

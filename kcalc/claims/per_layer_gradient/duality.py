@@ -1,4 +1,7 @@
-"""Duality of activations and Jacobians: sec. 4, Theorem 1, Lemmas 1 and 2, sec. 7.1 to 7.3."""
+"""Claims about the duality of activations and Jacobians.
+
+They are from sec. 4 (Theorem 1, Lemmas 1 and 2) and sec. 7.1 to 7.3.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from .paper import claim
 
 
 def _families(bench: Bench) -> Iterator[tuple[str, str, object]]:
-    """(name, law, network) of random depths and widths."""
+    """Yield (name, law, network) with random depths and widths."""
     for i in bench.rounds(6, 15):
         law = list(EXCESS)[i % 3 if i > 2 else 0]
         n, L = bench.whole(4, 8), bench.whole(2, 4)
@@ -37,7 +40,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: weights i.i.d., symmetric
 
-    But: for weights without atoms
+    But: only for weights without atoms
     """
     for name, law, net in _families(bench):
         found = moments(net, weights=law)  # type: ignore[arg-type]
@@ -126,7 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c2, c4 = 2 / n, 12 / n**2
     yield counterexample(
         (n * 1 / 4 * 5 / n * n) / 3 - n / 4,
-        "one relu layer, n = 20: Var|J|^2 = n/4 = 5, the bound 25/3",
+        "one relu layer, n = 20: Var|J|^2 = n/4 = 5, the bound is 25/3",
         variance=n / 4,
         bound=5 / n / c4,
         one_sided=True,
@@ -198,10 +201,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-eq57", "Sec. 7.2, eqs. 53 to 57")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""in wide vanilla networks of normal weights $\mathrm{var}\,\|J^k\|^2$ over
+    r"""in wide vanilla networks with normal weights, the ratio of $\mathrm{var}\,\|J^k\|^2$ to
     $\mathrm{var}\,\|y^L_{(k)}\|^2/(c_2^k)^2$ tends to $(L+4k-4)/(5L)$
 
-    Printed: in wide networks that ratio tends to 1, whatever the depth of k
+    Printed: in wide networks this ratio tends to 1 for all k
     """
     n, L = 10**6, 10
     found = moments(vanilla([n] * (L + 1)))
@@ -222,7 +225,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-lem1", "Sec. 4, Lemma 1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$E\|y^L_{(k)}\|^m = E\|y^{L,k}\|^m$, m = 2, 4: the paths through $W^k$ of the full network
+    r"""$E\|y^L_{(k)}\|^m = E\|y^{L,k}\|^m$ for m = 2, 4, where $y^{L,k}$ sums the paths of the full
+    network through $W^k$
 
     Under: weights i.i.d., symmetric, without atoms
     """
@@ -236,7 +240,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             branch = np.einsum(
                 "dij,dj->di", W[:, b, 1], mask * np.einsum("dij,dj->di", W[:, b, 0], through)
             )
-            through = branch if b == k - 1 else through + branch  # the masks are the full network's
+            through = branch if b == k - 1 else through + branch  # masks of the full network
             y = y + np.einsum("dij,dj->di", W[:, b, 1], mask * z)
         truth = moments(resnet(L, 2, n, Rational(1, 2), without=k), jacobian=False).out
         norm = (through**2).sum(axis=1)
@@ -252,10 +256,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-lem2", "Sec. 4.1, Lemma 2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for $\alpha=1$ $\mathrm{var}\,\|J^k\|^2$ lies between $C_1\exp\sum(5-|\Delta|)/(2n_l)-C_2$
-    and $C_3\exp\sum(5+|\Delta|)/n_l-C_4$ (up to constants)
+    r"""for $\alpha=1$, $\mathrm{var}\,\|J^k\|^2$ lies between $C_1\exp\sum(5-|\Delta|)/(2n_l)-C_2$
+    and $C_3\exp\sum(5+|\Delta|)/n_l-C_4$ with constants $C_i$
 
-    But: the lower bound needs $|\Delta|<5$, $\Delta=2(c_4-3c_2^2)/c_2^2$, and
+    But: the lower bound requires $|\Delta|<5$, where $\Delta=2(c_4-3c_2^2)/c_2^2$, and
     $n_l\ge(5-|\Delta|)/2.5$
     """
     data = []

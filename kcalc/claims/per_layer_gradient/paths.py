@@ -1,6 +1,6 @@
-"""Products of weights along paths: sec. 7, Propositions 2 and 3.
+"""Claims about products of weights along paths (sec. 7, Propositions 2 and 3).
 
-They are checked on small networks over all signs of the weights.
+They are checked on small networks with all combinations of signs of the weights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .paper import claim
 
 
 class Step(NamedTuple):
-    """A weight on a path: its layer, the unit that it reads, its unit, whether a relu follows."""
+    """A weight on a path: its layer, input unit and output unit, and whether a relu follows."""
 
     layer: int
     read: int
@@ -47,7 +47,7 @@ class Unit:
 class Signs:
     """Weights of random sizes with all 2^count combinations of signs.
 
-    This is a symmetric law without atoms, conditional on |w|.
+    This is a symmetric distribution without atoms, conditional on |w|.
     """
 
     count: int
@@ -56,14 +56,14 @@ class Signs:
     layers: int = 0
 
     def inputs(self, n: int) -> list[Unit]:
-        """n inputs of generic values, each with the empty path."""
+        """Return n inputs with generic values, each with the empty path."""
         return [
             Unit(np.full(2**self.count, v), {(): np.ones(2**self.count)})
             for v in self.rng.uniform(0.5, 1.5, n)
         ]
 
     def affine(self, below: list[Unit], n: int, gated: bool = True) -> list[Unit]:
-        """n units that read all units of ``below``, with a relu if ``gated``."""
+        """Return n units that read all units of ``below``, with a relu if ``gated``."""
         self.layers += 1
         return [self._unit(below, unit, gated) for unit in range(n)]
 
@@ -83,7 +83,7 @@ class Signs:
         return Unit(value * on, paths)
 
     def moments(self, step: Step) -> tuple[float, float]:
-        """(E w^2, E w^4) of a step's weight, whose size is fixed."""
+        """Return (E w^2, E w^4) for the weight of a step, whose size is fixed."""
         size = self.sizes[step.layer, step.read, step.unit]
         return size**2, size**4
 
@@ -130,12 +130,12 @@ def _networks(bench: Bench) -> Iterator[tuple[str, Signs, list[Unit]]]:
 
 
 def _square(route: Route, of: Moments) -> float:
-    """The product of E q^2 over a path."""
+    """Return the product of E q^2 over a path."""
     return prod(of(step)[0] * (0.5 if step.gated else 1) for step in route)
 
 
 def _fourth(four: Sequence[Route], of: Moments) -> float:
-    """The product over layers of Prop. 3 for paths (t1, t2, s1, s2), all three pairings."""
+    """Return the product over layers of Prop. 3 for paths (t1, t2, s1, s2), with all pairings."""
     total = 1.0
     for layer in {step.layer for route in four for step in route}:
         t1, t2, s1, s2 = (
@@ -155,7 +155,7 @@ def _fourth(four: Sequence[Route], of: Moments) -> float:
 
 
 def _pair(a: Step | None, b: Step | None, of: Moments) -> float:
-    """E(q_a^2 q_b^2) of two steps of one layer; None: the path does not use the layer."""
+    """Return E(q_a^2 q_b^2) for two steps in a layer, None for a path that skips the layer."""
     if a is None or b is None:
         return _square(tuple(step for step in (a, b) if step is not None), of)
     if a == b:
@@ -166,13 +166,13 @@ def _pair(a: Step | None, b: Step | None, of: Moments) -> float:
 
 @claim("PLG-prop2", "Sec. 7, Proposition 2, eqs. 32 to 36")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for paths $\gamma_1,\gamma_2$ to one unit $E(Q_{\gamma_1}Q_{\gamma_2})$ is 0 where they
-    differ, and $\prod_lE(q_{\gamma,l}^2)$ where $\gamma_1=\gamma_2=\gamma$
+    r"""for paths $\gamma_1,\gamma_2$ to the same unit, $E(Q_{\gamma_1}Q_{\gamma_2})$ is 0 if they
+    differ, and $\prod_lE(q_{\gamma,l}^2)$ if $\gamma_1=\gamma_2=\gamma$
 
-    Under: weights independent, symmetric; relu after weights only
+    Under: weights independent and symmetric; relu only directly after weights
 
-    But: for weights without atoms: with signs as weights $w\cdot y=0$ may have a positive
-    probability
+    But: only for weights without atoms; with random signs as weights, $w\cdot y=0$ may have a
+    positive probability
     """
     for name, signs, units in _networks(bench):
         found, truth = [], []
@@ -199,9 +199,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _quadruples(
     bench: Bench, units: list[Unit], most: int
 ) -> list[tuple[int, int, int, int, int, int]]:
-    """(unit t, its paths t1, t2, unit s, its paths s1, s2): all, or ``most`` random ones.
+    """Return (unit t, its paths t1, t2, unit s, its paths s1, s2), all or ``most`` at random.
 
-    Random ones include paired paths.
+    Random choices include paired paths.
     """
     counts = [len(unit.paths) for unit in units]
     if sum(n * n for n in counts) ** 2 <= most:
@@ -221,7 +221,7 @@ def _quadruples(
 
 
 def _summed(signs: Signs, units: list[Unit], of: Moments, entry: float) -> float:
-    """E|y|^4 as the sum over all quadruples of paths from inputs of one size."""
+    """Compute E|y|^4 as the sum over all quadruples of paths from inputs of equal size."""
     routes = [list(unit.paths) for unit in units]
     pairs = [(a, b) for own in routes for a in own for b in own]
     return entry**4 * sum(_fourth((*first, *second), of) for first in pairs for second in pairs)
@@ -230,13 +230,13 @@ def _summed(signs: Signs, units: list[Unit], of: Moments, entry: float) -> float
 @claim("PLG-prop3", "Sec. 7, Proposition 3, eqs. 37 and 38")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""for paths $t_1,t_2$ to one unit and $s_1,s_2$ to another
-    $E(Q_{t_1}Q_{t_2}Q_{s_1}Q_{s_2})=\prod_lE\xi_l$, with $\xi=q_{t_1}^2q_{s_1}^2$ where
-    $q_{t_1}=q_{t_2}$, $q_{s_1}=q_{s_2}$, with $\xi=q_{t_1}^2q_{t_2}^2$ where $q_{t_1}=q_{s_1}$,
-    $q_{t_2}=q_{s_2}$ or $q_{t_1}=q_{s_2}$, $q_{t_2}=q_{s_1}$, and 0 else
+    $E(Q_{t_1}Q_{t_2}Q_{s_1}Q_{s_2})=\prod_lE\xi_l$. Here $\xi=q_{t_1}^2q_{s_1}^2$ if
+    $q_{t_1}=q_{t_2}$ and $q_{s_1}=q_{s_2}$; $\xi=q_{t_1}^2q_{t_2}^2$ if $q_{t_1}=q_{s_1}$ and
+    $q_{t_2}=q_{s_2}$, or if $q_{t_1}=q_{s_2}$ and $q_{t_2}=q_{s_1}$; otherwise $\xi=0$
 
-    Under: weights independent, symmetric, without atoms; relu after weights only
+    Under: weights independent, symmetric, without atoms; relu only directly after weights
 
-    Printed: $\xi=0$ where $q_{t_1}=q_{s_2}$, $q_{t_2}=q_{s_1}$
+    Printed: $\xi=0$ if $q_{t_1}=q_{s_2}$ and $q_{t_2}=q_{s_1}$
     """
     w = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))
     crossed = (w[:, 0] ** 2 * w[:, 1] ** 2 * (w @ [1.0, sqrt(2)] > 0)).mean()

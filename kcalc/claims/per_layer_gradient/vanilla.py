@@ -1,6 +1,6 @@
-"""Forward moments of vanilla, linear and concatenated-relu networks.
+"""Claims about forward moments of vanilla, linear and concatenated-relu networks.
 
-Sec. 4.1 and 5, sec. 7.3 to 7.7.
+They are from sec. 4.1, 5 and 7.3 to 7.7.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .paper import claim
 
 @claim("PLG-eq62", "Sec. 7.3, eqs. 61 and 62")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$E\|y^L\|^2 = n_L/n_0$ for $\alpha=1$ ($\alpha^Ln_L/n_0$)"""
+    r"""$E\|y^L\|^2 = n_L/n_0$ for $\alpha=1$, and $\alpha^Ln_L/n_0$ in general"""
     for law in EXCESS:
         widths = bench.wholes(3, 9, 4)
         found = moments(vanilla(widths, 0.8), weights=law)
@@ -40,7 +40,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("PLG-eq72", "Sec. 7.3, eqs. 68 to 73, with Delta of sec. 3")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$E\|y^l\|^4$ follows the recursion with factors between $n_l(n_l+5\mp|\Delta|)/n_{l-1}^2$,
-    $\Delta = 2(c_4-3c_2^2)/c_2^2$, exactly so for every law
+    $\Delta = 2(c_4-3c_2^2)/c_2^2$, which is exact for every distribution of weights
     """
     for law, excess in EXCESS.items():
         for widths in ([4, 6, 5, 7], [9, 3, 8], [2, 2, 2, 2, 2]):
@@ -132,7 +132,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-sec4.1", "Sec. 4.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with $n_l=nl$ the factor $\exp\sum_l5/n_l$ grows as $L^{5/n}$, polynomially
+    r"""with $n_l=nl$, the factor $\exp\sum_l5/n_l$ grows polynomially like $L^{5/n}$
 
     Printed: it is asymptotically constant
     """
@@ -140,7 +140,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     logs = np.array([sum(5 / (n * i) for i in range(1, L + 1)) for L in (100, 10000)])
     yield counterexample(
         np.exp(logs[1] - logs[0]) - 1,
-        "from L = 100 to L = 10^4, n = 10, it grows by this share",
+        "the relative growth from L = 100 to L = 10^4, n = 10",
         one_sided=True,
     )
     yield equal(logs[1] - logs[0], 5 / n * log(100), "the exponent of growth is 5/n", 5e-3)
@@ -158,8 +158,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-lem3", "Sec. 5, Lemma 3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""linear networks: $\mathrm{var}\,\|y^L\|^2 = (n_L/n_0)^2[\prod(1+2/n_l)-1]$ for normal
-    weights of variance $1/n_{l-1}$
+    r"""linear networks with normal weights of variance $1/n_{l-1}$ have $\mathrm{var}\,\|y^L\|^2 =
+    (n_L/n_0)^2[\prod(1+2/n_l)-1]$
     """
     for _ in bench.rounds(10, 100):
         widths = bench.wholes(1, 50, bench.whole(2, 8))
@@ -177,8 +177,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-lem4", "Sec. 5, Lemma 4")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""given $y^{l-1}$, $W_1^T\phi(y^{l-1})-W_2^T\phi(-y^{l-1})$ with normal weights is distributed
-    as $W^Ty^{l-1}$, and $\|J\|^2$ of the one is that of both others together
+    r"""given $y^{l-1}$, $W_1^T\phi(y^{l-1})-W_2^T\phi(-y^{l-1})$ with normal weights has the same
+    distribution as $W^Ty^{l-1}$, and $\|J\|^2$ of $W$ is the sum of $\|J\|^2$ of $W_1$ and $W_2$
     """
     y = bench.normal(6)
     yield equal(
@@ -209,8 +209,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("PLG-sec5", "Sec. 5, budget")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""at equal numbers of weights ($n/\sqrt2$ channels) concatenated relu has the exponent
-    $2\sqrt2/n$ per layer, below $5/n$
+    r"""with the same number of weights ($n/\sqrt2$ channels), concatenated relu has the exponent
+    $2\sqrt2/n$ per layer, which is less than $5/n$
     """
     n = Symbol("n", positive=True)
     yield exact(2 * (n / sp.sqrt(2)) ** 2 - n**2, "the number of weights")

@@ -1,4 +1,4 @@
-"""Beyond Folklore: a scaling calculus for the design and initialization of ReLU networks."""
+"""Claims of "Beyond Folklore: a scaling calculus for [...] initialization of ReLU networks"."""
 
 # registers its claims
 # isort: off

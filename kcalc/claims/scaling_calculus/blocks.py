@@ -1,4 +1,4 @@
-"""Residual blocks: App. B.7 and sec. 11."""
+"""Claims about residual blocks (App. B.7 and sec. 11)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ WIDTH = 12
 
 
 def residual(a: float, c: float, s: float) -> Network:
-    """a x + c F(x) between weights, F = weights, relu, weights with E[F^2] = s^2 E[x^2]."""
+    """Build a x + c F(x) between weights, where F is weights, relu, weights.
+
+    E[F^2] = s^2 E[x^2].
+    """
     return graph(
         input=L.Input(5),
         x=(L.Affine(WIDTH), "input"),
@@ -39,7 +42,7 @@ def residual(a: float, c: float, s: float) -> Network:
 @claim("SC-B7", "App. B.7 and Table 1, skip connections")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$x+R(x)$ with $E[R^2]=s^2E[x^2]$ multiplies both moments by $1+s^2$ and keeps $\varsigma$;
-    so does $ax+cF(x)$ with $a^2+c^2s^2$
+    $ax+cF(x)$ does the same with $a^2+c^2s^2$
 
     Under: the last operation of R is a fresh weight of mean 0, and R keeps zeta
     """
@@ -64,8 +67,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-11-zeta", "Sec. 11")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""within a block $\alpha x+\beta F(x)$, $\alpha^2+\beta^2=1$, the main branch has
-    $\varsigma_R=\beta^2\varsigma$, so its weights need the factor $c=\beta$ of $E[W^2]$
+    r"""within a block $\alpha x+\beta F(x)$ with $\alpha^2+\beta^2=1$, the main branch has
+    $\varsigma_R=\beta^2\varsigma$, so $E[W^2]$ of its weights needs the factor $c=\beta$
     """
     for beta in (0.6, 0.35):
         alpha = sqrt(1 - beta**2)
@@ -82,7 +85,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield worst(
             {v: run.nu[v] for v in truth}, truth, f"nu within the branch drawn, beta = {beta}"
         )
-        c = sqrt(beta)  # of the standard deviation
+        c = sqrt(beta)  # factor of the standard deviation
         scaled = net.map_layers(
             lambda v, layer, c=c, net=net: (
                 L.Affine(WIDTH, sigma_w=net.layer(v).sigma_w * c)  # type: ignore
@@ -107,8 +110,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-11-shortcut", "Sec. 11, two sentences")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the shortcut's scaling factor is multiplied by $\alpha^2$, and its convolutions are scaled
-    by $\alpha$; the residual branch has $\beta^2$
+    r"""the scaling factor of the shortcut is multiplied by $\alpha^2$ and that of the residual
+    branch by $\beta^2$; convolutions of the shortcut are scaled by $\alpha$
     """
     s = scaling(residual(0.8, 0.6, 1.0))
     run = Draws(bench, residual(0.8, 0.6, 1.0), 6000, 40000)
@@ -141,9 +144,9 @@ def _conv(n: int, m: int, k: int, c: float) -> L.Affine:
 
 
 def block(n: int, w: int, m: int, beta: float, last: float, down: float | None = None) -> Network:
-    """The pre-activation block after a geometric layer of c = 1.
+    """Build the pre-activation block after a geometric layer with c = 1.
 
-    ``last``: its final scalar; ``down``: c of a pooled shortcut.
+    ``last`` is the final scalar of the block. ``down`` is the constant c of a pooled shortcut.
     """
     alpha = sqrt(1 - beta**2)
     c = alpha if down is None else down
@@ -176,11 +179,11 @@ def block(n: int, w: int, m: int, beta: float, last: float, down: float | None =
 
 @claim("SC-11.1-main", "Sec. 11.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""in the pre-activation block (multipliers $\sqrt\beta$, $\sqrt{2/\beta}$,
-    $\sqrt{2/(3\beta)}$, constants $c=\alpha$ and $\beta$) all weights have the $\gamma$ of those
-    outside
+    r"""in the pre-activation block (with multipliers $\sqrt\beta$, $\sqrt{2/\beta}$ and
+    $\sqrt{2/(3\beta)}$, and constants $c=\alpha$ and $\beta$), all weights have the same $\gamma$
+    as weights outside the block
 
-    Under: $E[F^2]=E[S^2]$, as the final scalar is to ensure
+    Under: $E[F^2]=E[S^2]$, which the final scalar should ensure
     """
     for n, w, m, beta in ((24, 12, 12, 0.6), (12, 12, 24, 0.45)):
         net = block(n, w, m, beta, 1 / sqrt(beta))
@@ -204,11 +207,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-11.1-y2", "Sec. 11.1, shortcut of a downsampling block")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the convolution after 2 x 2 mean pooling has $c=\alpha$.
+    r"""the convolution after 2 x 2 mean pooling has $c=\alpha$, so the second moment of the
+    shortcut is $\sqrt{n/m}\,E[x^2]$
 
-    The moment is then $\sqrt{n/m}\,E[x^2]$
-
-    Under: data without correlation in the windows
+    Under: data that are uncorrelated within each window
     """
     beta, n, m = 0.6, 12, 24
     net = block(n, 8, m, beta, 1.0, down=0.8)
@@ -220,17 +222,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         s.weights["WS"].gamma * 0.64,
         s.tensors["S"].scaling,
-        "gamma is zeta where the branch has alpha^2 of it",
+        "gamma is zeta if the branch has the share alpha^2 of it",
         1e-11,
     )
 
 
 @claim("SC-11.1-final", "Sec. 11.1, fixed scalar at the end")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""a fixed scalar $(m/n)^{1/4}/\sqrt\beta$ at the end makes $E[F^2]=E[x^2]$, and $1/\sqrt\beta$
-    makes it the shortcut's $\sqrt{n/m}\,E[x^2]$
+    r"""with a fixed scalar $(m/n)^{1/4}/\sqrt\beta$ at the end, $E[F^2]=E[x^2]$; with
+    $1/\sqrt\beta$, $E[F^2]=\sqrt{n/m}\,E[x^2]$ as for the shortcut
 
-    Printed: $\sqrt{m/(\beta n)}$ makes $E[F^2]=E[x^2]$
+    Printed: with $\sqrt{m/(\beta n)}$, $E[F^2]=E[x^2]$
     """
     n, w, m, beta = 24, 12, 6, 0.6
     fourth = (m / n) ** 0.25 / sqrt(beta)
@@ -255,8 +257,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-11.1-bias", "Sec. 11.1, positions of the biases")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""where the text puts them, the biases of the block have the scalings $\beta^2$ and $9\beta^2$
-    times $\varsigma/(nE[x^2]^2)$. After each relu, before its multiplier, all have 4 times it
+    r"""at the positions in the text, the biases of the block have the scalings $\beta^2$ and
+    $9\beta^2$ times $\varsigma/(nE[x^2]^2)$. If they are placed after each relu and before its
+    multiplier, all have the factor 4
 
     Printed: the biases of the block are scaled equally, as Sec. 8 requires
     """
@@ -287,8 +290,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-11.1-v", "Sec. 11.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the learnable scalar $v/\sqrt\beta$ with $v=\sqrt\beta$ has the $\gamma$ of the weights
-    outside: $\beta^2\varsigma/v^4=\varsigma$
+    r"""the learnable scalar $v/\sqrt\beta$ with $v=\sqrt\beta$ has the same $\gamma$ as weights
+    outside the block: $\beta^2\varsigma/v^4=\varsigma$
     """
     z, b = symbols("zeta beta", positive=True)
     yield exact(b**2 * z / sp.sqrt(b) ** 4 - z, "by eq. 11")
@@ -317,7 +320,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-concat", "Sec. 4, eq. 1, channels side by side")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the scaling of a concatenation is the sum of its parts'"""
+    r"""the scaling of a concatenation is the sum of the scalings of its parts"""
     net = graph(
         input=L.Input(5),
         a=(L.Affine(6, sigma_w=1.5), "input"),

@@ -1,4 +1,7 @@
-"""Pooling, initialisation, input scaling, residual blocks: Table 1, sec. 6 to 8 and 11."""
+"""Claims about pooling, initialisation, input scaling and residual blocks.
+
+They are from Table 1 and sec. 6 to 8 and 11.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def stack(
     kernels: list[int] | None = None,
     first_relu: bool = False,
 ) -> Network:
-    """Weights of the given E[W^2] with relu in between, on 6 x 6 images if kernels are given."""
+    """Build weights with given E[W^2] and relu in between, on 6 x 6 images if kernels are given."""
     parts: list[Any] = [L.Input(widths[0], None if kernels is None else (6, 6))] + [
         RELU
     ] * first_relu
@@ -44,9 +47,9 @@ def _shapes(bench: Bench, depth: int = 4) -> tuple[list[int], list[int]]:
 
 @claim("SC-T1-avgpool", "Table 1 and App. B.3, average pooling")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""average pooling with stride equal to the kernel's size multiplies $\varsigma$ by
-    $1+(k^2-1)r$, r the correlation $E[x_px_q]/E[x^2]$ within a window: 0 for uncorrelated data of
-    mean 0, $1/\pi$ after relu
+    r"""average pooling with stride equal to the kernel size multiplies $\varsigma$ by
+    $1+(k^2-1)r$, where r is the correlation $E[x_px_q]/E[x^2]$ within a window: 0 for uncorrelated
+    data with mean 0, and $1/\pi$ after relu
 
     Printed: it keeps $\varsigma$
     """
@@ -84,7 +87,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 yield statistical(
                     run.nu["affine_2"],
                     w.gamma * ratio,
-                    "nu of the convolution before it is as much larger",
+                    "nu of the preceding convolution grows by the same factor",
                 )
                 yield equal((w.ratio or 0) / w.gamma, ratio, "kcalc's nu over gamma", 1e-10)
     white = chain(L.Input(3, (4, 4)), L.Affine(4), L.Pool("mean", 2))
@@ -98,8 +101,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-T1-maxpool", "Table 1, max pooling")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""max pooling changes $\varsigma$: by $E[\max^2]/E[x^2]$, $1+\sqrt3/\pi$ for 2 x 2 normal
-    values
+    r"""max pooling multiplies $\varsigma$ by $E[\max^2]/E[x^2]$, which is $1+\sqrt3/\pi$ for 2 x 2
+    normal values
     """
     net = chain(L.Input(4, (4, 4)), L.Pool("max", 2), L.Flatten(), L.Affine(3))
     s, run = measured(bench, net, 8000, 60000)
@@ -112,7 +115,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _corrected(bench: Bench) -> Evidence:
-    """Gamma by eq. 2 with kcalc's factors of E[W^2], against the geometric mean of gamma before."""
+    """Check that kcalc's factors of E[W^2] equalise gamma of eq. 2 at its geometric mean."""
     widths, kernels = _shapes(bench)
     w = [2 / (k**2 * n) for n, k in zip(widths[:-1], kernels, strict=True)]
     s = scaling(stack(widths, w, kernels))
@@ -132,12 +135,12 @@ def _corrected(bench: Bench) -> Evidence:
 
 @claim("SC-eq3", "Sec. 6, eq. 3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$E[W^2] = c/(k\sqrt{n_ln_{l+1}})$ gives $\gamma_l=\varsigma/c^2$, the same in every layer
-    where $\varsigma$ is
+    r"""$E[W^2] = c/(k\sqrt{n_ln_{l+1}})$ gives $\gamma_l=\varsigma/c^2$, which is the same in all
+    layers with the same $\varsigma$
     """
     n, m, k, c, z = symbols("n m k c zeta", positive=True)
     yield exact(
-        z / (n * m * k**2 * (c / (k * sp.sqrt(n * m))) ** 2) - z / c**2, "eq. 3 put into eq. 2"
+        z / (n * m * k**2 * (c / (k * sp.sqrt(n * m))) ** 2) - z / c**2, "eq. 3 inserted into eq. 2"
     )
     for i in bench.rounds(6, 30):
         widths, kernels = _shapes(bench)
@@ -170,8 +173,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-eq4", "Sec. 6.1, eq. 4")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$2/(nk^2)$ keeps forward moments through relu networks, $2/(mk^2)$ backward ones; $\gamma$
-    is $\varsigma nk^2/(4m)$ and $\varsigma mk^2/(4n)$ then, so neither equalises it
+    r"""in relu networks, $E[W^2]=2/(nk^2)$ preserves forward moments and $2/(mk^2)$ backward
+    moments; $\gamma$ is then $\varsigma nk^2/(4m)$ and $\varsigma mk^2/(4n)$, so neither equalises
+    $\gamma$
     """
     for fan in ("in", "out"):
         widths, kernels = _shapes(bench)
@@ -200,8 +204,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-eq5", "Sec. 6.1, eq. 5")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""Xavier's rule with the arithmetic mean of fans, $2/((n_l+n_{l+1})k_l^2)$, keeps moments of
-    linear networks of equal widths; twice that keeps those of relu networks
+    r"""Xavier's rule with the arithmetic mean of the fans, $2/((n_l+n_{l+1})k_l^2)$, preserves the
+    moments of linear networks with equal widths, and twice this value those of relu networks
 
     Printed: the rule is $2/(\tfrac12(n_l+n_{l+1})k_l^2)$
     """
@@ -223,8 +227,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-alpha", "Sec. 6.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with $c=2/k$ a layer whose kernel differs is preceded by $\alpha$, $\sqrt{1/3}$ for 3 x 3
-    where 1 x 1 is typical: $\sqrt{k_{typ}/k}$
+    r"""with $c=2/k$, a layer with an unusual kernel size is preceded by a scalar
+    $\alpha=\sqrt{k_{typ}/k}$, such as $\sqrt{1/3}$ for 3 x 3 if 1 x 1 is typical
     """
     k, t, n, m = symbols("k t n m", positive=True)
     factor = n * k**2 * (2 / t) / (k * sp.sqrt(n * m)) * (t / k) / 2
@@ -258,7 +262,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""with $c=2/k$: $E[x_{l+1}^2] = \sqrt{n_l/n_{l+1}}\,E[x_l^2]$, and $E[x_L^2] =
     \sqrt{n_0/n_L}\,E[x_0^2]$
 
-    But: $x_l$ is what relu reads; where no relu precedes the first layer the product is
+    But: $x_l$ must be the input of relu; if no relu precedes the first layer, the product is
     $2\sqrt{n_0/n_L}$
     """
     n, m, k, f = symbols("n m k f", positive=True)
@@ -290,7 +294,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-bias-equal", "Sec. 8")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with $c=2/k$, $n_{l+1}E[x_{l+1}^2]^2 = n_lE[x_l^2]^2$, so all biases are scaled equally"""
+    r"""with $c=2/k$, $n_{l+1}E[x_{l+1}^2]^2 = n_lE[x_l^2]^2$, so all biases have equal scalings"""
     n, m, f = symbols("n m f", positive=True)
     yield exact(m * (sp.sqrt(n / m) * f) ** 2 - n * f**2, "from eq. 6")
     for _ in bench.rounds(5, 30):
@@ -309,9 +313,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-8.1", "Sec. 8.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the first weights and biases are scaled equally if $E[x_0^2] = 1/\sqrt{n_0k_0^2}$, about 0.2
-    for 3 channels and k = 3; unit data are multiplied by $(n_0k_0^2)^{-1/4}$, and without it biases
-    learn more slowly
+    r"""the first weights and biases have equal scalings if $E[x_0^2] = 1/\sqrt{n_0k_0^2}$, which is
+    about 0.2 for 3 channels and k = 3. To this end, data with unit variance are multiplied by
+    $(n_0k_0^2)^{-1/4}$; otherwise biases learn more slowly
     """
     n, k, q, p, b, y = symbols("n k q p b y", positive=True)
     weight, bias = n * k**2 * p * q**2 * b / y, p * b / y
@@ -334,7 +338,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             unit.biases["affine_1"] / unit.weights["affine_1"].gamma,
             1 / (channels * kernel**2),
-            "unit data: the bias' share",
+            "unit data: the share of the bias",
             1e-11,
         )
         shaped = shaping.shape(
@@ -350,13 +354,13 @@ PAPER.undecidable(
     "predicted and measured blocks of a strided LeNet's Hessian agree well; "
     "geometric initialisation "
     "equalises them",
-    "an experiment whose network and data are not given in full; the formula after it is SC-prop4",
+    "an experiment whose network and data are not fully specified; SC-prop4 is its formula",
 )
 PAPER.undecidable(
     "SC-sec9",
     "Sec. 9, Table 2",
     "geometric initialisation is the most consistent of four over 26 LIBSVM data sets",
-    "training runs on data sets that are not part of this library; the text refers to Table 1 and "
+    "training runs on data sets that are not part of this library; the text refers to Table 1 but "
     "means Table 2",
 )
 PAPER.undecidable(
@@ -370,8 +374,8 @@ PAPER.undecidable(
 
 @claim("SC-table2", "Table 2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the four methods are worst on 14, 3, 9, 0 and best on 3, 5, 12, 6 of 26 data sets: both add
-    up to 26
+    r"""the four methods are worst on 14, 3, 9 and 0 and best on 3, 5, 12 and 6 of 26 data sets:
+    both lists add up to 26
 
     Under: the counts are taken as printed; only their sums are checked
     """

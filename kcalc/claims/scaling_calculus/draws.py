@@ -1,4 +1,4 @@
-"""Networks with random weights, run forward and backward in NumPy, independent of the calculus."""
+"""Networks with random weights, evaluated forward and backward in NumPy, without the calculus."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
 def taps_of(
     sizes: tuple[int, int], window: int, stride: int, padding: Any
 ) -> tuple[Array, tuple[int, int]]:
-    """Input locations by (output location, tap), and the extents of the output.
+    """Return the input location of each (output location, tap), and the size of the output.
 
     Taps outside the image have the location -1.
     """
@@ -70,13 +70,14 @@ def _scattered(g: Array, places: Array, size: int) -> Array:
 
 
 class Draws:
-    """``draws`` networks, each with its own weights, input and cotangent at the outputs.
+    """``draws`` networks, each with separate weights, input and cotangent at the outputs.
 
-    They are standard normals unless given.
+    Inputs and cotangents are standard normals by default.
 
-    ``x``, ``g``: {node: (draws, locations, channels)}, feature maps and gradients; ``squares``:
-    {Affine: (draws,) of mean gW^2}, ``nu``: these over E W^2. ``given``: ``x``, the input of every
-    draw, or ``mean`` and ``std`` of a random one.
+    ``x`` and ``g`` are the feature maps and gradients, {node: (draws, locations, channels)}.
+    ``squares`` holds the mean of gW^2 for each draw, {Affine: (draws,)}, and ``nu`` the same
+    divided by E W^2. ``given`` sets ``x``, the input of every draw, or the ``mean`` and ``std`` of
+    random inputs.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Draws:
         }
 
     def back(self, sent: dict[Node, Array]) -> dict[Node, Array]:
-        """The gradients at all nodes from cotangents at some; recomputes ``squares``."""
+        """Compute the gradients at all nodes from cotangents at some nodes; update ``squares``."""
         g = {node: sent.get(node, 0.0) + np.zeros_like(x) for node, x in self.x.items()}
         for node, _, parents in reversed(list(self.network.steps())):
             for parent, part in zip(parents, self._back[node](g[node]), strict=True):
@@ -117,11 +118,11 @@ class Draws:
         return g
 
     def f(self, node: Node) -> Array:
-        """The mean square of a feature map, by draw."""
+        """Return the mean square of a feature map for each draw."""
         return (self.x[node] ** 2).mean(axis=(1, 2))
 
     def b(self, node: Node) -> Array:
-        """The mean square of its gradient, by draw."""
+        """Return the mean square of the gradient at a node for each draw."""
         return (self.g[node] ** 2).mean(axis=(1, 2))
 
     def ratios(self, found: Any, what: str, about: str = STATEMENT) -> Evidence:
@@ -215,7 +216,7 @@ class Draws:
 def measured(
     bench: Bench, network: Network, quick: int, full: int | None = None, **given: Any
 ) -> tuple[Any, Draws]:
-    """The :class:`kcalc.Scaling` of a network, and networks drawn at random."""
+    """Return the :class:`kcalc.Scaling` of a network, and random draws of it."""
     return scaling(network), Draws(bench, network, quick, full, **given)
 
 
@@ -228,10 +229,7 @@ def compared(
     law: str = "gaussian",
     **given: Any,
 ) -> Iterator[Evidence]:
-    """Compare a :class:`kcalc.Scaling` with networks drawn at random.
-
-    Compared are f and b of every node and nu of every weight.
-    """
+    """Compare f and b of every node and nu of every weight with random networks."""
     run = Draws(bench, network, draws, law=law, **given)
     nodes = list(network)
     yield worst(

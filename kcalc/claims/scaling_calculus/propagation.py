@@ -1,4 +1,4 @@
-"""Propagation of second moments through layers: sec. 4, Table 1, App. A and B."""
+"""Claims about second moments through layers (sec. 4, Table 1, App. A and B)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ABS = L.Nonlinear(activations.activation("abs"))
 
 
 def dense(bench: Bench, depth: int = 3) -> Network:
-    """A random chain of weights and rectifiers with 12 channels, all 0 with probability 2^-12."""
+    """Build a random chain of weights and ReLUs with 12 channels, all 0 with probability 2^-12."""
     parts: list[Any] = [L.Input(bench.whole(3, 9))]
     for i in range(depth):
         phi = [RELU, LEAKY, ABS][bench.whole(0, 3)]
@@ -35,7 +35,7 @@ def dense(bench: Bench, depth: int = 3) -> Network:
 
 
 def images(bench: Bench, depth: int = 3) -> Network:
-    """A random chain of convolutions, with strides below, equal to and above the kernel size."""
+    """Build a random chain of convolutions with strides below, at and above the kernel size."""
     parts: list[Any] = [L.Input(bench.whole(2, 4), (6, 6))]
     for i in range(depth):
         phi = [RELU, LEAKY][bench.whole(0, 2)]
@@ -55,9 +55,9 @@ def images(bench: Bench, depth: int = 3) -> Network:
 
 
 def zetas(bench: Bench, network: Network, draws: int, what: str) -> Evidence:
-    """Whether the products of measured f and b, n P f b, are the same at all nodes.
+    """Check that the measured products n P f b are the same at all nodes.
 
-    Errors by the delta method.
+    Standard errors are computed by the delta method.
     """
     run = Draws(bench, network, draws)
     samples = {}
@@ -72,8 +72,8 @@ def zetas(bench: Bench, network: Network, draws: int, what: str) -> Evidence:
 
 @claim("SC-eq1", "Sec. 4, Def. 1 and eq. 1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\varsigma_l = n_l\rho_l^2E[\Delta x_l^2]E[x_l^2]$ is kept by $x_{l+1}=\sqrt2\,x_l$, as by
-    $x_{l+1}=ux_l$
+    r"""$x_{l+1}=\sqrt2\,x_l$ preserves $\varsigma_l = n_l\rho_l^2E[\Delta x_l^2]E[x_l^2]$, and so
+    does $x_{l+1}=ux_l$
     """
     n, p, f, b = symbols("n p f b", positive=True)
     yield exact(n * p * (b / 2) * (2 * f) - n * p * b * f, "doubling forward and halving back")
@@ -98,7 +98,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-eq9", "App. A, eq. 9")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$E[x_{l+1}^2] = n_lk_l^2E[W^2]E[x_l^2]$ through a convolution
+    r"""a convolution has $E[x_{l+1}^2] = n_lk_l^2E[W^2]E[x_l^2]$
 
     Under: weights i.i.d., symmetric; borders periodic or none
     """
@@ -122,8 +122,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-eq10", "App. A, eq. 10")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$E[\Delta x_{l+1}^2] = \rho_l^2E[\Delta x_l^2]/(\rho_{l+1}^2n_{l+1}k_l^2E[W^2])$ through a
-    convolution
+    r"""a convolution has $E[\Delta x_{l+1}^2] = \rho_l^2E[\Delta
+    x_l^2]/(\rho_{l+1}^2n_{l+1}k_l^2E[W^2])$
 
     Under: weights i.i.d., symmetric; cotangents independent over locations; borders periodic or
     none
@@ -145,14 +145,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-B1", "App. B.1, B.2 and Table 1, rows 1 and 2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""linear layers and convolutions keep $\varsigma$
+    r"""linear layers and convolutions preserve $\varsigma$
 
     Under: weights i.i.d., symmetric; borders periodic or none
     """
     n, m, k2, w, f, b, p, q = symbols("n m k2 w f b p q", positive=True)
     yield exact(
         m * q * (p * b / (q * m * k2 * w)) * (n * k2 * w * f) - n * p * b * f,
-        "eqs. 9 and 10 put into eq. 1",
+        "eqs. 9 and 10 inserted into eq. 1",
     )
     for i in bench.rounds(4, 12):
         net = [images, dense][i % 2](bench)
@@ -163,10 +163,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-T1-conv", "Table 1, convolution")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""convolutions keep $\varsigma$ at any stride, kernels that overlap or leave gaps included,
-    and $\nu=\gamma$ with it
+    r"""convolutions preserve $\varsigma$ and $\nu=\gamma$ at any stride, even if kernels overlap or
+    leave gaps
 
-    Printed: they keep $\varsigma$ only where the stride equals the kernel's size
+    Printed: they preserve $\varsigma$ only if the stride equals the kernel size
     """
     for kernel, stride in ((3, 1), (3, 2), (2, 3)):
         conv = L.Affine(3, kernel=kernel, stride=stride, padding="circular", sigma_w=1.2)
@@ -177,7 +177,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         off = np.abs(found / found[0] - 1).max()
         yield counterexample(
             1.0 if off <= 1e-6 else 1e-6 - off,
-            f"{name}: that zeta changes where the stride is not the size",
+            f"{name}: zeta changes if the stride differs from the size",
             kernel=kernel,
             stride=stride,
             largest_change=off,
@@ -188,10 +188,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-A6-padding", "Sec. 4 and App. A, taken to zero padding")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with zero padding too $\varsigma = n\sum_pf(p)b(p)$ is kept and $\nu=\varsigma/(nmk^2w^2)$
+    r"""also with zero padding, $\varsigma = n\sum_pf(p)b(p)$ is preserved and
+    $\nu=\varsigma/(nmk^2w^2)$
 
-    But: f and b are maps of positions: with averages over positions nu and gamma are several per
-    cent apart in a stack
+    But: f and b must be maps over positions; with averages over positions, nu and gamma of a stack
+    differ by several per cent
     """
     conv = [L.Affine(4, kernel=3, padding="same", sigma_w=1.3) for _ in range(4)]
     net = chain(L.Input(3, (4, 4)), conv[0], RELU, conv[1], RELU, conv[2], RELU, conv[3])
@@ -235,11 +236,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-B4", "App. B.4 and Table 1, ReLU")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""relu, leaky relu and any positively homogeneous function of degree 1 keep $\varsigma$; relu
-    halves both moments where its input is symmetric
+    r"""relu, leaky relu and all other positively homogeneous functions of degree 1 preserve
+    $\varsigma$; relu halves both moments if its input is symmetric
 
-    But: the input must be symmetric and 0 with probability 0: after weights that read n relu
-    channels it is 0 with probability $2^{-n}$, and the backward factor of relu is $(1-2^{-n})/2$
+    But: the input must be symmetric and nonzero with probability 1. After weights that read n relu
+    channels, it is 0 with probability $2^{-n}$, and the backward factor of relu is $(1-2^{-n})/2$
     """
     a, f, b = symbols("a f b", positive=True)
     half = (1 + a**2) / 2
@@ -284,7 +285,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         back[0] - 0.375 * back[1],
         0.0,
-        "there (1 - 1/4)/2: both channels are off with probability 1/4",
+        "it is (1 - 1/4)/2: both channels are 0 with probability 1/4",
     )
     found = scaling(chain(L.Input(5), RELU, L.Affine(3)), input_symmetric=False)
     yield equal(
@@ -297,8 +298,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-B5", "App. B.5 and Table 1, dropout")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""dropout multiplies both moments by $1-p$ ($1/(1-p)$ where outputs are divided by $1-p$) and
-    keeps $\varsigma$
+    r"""dropout multiplies both moments by $1-p$ (by $1/(1-p)$ if outputs are divided by $1-p$) and
+    preserves $\varsigma$
     """
     for rate in (0.1, 0.4, 0.75):
         net = chain(L.Input(6), L.Dropout(rate), L.Affine(4))
@@ -325,7 +326,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _ratio(bench: Bench, name: str, std: float, draws: int) -> tuple[float, np.ndarray]:
-    """(kcalc's zeta_out/zeta_in, samples with this mean) of an activation at N(0, std^2)."""
+    """Return kcalc's zeta_out/zeta_in of an activation at N(0, std^2), and samples of it."""
     net = chain(L.Input(4), L.Nonlinear(activations.activation(name)), L.Affine(3))
     s, run = scaling(net, input_moment=std**2), Draws(bench, net, draws, std=std)
     slope = run.b("input").mean() / run.b("nonlinear_1").mean()
@@ -336,7 +337,7 @@ def _ratio(bench: Bench, name: str, std: float, draws: int) -> tuple[float, np.n
 
 @claim("SC-T1-smooth", "Table 1, sigmoid and tanh")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""sigmoid and tanh change $\varsigma$; tanh keeps it within its linear part"""
+    r"""sigmoid and tanh change $\varsigma$, except that tanh preserves it in its linear range"""
     nodes, weights = hermegauss(120)
     weights = weights / weights.sum()
     forms = {
@@ -375,7 +376,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-B6", "App. B.6")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$x_{l+1}=u_lx_l$ multiplies both moments by $u_l^2$, which keeps $\varsigma$"""
+    r"""$x_{l+1}=u_lx_l$ multiplies both moments by $u_l^2$ and preserves $\varsigma$"""
     for _ in bench.rounds(5, 30):
         u = bench.normal()
         net = chain(L.Input(5), L.Affine(4), L.Scale(u), L.Affine(3))

@@ -1,6 +1,6 @@
-"""Ratios of gradients to weights, Gauss-Newton blocks, biases and scalars.
+"""Claims about ratios of gradients to weights, Gauss-Newton blocks, biases and scalars.
 
-Sec. 4, 5 and 8, App. C to G.
+They are from sec. 4, 5 and 8 and App. C to G.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .draws import Draws, measured
 from .paper import claim
 from .propagation import LEAKY, RELU, dense, images
 
-# Q: locations of the output
+# Q is the number of output locations
 _N, _M, _K, _P, _Q, _W, _F, _B = symbols("n m k P Q w f b", positive=True)
 _F_OUT = _N * _K**2 * _W * _F
 _B_IN = _Q / _P * _M * _K**2 * _W * _B
@@ -48,9 +48,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: weights i.i.d., symmetric; cotangents i.i.d., independent of the weights
 
-    But: exactly so at every width, but only where no pre-activation is 0 with positive probability
-    (weights without atoms), and where cotangents of different locations are uncorrelated (no
-    averaging above)
+    But: this is exact at every width, but only if no preactivation is 0 with positive probability
+    (weights without atoms) and cotangents of different locations are uncorrelated (no averaging in
+    later layers)
     """
     yield exact(
         _Q * _F * _B / _W - _INTRINSIC,
@@ -77,15 +77,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\nu_l=\gamma_l$ for multi-layer perceptrons
 
-    Under: as for Proposition 3
+    Under: the hypotheses of Proposition 3
 
-    But: for weights without atoms
+    But: only for weights without atoms
     """
     for i in bench.rounds(8, 30):
         net, law = dense(bench, 2 + i % 4), ("gaussian", "laplace", "uniform")[i % 3]
         s, run = scaling(net, weights=law), Draws(bench, net, 2500, 20000, law)
         truths = {}
-        for node, w in s.weights.items():  # eq. 2 from eqs. 9 and 10, written out anew
+        for node, w in s.weights.items():  # eq. 2 from eqs. 9 and 10, written out again
             above = [
                 n for n in net.nodes_of(L.Affine) if list(net).index(n) > list(net).index(node)
             ]
@@ -137,21 +137,21 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-appD-dW", "App. D, second display")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$E[\Delta W_l^2] = \rho_{l+1}^2E[x_l^2]E[\Delta x_{l+1}^2]$, and the ratio that follows
-    keeps $\rho_{l+1}^2$
+    r"""$E[\Delta W_l^2] = \rho_{l+1}^2E[x_l^2]E[\Delta x_{l+1}^2]$, so the ratio derived from it
+    also contains $\rho_{l+1}^2$
     """
     for stride in (2, 3):
         net = chain(L.Input(2, (6, 6)), L.Affine(3, kernel=2, stride=stride, padding="circular"))
         run = Draws(bench, net, 4000, 40000)
         square, q = run.nu["affine_1"] * run.variance["affine_1"], (6 // stride) ** 2
-        yield statistical(square, q, f"stride {stride}: with those of the output")
+        yield statistical(square, q, f"stride {stride}: with the locations of the output")
         yield equal(scaling(net).weights["affine_1"].gamma * run.variance["affine_1"], q, "kcalc")
 
 
 def _blocks(bench: Bench, n: int, m: int, p: int, draws: int) -> tuple[np.ndarray, float]:
-    """(mean squares of G r by draw, b/f) for y = W relu(z) with normal z.
+    """Return the mean squares of G r by draw, and b/f, for y = W relu(z) with normal z.
 
-    The loss is |Phi y|^2 / 2 with normal Phi of variance 1/p.
+    The loss is |Phi y|^2 / 2, where Phi is normal with variance 1/p.
     """
     x = np.maximum(bench.normal(draws, n), 0)
     phi = bench.normal(draws, p, m) / p**0.5
@@ -168,8 +168,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: cotangents that are linear in y, weights independent
 
-    Printed: it is $n_lE[x_l^2]^2E[\Delta y^2]/E[y^2]$ up to that term; for $x$ = relu of a normal
-    vector the factor $1+5/n_l$ is missing
+    Printed: it is $n_lE[x_l^2]^2E[\Delta y^2]/E[y^2]$ up to this term; if $x$ is relu of a normal
+    vector, the factor $1+5/n_l$ is missing
     """
     n = Symbol("n", positive=True)
     fourth = n * Rational(3, 2) + n * (n - 1) / 4
@@ -215,8 +215,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-eq7", "Sec. 8, Def. 5, eq. 7")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with $x_{l+1} = C_l(x_l)+b_l$ a bias has the scaling $\rho_{l+1}^2E[\Delta
-    x_{l+1}^2]/E[x_{l+1}^2]$ of the tensor it is added to, its average squared singular value
+    r"""in $x_{l+1} = C_l(x_l)+b_l$, the scaling of the bias (the average squared singular value of
+    its block) is $\rho_{l+1}^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$, with the tensor to which it is
+    added
     """
     net = chain(
         L.Input(3, (4, 4)),
@@ -241,7 +242,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield statistical(
         value - 2 * cotangent,
         0.0,
-        "the bias' block of the Hessian: $\\|\\sum_{pq}R_{pq}\\|^2/m = P\\,b/f$ at y",
+        "the block of the bias in the Hessian: $\\|\\sum_{pq}R_{pq}\\|^2/m = P\\,b/f$ at y",
     )
 
 
@@ -265,8 +266,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SC-eq11", "App. E, eq. 11")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""a learnable scalar has $\nu = n\rho^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2] =
-    \varsigma/u^4$; it matches convolutions of constant $c$ where $u=\sqrt c$, and one scalar per
-    channel does not
+    \varsigma/u^4$. It matches convolutions with constant $c$ if $u=\sqrt c$, but a separate scalar
+    for each channel does not
     """
     u = Symbol("u", positive=True)
     yield exact(

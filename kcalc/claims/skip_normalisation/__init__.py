@@ -1,4 +1,4 @@
-"""On skip connections and normalisation layers in deep optimisation."""
+"""Claims of "On skip connections and normalisation layers in deep optimisation"."""
 
 # registers its claims
 # isort: off

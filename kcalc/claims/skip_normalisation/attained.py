@@ -1,4 +1,4 @@
-"""Cases in which bounds of smoothness are attained, so a wrong factor is detected."""
+"""Cases in which smoothness bounds are attained, so that a wrong factor is detected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...calculi.smoothness import LOSSES
 from ..bench import Bench, equal
 from ..claim import Evidence
 
-STEEPEST = {  # sup |phi|, sup |phi'|, sup |phi''| over all x, by hand
+STEEPEST = {  # sup |phi|, sup |phi'|, sup |phi''| over all x, derived by hand
     "tanh": (1.0, 1.0, 4 / (3 * sqrt(3))),
     "sin": (1.0, 1.0, 1.0),
     "sigmoid": (1.0, 0.25, 1 / (6 * sqrt(3))),
@@ -24,7 +24,7 @@ STEEPEST = {  # sup |phi|, sup |phi'|, sup |phi''| over all x, by hand
 
 
 def attained(bench: Bench) -> Iterator[Evidence]:
-    """kcalc's constants where they are attained: losses, activations, a layer, a neuron."""
+    """Check kcalc's constants in cases in which they are attained."""
     yield from _residuals(bench)
     found = [activation_bounds(activation(name)) for name in STEEPEST]
     yield equal(
@@ -50,7 +50,10 @@ def _residuals(bench: Bench) -> Iterator[Evidence]:
 
 
 def _one_layer(bench: Bench) -> Iterator[Evidence]:
-    """z = W x: the Hessian of the loss is X^T X/N for every output (twice that for the square)."""
+    """Check z = W x, for which the Hessian of the loss is X^T X/N for every output.
+
+    For the square loss, it is twice this matrix.
+    """
     X, y = bench.normal(5, 3), bench.normal(5, 2)
     top = np.linalg.norm(X, 2) ** 2 / 5
     for loss, factor in (("half_square", 1.0), ("square", 2.0)):
@@ -66,9 +69,9 @@ def _one_layer(bench: Bench) -> Iterator[Evidence]:
 
 
 def _one_neuron(bench: Bench) -> Iterator[Evidence]:
-    """f(w) = phi(w x): |f'| = |x| sup |phi'|, |f''| = x^2 sup |phi''|, attained within the ball.
+    """Check f(w) = phi(w x), with |f'| = |x| sup |phi'| and |f''| = x^2 sup |phi''| in the ball.
 
-    The residual's part of beta is attained too.
+    The contribution of the residual to beta is attained too.
     """
     x = bench.uniform(0.5, 2.0)
     for name in ("tanh", "sin", "sigmoid"):

@@ -1,4 +1,4 @@
-"""Gradient descent: Theorems 2.3, 2.4 and 5.1, and the proof of 5.1."""
+"""Claims about gradient descent: Theorems 2.3, 2.4 and 5.1, and the proof of 5.1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .systems import Residual, least
 
 
 def descend(gradient: Callable[[Array], Array], start: Array, eta: float, steps: int) -> Array:
-    """All iterates of gradient descent, (steps + 1, ...)."""
+    """Return all iterates of gradient descent, shape (steps + 1, ...)."""
     out = [np.asarray(start, dtype=float)]
     for _ in range(steps):
         out.append(out[-1] - eta * gradient(out[-1]))
@@ -28,7 +28,7 @@ def descend(gradient: Callable[[Array], Array], start: Array, eta: float, steps:
 
 @claim("SKIP-eq1", "Sec. 2.1, eqs. 1 and 2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\beta$-Lipschitz gradients give
+    r"""if gradients are $\beta$-Lipschitz,
     $\ell(y)-\ell(x)\le\nabla\ell(x)^T(y-x)+\tfrac\beta2\|y-x\|^2$
     """
     x, y = bench.normal(2, bench.size(2000, 20000)) * 3
@@ -46,7 +46,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-thm2.3", "Sec. 2.1, Theorem 2.3, eq. 4")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\beta$-smooth, $\mu$-PL and $\eta<2/\beta$:
+    r"""if $\ell$ is $\beta$-smooth and $\mu$-PL, and $\eta<2/\beta$, then
     $\ell_t-\ell^*\le(1-\mu\eta(1-\beta\eta/2))^t(\ell_0-\ell^*)$
     """
     for _ in bench.rounds(10, 60):
@@ -147,7 +147,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\ell_t-\ell^*\le\prod_{i=0}^{t-1}(1-\mu_i\alpha)\,(\ell_0-\ell^*)$ for $t\ge0$
 
-    Under: $|\nabla\ell|^2\ge\mu_i\,(\ell-\ell^*)$ along the way, $\alpha=\eta(1-\beta\eta/2)$
+    Under: $|\nabla\ell|^2\ge\mu_i\,(\ell-\ell^*)$ at all iterates, $\alpha=\eta(1-\beta\eta/2)$
     """
     scale = bench.uniform(0.1, 1.0, 20, 3)
     theta = bench.normal(20, 3)
@@ -165,7 +165,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def euler(C: float, eps: float, eta: float, steps: int) -> Array:
-    """r_{t+1} = r_t + eta C eps (eps + r^2)^(-3/2) from 1."""
+    """Iterate r_{t+1} = r_t + eta C eps (eps + r^2)^(-3/2) from 1."""
     r, out = 1.0, np.empty(steps)
     for t in range(steps):
         out[t] = r
@@ -175,8 +175,8 @@ def euler(C: float, eps: float, eta: float, steps: int) -> Array:
 
 @claim("SKIP-eq42", "App. B, eqs. 41 to 43")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the steps $C\epsilon r^{-3}$ lead to $r_t\le\gamma_1+\gamma_2(t+\gamma_3)^{1/4}$, and $\dot
-    r=C\epsilon r^{-3}$ to $(4C\epsilon t+1)^{1/4}$
+    r"""steps of size $C\epsilon r^{-3}$ lead to $r_t\le\gamma_1+\gamma_2(t+\gamma_3)^{1/4}$, and
+    the flow $\dot r=C\epsilon r^{-3}$ leads to $(4C\epsilon t+1)^{1/4}$
     """
     t, k = symbols("t k", positive=True)
     r = (4 * k * t + 1) ** Rational(1, 4)
@@ -194,8 +194,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-eq44", "App. B, eqs. 43 to 45")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""in the worst case $\mu_t$ is proportional to $\lambda=\sigma^2\sim t^{-3/2}$ (Theorem 2.4),
-    a convergent series: the argument for convergence does not close
+    r"""in the worst case, $\mu_t$ is proportional to $\lambda=\sigma^2\sim t^{-3/2}$ (Theorem 2.4).
+    This series converges, so the argument does not prove convergence of the loss
 
     Printed: $\mu_t\ge\Gamma t^{-3/4}$, so $\sum\mu_t$ diverges and the loss tends to its infimum
     """
@@ -213,7 +213,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     scaled = slope**2 * t**0.75
     yield counterexample(
         (1 - scaled[-1] / scaled[tenth]) - 0.5,
-        "$\\lambda t^{3/4}$ is bounded away from 0: it falls by this share per decade, less a half",
+        "$\\lambda t^{3/4}$ is not bounded away from 0: its decrease per decade, minus a half",
         one_sided=True,
     )
     tail = np.cumsum(slope**2)
@@ -225,7 +225,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     product = np.exp(np.log1p(-0.1 * slope**2).sum())
     yield at_most(
-        0.1, product, "the product of $1-\\mu_t\\alpha$ stays away from 0", 0.0, product=product
+        0.1,
+        product,
+        "the product of $1-\\mu_t\\alpha$ is bounded away from 0",
+        0.0,
+        product=product,
     )
     net = Residual([1, 1], 1, 1.0, 0.5)
     D = [net.slopes(np.array([r, 0.0, 0.0]), np.ones((1, 1)))[0, 0] ** 2 for r in (10.0, 100.0)]
@@ -238,14 +242,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _wave(t: float) -> tuple[float, float]:
-    """phi and phi': phi' = .6 cos 6t + .4, at most 1."""
+    """Return phi and phi' = .6 cos 6t + .4 <= 1."""
     return 0.1 * sin(6 * t) + 0.4 * t, 0.6 * cos(6 * t) + 0.4
 
 
 def trap(w: Array) -> tuple[float, float, Array]:
-    """(loss, t, gradient) for f = u + .99 en(w_3) phi(t).
+    """Return (loss, t, gradient) for f = u + .99 en(w_3) phi(t).
 
-    t = .99 en(w_2) u and u = 3 en(w_1); the loss is the logistic cost of label 1.
+    Here t = .99 en(w_2) u and u = 3 en(w_1). The loss is the logistic cost of label 1.
     """
     e, slope = w / np.sqrt(1 + w * w), (1 + w * w) ** -1.5
     u, a, b = 3 * e[0], 0.99 * e[1], 0.99 * e[2]
@@ -257,12 +261,12 @@ def trap(w: Array) -> tuple[float, float, Array]:
 
 @claim("SKIP-thm5.1", "Sec. 5, Theorem 5.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""gradient descent on a normalised residual network with linearly independent data: as long as
-    the first layer's parameters stay in a ball, the loss falls at a linear rate, $\lambda(DF)$
-    bounded below there
+    r"""in gradient descent on a normalised residual network with linearly independent data, the
+    loss falls at a linear rate as long as the parameters of the first layer stay in a ball, because
+    $\lambda(DF)$ is bounded below there
 
-    Printed: with a $C^1$ convex cost it converges from every initialisation to a global minimum,
-    for some $\eta>0$
+    Printed: with a $C^1$ convex cost, gradient descent converges from every initialisation to a
+    global minimum, for some $\eta>0$
     """
     # where phi has its first maximum, and the minimum after it
     top = acos(-2 / 3) / 6
@@ -275,7 +279,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         point = start
         loss[i, 0] = trap(point)[0]
         for _ in bench.rounds(20000, 200000):
-            step = 1.0 * trap(point)[2]  # eta = 1; smaller steps leap less still
+            step = 1.0 * trap(point)[2]  # eta = 1; smaller steps jump even less
             jump = max(jump, np.abs(step).max() * 2.97 * sqrt(2)) if i == 0 else jump
             point = point - step
         loss[i, 1], t = trap(point)[:2]
@@ -326,10 +330,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-thm5.1-cost", "Sec. 5, Theorem 5.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the gradient of the cost must be Lipschitz on sublevel sets: $|z-y|^{3/2}$ stalls in a
-    2-cycle of loss $(3\eta/4)^3$ at every fixed step size
+    r"""the gradient of the cost must be Lipschitz on sublevel sets: with $|z-y|^{3/2}$, descent
+    with any fixed step size ends in a 2-cycle with loss $(3\eta/4)^3$
 
-    Printed: any continuously differentiable convex cost will do
+    Printed: any continuously differentiable convex cost is sufficient
     """
     for eta in (0.1, 0.01):
         z = (0.75 * eta) ** 2
@@ -357,8 +361,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-intro", "Sec. 1 and 8")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""F is bounded for normalised networks, so the infimum of their cross-entropy is positive, if
-    small
+    r"""F is bounded for normalised networks, so the infimum of their cross-entropy is positive,
+    though small
 
     Printed: networks of this class are trained to optima at infinity, where the cross-entropy
     vanishes

@@ -1,6 +1,6 @@
-"""Layers and their derivatives, smoothness: App. A, Lemmas B.1 to B.3, Prop.
+"""Claims about layers, their derivatives and smoothness.
 
-4.2 and 4.3, Cor. 4.4, Theorem 4.5.
+They are from App. A, Lemmas B.1 to B.3, Prop. 4.2 and 4.3, Cor. 4.4 and Theorem 4.5.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _delta(w: np.ndarray, s: Any) -> np.ndarray:
 
 
 def kc_network(widths: list[int], blocks: int) -> Any:
-    """(network of the library equal to :class:`Residual`, its Affine nodes)."""
+    """Build the network that equals :class:`Residual`, and return it with its Affine nodes."""
 
     def affine() -> L.Affine:
         return L.Affine(widths[1], bias=False)
@@ -57,9 +57,9 @@ def bounds(
     kinds: tuple[str | None, str | None] = ("entry", "weight"),
     **more: Any,
 ) -> Any:
-    """kcalc's :func:`smoothness` of the network that equals :class:`Residual`.
+    """Compute kcalc's :func:`smoothness` of the network that equals :class:`Residual`.
 
-    ``weights``: in the order of its layers.
+    ``weights`` are in the order of its layers.
     """
     net, nodes = kc_network(widths, blocks)
     if "weights" in more:
@@ -76,7 +76,7 @@ def bounds(
 @claim("SKIP-eq17", "App. A, eqs. 17 and 18")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$J\,\mathrm{aff} = A\otimes I_N$ and $D\,\mathrm{aff} = (I_{d_1}\otimes X^T,\
-    I_{d_1}\otimes1_N)$, rows first
+    I_{d_1}\otimes1_N)$ in row-major order
     """
     for d0, d1, N in ((2, 3, 4), (4, 2, 3), (1, 1, 1)):
         A = bench.normal(d1, d0)
@@ -132,7 +132,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for count in (2, 3, 5):
         A = bench.normal(count, 3, 3)
         B = bench.normal(count, 3, 3)
-        # of A + B sin(theta)
+        # the product of factors A + B sin(theta)
         size = [norm(a, 2) + norm(b, 2) for a, b in zip(A, B, strict=True)]
         slope = [norm(b, 2) for b in B]
 
@@ -157,8 +157,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-lemB2", "App. B, Lemma B.2, eqs. 25 to 29")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""batch normalisation is $v\circ m$, with the stated first and second derivatives of v and
-    $\partial m = \delta-1/N$
+    r"""batch normalisation is $v\circ m$ with $\partial m = \delta-1/N$, and v has the stated first
+    and second derivatives
     """
     for _ in bench.rounds(10, 60):
         N, eps = bench.whole(2, 6), np.exp(bench.normal())
@@ -186,8 +186,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-lemB3", "App. B, Lemma B.3, eqs. 30 to 32")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""first and second derivatives of weight normalisation; first of entry normalisation,
-    $\epsilon(\epsilon+w^2)^{-3/2}$
+    r"""weight normalisation has the stated first and second derivatives, and entry normalisation
+    the first derivative $\epsilon(\epsilon+w^2)^{-3/2}$
     """
     for _ in bench.rounds(10, 60):
         d, eps = bench.whole(1, 6), np.exp(bench.normal())
@@ -233,9 +233,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-bounds", "App. B, proof of Theorem 4.5")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""first and second derivatives of the normalisers are bounded over all parameters: by
-    $\epsilon^{-1/2}$ and $\tfrac32(4/5)^{5/2}/\epsilon$ (over $\sqrt N$ for batch normalisation);
-    $\|wn\|_2<\sqrt{d_1}$, $\|en\|_2<\sqrt{d_1d_0}$
+    r"""over all parameters, first and second derivatives of the normalisers are bounded by
+    $\epsilon^{-1/2}$ and $\tfrac32(4/5)^{5/2}/\epsilon$ (divided by $\sqrt N$ for batch
+    normalisation); $\|wn\|_2<\sqrt{d_1}$ and $\|en\|_2<\sqrt{d_1d_0}$
     """
     u = Symbol("u")  # t^2: the square of the inequality, a polynomial with a double root at 1/4
     whole, rest = sp.div(
@@ -277,7 +277,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             [norm(wn(W, eps), 2) / sqrt(3), norm(en(W, eps), 2) / sqrt(3 * d)], 1.0, "sizes"
         )
     yield at_most(bent, 1.0, "second derivatives, over the bound", 1e-9)
-    yield at_most(0.9, max(bent), "and near it somewhere")
+    yield at_most(0.9, max(bent), "and close to it at some points")
 
 
 def _wn_derivatives(w: np.ndarray, eps: float) -> tuple[np.ndarray, np.ndarray]:
@@ -318,7 +318,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _worst(
     bench: Bench, net: Residual, X: np.ndarray, draws: int
 ) -> tuple[list[float], list[float], list[np.ndarray]]:
-    """(|DF|, |DF(s) - DF(t)|/|s - t|, s) over random pairs of parameters s, t, near and far."""
+    """Return (|DF|, |DF(s) - DF(t)|/|s - t|, s) for random pairs s, t, both near and far apart."""
     first, bent, points = [], [], []
     for i in range(draws):
         theta = bench.normal(net.size) * exp(1.5 * bench.normal())
@@ -332,10 +332,10 @@ def _worst(
 
 @claim("SKIP-prop4.3", "Sec. 4.1, Proposition 4.3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""if $f_l, Df_l, Jf_l$ are bounded and Lipschitz on $S_l\times B_l$ for bounded $B_l$, DF is
-    bounded and Lipschitz on $\prod S_l$
+    r"""if $f_l, Df_l, Jf_l$ are bounded and Lipschitz on $S_l\times B_l$ for all bounded $B_l$,
+    then DF is bounded and Lipschitz on $\prod S_l$
 
-    Under: kcalc's constants are compared with Jacobians at random parameters
+    Under: checked by comparing kcalc's constants with Jacobians at random parameters
     """
     for d, N, blocks, eps in ((3, 2, 1, 1.0), (3, 3, 2, 0.5)):
         net = Residual([d, d], blocks, eps, 0.6)
@@ -370,7 +370,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-cor4.4", "Sec. 4.1, Corollary 4.4")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""then $\ell=\gamma\circ F$ has Lipschitz gradients"""
+    r"""under the hypotheses of Proposition 4.3, $\ell=\gamma\circ F$ has Lipschitz gradients"""
     d, N, eps = 3, 2, 1.0
     net = Residual([d, d], 1, eps, 0.6)
     X = bench.normal(d, N)
@@ -401,10 +401,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-thm4.5", "Sec. 4.1, Theorem 4.5")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""continuously differentiable nonlinearities, bias-free normalised affine layers and residual
-    blocks of them meet the hypotheses of Prop. 4.3 over all parameters, so gradients are Lipschitz
+    r"""continuously differentiable nonlinearities, normalised affine layers without biases, and
+    residual blocks of these layers satisfy the hypotheses of Prop. 4.3 over all parameters, so
+    gradients are Lipschitz
 
-    But: a nonlinearity needs a locally Lipschitz derivative: being continuously differentiable is
+    But: the derivative of a nonlinearity must be locally Lipschitz; continuous differentiability is
     not enough
     """
     h = 1e-8

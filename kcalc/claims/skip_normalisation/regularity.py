@@ -1,6 +1,6 @@
-"""Smallest eigenvalues and singular values: Prop.
+"""Claims about smallest eigenvalues and singular values.
 
-4.6, Theorem 4.7, Lemmas B.4 and B.5, sec. 6.1.
+They are from Prop. 4.6, Theorem 4.7, Lemmas B.4 and B.5, and sec. 6.1.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 0.0,
                 "kcalc's bound of lambda(DF) against the smallest eigenvalue",
             )
-    yield at_most(0.2, np.mean(share), "and it is positive on a good part of them")
+    yield at_most(0.2, np.mean(share), "and it is positive for many of them")
     A, B = bench.normal(3, 4), bench.normal(4, 5)
     yield at_most(
         least(A) * least(B),
@@ -90,9 +90,9 @@ def _b5(bench: Bench, p: int, N: int) -> tuple[float, float, float]:
 @claim("SKIP-lemB5", "App. B, Lemma B.5, eq. 35")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\sigma(D\,\mathrm{aff}_P)\ge\sigma(X)\sigma(DP(w))$ for $N\le d_0$ and $p\ge d_1d_0$; with
-    $\lambda$ in place of $\sigma$ always
+    $\lambda$ instead of $\sigma$, the inequality always holds
 
-    Printed: with $\sigma$ for every parameterisation
+    Printed: the inequality with $\sigma$ holds for every parameterisation
     """
     d = np.array([[1.0], [0.0]])
     yield counterexample(
@@ -113,7 +113,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for p, N in ((5, 3), (8, 4), (8, 6), (3, 5), (11, 2))
         for _ in bench.rounds(100, 1000)
     ]
-    yield at_most(0.0, every, "lambda in place of sigma, all sizes", 1e-9)
+    yield at_most(0.0, every, "lambda instead of sigma, all sizes", 1e-9)
 
 
 @claim("SKIP-eq36", "App. B, eq. 36")
@@ -132,8 +132,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-thm4.7", "Sec. 4.2, Theorem 4.7")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with $d_{l-1}\ge d_l$, $\|Jg_l\|<1$, $N\le d_0$, X and DP of full rank, $\lambda(DF)>0$
-    everywhere, but not uniformly so
+    r"""if $d_{l-1}\ge d_l$, $\|Jg_l\|<1$, $N\le d_0$, and X and DP have full rank, then
+    $\lambda(DF)>0$ everywhere, but not uniformly
 
     Under: all singular values of the $I_l$ are 1
     """
@@ -169,7 +169,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         np.diff(np.log(far)) / log(10),
         [-4.8, -6],
-        "not uniformly: lambda of the first layer's part falls as $r^{-6}$",
+        "not uniformly: lambda of the part of the first layer falls like $r^{-6}$",
         0.12,
     )
     graph, nodes = kc_network([3, 3], 2)
@@ -195,7 +195,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SKIP-fig1", "Sec. 6.1, Fig. 1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""adding the identity to a 500 x 500 matrix of entries uniform on
+    r"""adding the identity to a 500 x 500 matrix with entries uniform on
     $(-1/\sqrt{500},1/\sqrt{500})$ shifts its singular values upwards: from $[0,2/\sqrt3]$ to
     $[1/(2\sqrt3),4\sqrt2/3]$
     """
@@ -232,7 +232,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""a skip connection with singular values 1 shifts the singular values of the Jacobian upwards
 
-    But: for wide random layers, not for every one: A = -I/2 has no shift, A = -0.9 I one downwards
+    But: only for wide random layers; with A = -I/2 there is no shift, and with A = -0.9 I a shift
+    downwards
     """
     for a in (0.6, 0.9):
         yield counterexample(

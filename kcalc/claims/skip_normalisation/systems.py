@@ -1,6 +1,6 @@
 """Multilayer parameterised systems in NumPy, and derivatives by complex steps.
 
-Independent of the library's formulas.
+They are independent of the formulas of the library.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ _STEP = 1e-30
 
 
 def en(w: Array, eps: float) -> Array:
-    """Entry normalisation, for real and complex arguments."""
+    """Apply entry normalisation, for real and complex arguments."""
     return w / np.sqrt(eps + w * w)
 
 
 def wn(w: Array, eps: float) -> Array:
-    """Weight normalisation, row by row."""
+    """Apply weight normalisation row by row."""
     return w / np.sqrt(eps + (w * w).sum(axis=-1, keepdims=True))
 
 
 def centred(x: Array) -> Array:
-    """Rows without their mean."""
+    """Subtract the mean of each row."""
     return x - x.mean(axis=-1, keepdims=True)
 
 
 def bn_scale(y: Array, eps: float) -> Array:
-    """The v of batch normalisation."""
+    """Apply v, the scaling step of batch normalisation."""
     n = y.shape[-1]
     return n**0.5 * y / np.sqrt(n * eps + (y * y).sum(axis=-1, keepdims=True))
 
 
 def jacobian(function: Map, at: Array) -> Array:
-    """The Jacobian d function / d at, exact to rounding.
+    """Compute the Jacobian d function / d at, exact up to rounding.
 
-    Rows are outputs and columns inputs, in row-major order.
+    Rows are outputs and columns are inputs, in row-major order.
     """
     flat = np.asarray(at, dtype=float).ravel()
     columns = []
@@ -52,20 +52,20 @@ def jacobian(function: Map, at: Array) -> Array:
 
 
 def sigma(A: Array) -> float:
-    """The smallest of the min(shape) singular values."""
+    """Return the smallest of the min(shape) singular values."""
     return float(svd(A, compute_uv=False)[-1])
 
 
 def least(A: Array) -> float:
-    """The smallest eigenvalue of A A^T: 0 where A has more rows than columns."""
+    """Return the smallest eigenvalue of A A^T, which is 0 if A has more rows than columns."""
     return 0.0 if A.shape[0] > A.shape[1] else sigma(A) ** 2
 
 
 class Residual:
-    """f_1 = P(W_0) X, then x + c2 P(W_2) tanh(c1 P(W_1) x) and so on; all weights in one vector.
+    """f_1 = P(W_0) X, followed by residual blocks x + c2 P(W_2) tanh(c1 P(W_1) x).
 
-    ``kinds``: the normalisation of the first layer and of the others, "entry", "weight" or None;
-    ``shrink``: the factor of the others.
+    All weights are in a single vector. ``kinds`` holds the normalisation of the first layer and of
+    the other layers: "entry", "weight" or None. ``shrink`` is the factor of the other layers.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Residual:
         self.size = int(self.ends[-1])
 
     def weights(self, theta: Array) -> list[Array]:
-        """The normalised weights."""
+        """Return the normalised weights."""
         parts = [
             part.reshape(shape)
             for part, shape in zip(np.split(theta, self.ends[:-1]), self.shapes, strict=True)
@@ -96,7 +96,7 @@ class Residual:
         return w if kind is None else en(w, self.eps) if kind == "entry" else wn(w, self.eps)
 
     def block(self, A: Array, B: Array, z: Array) -> Array:
-        """One residual block."""
+        """Apply one residual block."""
         return z + B @ np.tanh(A @ z)
 
     def __call__(self, theta: Array, X: Array) -> Array:
@@ -107,11 +107,11 @@ class Residual:
         return z
 
     def slopes(self, theta: Array, X: Array) -> Array:
-        """DF, the derivative in all weights."""
+        """Compute DF, the derivative with respect to all weights."""
         return jacobian(lambda t: self(t, X), theta)
 
     def layers(self, theta: Array, X: Array) -> tuple[list[Array], list[Array]]:
-        """The derivatives of the layers in their own weights, and of the blocks in their inputs."""
+        """Compute derivatives of layers in their weights, and of blocks in their inputs."""
         parts, weights = np.split(theta, self.ends[:-1]), self.weights(theta)
         first = parts[0].reshape(self.shapes[0])
         own = [jacobian(lambda w: self._normal(w, self.kinds[0]) @ X, first)]

@@ -1,4 +1,4 @@
-"""Several residual streams and mixtures of experts at initialisation."""
+"""Claims about several residual streams and mixtures of experts at initialisation."""
 
 from . import experts as experts  # registers its claims
 from . import laws as laws

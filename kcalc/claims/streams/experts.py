@@ -1,4 +1,4 @@
-"""Mixtures of experts with a random router."""
+"""Claims about mixtures of experts with a random router."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ EXPERT = chain(L.Affine(), L.Nonlinear("relu"), L.Affine(sigma_w=2**0.5))
 
 
 def logits(rng: np.random.Generator, draws: int, cosine: float) -> np.ndarray:
-    """Logits of two tokens, shape (2, draws, experts)."""
+    """Draw the logits of two tokens, shape (2, draws, experts)."""
     one, two = rng.normal(size=(2, draws, EXPERTS))
     return np.stack([one, cosine * one + np.sqrt(1 - cosine**2) * two])
 
 
 def weights(scores: np.ndarray) -> np.ndarray:
-    """Softmax over the selected experts, 0 for the others."""
+    """Compute softmax over the selected experts, and 0 for the others."""
     kept = np.where(scores >= np.sort(scores, axis=-1)[..., [-SELECTED]], np.exp(scores), 0)
     return kept / kept.sum(axis=-1, keepdims=True)
 
 
 @claim("MOE-size", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""a mixture of independent experts, alike and of mean 0, has $q = S_2 q_e$ and the kernel
-    $W(\rho)\,\kappa_e$ with $S_2 = \mathbb E\sum_i w_i^2$, $W = \mathbb E\sum_i w_i w_i'$ and the
-    uncentred cosine $\rho$ of two tokens
+    r"""a mixture of independent experts with the same architecture and mean 0 has $q = S_2 q_e$ and
+    the kernel $W(\rho)\,\kappa_e$. Here $S_2 = \mathbb E\sum_i w_i^2$, $W = \mathbb E\sum_i w_i
+    w_i'$, and $\rho$ is the uncentred cosine of two tokens
     """
     net = chain(L.Input(), L.RMSNorm(), L.MoE(EXPERT, EXPERTS, SELECTED), L.Affine())
     law, alone = moe_statistics(EXPERTS, SELECTED, 1.0, 0.5), c_map(EXPERT)(0.5)
@@ -46,8 +46,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("MOE-router", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the squared gradient at a router's logits is $q_e R_2$ with $R_2 = S_2 - 2 S_3 +
-    \mathbb E(\sum_i w_i^2)^2$ for a softmax over the selected experts; it is 0 for $k = 1$
+    r"""for a softmax over the selected experts, the squared gradient at the logits of the router is
+    $q_e R_2$ with $R_2 = S_2 - 2 S_3 + \mathbb E(\sum_i w_i^2)^2$; it is 0 for $k = 1$
     """
     w = weights(logits(bench.rng, bench.size(20_000, 200_000), 0.5))[0]
     squares, cubes = (w**2).sum(axis=1), (w**3).sum(axis=1)
@@ -60,9 +60,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("MOE-load", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""the load of experts at initialisation has the coefficient of variation
-    $\sqrt{oE/k - 1}$ for many tokens, $o$ the chance that a token of the cosine $\rho$ selects an
-    expert that another one has selected: a function of the cosine, not of the router's variance
+    r"""for many tokens, the load of experts at initialisation has the coefficient of variation
+    $\sqrt{oE/k - 1}$. Here $o$ is the probability that a token selects an expert that another token
+    with cosine $\rho$ has selected. It depends on the cosine, but not on the variance of the router
     """
     found = [moe_statistics(EXPERTS, SELECTED, v, 0.5).load_cv() for v in (0.01, 1.0, 25.0)]
     yield at_most(max(found) - min(found), 1e-12, "three variances of the router")

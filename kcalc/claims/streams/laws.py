@@ -1,4 +1,4 @@
-"""Sizes, cosines and gradients of several streams, and the matrices that mix them."""
+"""Claims about sizes, cosines and gradients of several streams, and the matrices that mix them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ BRANCH = chain(L.RMSNorm(), L.Affine(), L.Nonlinear("relu"), L.Affine(sigma_w=2*
 
 
 def read(layer: int) -> np.ndarray:
-    """The read vector of a sub-layer with home stream ``layer`` mod 4."""
+    """Return the read vector of a sub-layer, whose home stream is ``layer`` mod 4."""
     return expit(np.where(np.arange(STREAMS) == layer % STREAMS, 3, -3))
 
 
 def network(depth: int = DEPTH, write: np.ndarray = WRITE) -> Network:
-    """The network whose readout is the mean of the streams."""
+    """Build the network, which reads out the mean of the streams."""
     return architectures.hyper_connected(BRANCH, STREAMS, depth, H, read, write, readout="mean")
 
 
 def cosine(c: float) -> float:
-    """The C map of ReLU."""
+    """Evaluate the C map of ReLU."""
     angle = np.arccos(np.clip(c, -1, 1))
     return float((np.sin(angle) + (np.pi - angle) * c) / np.pi)
 
 
 def second_moments(depth: int, c: float, write: np.ndarray = WRITE) -> list[np.ndarray]:
-    """Second moments of the streams for one input, then between two."""
+    """Compute the second moments of the streams for one input and between two inputs."""
     same, cross = np.ones((STREAMS, STREAMS)), np.full((STREAMS, STREAMS), c)
     for layer in range(depth):
         h, p = read(layer), np.outer(write, write)
@@ -64,7 +64,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _simulated(rng: np.random.Generator, width: int) -> tuple[float, float]:
-    """The sum of the mean squares of the streams of random modules, at one and at two widths."""
+    """Measure the summed mean squares of the streams of random modules, at widths n and 2 n."""
     out = []
     for n in (width, 2 * width):
         streams = np.tile(rng.normal(size=n), (STREAMS, 1))
@@ -81,8 +81,8 @@ def _simulated(rng: np.random.Generator, width: int) -> tuple[float, float]:
 @claim("STREAM-backward", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""mean products of gradients at streams obey $\Gamma = H^\top\Gamma'H + h\,h^\top
-    (p^\top\Gamma'p)\,\chi_F$; a branch that begins with an RMSNorm and is positively homogeneous
-    conserves $\sum_{ij}\Gamma_{ij}\Sigma_{ij}$
+    (p^\top\Gamma'p)\,\chi_F$; a positively homogeneous branch that begins with an RMSNorm conserves
+    $\sum_{ij}\Gamma_{ij}\Sigma_{ij}$
     """
     gamma, net = np.full((STREAMS, STREAMS), 1 / STREAMS**2), network()
     found = gradients(net).nodes
@@ -101,8 +101,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("STREAM-mean", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""if the columns of H sum to 1 and branches are normalised, the mean of the streams has the
-    mean square of an ordinary residual stream with branch weight $\bar p$. Its cosine is another
-    one unless $p$ has equal entries, because branches read $\sum_j h_j X_j$
+    mean square of an ordinary residual stream with branch weight $\bar p$. Its cosine differs from
+    that of the residual stream unless $p$ has equal entries, because branches read $\sum_j h_j X_j$
     """
     mean, c = float(WRITE.mean()), 0.5
     q = 1 + DEPTH * mean**2
@@ -122,9 +122,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("STREAM-sinkhorn", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""Sinkhorn's iteration converges by $\lambda_2^2$ per pair of divisions, with $\lambda_2$ the
-    second singular value of the limit: for logits 6I - 3 plus standard normals, 20 iterations leave
-    sums off by about 1 %
+    r"""Sinkhorn's iteration converges by a factor $\lambda_2^2$ per pair of divisions, where
+    $\lambda_2$ is the second singular value of the limit. For logits 6I - 3 plus standard normals,
+    sums deviate from 1 by about 1 % after 20 iterations
     """
     off = []
     for _ in range(bench.size(200, 1000)):

@@ -1,4 +1,4 @@
-"""Tailored Activation Transformation."""
+"""Claims of the paper on Tailored Activation Transformation."""
 
 # registers its claims
 # isort: off

@@ -1,4 +1,4 @@
-"""App. B.5 and B.6: rescaled ResNets, and the two algorithms."""
+"""Claims of App. B.5 and B.6: rescaled ResNets, and the two algorithms."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from .tailored import SHAPED
 
 @claim("TAT-b5a", "App. B.5")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""rescaled ResNets: $\mu_f^2(\mathcal C''(1))=\max\{3,L(1-w^2)\}\,\mathcal C''(1)$
+    r"""rescaled ResNets have $\mu_f^2(\mathcal C''(1))=\max\{3,L(1-w^2)\}\,\mathcal C''(1)$
 
-    Under: w is the weight of the shortcut, three nonlinear layers to a branch, L of them in all
+    Under: w is the weight of the shortcut; every branch has three nonlinear layers, and L is their
+    total number
     """
     for blocks in (1, 2, 10, 16, *bench.rng.integers(1, 60, bench.size(6, 30))):
         w = bench.uniform(0, 1)
@@ -46,10 +47,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("TAT-b5b", "App. B.5, last display")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""ResNet with four transition blocks and a final layer: $\max\{(L-6)(1-w^2)+5,\,3\}\,\mathcal
-    C''(1)=[(L-6)(1-w^2)+5]\,\mathcal C''(1)$
+    r"""a ResNet with four transition blocks and a final layer has $\mu_f^2(\mathcal
+    C''(1))=\max\{(L-6)(1-w^2)+5,\,3\}\,\mathcal C''(1)=[(L-6)(1-w^2)+5]\,\mathcal C''(1)$
 
-    Under: L is the depth parameter (50, 101), of which $L-1$ are nonlinear layers on the long path
+    Under: L is the depth parameter (50, 101); the longest path has $L-1$ nonlinear layers
     """
     for depth in (50, 101, 152):
         for w in (0.0, 0.5, 0.8, 0.95):
@@ -72,7 +73,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 "(L - 2)/3 blocks, four of them with a nonlinear shortcut, added up",
             )
             yield at_most(
-                3, small, "the branch by itself never attains the maximum: the first entry is >= 5"
+                3, small, "a single branch never attains the maximum: the first entry is >= 5"
             )
 
 
@@ -87,7 +88,7 @@ def _shapeable(bench: Bench, phi: str) -> Network:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""binary search finds the slope $\alpha$ with $\mu_f^0(\alpha)=\eta$
 
-    Under: $\eta$ within reach
+    Under: $\eta$ can be reached
     """
     for _ in bench.rounds(5, 30):
         net = small_network(bench, 8)
@@ -118,15 +119,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             maximal(dag.network("relu"), lambda c, a=slope: tailored_map(a, c))(0.0) / eta,
             1.0,
-            "shaped networks: the greatest C_g(0) is eta",
+            "shaped networks: the largest C_g(0) is eta",
             1e-11,
         )
 
 
 @claim("TAT-alg2", "App. B.6, Algorithm 2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""smooth activations: $\mathcal C''(1)$ from $\mu_f^2=\tau$, then $\alpha,\beta,\gamma,\delta$
-    from eq. 16 with it
+    r"""for smooth activations, $\mathcal C''(1)$ follows from $\mu_f^2=\tau$, and
+    $\alpha,\beta,\gamma,\delta$ then follow from eq. 16
     """
     for name in SHAPED[: bench.size(5, 10)]:
         net, tau = _shapeable(bench, name), bench.rng.choice([0.2, 0.3, 0.5])
@@ -139,14 +140,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [one(square) for square in squares],
             1.0,
-            "Q(1) = Q'(1) = C'(1) = 1 by own quadrature",
+            "Q(1) = Q'(1) = C'(1) = 1 by independent quadrature",
             1e-10,
         )
         curvature = one(lambda z, f=bend: f(z) ** 2)
         yield equal(
             maximal(net, lambda x, k=curvature: x + k)(0.0) / tau,
             1.0,
-            "the greatest C_g''(1) is tau, from E[phi''^2]",
+            "the largest C_g''(1) is tau, from E[phi''^2]",
             1e-9,
         )
     small = [small_network(bench, 7, "tanh") for _ in bench.rounds(3, 15)]

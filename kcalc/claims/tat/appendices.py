@@ -1,6 +1,6 @@
-"""Appendices: the proof of Lemma 1 (C), orthogonal weights (D), empirical c values (E.1).
+"""Claims of the appendices: the proof of Lemma 1, orthogonal weights, and empirical c values.
 
-The equations of App. C are 21 to 24.
+They are from App. C (eqs. 21 to 24), D and E.1.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     formula = (sp.sin(t) + (sp.pi - t) * sp.cos(t)) / sp.pi
     yield exact(
         sp.expand_trig(expand(truth.subs(a, 0) - formula)),
-        "the angular integral at slope 0 less the formula",
+        "the angular integral at slope 0 minus the formula",
     )
     q1, q2 = np.exp(bench.uniform(-3, 3, 2))
     numbers = (np.sqrt((1 - _C) * (1 + _C)) + (np.pi - np.arccos(_C)) * _C) / np.pi
@@ -101,9 +101,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         + a * (1 - a) * sp.cos(t)
     )
     yield exact(
-        simplify(before - 2 / (1 + a**2) * inner), "eq. 24 less eq. 21 with eqs. 22 and 23 put in"
+        simplify(before - 2 / (1 + a**2) * inner), "eq. 24 minus eq. 21 with eqs. 22, 23 inserted"
     )
-    yield exact(simplify(before - printed_tailored_map(t, a)), "eq. 24 less Lemma 1")
+    yield exact(simplify(before - printed_tailored_map(t, a)), "eq. 24 minus Lemma 1")
     slopes = bench.uniform(-2, 3, bench.size(8, 60))
     numbers = [
         (
@@ -121,7 +121,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _orthogonal(bench: Bench, m: int, k: int) -> np.ndarray:
-    """Orthogonal weights: (X X^T)^(-1/2) X, transposed for m > k, times max(sqrt(m/k), 1)."""
+    """Draw orthogonal weights (X X^T)^(-1/2) X max(sqrt(m/k), 1), transposed for m > k."""
     x = bench.normal(min(m, k), max(m, k))
     values, vectors = np.linalg.eigh(x @ x.T)
     w = vectors @ np.diag(values**-0.5) @ vectors.T @ x
@@ -130,8 +130,8 @@ def _orthogonal(bench: Bench, m: int, k: int) -> np.ndarray:
 
 @claim("TAT-suo", "App. D")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""orthogonal weights, $m\times k$: $(XX^\top)^{-1/2}X$ times $\max\{\sqrt{m/k},1\}$, which has
-    an effect only when $k<m$
+    r"""orthogonal $m\times k$ weights are $(XX^\top)^{-1/2}X$ times $\max\{\sqrt{m/k},1\}$, a
+    factor that has an effect only if $k<m$
     """
     sizes = [(4, 4), (6, 4), (4, 6), (9, 2), (2, 9)]
     factor = [max(sqrt(m / k), 1.0) for m, k in sizes]
@@ -151,20 +151,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             np.abs(gram - max(m / k, 1.0) * np.eye(min(m, k))).max(),
             0.0,
-            "the law's rows (columns) are orthogonal and of equal norm",
+            "rows (columns) of kcalc's weights are orthogonal with equal norms",
             1e-5,
         )
         yield equal(
             [(w**2).mean() * k, (law**2).mean() * k],
             1.0,
-            "the mean square of an entry is 1/k, by the recipe and by the law of kcalc",
+            "the mean square of an entry is 1/k, by the recipe and by kcalc",
             1e-5,
         )
         if m >= k:
             norms += [(v @ v) / m / ((z @ z) / k) for v in (w @ z, law @ z)]
-    yield equal(
-        norms, 1.0, "|Wz|^2/m = |z|^2/k for m >= k, by the recipe and by the law of kcalc", 1e-5
-    )
+    yield equal(norms, 1.0, "|Wz|^2/m = |z|^2/k for m >= k, by the recipe and by kcalc", 1e-5)
     yield statistical(
         [np.sum(_orthogonal(bench, 3, 6)[0, :2]) ** 2 for _ in bench.rounds(1500, 20000)],
         2 / 6,
@@ -177,8 +175,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("TAT-e1", "App. E.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""inputs with $\|x_1^0\|^2=\|x_2^0\|^2=d_0$ and $x_1^{0\top}x_2^0=0$ are orthogonal inputs of
-    $q=1$; $\hat c^l=x_1^{l\top}x_2^l/(\|x_1^l\|\|x_2^l\|)$ is near $\mathcal C^l(0)$
+    r"""inputs with $\|x_1^0\|^2=\|x_2^0\|^2=d_0$ and $x_1^{0\top}x_2^0=0$ are orthogonal inputs
+    with $q=1$; $\hat c^l=x_1^{l\top}x_2^l/(\|x_1^l\|\|x_2^l\|)$ is close to $\mathcal C^l(0)$
     """
     slope = (
         shape(architectures.vanilla(30), method="tat", eta=0.9).constants["relu"].negative_slope
@@ -200,7 +198,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         errors.append(np.sqrt(np.mean((np.array(found) - theory) ** 2)))
         if width == widths[-1]:
             final = np.array(found)[:, -1]
-            # errors of the sample, and a bias of order 1/width
+            # sampling errors, and a bias of order 1/width
             near = 4.5 * final.std() / sqrt(draws) + 10 / width
             yield at_most(
                 abs(final.mean() - theory[-1]), near, "the mean of the last c value", width=width
@@ -208,7 +206,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         np.polyfit(np.log(widths), np.log(errors), 1)[0],
         -0.5,
-        "the error of empirical c values falls like the root of the width",
+        "the error of empirical c values falls like the inverse root of the width",
         0.2,
         widths=list(widths),
         errors=errors,

@@ -1,7 +1,7 @@
 """Local C maps in ball arithmetic, for proofs over whole intervals.
 
-Tailored rectifiers are enclosed by their formula, smooth activations by series. Integrals are those
-of python-flint; only the constants of shaping come from the library.
+Tailored rectifiers are enclosed by their formula, and smooth activations by series. Integrals are
+computed with python-flint. Only the constants of shaping come from the library.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .independent import Dag
 
 Ball = Any
 TERMS = 8
-_RADIUS = 16  # integrals of 1e4 (1 + |z|)^16 e^(-z^2/2) beyond it are below 1e-25
+_RADIUS = 16  # beyond this radius, integrals of 1e4 (1 + |z|)^16 e^(-z^2/2) are below 1e-25
 _TAIL = 1e-25
 
 
 def rational(value: Any) -> Ball:
-    """A ball that contains a fraction, given as "p/q" or as a SymPy number."""
+    """Return a ball that contains a fraction, given as "p/q" or as a SymPy number."""
     from flint import arb
 
     fraction = Fraction(str(value))
@@ -31,7 +31,7 @@ def rational(value: Any) -> Ball:
 
 
 def least(*balls: Ball) -> Ball:
-    """A ball that contains the minimum of the given balls."""
+    """Return a ball that contains the minimum of the given balls."""
     out = balls[0]
     for ball in balls[1:]:
         out = out.min(ball)
@@ -39,9 +39,9 @@ def least(*balls: Ball) -> Ball:
 
 
 def rectifier_balls(slope: Ball) -> tuple[Callable[[Ball], Ball], Callable[[Ball], Ball]]:
-    """C and C' of a tailored rectifier of slope >= 0.
+    """Return C and C' of a tailored rectifier with slope >= 0.
 
-    Both increase with c, so their values at the ends enclose them.
+    Both increase with c, so their values at the ends of an interval enclose them.
     """
     from flint import arb
 
@@ -134,9 +134,9 @@ SMOOTH_BALLS: dict[str, Callable[[Ball, bool], tuple[Ball, Ball, Ball]]] = {
 
 @dataclass(frozen=True)
 class SmoothBalls:
-    """A shaped activation's C map, normalised to C(1) = 1.
+    """The C map of a shaped activation, normalised to C(1) = 1.
 
-    b_n for n < 8, and bounds of the remainders of C and C' (all b_n >= 0).
+    It holds b_n for n < 8, and bounds on the remainders of C and C' (all b_n >= 0).
     """
 
     shaped: Activation
@@ -146,7 +146,7 @@ class SmoothBalls:
 
     @classmethod
     def of(cls, name: str, dag: Dag, tau: float) -> SmoothBalls:
-        """The C map with the constants of shaping for a network."""
+        """Create the C map of an activation with the constants of shaping for a network."""
         from flint import acb, arb
 
         constants = shape(dag.network(name), method="tat", tau=tau).constants[name]
@@ -203,7 +203,7 @@ class SmoothBalls:
         return total, sum(weights[1:], start=weights[0])
 
     def curvature(self, dag: Dag) -> Ball:
-        """C_f''(1) of a network."""
+        """Compute C_f''(1) of a network."""
         one = rational("1")
         return dag.derivatives(
             one, (lambda c: one, lambda c: self.slope_at_1, lambda c: self.curvature_at_1), rational
@@ -211,7 +211,7 @@ class SmoothBalls:
 
 
 def _hermite(n: int, z: Ball) -> Ball:
-    """The Hermite polynomial He_n with leading coefficient 1; its mean square is n!."""
+    """Evaluate the monic Hermite polynomial He_n, whose mean square is n!."""
     before, now = 0 * z, 1 + 0 * z
     for k in range(n):
         before, now = now, z * now - k * before

@@ -42,9 +42,9 @@ SMOOTH = {name: (f.value, f.slope, f.bend) for name in NAMES for f in [FUNCTIONS
 
 
 def transformed(name: str, constants: Any) -> list[Function]:
-    """gamma (phi(alpha x + beta) + delta) and its first two derivatives.
+    """Return gamma (phi(alpha x + beta) + delta) and its first two derivatives.
 
-    ``constants``: the constants of a shaped activation.
+    ``constants`` are the constants of a shaped activation.
     """
     alpha, beta, gamma, delta = (getattr(constants, k) for k in ("alpha", "beta", "gamma", "delta"))
     phi, slope, bend = SMOOTH[name]
@@ -56,34 +56,34 @@ def transformed(name: str, constants: Any) -> list[Function]:
 
 
 def leaky(slope: float) -> Function:
-    """max(x, 0) + slope min(x, 0)."""
+    """Return the function max(x, 0) + slope min(x, 0)."""
     return lambda x: np.maximum(x, 0) + slope * np.minimum(x, 0)
 
 
 def tailored(slope: float) -> Function:
-    """sqrt(2/(1 + slope^2)) times :func:`leaky`."""
+    """Return sqrt(2/(1 + slope^2)) times :func:`leaky`."""
     return lambda x: sqrt(2 / (1 + slope**2)) * leaky(slope)(x)
 
 
 def tailored_rectifier(slope: float) -> Activation:
-    """:func:`tailored` as an activation of the library; Q(q) = q."""
+    """Return :func:`tailored` as an activation of the library, with Q(q) = q."""
     scale = sqrt(2 / (1 + slope**2))
     return activations.abrelu(slope * scale, scale)
 
 
 def tailored_map(slope: float, c: Any) -> Any:
-    """C of a tailored rectifier, by its angle: cos t + k (sin t - t cos t)."""
+    """Compute C of a tailored rectifier from the angle t: cos t + k (sin t - t cos t)."""
     t = np.arccos(np.clip(c, -1, 1))
     return np.cos(t) + corner(slope) * (np.sin(t) - t * np.cos(t))
 
 
 def tailored_slope(slope: float, c: Any) -> Any:
-    """C' of a tailored rectifier."""
+    """Compute C' of a tailored rectifier."""
     return 1 - corner(slope) * np.arccos(np.clip(c, -1, 1))
 
 
 def corner(slope: Any) -> Any:
-    """k = (1 - a)^2/(pi (1 + a^2))."""
+    """Compute k = (1 - a)^2/(pi (1 + a^2))."""
     return (1 - slope) ** 2 / (pi * (1 + slope**2))
 
 
@@ -95,22 +95,22 @@ _WEIGHTS = _STEP * density(_POINTS)
 
 
 def one(f: Function) -> float:
-    """E f(z) by the trapezoidal rule, for a function that is analytic near the line.
+    """Compute E f(z) by the trapezoidal rule, for a function that is analytic near the real line.
 
-    The error is e^(-2 pi d/h), with d the width of the strip.
+    The error is e^(-2 pi d/h), where d is the width of the strip of analyticity.
     """
     return float(np.sum(_WEIGHTS * f(_POINTS)))
 
 
 def pair(f: Function, g: Function, c: float, q1: float = 1.0, q2: float = 1.0) -> float:
-    """E f(u) g(v) for variances q1, q2 and correlation c, both functions analytic."""
+    """Compute E f(u) g(v) for analytic functions, variances q1, q2 and correlation c."""
     x, y = _POINTS[:, None], _POINTS[None, :]
     second = g(sqrt(q2) * (c * x + sqrt((1 - c) * (1 + c)) * y))
     return float(_WEIGHTS @ (f(sqrt(q1) * _POINTS) * (second @ _WEIGHTS)))
 
 
 def homogeneous_pair(f: Function, g: Function, c: float) -> float:
-    """E f(u) g(v) at q = 1 for f and g with f(s x) = s f(x), s > 0, and a kink at 0.
+    """Compute E f(u) g(v) at q = 1 for f and g with f(s x) = s f(x), s > 0, and a kink at 0.
 
     It is an integral over the angle, split at the kinks, times E r^2 = 2.
     """
@@ -131,7 +131,7 @@ def homogeneous_pair(f: Function, g: Function, c: float) -> float:
 class Dag:
     """A network of combined layers and normalised sums of affine layers.
 
-    ``nodes`` are ("phi", (parent,), ()) or ("sum", parents, squares of weights).
+    ``nodes`` are ("phi", (parent,), ()) or ("sum", parents, squared weights).
     Node 0 is the input; ``squares`` are fractions of small whole numbers that add up to 1.
     """
 
@@ -140,7 +140,7 @@ class Dag:
     def values(
         self, start: Any, r: Function, number: Function = float, mix: Function | None = None
     ) -> list[Any]:
-        """The value of every node by the definition of U_{f,r}: r at nonlinear layers."""
+        """Compute the value of every node from the definition of U_{f,r}, with r as layer map."""
         found = [start]
         for kind, parents, squares in self.nodes:
             if kind == "phi":
@@ -160,9 +160,9 @@ class Dag:
     def derivatives(
         self, c: Any, maps: Sequence[Function], number: Function = float
     ) -> tuple[Any, ...]:
-        """(C_f, C_f') or (C_f, C_f', C_f'') at c, by the chain rule.
+        """Compute (C_f, C_f') or (C_f, C_f', C_f'') at c by the chain rule.
 
-        ``maps``: the local map and its derivatives.
+        ``maps`` holds the local map and its derivatives.
         """
 
         def step(jet: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -190,7 +190,7 @@ class Dag:
         return found[-1]
 
     def network(self, phi: str | Activation) -> Network:
-        """The library's network: an Affine before every nonlinear layer and every addend."""
+        """Build the library's network, with an Affine before every nonlinear layer and addend."""
         steps: list[tuple[str, L.Layer, tuple[str, ...]]] = [("n0", L.Input(), ())]
         for i, (kind, parents, squares) in enumerate(self.nodes, 1):
             affine = tuple(f"w{i}_{j}" for j in range(len(parents)))
@@ -209,12 +209,12 @@ class Dag:
 
 
 def chain_of(depth: int) -> Dag:
-    """A network of ``depth`` combined layers."""
+    """Return a chain of ``depth`` combined layers."""
     return Dag(tuple(("phi", (i,), ()) for i in range(depth)))
 
 
 def random_dag(bench: Bench, size: int = 10) -> Dag:
-    """Random combined layers and sums, all of which lead to the last node."""
+    """Return random combined layers and sums, all of which lead to the last node."""
     nodes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = [("phi", (0,), ())]
     unread = {1}
     for i in range(2, size + 1):
@@ -236,7 +236,7 @@ def random_dag(bench: Bench, size: int = 10) -> Dag:
 
 
 def small_network(bench: Bench, layers: int = 8, phi: str = "relu") -> Network:
-    """A random network with few layers, so all subsets can be enumerated.
+    """Build a random network that is small enough to enumerate all sets of layers.
 
     It has affine and nonlinear layers, sums, and several outputs.
     """
@@ -265,7 +265,7 @@ def small_network(bench: Bench, layers: int = 8, phi: str = "relu") -> Network:
 def read(
     net: Network, members: frozenset[Node], entry: Node, start: Any, r: Function
 ) -> Mapping[Node, Any]:
-    """{node: value} on a set of layers by the definition of U_{g,r}."""
+    """Compute {node: value} on a set of layers from the definition of U_{g,r}."""
     values = {entry: start}
     for name, layer, parents in net.steps():
         if name not in members:
@@ -282,7 +282,7 @@ def read(
 
 
 def greatest(net: Network, start: float, r: Function) -> float:
-    """max_g U_{g,r}(start) over all subnetworks."""
+    """Compute max_g U_{g,r}(start) over all subnetworks."""
     return max(
         (read(net, members, entry, start, r)[out] for members, entry, out in subnetworks(net)),
         default=start,
@@ -290,7 +290,7 @@ def greatest(net: Network, start: float, r: Function) -> float:
 
 
 def forward(bench: Bench, phi: Function, x: Array, widths: Sequence[int]) -> Array:
-    """phi(W ... phi(W x)) for rows x, Gaussian weights of variance 1/fan-in."""
+    """Compute phi(W ... phi(W x)) for rows x, with Gaussian weights of variance 1/fan-in."""
     for width in widths:
         x = phi(x @ bench.normal(x.shape[1], width) / sqrt(x.shape[1]))
     return x

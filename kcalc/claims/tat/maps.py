@@ -1,4 +1,4 @@
-"""Sections 2, A.3 and A.4: kernels, Q maps and C maps, sums, derivatives."""
+"""Claims of sections 2, A.3 and A.4: kernels, Q maps and C maps, sums, derivatives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .paper import claim
 
 
 def _inputs(bench: Bench, q1: float, q2: float, c: float, size: int = 16) -> np.ndarray:
-    """Two inputs with exactly these q values and cosine."""
+    """Draw two inputs with exactly these q values and this cosine."""
     basis = np.linalg.qr(bench.normal(size, 2))[0].T
     return sqrt(size) * np.stack(
         [sqrt(q1) * basis[0], sqrt(q2) * (c * basis[0] + sqrt(1 - c * c) * basis[1])]
@@ -54,11 +54,11 @@ def _points(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
 
 @claim("TAT-eq3", "Sec. 2.1, eq. 3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\Sigma^{l+1} = E_{z\sim N(0,\Sigma^l)}[\phi(z)\phi(z)^\top]$: the entries of the kernel of
-    wide networks, layer by layer
+    r"""the kernel of wide networks follows layer by layer from $\Sigma^{l+1} = E_{z\sim
+    N(0,\Sigma^l)}[\phi(z)\phi(z)^\top]$
 
-    Under: independent Gaussian weights of variance 1/fan-in, biases 0, widths to infinity; one
-    layer is exact in the mean
+    Under: independent Gaussian weights of variance 1/fan-in, biases 0, infinite width; for one
+    layer, the mean is exact at any width
     """
     for name in NAMES[: bench.size(5, 11)]:
         for c, q1, q2 in _points(bench, 2):
@@ -111,7 +111,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$c^{l+1} = \mathcal C(c^l,q_1^l,q_2^l) = E[\phi(z_1)\phi(z_2)]/\sqrt{\mathcal
     Q(q_1^l)\mathcal Q(q_2^l)}$ with $c^0 = x_1^\top x_2/d_0$
 
-    But: $c^0 = x_1^\top x_2/d_0$ only where $\|x_1\| = \|x_2\| = \sqrt{d_0}$; in general $c^0 =
+    But: $c^0 = x_1^\top x_2/d_0$ only if $\|x_1\| = \|x_2\| = \sqrt{d_0}$; in general $c^0 =
     x_1^\top x_2/(\|x_1\|\,\|x_2\|)$
     """
     same = np.array([2.0, 2.0])
@@ -170,7 +170,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: the terms are outputs of independent affine layers
 
-    But: c as printed needs both inputs to have the same $q_i$; in general $c = \sum_i
+    But: the printed c requires that both inputs have the same $q_i$; in general $c = \sum_i
     w_i^2\sqrt{q_{i1}q_{i2}}\,c_i\big/\sqrt{\sum_i w_i^2q_{i1}\,\sum_i w_i^2q_{i2}}$
     """
     w, c = 0.6, 0.3
@@ -184,7 +184,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ]
     yield counterexample(
         min(abs(p - true) for p in printed),
-        "tanh and gelu branches, q_1 = .25, q_2 = 9: neither input's q gives c",
+        "tanh and gelu branches, q_1 = .25, q_2 = 9: the q of neither input gives c",
         printed=printed,
         true=true,
     )
@@ -213,7 +213,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""a block $w\,x + \sqrt{1-w^2}\,\mathcal R(x)$ has $c \mapsto w^2c+(1-w^2)\,\mathcal
     C_{\mathcal R}(c)$ and keeps $q=1$
 
-    Under: w is the weight of the shortcut, Q = 1 for the branch, which ends in an affine layer
+    Under: w is the weight of the shortcut; the branch has Q = 1 and ends in an affine layer
     """
     for _ in bench.rounds(8, 40):
         w = bench.uniform(0, 1)
@@ -255,7 +255,7 @@ def _tailored_block(w: float, slope: float) -> Network:
 
 
 def _moment(name: str, i: int, c: float, q1: float, q2: float) -> float:
-    """The right-hand side of eq. 18."""
+    """Compute the right-hand side of eq. 18."""
     f, phi = SMOOTH[name][i], SMOOTH[name][0]
     sizes = [_square(phi, q) for q in (q1, q2)]
     return (q1 * q2) ** (i / 2) / sqrt(sizes[0] * sizes[1]) * pair(f, f, c, q1, q2)
@@ -323,9 +323,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             truth.append(
                 (q1 * q2) ** (i / 2) / sqrt(sizes[0] * sizes[1]) * pair(wave, wave, c, q1, q2)
             )
-    yield equal(found, truth, "i = 0 to 4 and more for the sine", 1e-9)
+    yield equal(found, truth, "i = 0 to 4 and higher for the sine", 1e-9)
     c, a, b = symbols("c a b", positive=True)
-    # E sin u sin v; E cos u cos v has cosh in its place
+    # E sin u sin v; E cos u cos v has cosh instead
     known = sp.exp(-(a + b) / 2) * sp.sinh(c * sp.sqrt(a * b))
     yield exact(
         diff(known, c) - sp.sqrt(a * b) * sp.exp(-(a + b) / 2) * sp.cosh(c * sp.sqrt(a * b)),
@@ -337,8 +337,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\mathcal C^{(i)}(0)=E[\phi^{(i)}(z)]^2 \ge 0$
 
-    But: needs $q=1$ and $\mathcal Q(1)=1$; in general $\mathcal C^{(i)}(0)=q^i\,E[\phi^{(i)}(\sqrt
-    q z)]^2/\mathcal Q(q)$
+    But: only for $q=1$ and $\mathcal Q(1)=1$; in general $\mathcal
+    C^{(i)}(0)=q^i\,E[\phi^{(i)}(\sqrt q z)]^2/\mathcal Q(q)$
     """
     slope = activations.abrelu(2, 2).c_map.derivative(1)(0.0)
     printed = one(lambda z: 2.0 + 0 * z) ** 2

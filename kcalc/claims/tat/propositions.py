@@ -1,4 +1,4 @@
-"""Propositions 1 to 4 and the formulas of their proofs (Sec. 4.1, App. A.2, App. C)."""
+"""Claims of Propositions 1 to 4 and their proofs (Sec. 4.1, App. A.2, App. C)."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _C = np.cos(np.linspace(0, np.pi, 41))
 
 
 def _resnet(square: float, depth: int) -> Network:
-    """Residual blocks of an affine layer, normalised ReLUs and an affine layer.
+    """Build residual blocks of an affine layer, normalised ReLUs and an affine layer.
 
-    ``square``: the squared shortcut weight.
+    ``square`` is the squared shortcut weight.
     """
     branch = chain(L.Affine(), L.Nonlinear(tailored_rectifier(0.0)), L.Affine())
     return repeat(residual(branch, shortcut_weight=sqrt(square)), depth)
@@ -70,7 +70,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     relu = printed_tailored_map(t, Integer(0))
     mixed = 2 * s / (1 + s**2) * sp.cos(t) + (1 - s) ** 2 / (1 + s**2) * relu
     yield exact(
-        simplify(mixed - printed_tailored_map(t, s)), "the block's C map less the rectifier's"
+        simplify(mixed - printed_tailored_map(t, s)),
+        "C map of the block minus the rectifier's",
     )
     yield exact(
         simplify(2 * s / (1 + s**2) + (1 - s) ** 2 / (1 + s**2) - 1),
@@ -93,8 +94,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("TAT-eq25", "App. C, eq. 25")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\mathcal C_{\mathcal B}(c)=w^2c+(1-w^2)\,\mathcal C_{\phi_0}(c)$ for a block with one layer
-    of ReLUs
+    r"""a block with one layer of ReLUs has $\mathcal C_{\mathcal B}(c)=w^2c+(1-w^2)\,\mathcal
+    C_{\phi_0}(c)$
     """
     squares = bench.uniform(0.01, 0.99, bench.size(8, 50))
     found = [c_map(_resnet(w, 1))(_C) for w in squares]
@@ -157,7 +158,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             depth_limit(block, 1.0).c,
             x,
-            "c* of the calculus against own iterates, weights that keep q = 1",
+            "c* of the calculus against separate iterates, with weights that keep q = 1",
             2e-2,
         )
     refused = 0.0
@@ -169,7 +170,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _psi(c: float, time: float) -> float:
-    """The flow psi by a Runge-Kutta method in the angle: dt/ds = -(sin t - t cos t)/sin t."""
+    """Integrate the flow psi by a Runge-Kutta method, dt/ds = -(sin t - t cos t)/sin t."""
     angle = acos(c)
     run = integrate.solve_ivp(
         lambda _, t: -(np.sin(t) - t * np.cos(t)) / np.sin(t),
@@ -184,8 +185,8 @@ def _psi(c: float, time: float) -> float:
 
 @claim("TAT-prop3", "App. C, Proposition 3, eqs. 27-29")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""TReLU with $\mathcal C_f(0)=\eta$: $\mathcal C_f(c)\to\psi(c,T)$ as $L\to\infty$, where
-    $\dot x=\sqrt{1-x^2}-x\cos^{-1}x$, $\psi(0,T)=\eta$
+    r"""for TReLU with $\mathcal C_f(0)=\eta$, $\mathcal C_f(c)\to\psi(c,T)$ as $L\to\infty$, where
+    $\psi$ is the flow of $\dot x=\sqrt{1-x^2}-x\cos^{-1}x$ and $\psi(0,T)=\eta$
 
     Under: $0<\eta<1$
     """
@@ -348,7 +349,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         y, numeric = v, leaky(slope)
         for w, b in ((weights[0], weights[1]), (weights[2], weights[3])):
             doubled = numeric(y @ np.concatenate([w, -w], axis=1) + np.concatenate([b, -b]))
-            # goes into the next weights
+            # this factor is absorbed in the next weights
             y = doubled @ np.concatenate([np.eye(len(b)), slope * np.eye(len(b))]) / (1 - slope**2)
         yield equal(
             y @ weights[4],
@@ -362,10 +363,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\phi_\alpha(-x)=-\alpha\,\phi_{1/\alpha}(x)$ (used in the last step)
 
-    But: needs $\alpha\ne0$
+    But: only for $\alpha\ne0$
     """
     a, x = symbols("a x", positive=True)
-    # the slope's sign does not matter: both sides are linear on each side of 0
+    # the sign of the slope does not matter, because both sides are linear on each side of 0
     for sign in (1, -1):
         slope = sign * a
         for at, where in ((x, "x > 0"), (-x, "x < 0")):

@@ -1,4 +1,4 @@
-"""Appendix B: maxima over subnetworks, U_{f,r}, rescaled ResNets and the two algorithms.
+"""Claims of Appendix B: maxima over subnetworks, and U_{f,r}.
 
 U_{f,r} is computed by the recipe of the appendix.
 """
@@ -45,7 +45,7 @@ def _networks(bench: Bench, count: int) -> list[Network]:
 
 
 def _curvature(net: Network, members: frozenset[Any], entry: Any, out: Any, bend: float) -> float:
-    """C_g''(1) by the chain rule of second order, from C(1) = C'(1) = 1 and C''(1) = bend."""
+    """Compute C_g''(1) by the second-order chain rule, for C(1) = C'(1) = 1 and C''(1) = bend."""
 
     def step(jet: np.ndarray) -> np.ndarray:
         first, second = jet
@@ -56,8 +56,8 @@ def _curvature(net: Network, members: frozenset[Any], entry: Any, out: Any, bend
 
 @claim("TAT-mu1", "App. B.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\mu_f^1(\mathcal C'(1))=\max_{g\subseteq f}\mathcal C_g'(1)$, a function only of
-    $\mathcal C'(1)$
+    r"""$\mu_f^1(\mathcal C'(1))=\max_{g\subseteq f}\mathcal C_g'(1)$ depends on the activation only
+    through $\mathcal C'(1)$
     """
     found, truth, several = [], [], 0
     for net in _networks(bench, bench.size(40, 200)):
@@ -108,8 +108,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("TAT-mu2", "App. B.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\mu_f^2(\mathcal C''(1))=\max_{g\subseteq f}\mathcal C_g''(1)$, a multiple of $\mathcal
-    C''(1)$, by $(a\circ b)''=a''(b)b'^2+a'(b)b''$
+    r"""$\mu_f^2(\mathcal C''(1))=\max_{g\subseteq f}\mathcal C_g''(1)$ is a multiple of $\mathcal
+    C''(1)$, because $(a\circ b)''=a''(b)b'^2+a'(b)b''$
 
     Under: $\mathcal C'(1)=1$
     """
@@ -119,7 +119,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     rule = diff(a(y), y, 2).subs(y, b(x)) * diff(b(x), x) ** 2 + diff(a(y), y).subs(y, b(x)) * diff(
         b(x), x, 2
     )
-    yield exact((diff(a(b(x)), x, 2) - rule).doit(), "the chain rule of second order")
+    yield exact((diff(a(b(x)), x, 2) - rule).doit(), "the second-order chain rule")
     for net in _networks(bench, bench.size(40, 200)):
         bend = bench.uniform(0.01, 1)
         curvature = maximal_curvature(net)
@@ -143,12 +143,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 greatest(net, 0.0, lambda x, k=bend: x + k),
             ],
             [truth, truth],
-            "random networks: the greatest C_g''(1) by the chain rule",
+            "random networks: the largest C_g''(1) by the chain rule",
         )
 
 
 def _composes(pair: tuple[Any, Any], pairs: set[tuple[Any, Any]]) -> bool:
-    """Whether a subnetwork composes with another one to a larger subnetwork."""
+    """Whether a subnetwork and another one can be composed to a larger subnetwork."""
     entry, out = pair
     return any(
         (e == out and (entry, o) in pairs) or (o == entry and (e, out) in pairs) for e, o in pairs
@@ -157,9 +157,10 @@ def _composes(pair: tuple[Any, Any], pairs: set[tuple[Any, Any]]) -> bool:
 
 @claim("TAT-mono", "App. B.2")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""for non-decreasing $r$ with $r(x)\ge x$ on the values that occur ($\mathcal C$ of leaky
-    ReLUs, $\psi x$ with $\psi\ge1$, $x+\kappa$), $U_{g\circ h,r}(x)\ge U_{g,r}(x),U_{h,r}(x)$, so
-    subnetworks that compose to larger ones can be left out
+    r"""if $r$ is non-decreasing with $r(x)\ge x$ on the values that occur (such as $\mathcal C$ of
+    leaky ReLUs, $\psi x$ with $\psi\ge1$, or $x+\kappa$), then $U_{g\circ h,r}(x)\ge
+    U_{g,r}(x),U_{h,r}(x)$. Subnetworks that are part of a larger composition can therefore be left
+    out
 
     Printed: this holds for every non-decreasing $r$
     """
@@ -189,7 +190,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(
         found,
         truth,
-        "random networks, r(x) >= x: those that compose to no larger one give the maximum",
+        "random networks, r(x) >= x: subnetworks in no larger composition give the maximum",
         networks=short,
         wrong_for_r_below_x=int(wrong),
     )
@@ -199,7 +200,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for a, b, c in drawn
     ]
     yield at_most(composed, 0, "U of a composition against its parts for maps of rectifiers")
-    # where r(x) < x, kcalc still finds the maximum
+    # kcalc finds the maximum even if r(x) < x
     for net in _networks(bench, bench.size(20, 100)):
         yield equal(
             maximal(net, lambda v: 0.7 * v)(1.0) - greatest(net, 1.0, lambda v: 0.7 * v),
@@ -213,8 +214,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("TAT-b3", "App. B.3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\mathcal C(c)$ of leaky ReLUs is a strictly decreasing function of $\alpha$, for
-    $\alpha\in[-1,1)$ and $c<1$; so is $\mu_f^0(\alpha)$ where it is not 0
+    r"""for leaky ReLUs with $\alpha\in[-1,1)$, $\mathcal C(c)$ at $c<1$ is a strictly decreasing
+    function of $\alpha$, and so is $\mu_f^0(\alpha)$ unless it is 0
     """
     a = Symbol("a", real=True)
     k = (1 - a) ** 2 / (sp.pi * (1 + a**2))
@@ -222,7 +223,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         simplify(diff(k, a) + 2 * (1 - a**2) / (sp.pi * (1 + a**2) ** 2)),
         "dk/da = -2 (1 - a^2)/(pi (1 + a^2)^2) < 0",
     )
-    yield exact(simplify(k.subs(a, 1 / a) - k), "k(1/a) = k(a): beyond a = 1 it rises again")
+    yield exact(simplify(k.subs(a, 1 / a) - k), "k(1/a) = k(a): it increases again for a > 1")
     grid = np.linspace(-1, 1, 41)
     c = np.array([-1.0, -0.4, 0.0, 0.7])
     values = np.array([np.asarray(tailored_rectifier(s).c_map(c)) for s in grid])
@@ -240,8 +241,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("TAT-b4", "App. B.4, rules 1-5")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$U_{f,r}$: compositions map to compositions, affine layers to the identity, nonlinear ones
-    to $r$, normalised sums to $\sum w_i^2U_{g_i,r}(x_i)$
+    r"""in $U_{f,r}$, compositions map to compositions, affine layers to the identity, nonlinear
+    layers to $r$, and normalised sums to $\sum w_i^2U_{g_i,r}(x_i)$
     """
     c = np.array([-1.0, -0.6, 0.0, 0.5, 1.0])
     for _ in bench.rounds(15, 80):
@@ -264,8 +265,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("TAT-b4b", "App. B.4, special rules")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$U_{f,r_2}(0)$: compositions add, affine layers give 0, nonlinear ones $\mathcal C''(1)$,
-    sums $\sum w_i^2U_{g_i,r_2}(0)$; the input maps to 0
+    r"""in $U_{f,r_2}(0)$, compositions add, affine layers and the input give 0, nonlinear layers
+    $\mathcal C''(1)$, and sums $\sum w_i^2U_{g_i,r_2}(0)$
     """
     for i in bench.rounds(12, 60):
         dag = random_dag(bench, bench.whole(2, 12))

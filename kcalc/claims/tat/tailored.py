@@ -1,4 +1,4 @@
-"""Sections 4 and 5.4: conditions for tailored rectifiers and smooth activations, edge of chaos."""
+"""Claims of sections 4 and 5.4: tailored rectifiers, smooth activations, and the edge of chaos."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ SLOPES = (0.0, 0.3, 0.9, 1.5, 3.0, -0.4)
 
 
 def exact_tailored_map() -> tuple[Expr, Symbol, Symbol]:
-    """(map, t, a): C of a leaky ReLU of slope a at c = cos t, as an integral over the angle."""
+    """Return (C, t, a): C of a leaky ReLU with slope a at c = cos t, by an angular integral."""
     t, a, u = symbols("t a u", positive=True)
     primitive = u * sp.cos(t) / 2 + sp.sin(2 * u - t) / 4
-    # both inputs positive; as much again both negative
+    # both inputs positive, and the same for both negative
     both = primitive.subs(u, sp.pi / 2) - primitive.subs(u, t - sp.pi / 2)
-    # one positive, one negative; twice
+    # one input positive and the other negative, twice
     mixed = primitive.subs(u, t + sp.pi / 2) - primitive.subs(u, sp.pi / 2)
     return ((1 + a**2) * both + 2 * a * mixed) / sp.pi * 2 / (1 + a**2), t, a
 
 
 def printed_tailored_map(t: Symbol, a: Expr) -> Expr:
-    """Eq. 9 at c = cos t."""
+    """Return eq. 9 at c = cos t."""
     return sp.cos(t) + (1 - a) ** 2 / (sp.pi * (1 + a**2)) * (sp.sin(t) - t * sp.cos(t))
 
 
@@ -62,7 +62,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield exact(
         sp.expand_trig(expand(truth - printed_tailored_map(t, a))),
-        "the angular integral less eq. 9, exactly",
+        "the angular integral minus eq. 9, exactly",
     )
     c = np.cos(np.linspace(0, np.pi, bench.size(15, 201)))
     for slope in (*SLOPES, *bench.uniform(-2, 3, bench.size(4, 40))):
@@ -88,8 +88,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""TReLU: $\mathcal Q(q)=q$, $\mathcal C_f'(1)=1$, and $\mathcal C_f(0)=\eta$ for any
     $0\le\eta\le1$
 
-    But: with $\alpha\in[0,1]$ only $\eta \le \mathcal C_f(0)$ of the ReLU network is reached:
-    $\eta=.9$ needs 13 layers
+    But: with $\alpha\in[0,1]$, $\eta$ is at most $\mathcal C_f(0)$ of the ReLU network; $\eta=.9$
+    needs 13 layers
     """
 
     def reached(slope: float, depth: int) -> float:
@@ -146,8 +146,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("TAT-eq12", "Sec. 4.1, eq. 12")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\mathcal C_f(0)=\mathcal C\circ\mathcal C\circ\cdots\circ\mathcal C(0)$, $L$ times, for $L$
-    layers
+    r"""for $L$ layers, $\mathcal C_f(0)=\mathcal C\circ\mathcal C\circ\cdots\circ\mathcal C(0)$
+    with $L$ factors
     """
     for depth in (1, 2, 50, 100, *([1000] if bench.budget == "full" else [])):
         for slope in (0.0, 0.43, -0.5, 1.7):
@@ -170,7 +170,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("TAT-eq14", "Sec. 4.2, eq. 14")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\mathcal C_f''(1)=L\,\mathcal C''(1)$ for $L$ layers with $\mathcal C(1)=\mathcal C'(1)=1$,
-    so $\mathcal C''(1)=\tau/L$ gives $\tau$
+    so $\mathcal C''(1)=\tau/L$ gives $\mathcal C_f''(1)=\tau$
     """
     c, k, third = symbols("c k d")
     local = 1 + (c - 1) + k / 2 * (c - 1) ** 2 + third * (c - 1) ** 3
@@ -225,7 +225,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("TAT-eq16", "Sec. 4.2, eq. 16")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$E[\hat\phi\hat\phi'z]=\mathcal Q'(1)$, $E[\hat\phi''^2]=\mathcal C''(1)$,
-    $E[\hat\phi'^2]=\mathcal C'(1)$ where $\mathcal Q(1)=1$
+    $E[\hat\phi'^2]=\mathcal C'(1)$ if $\mathcal Q(1)=1$
 
     Under: smooth activations
     """
@@ -318,7 +318,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         biased,
         1 - 1e-4,
-        "with sigma_b > 0 it is not so: the slope is w^2 q/(w^2 q + b^2) < 1",
+        "not with sigma_b > 0: the slope is w^2 q/(w^2 q + b^2) < 1",
         expected=truth,
     )
     near = 1 - 10.0 ** -np.arange(3, 10, 2)
@@ -332,7 +332,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _edge(sigma_w: float, sigma_b: float) -> float:
-    """The slope chi_1 = sigma_w^2 E phi'(sqrt(q*) z)^2 for tanh.
+    """Compute the slope chi_1 = sigma_w^2 E phi'(sqrt(q*) z)^2 for tanh.
 
     q* is the fixed point of the q value of the preactivations.
     """
@@ -346,8 +346,8 @@ def _edge(sigma_w: float, sigma_b: float) -> float:
 
 @claim("TAT-eoctanh", "Sec. 5.4")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""tanh with $\sigma_w=1.302$ is at the edge of chaos for $\sigma_b=.19783$; at $(1.302,0.2)$,
-    $\chi_1=.9988$
+    r"""tanh with $\sigma_w=1.302$ is at the edge of chaos for $\sigma_b=.19783$; for
+    $\sigma_b=0.2$, $\chi_1=.9988$
     """
     found = edge("tanh", sigma_w=1.302)
     yield equal(

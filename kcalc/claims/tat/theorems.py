@@ -1,4 +1,4 @@
-"""Theorems 1 and 2 and the steps of their proofs (App. C, eqs. 10, 13, 32-37)."""
+"""Claims of Theorems 1 and 2 and their proofs (App. C, eqs. 10, 13, 32-37)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = tuple(SMOOTH_BALLS)
 
 
 def _pairs(bench: Bench, count: int) -> list[tuple[str, Dag]]:
-    """(slope, network): chains first, then random networks."""
+    """Return (slope, network) pairs, first chains, then random networks."""
     out = []
     for i in range(count):
         dag = chain_of(bench.whole(1, 12)) if i < 5 else random_dag(bench, bench.whole(3, 12))
@@ -33,7 +33,7 @@ def _maps(slope: float) -> tuple[object, object]:
 
 
 def _measured(dag: Dag, slope: float) -> tuple[float, float, float, float]:
-    """(C_f(0), C_f'(0), max |C_f - c|, max |C_f' - 1|) on a grid."""
+    """Compute (C_f(0), C_f'(0), max |C_f - c|, max |C_f' - 1|) on a grid."""
     value, first = dag.derivatives(_GRID, _maps(slope))  # pyright: ignore[reportArgumentType]
     zero, flat = dag.derivatives(0.0, _maps(slope))  # pyright: ignore[reportArgumentType]
     return (zero, flat, np.abs(value - _GRID).max(), np.abs(first - 1).max())
@@ -83,7 +83,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         shapes.append([slope, dag.depth, len(dag.nodes)])
     yield proved(
         bounds,
-        "the least slack of all four inequalities over [-1, 1], for each slope and network",
+        "the smallest slack of all four inequalities over [-1, 1], for each slope and network",
         pairs=shapes,
     )
     yield _against_calculus(bench, pairs)
@@ -94,11 +94,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         rows.append(_measured(dag, slope))
     zero, _, far, steep = np.array(rows).T
     yield at_most(
-        far, np.minimum(4 * zero, 1 + zero), "the first bound on a grid, slope 0 among the slopes"
+        far, np.minimum(4 * zero, 1 + zero), "the first bound on a grid, including slope 0"
     )
-    yield at_most(
-        steep, np.minimum(4 * zero, 1), "the second bound on a grid, slope 0 among the slopes"
-    )
+    yield at_most(steep, np.minimum(4 * zero, 1), "the second bound on a grid, including slope 0")
 
 
 @claim("TAT-thm1txt", "App. C, proof of Theorem 1, after eq. 33")
@@ -136,9 +134,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         slope = bench.uniform(0, 3)
         zero, _, distance, _ = _measured(dag, slope)
         ends = 1 + c_map(dag.network(tailored_rectifier(slope)))(-1.0)
-        yield equal(
-            distance, ends, "the greatest distance from the identity is that at c = -1", 1e-11
-        )
+        yield equal(distance, ends, "the largest distance from the identity is at c = -1", 1e-11)
         yield at_most(ends, 1 + (zero), "it is at most 1 + C_f(0)")
 
 
@@ -147,7 +143,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("TAT-thm2", "Sec. 4.2, Theorem 2, eq. 13")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\mathcal C_f'(1)=1$ implies $\max_c|\mathcal C_f(c)-c|\le2\,\mathcal C_f''(1)$ and
+    r"""if $\mathcal C_f'(1)=1$, then $\max_c|\mathcal C_f(c)-c|\le2\,\mathcal C_f''(1)$ and
     $\max_c|\mathcal C_f'(c)-1|\le2\,\mathcal C_f''(1)$
 
     Under: smooth activations; combined layers and normalised sums
@@ -184,7 +180,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         truth += [ball.rad() for ball in ours]
     yield proved(
         bounds,
-        "the least slack of both inequalities over [-1, 1], ten shaped activations",
+        "the smallest slack of both inequalities over [-1, 1], ten shaped activations",
         cases=cases,
     )
     yield at_most(
@@ -204,7 +200,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def slope_one_maps(bench: Bench) -> list[PowerMap]:
-    """Random positive definite maps with C(1) = C'(1) = 1.
+    """Draw random positive definite maps with C(1) = C'(1) = 1.
 
     All such maps are mixtures of a map with C(0) = 0 and the constant 1.
     """
@@ -222,7 +218,7 @@ def _deviations(C: PowerMap) -> tuple[float, float]:
 
 
 def _series(bench: Bench) -> tuple[np.ndarray, np.ndarray]:
-    """(b_0, b_1) of networks of tailored rectifiers, by the calculus."""
+    """Compute (b_0, b_1) of networks of tailored rectifiers by the calculus."""
     rows = []
     for _ in bench.rounds(15, 100):
         dag = random_dag(bench, bench.whole(2, 12))
@@ -235,7 +231,7 @@ def _series(bench: Bench) -> tuple[np.ndarray, np.ndarray]:
 
 @claim("TAT-eq32", "App. C, eq. 32")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\sum b_n=\sum nb_n=1$ gives $b_0=\sum_{n\ge2}(n-1)b_n$ and $2b_0+b_1\ge1$ for $\mathcal
+    r"""if $\sum b_n=\sum nb_n=1$, then $b_0=\sum_{n\ge2}(n-1)b_n$ and $2b_0+b_1\ge1$ for $\mathcal
     C_f(c)=\sum b_nc^n$, $b_n\ge0$
     """
     maps = slope_one_maps(bench)
@@ -253,7 +249,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("TAT-eq33", "App. C, eq. 33")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\max_c|\mathcal C_f(c)-c|\le2(1-\mathcal C_f'(0))\le4\,\mathcal C_f(0)$ where $\mathcal
+    r"""$\max_c|\mathcal C_f(c)-c|\le2(1-\mathcal C_f'(0))\le4\,\mathcal C_f(0)$ if $\mathcal
     C_f'(1)=1$
     """
     yield from _chain(bench, 0)
@@ -261,7 +257,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("TAT-eq35", "App. C, eq. 35")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\max_c|\mathcal C_f'(c)-1|\le2(1-\mathcal C_f'(0))\le4\,\mathcal C_f(0)$ where $\mathcal
+    r"""$\max_c|\mathcal C_f'(c)-1|\le2(1-\mathcal C_f'(0))\le4\,\mathcal C_f(0)$ if $\mathcal
     C_f'(1)=1$
     """
     yield from _chain(bench, 1)

@@ -1,4 +1,4 @@
-"""Theorems 3 and 4 (App. A.1): measured widths at which kernels are near their limit."""
+"""Claims of Theorems 3 and 4 (App. A.1): measured widths at which kernels approach their limit."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .paper import claim
 def kernels(
     bench: Bench, phi: Function, start: Sequence[float], width: int, depth: int, draws: int
 ) -> np.ndarray:
-    """kappa^L(x_1, x_2) of random networks, (draws,).
+    """Draw kappa^L(x_1, x_2) of random networks, shape (draws,).
 
-    Given a layer, the rows of W x are independent normals whose covariance is the layer's empirical
-    kernel.
+    Given the previous layer, the rows of W x are independent normals. Their covariance is the
+    empirical kernel of that layer.
     """
     out = np.empty(draws)
     for i in range(draws):
@@ -43,9 +43,9 @@ def kernels(
 def rarely(
     bench: Bench, failures: int, draws: int, delta: float, what: str, **data: float
 ) -> Evidence:
-    """Whether failures / draws exceeds ``delta`` by at most the threshold in standard errors.
+    """Check that failures / draws exceeds ``delta`` by at most the threshold in standard errors.
 
-    Undecided where there are so few draws that all of them could fail.
+    The result is undecided if there are so few draws that all of them could fail.
     """
     error = sqrt(delta * (1 - delta) / draws)
     z = (failures / draws - delta) / error
@@ -62,7 +62,7 @@ def rarely(
 
 
 def _limit(phi: str | Activation, depth: int, c: float, sigma_w: float = 1.0) -> float:
-    """The kernel of infinite width, by the calculus."""
+    """Compute the kernel at infinite width by the calculus."""
     network = architectures.vanilla(depth, phi, readout=False, sigma_w=sigma_w)
     q1, q2, cosine = node_values(network, c)[network.outputs[0]]
     return float(np.sqrt(q1 * q2) * cosine)
@@ -83,7 +83,7 @@ def _scan(
 
 
 def _bounded() -> list[tuple[str, Function, Activation, float]]:
-    """Activations with E phi(z)^2 = 1, and C >= |phi|, |phi'|, |phi''|."""
+    """Return activations with E phi(z)^2 = 1, and their bounds C >= |phi|, |phi'|, |phi''|."""
     x = Symbol("x", real=True)
     size = one(lambda z: np.tanh(z) ** 2) ** -0.5
     wave = activation(sp.sqrt(2) * sp.sin(x + sp.pi / 4))  # pyright: ignore[reportArgumentType]
@@ -102,14 +102,14 @@ def _bounded() -> list[tuple[str, Function, Activation, float]]:
 
 @claim("TAT-thm3", "App. A.1, Theorem 3")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""width $\ge(4C^4)^L\log(8L/\delta)/\epsilon^2$ suffices for
+    r"""a width of $(4C^4)^L\log(8L/\delta)/\epsilon^2$ is sufficient for
     $|\kappa_f^L-\tilde\kappa_f^L|\le\epsilon$ with probability $\ge1-\delta$
 
     Under: Gaussian fan-in weights, $|\phi|,|\phi'|,|\phi''|\le C$, $E\phi(z)^2=1$,
     $\|x_1\|^2=\|x_2\|^2=\dim x$
 
-    But: measured at the widths that can be afforded, for three activations and few layers; the
-    constants are those of the literature, and far from sharp
+    But: only measured, at affordable widths, for three activations and few layers; the constants
+    are from the literature and far from sharp
     """
     delta, draws, c = 0.2, bench.size(60, 400), 0.3
     for name, phi, local, bound in _bounded():
@@ -168,9 +168,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _one_layer(width: int, epsilon: float) -> float:
-    """P(|kappa^1 - 1| <= epsilon) for one layer of ReLUs and x_1 = x_2, summed exactly.
+    """Compute P(|kappa^1 - 1| <= epsilon) exactly for one layer of ReLUs and x_1 = x_2.
 
-    kappa^1 is (2/n) chi^2 with as many degrees of freedom as units are positive.
+    kappa^1 is (2/n) chi^2, and its degrees of freedom are the number of positive units.
     """
     k = np.arange(1, width + 1)
     low, high = (1 - epsilon) * width / 2, (1 + epsilon) * width / 2
@@ -181,13 +181,13 @@ def _one_layer(width: int, epsilon: float) -> float:
 
 @claim("TAT-thm4", "App. A.1, Theorem 4")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""ReLUs with He initialisation: width $\gtrsim L^2\log(L/\delta)/\epsilon^2$ suffices up to a
-    constant, with probability $\ge1-\delta$, for $\epsilon\lesssim1/L$;
-    $16L^2\log(2L/\delta)/\epsilon^2$ suffices in all that was measured
+    r"""for ReLUs with He initialisation and $\epsilon\lesssim1/L$, a width of
+    $L^2\log(L/\delta)/\epsilon^2$ times a constant is sufficient with probability $\ge1-\delta$;
+    $16L^2\log(2L/\delta)/\epsilon^2$ is sufficient in all measurements
 
     Under: $\|x_1\|^2=\|x_2\|^2=\dim x$
 
-    Printed: width $\ge L^2\log(L/\delta)/\epsilon^2$ suffices
+    Printed: a width of $L^2\log(L/\delta)/\epsilon^2$ is sufficient
     """
     delta = 0.5
     for epsilon in (0.1, 0.01):
@@ -249,7 +249,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         power,
         2,
-        "the width that an epsilon needs grows like this power of L (the bound: 2)",
+        "the required width grows like this power of L (the bound: 2)",
         power=power,
         layers=[2, 8, 16],
         width_times_square=spread,
