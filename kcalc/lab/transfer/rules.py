@@ -397,8 +397,8 @@ class _Book:
             self.edits.append(
                 f"split {node!r} into two layers and add their results, a(h) + b(x), with b "
                 f"reading the channels of {owner(part.node)!r}, and transfer again; or keep one "
-                f"layer and multiply these channels by {self._told(factor)} where {node!r} reads "
-                f"them{start}"
+                f"layer and multiply these channels by {self._told(factor)} at the input of "
+                f"{node!r}{start}"
             )
         if found.optimizer != "sgd":
             self.uneven.append(one.node)
