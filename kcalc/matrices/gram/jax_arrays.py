@@ -457,6 +457,8 @@ def _lookup() -> Callable[..., Any]:
 
     @slope.defjvp
     def _(shape: tuple[int, int], primals: Any, tangents: Any) -> tuple[Any, Any]:
-        raise KcalcError("a tabulated kernel has only first derivatives; differentiate it only once")
+        raise KcalcError(
+            "a tabulated kernel has only first derivatives; differentiate it only once"
+        )
 
     return values
