@@ -374,7 +374,9 @@ def test_one_finding_of_fans_for_a_line() -> None:
 
 def test_a_result_that_is_not_read_as_logits_is_a_remark() -> None:
     remarks = kc.audit(lambda: Perceptron(nothing), (16, 8), predict=False).remarks
-    assert remarks == ("LOSS-START is not applied, because the result is not interpreted as logits",)
+    assert remarks == (
+        "LOSS-START is not applied, because the result is not interpreted as logits",
+    )
 
 
 def test_several_optimizers_share_the_parameters() -> None:
