@@ -63,7 +63,7 @@ class Spectrum(Shown):
         return self.largest / self.smallest if self.smallest > self.resolution else math.inf
 
     def effective_dimension(self, ridge: float = 0.0) -> float:
-        """Return sum_i lambda_i / (lambda_i + ridge), the number of directions that a ridge leaves.
+        """Return sum_i lambda_i / (lambda_i + ridge), the effective number of directions.
 
         For ridge = 0, this is the rank.
         """

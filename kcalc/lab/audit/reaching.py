@@ -1,4 +1,4 @@
-"""Which parameters reach the result of a run, on which paths, and which paths carry a gradient."""
+"""Find which parameters reach the result of a run, and which paths carry a gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""q and c values by depth, and sentences about them."""
+"""q and c values by depth, and their description in words."""
 
 from __future__ import annotations
 
