@@ -29,8 +29,8 @@ CUTS = {
     ),
     "dropped": (
         "its result is discarded, in this run and in training mode",
-        "check whether a later line overwrites it, or whether nothing reads it, such as a "
-        "residual sum",
+        "check whether a later line overwrites it, or whether it is a residual sum that "
+        "nothing reads",
     ),
 }
 """Messages and fixes, by the kind of operation that cuts off a parameter."""
