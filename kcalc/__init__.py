@@ -1,8 +1,8 @@
 """kcalc: kernel calculus on neural networks.
 
-Give it a network as a directed acyclic graph; it derives local and global Q/C maps and slope
-polynomials, and from them the constants that make the network trainable. jax, matplotlib and torch
-are imported only when they are used.
+Describe a network as a directed acyclic graph. kcalc derives its local and global Q/C maps and
+slope polynomials, and from these the constants that make the network trainable. jax, matplotlib and
+torch are imported only when they are used.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ if TYPE_CHECKING:
     from .streams import sinkhorn
     from .verification import empirical_ntk, hessian_blocks, verify_kernels
 
-# rooms that are imported when one of their names is first used
+# modules that are imported when one of their names is first used
 _ROOMS = {
     "activations": "Activation activation",
     "activations.gains": "gain",

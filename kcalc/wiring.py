@@ -1,7 +1,7 @@
-"""The only file that knows every room: which guest brings what.
+"""The only module that knows every room, and the objects that each guest provides.
 
-It holds names, never imports: a guest is imported on first use. ``print(kcalc.wiring.table())``
-shows all of it.
+It contains names, never imports; a guest is imported on first use. ``print(kcalc.wiring.table())``
+shows all entries.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ BRIDGES = {
 }
 READ_MODELS = {"interchange.Reading": "interchange.shaping_models.model_regions:shape_reading"}
 
-FORMER_NAMES = {  # since 0.2; they warn, and go with 0.4
+FORMER_NAMES = {  # deprecated since 0.2, removed in 0.4
     "shaping": {
         "DepthLaws": ":DepthLaws",
         "DepthProfile": ":DepthProfile",
@@ -158,7 +158,7 @@ FORMER_NAMES = {  # since 0.2; they warn, and go with 0.4
     },
     "verification": {"Table": "verification:TextTable"},
 }
-FORMER_MODULES = {  # as the names above
+FORMER_MODULES = {  # deprecated and removed like the names above
     **{room: f"lab.{room}" for room in ["audit", "regression", "report"]},
     **{room: f"lab.{room}" for room in ["training", "transfer", "widgets"]},
     "calculi.attention.rows": "calculi.attention.softmax_rows",
@@ -192,5 +192,5 @@ for _registry, *_guests in (
 
 
 def table() -> str:
-    """Everything that guests bring, as text."""
+    """Return everything that guests provide, as text."""
     return "\n\n".join(map(repr, REGISTRIES))

@@ -764,7 +764,7 @@ PAIRS: dict[str, Pair] = {
     "a zero layer times a zero gain": Pair(
         "GRAD-DEAD", "error", "gain", lambda: Scaled(0.0), lambda: Scaled(1.0)
     ),
-    "a ReLU that no input reaches": Pair(
+    "a ReLU that is never active": Pair(
         "GRAD-DEAD", "error", "first.weight",
         lambda: Perceptron(lambda m: nn.init.constant_(m.second.bias, -100.0)),
         lambda: Perceptron(lambda m: nn.init.constant_(m.second.bias, -0.1)),
@@ -795,7 +795,7 @@ PAIRS: dict[str, Pair] = {
         "INIT-FAN", "warning", "0.weight",
         lambda: convolved(False), lambda: convolved(True), (4, 8, 8, 8),
     ),
-    "a share divided by itself": Pair(
+    "a weight divided by itself": Pair(
         "GRAD-DEAD", "warning", "router.weight", lambda: Routed(True), lambda: Routed(False)
     ),
     "a forgotten detach": Pair(

@@ -57,31 +57,31 @@ KINDS = ("ntk", "nngp", "both")
 def learnable_kernel(
     network: Network, parameterization: str = "ntk", features: int | None = None
 ) -> LearnableKernel:
-    """The NNGP and NTK of a network as a differentiable JAX function.
+    """Return the NNGP and NTK of a network as a differentiable JAX function.
 
-    The function depends on the data, sigma_w, sigma_b and activation constants.
+    The function depends on the data, sigma_w, sigma_b and the constants of activations.
 
-    The arguments are those of :func:`kcalc.ntk`.
+    It has the same values as :func:`kcalc.ntk` for the same arguments.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     parameterization
-        "standard", "ntk", "mup" or ``kcalc.backend.ABC(...)``.
+        "ntk" or "standard", as for :func:`kcalc.ntk`.
     features
-        The width of layers that do not specify one, or {node: width}.
+        The width of layers without one, for "standard".
 
     Returns
     -------
     LearnableKernel
-        A function of parameters and data, with ``init``.
+        A function of parameters and data. Its ``init`` returns the network's parameters.
 
     Raises
     ------
     KcalcError
-        For several inputs or outputs, symbols, activations that jump, and if the tangent calculus
-        does not apply.
+        For networks with several inputs or outputs, symbols, or activations that jump, and if the
+        tangent calculus does not apply.
 
     """
     K = ntk(network, parameterization, features)

@@ -669,15 +669,16 @@ class KernelFunction(OfReading, Formula):
     def sphere_eigenvalues(
         self, dimension: int, max_degree: int, q: float = 1.0
     ) -> SphereEigenvalues:
-        """Compute the eigenvalues of the kernel on the unit sphere S^(d-1), uniform measure.
+        """Return the eigenvalues of the kernel on the unit sphere S^(d-1) with uniform probability.
 
-        ``K(c) = sum_k lambda_k N(d, k) P_k(c)`` with Gegenbauer polynomials P_k, ``P_k(1) = 1``.
-        There are N(d, k) spherical harmonics of degree k, so ``sum_k N(d, k) lambda_k = K(1)``.
+        The kernel is ``K(c) = sum_k lambda_k N(d, k) P_k(c)``. P_k is the Gegenbauer polynomial
+        with ``P_k(1) = 1``, and N(d, k) is the number of spherical harmonics of degree k. Hence
+        ``sum_k N(d, k) lambda_k = K(1)``.
 
         Parameters
         ----------
         dimension
-            d >= 2, the number of features of the inputs; 2 is the circle.
+            d >= 2, the number of features of the inputs. d = 2 is the circle.
         max_degree
             The highest degree k.
         q
@@ -686,12 +687,12 @@ class KernelFunction(OfReading, Formula):
         Returns
         -------
         SphereEigenvalues
-            A :class:`kcalc.maps.sphere.SphereEigenvalues`.
+            The eigenvalues for the degrees 0 to ``max_degree``.
 
         Raises
         ------
         KcalcError
-            For several inputs or outputs, or a bad dimension or degree.
+            For networks with several inputs or outputs, and for an invalid dimension or degree.
 
         Examples
         --------

@@ -1,6 +1,6 @@
-"""Number systems: SymPy, mpmath, NumPy, JAX, Arb balls; 1 - c with its digits.
+"""Number systems: SymPy, mpmath, NumPy, JAX and Arb balls, with accurate values of 1 - c.
 
-Truncated Taylor series.
+Truncated Taylor series over these systems are included.
 """
 
 from .systems import NUMPY, SYMPY, Field, Number, mpmath_field

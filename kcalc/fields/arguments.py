@@ -1,4 +1,4 @@
-"""Checks of arguments of maps: c values, angles, q values, orders.
+"""Checks for the arguments of maps: c values, angles, q values and orders.
 
 Arguments are numbers, arrays, or one value per input.
 """
@@ -60,7 +60,7 @@ __all__ = [
 
 Node = Hashable
 Array = np.ndarray
-# what maps take: numbers give a float, anything else an array; also by {input: value}
+# what maps accept: numbers give a float, everything else an array; also {input: value}
 Number = float | np.floating | np.integer | sp.Expr | Mapping[Any, float]
 Numbers = ArrayLike | sp.Expr | Mapping[Any, Any] | None
 Result = TypeVar("Result")
@@ -72,10 +72,10 @@ MEANT = {"c": "a c value", "theta": "an angle", "psi": "a slope", "kappa": "a cu
 
 
 def as_number(value: Any, what: str) -> Any:
-    """``value`` as a Python or SymPy real number (or symbolic expression).
+    """Return ``value`` as a Python or SymPy real number (or symbolic expression).
 
-    Raises: KcalcError for nan, infinities, complex numbers, booleans, strings and arrays; ``what``
-    names the field.
+    Raises: KcalcError for nan, infinities, complex numbers, Booleans, strings and arrays. ``what``
+    is the name of the value in messages.
     """
     if isinstance(value, bool | str | bytes) or value is None:
         raise KcalcError(f"{what} must be a number, got {glimpse(value)}")
@@ -95,7 +95,7 @@ def as_number(value: Any, what: str) -> Any:
             raise TypeError
         number = value if isinstance(value, int) else float(value)
         finite = math.isfinite(number)
-    except Exception:  # user objects may raise anything as they are read
+    except Exception:  # user objects may raise any error
         raise KcalcError(
             f"{what} must be a finite real number of ordinary size, got {glimpse(value)}"
         ) from None
@@ -105,7 +105,7 @@ def as_number(value: Any, what: str) -> Any:
 
 
 def number_within(value: Any, what: str, allowed: Callable[[Any], Any], refusal: str) -> float:
-    """A number without symbols that is ``allowed``.
+    """Return a number without symbols that is ``allowed``.
 
     Raises: KcalcError(refusal) for other values.
     """
@@ -116,62 +116,62 @@ def number_within(value: Any, what: str, allowed: Callable[[Any], Any], refusal:
 
 
 def cosine_array(c: Any) -> Array:
-    """c values clipped to [-1, 1] after a check.
+    """Check c values and clip them to [-1, 1].
 
     Raises: KcalcError if |c| > 1 beyond rounding.
     """
     array = real_array(c, "c")
     if np.any(np.abs(array) > 1 + ROUNDING):
         raise KcalcError(
-            f"a c value is a cosine and must lie in [-1, 1], got "
+            "a c value is a cosine and must be in [-1, 1], got "
             f"{array[np.abs(array) > 1 + ROUNDING].ravel()[0]}"
         )
     return np.clip(array, -1.0, 1.0)
 
 
 def one_cosine(c: Any, what: str = "c") -> float:
-    """One c value, clipped. Raises: KcalcError for anything else, and if |c| > 1."""
+    """Return one c value, clipped. Raises: KcalcError for anything else, and if |c| > 1."""
     return float(cosine_array(one_number(c, what)))
 
 
 def angle_array(theta: Any) -> Array:
-    """Angles in radians. Raises: KcalcError outside [0, pi]."""
+    """Return angles in radians. Raises: KcalcError for angles outside [0, pi]."""
     array = real_array(theta, "theta")
     if np.any((array < 0) | (array > np.pi + ROUNDING)):
-        raise KcalcError("theta is an angle between two vectors and must lie in [0, pi]")
+        raise KcalcError("theta is an angle between two vectors and must be in [0, pi]")
     return array
 
 
 def derivative_order(n: Any) -> int:
-    """The order of a derivative. Raises: KcalcError unless it is an integer from 0 to 100."""
+    """Return the order of a derivative. Raises: KcalcError unless it is an integer in 0..100."""
     return whole(n, "the order of a derivative", 0, 100)
 
 
 def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
-    """c, q1 and q2 (None: q1) checked and broadcast together.
+    """Check c, q1 and q2 (None means q1) and broadcast them together.
 
-    Raises: KcalcError outside their domains and for shapes that do not fit.
+    Raises: KcalcError for values outside the domain, and for shapes that do not broadcast.
     """
     cosine, (one, two) = cosine_array(c), read_pair(q_array, q1, q2)
     try:
         return np.broadcast_arrays(cosine, one, one if two is None else two)  # type: ignore[return-value]
     except ValueError:
         shapes = [a.shape for a in (cosine, one, two) if a is not None]
-        raise KcalcError(f"c, q1 and q2 do not broadcast together: shapes {shapes}") from None
+        raise KcalcError(f"c, q1 and q2 do not broadcast together; got shapes {shapes}") from None
 
 
 def read_pair(read: Callable[[Any, str], Result], q1: Any, q2: Any) -> tuple[Result, Result | None]:
-    """``read(value, name)`` of both q values.
+    """Return ``read(value, name)`` for both q values.
 
-    The second is None if both inputs have the same q, whose name is then q.
+    The second result is None if both inputs have the same q. Its name is then q.
     """
     return read(q1, "q" if q2 is None else "q1"), None if q2 is None else read(q2, "q2")
 
 
 def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbol] = ()) -> sp.Expr:
-    """A q value as a SymPy number or expression.
+    """Return a q value as a SymPy number or expression.
 
-    ``what`` and ``signature`` name the argument and the call in messages; ``cosines`` are symbols
+    ``what`` and ``signature`` name the argument and the call in messages. ``cosines`` are symbols
     of c values in the formula, in addition to those of ``kc.symbols``. Raises: KcalcError for
     values that are not positive, and for symbols of other quantities.
     """
@@ -182,13 +182,13 @@ def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbo
     for name in sorted(str(symbol) for symbol in q.free_symbols if str(symbol) in meant):
         raise KcalcError(
             f"{what} = {glimpse(value)}: the symbol {name} is {meant[name]}, but {signature} needs "
-            "mean squares of inputs here, numbers or symbols such as kc.symbols.q"
+            "mean squares of inputs here; use numbers, or symbols such as kc.symbols.q"
         )
     return q
 
 
 def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp.Symbol, ...]:
-    """``own``, the arguments of a formula, and the other symbols in it, sorted by name.
+    """Return ``own``, the arguments of a formula, with its other symbols sorted by name.
 
     Raises: KcalcError if two of them have the same name.
     """
@@ -197,14 +197,14 @@ def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp
     twice = next((symbol for symbol in every if names[sp.latex(symbol)] > 1), None)
     if twice is not None:
         raise KcalcError(
-            f"two quantities of one formula have the name {twice}; rename the symbol of a layer, "
-            f"net.subs({{'{twice}': sympy.Symbol(...)}}), or the input, net.relabelled(...)"
+            f"two quantities in the formula have the name {twice}; rename the symbol of a layer, "
+            f"net.subs({{'{twice}': sympy.Symbol(...)}}), or rename the input, net.relabelled(...)"
         )
     return every
 
 
 def series_length(n: Any) -> int:
-    """A number of series coefficients.
+    """Return a number of series coefficients.
 
     Raises: KcalcError unless it is an integer from 1 to a million.
     """
@@ -214,9 +214,9 @@ def series_length(n: Any) -> int:
 def per_input(
     inputs: tuple[Node, ...],
 ) -> Callable[[Any, Callable[[Any], Any], str], dict[Node, Any]]:
-    """A reader of arguments that are one value for all inputs or {input: value}.
+    """Return a reader of arguments that are one value for all inputs, or {input: value}.
 
-    (given, convert, name) -> {input: array}.
+    The reader maps (given, convert, name) to {input: array}.
     """
 
     def values(given: Any, convert: Callable[[Any], Any], what: str) -> dict[Node, Any]:
@@ -228,7 +228,7 @@ def per_input(
         missing = [node for node in inputs if node not in given]
         if missing:
             raise KcalcError(
-                f"no {what} is given for the input {missing[0]!r}; the inputs are "
+                f"{what} is missing for the input {missing[0]!r}; the inputs are "
                 f"{', '.join(map(str, inputs))}"
             )
         return {node: convert(given[node]) for node in inputs}
@@ -237,7 +237,7 @@ def per_input(
 
 
 def gaps_at(inputs: tuple[Node, ...], c: Any) -> dict[Node, Gap]:
-    """1 - c per input, from c values. Raises: KcalcError outside [-1, 1]."""
+    """Return 1 - c of each input from c values. Raises: KcalcError outside [-1, 1]."""
     return {
         node: Gap.from_cosine(value)
         for node, value in per_input(inputs)(c, cosine_array, "c").items()
@@ -245,9 +245,9 @@ def gaps_at(inputs: tuple[Node, ...], c: Any) -> dict[Node, Gap]:
 
 
 def gaps_at_angle(inputs: tuple[Node, ...], theta: Any) -> dict[Node, Gap]:
-    """1 - c per input, from angles theta = arccos c; small angles keep their digits.
+    """Return 1 - c of each input from angles theta = arccos c. Small angles keep their digits.
 
-    Raises: KcalcError outside [0, pi].
+    Raises: KcalcError for angles outside [0, pi].
     """
     angles = per_input(inputs)(theta, angle_array, "theta")
     return {
@@ -259,10 +259,10 @@ def gaps_at_angle(inputs: tuple[Node, ...], theta: Any) -> dict[Node, Gap]:
 def q_of_inputs(
     inputs: tuple[Node, ...], q1: Any, q2: Any, gap: Mapping[Node, Any]
 ) -> tuple[dict[Node, Any], dict[Node, Any] | None, tuple[int, ...]]:
-    """({input: q1}, {input: q2} or None if they are equal, their shape with the gaps).
+    """Return ({input: q1}, {input: q2} or None if they are equal, shape of q values and gaps).
 
-    All broadcast to this shape. Raises: KcalcError if a q value is not positive or shapes do not
-    fit.
+    All q values are broadcast to this shape. Raises: KcalcError if a q value is not positive, or if
+    shapes do not broadcast.
     """
     first, second = read_pair(
         lambda given, what: per_input(inputs)(given, lambda v: q_array(v, what), what), q1, q2
@@ -274,12 +274,15 @@ def q_of_inputs(
         return first, second, np.broadcast_shapes(*(a.shape for a in arrays))
     except ValueError:
         raise KcalcError(
-            f"c, q1 and q2 do not broadcast together: shapes {[a.shape for a in arrays]}"
+            f"c, q1 and q2 do not broadcast together; got shapes {[a.shape for a in arrays]}"
         ) from None
 
 
 def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Node, Any]:
-    """One q value per input as balls of a field. Raises: KcalcError if one is not positive."""
+    """Return the q value of each input as balls of a field.
+
+    Raises: KcalcError if one is not positive.
+    """
     given = per_input(inputs)(q, field.number, what)
     for value in given.values():
         if not value > 0:
@@ -288,27 +291,27 @@ def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Nod
 
 
 def gap_balls(inputs: tuple[Node, ...], c: Any, field: Any) -> dict[Node, Any]:
-    """1 - c per input as balls of a field. Raises: KcalcError if |c| > 1."""
+    """Return 1 - c of each input as balls of a field. Raises: KcalcError if |c| > 1."""
     given = per_input(inputs)(c, field.number, "c")
     with field.working():
         for node, value in given.items():
             if value > 1 or value < -1:
                 raise KcalcError(
-                    f"a c value is a cosine and must lie in [-1, 1], got {value.str(12)} at {node}"
+                    f"a c value is a cosine and must be in [-1, 1], got {value.str(12)} at {node}"
                 )
         return {node: 1 - value for node, value in given.items()}
 
 
 def single_precision(*values: Any) -> bool:
-    """True if every argument that is an array is single precision."""
+    """Return whether every argument that is an array has single precision."""
     kinds = [np.asarray(v).dtype for v in values if isinstance(v, np.ndarray | np.floating)]
     return bool(kinds) and all(k == np.float32 for k in kinds)
 
 
 def finished(array: Any, shape: tuple[int, ...], single: bool) -> Any:
-    """``array`` broadcast to ``shape`` as a new float64 array, or a number for the shape ().
+    """Return ``array`` broadcast to ``shape`` as a new float64 array, or a number for shape ().
 
-    The array is float32 if ``single``.
+    The result is float32 if ``single`` is set.
     """
     out = np.broadcast_to(np.asarray(array, dtype=float), shape)
     return (out.astype(np.float32) if single else out.copy())[()]

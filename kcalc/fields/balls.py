@@ -1,8 +1,8 @@
 """Arb balls as a number system, and certified enclosures as results.
 
-A ball [m +/- r] is a midpoint and a radius that provably encloses a real number; every operation
-rounds outward. The precision of python-flint is global, so everything here sets it with
-:func:`working`, one thread at a time, and puts it back.
+A ball [m +/- r] has a midpoint and a radius, and provably contains a real number. Every operation
+rounds outward. The precision of python-flint is global. Code here sets it with :func:`working`, one
+thread at a time, and restores it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from mpmath.ctx_mp_python import _mpf as Mpf
 
 Ball = Any
-"""A ``flint.arb``."""
+"""The type ``flint.arb``."""
 
 GUARD = 40  # bits beyond the requested digits
-_EXACTER = 64  # further bits for numbers from callers: they cost nothing, and 1 - c may cancel
+_EXACTER = 64  # extra bits for the caller's numbers: they cost nothing, and 1 - c may cancel
 
 CONSTANTS: dict[Any, Callable[[Any], Ball]] = {
     sp.S.Pi: lambda arb: arb.pi(),
@@ -49,7 +49,7 @@ CONSTANTS: dict[Any, Callable[[Any], Ball]] = {
 
 @contextmanager
 def working(bits: int) -> Iterator[None]:
-    """Context in which flint computes with ``bits`` bits, only in this thread."""
+    """Return a context in which flint computes with ``bits`` bits, in this thread only."""
     from flint import ctx
 
     with ALONE:
@@ -62,7 +62,7 @@ def working(bits: int) -> Iterator[None]:
 
 
 def bits_for(digits: float) -> int:
-    """Working bits for ``digits`` decimal digits, guard bits included."""
+    """Return the working bits for ``digits`` decimal digits, including guard bits."""
     return math.ceil(digits * math.log2(10)) + GUARD
 
 
@@ -87,7 +87,7 @@ def _exact(value: int | float | Fraction) -> Ball:
 
 
 def _root_ball(root: Any) -> Ball:
-    """An algebraic number of SymPy from its isolating interval, refined."""
+    """Return an algebraic number of SymPy as a ball, by refining its isolating interval."""
     from flint import arb, ctx, fmpq
 
     width = sp.Rational(1, 2 ** (ctx.prec + 8))
@@ -96,7 +96,7 @@ def _root_ball(root: Any) -> Ball:
 
 
 def enclose(expr: Any) -> Ball:
-    """A SymPy number as a ball at the current precision, by its tree.
+    """Return a SymPy number as a ball at the current precision, computed from its expression tree.
 
     Raises KcalcError if a function has no ball method.
     """
@@ -111,29 +111,29 @@ def _enclosed(expr: Any, bits: int) -> Ball:
 
 
 class Numbers:
-    """Arb balls as numbers that expressions are evaluated with."""
+    """Arb balls as numbers for evaluating expressions."""
 
     def number(self, expr: Any) -> Ball:
-        """A SymPy number as a ball."""
+        """Return a SymPy number as a ball."""
         return enclose(expr)
 
     def power(self, u: Ball, exponent: Any) -> Ball:
-        """u^exponent: integer powers by products, halves by roots."""
+        """Return u^exponent: integer powers by products, halves by roots."""
         twice = _doubled(exponent)
         if twice is None:
             return self.raised(u, self.number(exponent))
         return _whole_power(self.root(u), twice) if twice % 2 else _whole_power(u, twice // 2)
 
     def root(self, u: Ball) -> Ball:
-        """sqrt u."""
+        """Return sqrt u."""
         return u.sqrt()
 
     def raised(self, u: Ball, exponent: Ball) -> Ball:
-        """u^exponent for any exponent."""
+        """Return u^exponent for any exponent."""
         return u**exponent
 
     def function(self, kind: Any, u: Ball) -> Ball:
-        """A function of ``FUNCTIONS`` at u."""
+        """Return a function from ``FUNCTIONS`` at u."""
         return getattr(u, FUNCTIONS[kind].name)()
 
 
@@ -149,7 +149,7 @@ def _whole_power(u: Ball, n: int) -> Ball:
 
 
 class _Enclosing(Fold[Any]):
-    """Numbers as balls."""
+    """Converts numbers to balls."""
 
     def is_number(self, expr: Any) -> bool:
         return not expr.args or isinstance(expr, sp.CRootOf)
@@ -185,8 +185,8 @@ _NUMBERS = Numbers()
 
 def _unknown(expr: Any) -> KcalcError:
     return KcalcError(
-        f"{glimpse(expr)} has no certified enclosure: {type(expr).__name__} is not known to the "
-        f"ball arithmetic"
+        f"{glimpse(expr)} has no certified enclosure, because ball arithmetic does not support "
+        f"{type(expr).__name__}"
     )
 
 
@@ -194,9 +194,9 @@ def _unknown(expr: Any) -> KcalcError:
 
 
 def _clipped(x: Ball, low: int | None, high: int | None) -> tuple[Ball, Ball] | None:
-    """The ends of the part of a ball inside [low, high], where the true value lies.
+    """Return the ends of the part of a ball inside [low, high], which contains the true value.
 
-    None if the ball does not stick out.
+    Return None if the whole ball is inside.
     """
     from flint import arb
 
@@ -210,9 +210,11 @@ def _clipped(x: Ball, low: int | None, high: int | None) -> tuple[Ball, Ball] | 
 
 
 class BallField(Field):
-    """Arb balls of ``digits`` decimal digits: ``bits`` of working precision, guard bits included.
+    """Arb balls with ``digits`` decimal digits.
 
-    Functions compute at that precision, independently of flint's; operators between balls need
+    The ``bits`` of working precision include guard bits.
+
+    Functions compute at this precision, whatever flint's precision is. Operators between balls need
     ``with field.working():`` around them.
     """
 
@@ -226,21 +228,22 @@ class BallField(Field):
             self.pi = arb.pi()
 
     def working(self) -> Any:  # type: ignore[override]
-        """A context in which flint's operators have this field's precision."""
+        """Return a context in which flint's operators have this field's precision."""
         return working(self.bits)
 
     def number(self, value: object) -> Ball:
-        """The ball of ``value``.
+        """Return ``value`` as a ball.
 
-        Integers, floats and mpmath numbers are exact, fractions and SymPy constants enclosed, balls
-        unchanged.
+        Integers, floats and mpmath numbers are exact. Fractions and SymPy constants are enclosed.
+        Balls stay unchanged.
         """
         from flint import arb
 
         if isinstance(value, arb):
             if not value.is_finite():
                 raise KcalcError(
-                    f"the ball {value} is not finite: precision was lost, or a quantity is infinite"
+                    f"the ball {value} must be finite; use more digits, unless the quantity is "
+                    "infinite"
                 )
             return value
         with working(self.bits + _EXACTER):
@@ -255,7 +258,10 @@ class BallField(Field):
         return ball
 
     def _apply(self, method: str, x: Ball, low: int | None = None, high: int | None = None) -> Ball:
-        """A function of one ball, monotone if its domain [low, high] is bounded."""
+        """Apply a function to a ball.
+
+        If the domain [low, high] is bounded, the function is monotone.
+        """
         from flint import arb
 
         with self.working():
@@ -266,7 +272,7 @@ class BallField(Field):
             return getattr(ends[0], method)().union(getattr(ends[1], method)())
 
     def sqrt(self, x: Ball) -> Ball:  # type: ignore[override]
-        """The root of the part of x that is not negative."""
+        """Return the root of the nonnegative part of x."""
         return self._apply("sqrt", x, 0)
 
     def asin(self, x: Ball) -> Ball:  # type: ignore[override]
@@ -276,7 +282,7 @@ class BallField(Field):
         return self._apply("acos", x, -1, 1)
 
     def angle(self, gap: Ball) -> Ball:
-        """2 atan2(sqrt u, sqrt(2 - u)): tight at both ends."""
+        """Return 2 atan2(sqrt u, sqrt(2 - u)), which is tight at both ends."""
         from flint import arb
 
         with self.working():
@@ -289,9 +295,9 @@ class BallField(Field):
             return self.sqrt(gap) * self.sqrt(2 - gap)
 
     def sine_excess(self, gap: Ball) -> Ball:
-        """sin t - t cos t, increasing in u with derivative t.
+        """Return sin t - t cos t, which increases in u with derivative t.
 
-        At the midpoint with more bits, and t over the radius.
+        It is computed at the midpoint with more bits. The radius is multiplied by the slope t.
         """
         from flint import arb
 
@@ -352,7 +358,7 @@ for _name in (
 
 
 def ball_field(digits: int = 30) -> BallField:
-    """The field of Arb balls with ``digits`` decimal digits (one per precision).
+    """Return the field of Arb balls with ``digits`` decimal digits, one per precision.
 
     Raises KcalcError unless 5 <= digits <= 1000.
     """
@@ -368,19 +374,19 @@ def _ball_field(digits: int) -> BallField:
 
 
 def exact_mpf(ball: Ball) -> Any:
-    """An exact ball as an mpmath number with the same number of bits."""
+    """Return an exact ball as an mpmath number with the same number of bits."""
     man, exp = ball.man_exp()
     return mpmath.mp.make_mpf(from_man_exp(int(man), int(exp)))
 
 
 def _fraction(value: Any) -> Fraction:
-    """An mpf as an exact fraction."""
+    """Return an mpf as an exact fraction."""
     return Fraction(*map(int, to_rational(value._mpf_)))
 
 
 @dataclass(frozen=True, repr=False)
 class Enclosure:
-    """A certified result: the true value lies within ``radius`` of ``mid``.
+    """A certified result: the true value is within ``radius`` of ``mid``.
 
     Both are exact mpmath numbers.
     """
@@ -390,21 +396,20 @@ class Enclosure:
 
     @classmethod
     def of(cls, ball: Ball) -> Enclosure:
-        """The enclosure of a ball, without rounding.
+        """Return a ball as an enclosure, without rounding.
 
         Raises KcalcError if the ball is not finite.
         """
         if not ball.is_finite():
             raise KcalcError(
-                "the ball is not finite: the quantity is infinite, or more digits are needed"
+                "the ball must be finite; use more digits, unless the quantity is infinite"
             )
         return cls(exact_mpf(ball.mid()), exact_mpf(ball.rad()))
 
     def checked(self, what: str) -> Enclosure:
-        """Itself.
+        """Return the enclosure itself.
 
-        Raises KcalcError if it is useless: a radius above a thousandth of max(1,
-        |mid|).
+        Raises KcalcError if the enclosure is useless: a radius above a thousandth of max(1, |mid|).
         """
         if self.radius > max(1, abs(self.mid)) / 1000:
             known = (
@@ -456,10 +461,10 @@ class Enclosure:
         return float(self.mid)
 
     def _decimal(self) -> tuple[str, str]:
-        """The midpoint and the radius as decimal texts, (text, text).
+        """Return the midpoint and the radius as decimal text.
 
-        The midpoint has as many decimals as the radius warrants, and the radius covers its
-        rounding.
+        The midpoint has as many decimals as the radius justifies. The radius covers the rounding of
+        the midpoint.
         """
         mid, radius = _fraction(self.mid), _fraction(self.radius)
         if radius:
@@ -488,14 +493,14 @@ class Enclosure:
         return rf"${text} \pm {digit}\cdot 10^{{{int(power)}}}$"
 
     def to_dict(self) -> dict[str, Any]:
-        """mid and radius as decimal text (the pair encloses the ball), and the nearest float."""
+        """Return mid and radius as decimal text that encloses the ball, and the nearest float."""
         text, error = self._decimal()
         return {"mid": text, "radius": error, "value": float(self)}
 
 
 def _exponent(value: Fraction) -> int:
-    """floor(log10 value) of a positive fraction."""
-    # no decimal text: Python refuses those of great integers
+    """Return floor(log10 value) of a positive fraction."""
+    # avoid decimal text, because Python refuses to print very large integers
     bits = value.numerator.bit_length() - value.denominator.bit_length()
     guess = math.floor(bits * math.log10(2)) - 1
     while value >= Fraction(10) ** (guess + 1):

@@ -1,4 +1,4 @@
-"""Piecewise Chebyshev polynomials: fitted to values, evaluated on arrays of NumPy and JAX."""
+"""Piecewise Chebyshev polynomials, fitted to values and evaluated on NumPy and JAX arrays."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from .jax_field import is_jax
 Array = np.ndarray
 
 NODES = 24
-"""Nodes a panel.
+"""The number of nodes per panel.
 
-A C map is sum_n b_n c^n with sum |b_n| <= 1, so it is analytic and at most 1 in |c| < 1; the
-largest ellipse in that disc around an octave has parameter 3 + sqrt 8 = 5.83, and interpolation in
-n nodes is within 4 * 5.83^-n / 4.83 of it: 3e-19 for n = 24.
+A C map is sum_n b_n c^n with sum |b_n| <= 1, so it is analytic and at most 1 in |c| < 1. The
+largest ellipse in that disc around an octave has parameter 3 + sqrt 8 = 5.83. Interpolation at n
+nodes has an error below 4 * 5.83^-n / 4.83, which is 3e-19 for n = 24.
 """
 
-_NOISY = 1e-12  # maximal relative rounding error of functions
-_FIRST = 14  # terms tried on a panel before NODES are
-# limits for the last coefficients of a panel, relative to the function's size: with the first,
-# _FIRST terms are enough; with the second, NODES. The noise of the integrals is about 1e-15
+_NOISY = 1e-12  # the largest relative rounding error of functions
+_FIRST = 14  # number of terms tried on a panel before NODES
+# limits for the last coefficients of a panel, relative to the function's size. If they meet the
+# first, _FIRST terms are enough; if they meet the second, NODES are. The noise of the integrals is
+# about 1e-15
 _TOLERANCES = (1e-15, 5e-15)
 _NARROWEST = 1e-13
-_MOST = 400  # panels of an adaptive table
-_EVEN = 1e-12  # relative difference of the widths of panels that count as equal
+_MOST = 400  # the largest number of panels of an adaptive table
+_EVEN = 1e-12  # relative difference up to which widths of panels count as equal
 
 
 @lru_cache(maxsize=64)
 def _cosines(terms: int) -> Array:
-    """cos(n (k + 1/2) pi / terms), shape (n, k), the angles reduced before they are rounded."""
+    """Return cos(n (k + 1/2) pi / terms), shape (n, k), with angles reduced before rounding."""
     steps = np.outer(np.arange(terms), 2 * np.arange(terms) + 1) % (4 * terms)
     steps = np.minimum(steps, 4 * terms - steps)
     folded = np.minimum(steps, 2 * terms - steps)
@@ -43,13 +44,13 @@ def _cosines(terms: int) -> Array:
 
 
 def points(terms: int = NODES) -> Array:
-    """The Chebyshev points of [-1, 1], descending."""
+    """Return the Chebyshev points of [-1, 1] in descending order."""
     return _cosines(terms)[1] if terms > 1 else np.zeros(1)
 
 
 @lru_cache(maxsize=64)
 def transform(terms: int = NODES) -> Array:
-    """The matrix from values at :func:`points` to Chebyshev coefficients."""
+    """Return the matrix from values at :func:`points` to Chebyshev coefficients."""
     matrix = _cosines(terms) * 2 / terms
     matrix[0] /= 2
     return matrix
@@ -57,12 +58,12 @@ def transform(terms: int = NODES) -> Array:
 
 @lru_cache(maxsize=64)
 def power_rows(terms: int, parts: int, degree: int) -> Array:
-    """T_0 ... T_(terms - 1) on [-1, 1] cut into parts, as polynomials in t of each part.
+    """Return T_0 ... T_(terms - 1) on equal parts of [-1, 1], as polynomials in a local variable t.
 
-    shape (terms, parts, degree + 1); x = middle + 2 t/parts.
+    The shape is (terms, parts, degree + 1), and x = middle + 2 t/parts.
 
-    Expanded in t to twice the degree by the recurrence, for the rounding; the highest powers, tiny,
-    are then interpolated by the lower.
+    To limit rounding, the recurrence expands to twice the degree in t. The tiny highest powers are
+    then interpolated by the lower ones.
     """
     order = 2 * degree + 2
     middle = (2 * np.arange(parts) + 1) / parts - 1
@@ -80,15 +81,15 @@ def power_rows(terms: int, parts: int, degree: int) -> Array:
 
 
 def fitted(values: Array, axis: int = 0) -> Array:
-    """Chebyshev coefficients of values at :func:`points` along an axis."""
+    """Return Chebyshev coefficients of values at :func:`points` along an axis."""
     return np.moveaxis(np.tensordot(transform(values.shape[axis]), values, axes=(1, axis)), 0, axis)
 
 
 def fitted_at(x: Array, values: Array) -> Array:
-    """Chebyshev coefficients of the polynomials through given values, row by row.
+    """Return Chebyshev coefficients of the polynomials through given values, row by row.
 
-    The values are given at the points x in [-1, 1], near :func:`points`. Coefficients at the level
-    of noise are set to zero.
+    The values are given at points x in [-1, 1] near :func:`points`. Coefficients at the noise level
+    are set to zero.
     """
     matrix = np.cos(np.arange(x.shape[-1]) * np.arccos(np.clip(x[..., None], -1, 1)))
     found = np.linalg.solve(matrix, values[..., None])[..., 0]
@@ -97,7 +98,7 @@ def fitted_at(x: Array, values: Array) -> Array:
 
 
 def clenshaw(coefficients: Any, x: Any) -> Any:
-    """sum_n coefficients[n] T_n(x), arrays of NumPy or JAX that broadcast with x."""
+    """Return sum_n coefficients[n] T_n(x), for NumPy or JAX arrays that broadcast with x."""
     older, newer = 0 * x, 0 * x
     for n in range(len(coefficients) - 1, 0, -1):
         older, newer = newer, 2 * x * newer - older + coefficients[n]
@@ -105,7 +106,7 @@ def clenshaw(coefficients: Any, x: Any) -> Any:
 
 
 def is_noise(last: Array, size: Array | float) -> Any:
-    """Whether the last eight coefficients (on the last axis) are small and have stopped falling.
+    """Whether the last eight coefficients (on the last axis) are small and no longer decrease.
 
     They are then rounding errors of the function.
     """
@@ -115,10 +116,10 @@ def is_noise(last: Array, size: Array | float) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Piecewise:
-    """A function by Chebyshev polynomials on neighbouring panels.
+    """A function given by Chebyshev polynomials on neighbouring panels.
 
-    ``edges``: of the panels, ascending (panels + 1,); ``coefficients``: (terms, panels), of NumPy
-    or JAX.
+    ``edges`` (panels + 1,) are the edges of the panels in ascending order. ``coefficients`` has
+    shape (terms, panels). Both are NumPy or JAX arrays.
     """
 
     edges: Array
@@ -130,7 +131,7 @@ class Piecewise:
         return bool(np.ptp(widths) <= _EVEN * widths.max())
 
     def __call__(self, x: Any) -> Any:
-        """The values at x, between the edges; JAX in, JAX out (jit, vmap, grad)."""
+        """Return the values at x between the edges. JAX in, JAX out (jit, vmap, grad)."""
         if is_jax(x):
             import jax.numpy as xp
         else:
@@ -147,19 +148,19 @@ class Piecewise:
         return clenshaw(xp.asarray(self.coefficients, dtype=x.dtype)[:, panel], inside)
 
     def slope(self) -> Piecewise:
-        """The derivative."""
+        """Return the derivative."""
         rising = np.polynomial.chebyshev.chebder(self.coefficients, axis=0)
         return Piecewise(self.edges, rising * 2 / np.diff(self.edges))
 
 
 def nodes(edges: Array, terms: int = NODES) -> Array:
-    """The Chebyshev points of every panel, shape (panels, terms)."""
+    """Return the Chebyshev points of every panel, shape (panels, terms)."""
     middle, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
     return middle[:, None] + half[:, None] * points(terms)
 
 
 def on_panels(f: Callable[[Array], Array], edges: Array) -> Piecewise:
-    """f, a function of arrays, on given panels."""
+    """Fit f, a function of arrays, on the given panels."""
     at = nodes(edges)
     return Piecewise(edges, fitted(f(at.ravel()).reshape(at.shape), axis=1).T)
 
@@ -171,11 +172,11 @@ def halved(
     scaled: Callable[[Array, Array], Array],
     most: int,
 ) -> Iterator[tuple[Piecewise, tuple[Array, Array], tuple[Array, Array]]]:
-    """Tables on 1, 2, 4 ... 2^most equal panels of t in [0, 1].
+    """Yield tables on 1, 2, 4 ... 2^most equal panels of t in [0, 1].
 
-    ``place``: t -> the argument, with its ``inverse``; ``exact``: the function; ``scaled``:
-    (arguments, values) -> the fitted quantity. Yields: the fit, (arguments, values) at probes
-    between its nodes, and at nodes and probes together.
+    ``place`` maps t to the argument, and ``inverse`` is its inverse. ``exact`` is the function.
+    ``scaled`` maps (arguments, values) to the fitted quantity. Each item has the fit, (arguments,
+    values) at probes between the nodes, and (arguments, values) at nodes and probes together.
     """
     for panels in (2**k for k in range(most + 1)):
         edges = np.linspace(0, 1, panels + 1)
@@ -192,10 +193,10 @@ def halved(
 def adaptive(
     f: Callable[[Array], Array], left: float, right: float, floor: float = 0.0, noise: float = 0.0
 ) -> Piecewise:
-    """f on [left, right], with panels bisected until the last coefficients are rounding errors.
+    """Fit f on [left, right]; bisect panels until the last coefficients are rounding errors.
 
-    Rounding is relative to the size of f on the whole interval, or ``floor`` if that is larger, and
-    is allowed to grow like noise/t. Raises: KcalcError for too many panels.
+    Rounding is relative to the size of f on the whole interval, or to ``floor`` if that is larger.
+    It may grow like noise/t. Raises: KcalcError if too many panels are needed.
     """
     done: list[tuple[float, Array]] = []
     waiting = [(left, right)]
@@ -214,8 +215,8 @@ def adaptive(
             done.append((high, np.pad(found, (0, NODES - found.size))))
         elif len(done) + len(waiting) >= _MOST:
             raise KcalcError(
-                "the C map near |c| = 1 cannot be tabulated: the activation has too many or too "
-                "close kinks or jumps"
+                "the C map near |c| = 1 cannot be tabulated, because the activation has too many "
+                "kinks or jumps, or they are too close together"
             )
         else:
             middle = (low + high) / 2

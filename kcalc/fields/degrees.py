@@ -1,4 +1,4 @@
-"""Bounds of the size of expanded expressions, computed before any expansion."""
+"""Bounds on the size of expanded expressions, computed before any expansion."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..foundation.errors import KcalcError
 from .expressions import Fold
 
 MOST_DEGREE = 200  # Gaussian moments of powers beyond 150 exceed double precision
-MOST_POWERS = 10_000  # of functions, as in sin(x)^2000
-MOST_TERMS = 2000  # more are not expanded
+MOST_POWERS = 10_000  # for powers of functions, as in sin(x)^2000
+MOST_TERMS = 2000  # expressions with more terms are not expanded
 Counts = tuple[float, float]
 
 
 class Degrees(Fold[Counts]):
-    """Bounds of the degrees of expressions: in their symbols, and in any functions of these.
+    """Bounds on the degrees of expressions, in their symbols and in functions of these.
 
-    Sums, products, powers (also non-integer ones), corners and choices count. Any other function,
-    and a fraction, has degree 0 in the symbols and 1 in itself. ``greatest``: the largest of all
-    parts, arguments of functions included.
+    Sums, products, powers (including noninteger powers), corners and choices count. Any other
+    function, and any fraction, has degree 0 in the symbols and 1 in itself. ``greatest`` is the
+    largest degree of all parts, including arguments of functions.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Degrees(Fold[Counts]):
     def power(self, base: Any, exponent: Any) -> Counts:
         (symbols, functions), size = self(base), _size(exponent)
         self(exponent)
-        if exponent.is_negative:  # a fraction, which is not expanded
+        if exponent.is_negative:  # fractions are not expanded
             return 0.0, functions and functions * size
         return symbols and symbols * size, functions and functions * size
 
@@ -70,9 +70,9 @@ def _largest(counts: Iterable[Counts]) -> Counts:
 
 
 def check_degree(expr: Any, degrees: Degrees | None = None) -> None:
-    """Reject an expression with a part of too high a degree.
+    """Reject an expression if a part has too high a degree.
 
-    ``degrees``: bounds already known for its parts. Raises: KcalcError.
+    ``degrees`` has bounds that are already known for the parts. Raises: KcalcError.
     """
     degrees = Degrees() if degrees is None else degrees
     degrees(expr)
@@ -80,14 +80,14 @@ def check_degree(expr: Any, degrees: Degrees | None = None) -> None:
         if found > most:
             size = f"{found:.0f}" if found < 1e15 else "1e15 or more"
             raise KcalcError(
-                f"the expression has a power of degree {size}, but the maximum is {most}: Gaussian "
-                f"moments of powers beyond {MOST_DEGREE} exceed double precision. Use a smaller "
-                "exponent, or give a Python function of a NumPy array"
+                f"the expression has a power of degree {size}, but the maximum is {most}, because "
+                f"Gaussian moments of powers beyond {MOST_DEGREE} exceed double precision. Use a "
+                "smaller exponent, or pass a Python function of a NumPy array"
             )
 
 
 class Terms(Fold[float]):
-    """An upper bound of the number of terms of expanded expressions."""
+    """An upper bound on the number of terms of expanded expressions."""
 
     def number(self, expr: Any) -> float:
         return 1.0
@@ -101,7 +101,7 @@ class Terms(Fold[float]):
         return float(comb(int(exponent) + int(terms) - 1, int(exponent)))
 
     def function(self, kind: Any, *arguments: Any) -> float:
-        """One, if no argument is too large: ``sp.expand`` also expands arguments."""
+        """Return 1 if no argument is too large, because ``sp.expand`` also expands arguments."""
         return 1.0 if all(self(argument) <= MOST_TERMS for argument in arguments) else inf
 
 
@@ -111,7 +111,7 @@ def expandable(expr: Any) -> bool:
 
 
 class _Polynomials(Fold[Any]):
-    """Polynomials by sums, products and powers of polynomials."""
+    """Combines polynomials by sums, products and powers."""
 
     def number(self, expr: Any) -> Any:
         return sp.Poly(expr, self.symbol)
@@ -121,15 +121,15 @@ class _Polynomials(Fold[Any]):
 
 
 def poly(expr: Any, symbol: Any) -> sp.Poly:
-    """A polynomial expression as a SymPy polynomial in one symbol.
+    """Return a polynomial expression as a SymPy polynomial in one symbol.
 
-    Powers of many terms are expanded term by term, unlike in SymPy.
+    Unlike in SymPy, powers of many terms are expanded term by term.
     """
     return sp.Poly(expr, symbol) if expandable(expr) else _Polynomials(symbol)(expr)
 
 
 def _size(exponent: Any) -> float:
-    """The absolute value of an exponent; 1 if it is not a number."""
+    """Return the absolute value of an exponent, or 1 if it is not a number."""
     if not exponent.is_number:
         return 1.0
     try:

@@ -1,7 +1,7 @@
 """The only traversal of SymPy expressions: a fold with one method per kind of part.
 
 A number system, a bound, an estimate or a code generator defines sums, products, powers and
-functions in its methods; the fold computes the value of an expression from its parts.
+functions in its methods. The fold computes the value of an expression from the values of its parts.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ ELEMENTARY = (
     *("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
     *("asinh", "acosh", "atanh", "erf", "erfc"),
 )
-"""SymPy's names of the functions used in files and frameworks."""
+"""SymPy's names of the functions that files and frameworks use."""
 RISING, FALLING, EVEN, OTHER = 1, -1, 0, None
 
 
 @dataclass(frozen=True)
 class Known:
-    """A function of one variable, as the number systems need it.
+    """Facts about a function of one variable that number systems need.
 
-    ``name``: its method of Arb balls, and its name in ``math`` if it exists there; ``trend``: where
-    it is real, rising or falling (for an even function, in |u|); ``bounds``: proven bounds of its
-    real values; ``cuts``: where its principal branch is not analytic, except poles.
+    ``name`` is its method on Arb balls, and its name in ``math`` if it exists there. ``trend`` says
+    whether it rises or falls on its real domain (for an even function, in |u|). ``bounds`` are
+    proven bounds on its real values. ``cuts`` says where its principal branch is not analytic,
+    except at poles.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Known:
     cuts: str = ""
 
 
-_RIGHT = pi / 2 + 1e-15  # above a right angle
+_RIGHT = pi / 2 + 1e-15  # slightly more than a right angle
 FUNCTIONS: dict[Any, Known] = {
     sp.exp: Known("exp", RISING, (0, inf)),
     sp.log: Known("log", RISING, cuts="negative"),
@@ -69,11 +70,12 @@ FUNCTIONS: dict[Any, Known] = {
 
 
 class Fold(Generic[V]):
-    """The values of expressions in one symbol; equal parts have one value.
+    """The values of expressions in one symbol. Equal parts share one value.
 
     Subclasses have a method for each kind of part: ``number``, ``variable``, ``sum``, ``product``,
-    ``power``, ``function``, ``corner``, ``choice``. The methods receive expressions, and
-    ``self(expression)`` is the value of one. Without a symbol, numbers are also decomposed.
+    ``power``, ``function``, ``corner``, ``choice``. The methods receive expressions;
+    ``self(expression)`` returns the value of an expression. Without a symbol, numbers are also
+    decomposed.
     """
 
     def __init__(self, symbol: Any = None) -> None:
@@ -81,7 +83,7 @@ class Fold(Generic[V]):
         self.known: dict[Any, V] = {}
 
     def __call__(self, expr: Any) -> V:
-        """The value of an expression."""
+        """Return the value of an expression."""
         if not expr.args:  # equal numbers of different kinds, such as 2 and 2.0, are distinct
             return self.visit(expr)
         if expr not in self.known:
@@ -89,11 +91,11 @@ class Fold(Generic[V]):
         return self.known[expr]
 
     def is_number(self, expr: Any) -> bool:
-        """Whether an expression is a number for this fold."""
+        """Whether this fold treats an expression as a number."""
         return not expr.args if self.symbol is None else not expr.has(self.symbol)
 
     def visit(self, expr: Any) -> V:
-        """The value of an expression that is not cached."""
+        """Compute the value of an expression that is not cached."""
         kind, parts = type(expr), expr.args
         if expr == self.symbol:
             return self.variable(expr)
@@ -110,52 +112,52 @@ class Fold(Generic[V]):
         return (self.corner if isinstance(expr, CORNERED) else self.function)(kind, *parts)
 
     def number(self, expr: Any) -> V:
-        """The value of a number."""
+        """Return the value of a number."""
         raise NotImplementedError
 
     def variable(self, expr: Any) -> V:
-        """The value of the symbol."""
+        """Return the value of the symbol."""
         return self.number(expr)
 
     def sum(self, terms: Sequence[Any]) -> V:
-        """The value of a sum."""
+        """Return the value of a sum."""
         return reduce(self.add, map(self, terms))
 
     def product(self, factors: Sequence[Any]) -> V:
-        """The value of a product."""
+        """Return the value of a product."""
         return reduce(self.multiply, map(self, factors))
 
     def add(self, first: Any, second: Any) -> V:
-        """The sum of two values."""
+        """Return the sum of two values."""
         return first + second
 
     def multiply(self, first: Any, second: Any) -> V:
-        """The product of two values."""
+        """Return the product of two values."""
         return first * second
 
     def power(self, base: Any, exponent: Any) -> V:
-        """The value of a power."""
+        """Return the value of a power."""
         return self.function(sp.Pow, base, exponent)
 
     def function(self, kind: Any, *arguments: Any) -> V:
-        """The value of a function."""
+        """Return the value of a function."""
         raise NotImplementedError
 
     def corner(self, kind: Any, *arguments: Any) -> V:
-        """The value of Abs, sign, Heaviside (whose first argument counts), Max or Min."""
+        """Return the value of Abs, sign, Heaviside (only its first argument counts), Max or Min."""
         return self.function(kind, *arguments)
 
     def condition(self, kind: Any, *arguments: Any) -> V:
-        """The value of a comparison, of And, Or or Not."""
+        """Return the value of a comparison, or of And, Or or Not."""
         return self.function(kind, *arguments)
 
     def choice(self, rows: list[tuple[Any, Any]]) -> V:
-        """The value of a Piecewise of rows (expression, condition)."""
+        """Return the value of a Piecewise with rows (expression, condition)."""
         return self.function(sp.Piecewise, *(part for row in rows for part in row))
 
 
 class Rewriting(Fold[Any]):
-    """Rewriting of expressions: unchanged except where a subclass says otherwise."""
+    """A fold that returns expressions unchanged, except for what a subclass changes."""
 
     def number(self, expr: Any) -> Any:
         return expr
@@ -177,12 +179,12 @@ class Rewriting(Fold[Any]):
 
 
 def inside(function: Any) -> Any:
-    """The argument of a function of one variable."""
+    """Return the argument of a function of one variable."""
     return function.args[0]
 
 
 def switches(expr: Any) -> list[Any]:
-    """The expressions at whose zeros a corner function inside ``expr`` changes its branch."""
+    """Return the expressions at whose zeros a corner function in ``expr`` changes its branch."""
     found: list[Any] = []
     for part in expr.atoms(*CORNERED):
         arguments: Any = part.args
@@ -197,12 +199,12 @@ def switches(expr: Any) -> list[Any]:
 
 
 def factors(expr: Any) -> Sequence[Any]:
-    """The parts whose zeros make a product or a power zero: the factors, or the base."""
+    """Return the parts whose zeros make a product or power zero: the factors, or the base."""
     if isinstance(expr, sp.Mul):
         return expr.args
     return expr.args[:1] if isinstance(expr, sp.Pow) else (expr,)
 
 
 def rational(expr: Any) -> Any:
-    """``expr`` with floats replaced by exact fractions."""
+    """Return ``expr`` with floats replaced by exact fractions."""
     return expr.xreplace({number: sp.Rational(number) for number in expr.atoms(sp.Float)})

@@ -1,6 +1,6 @@
 """The gap u = 1 - c as an array that also stores 1 + c.
 
-Near c = -1 the difference 2 - u of a rounded u loses its digits.
+Near c = -1, the difference 2 - u would lose digits if u is rounded.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ __all__ = ["Gap"]
 
 
 class Gap(np.ndarray):
-    """A float64 array u whose ``2 - u`` is ``rest``, exactly as given.
+    """A float64 array u that stores ``2 - u`` exactly as ``rest``.
 
-    Every other operation is that of a plain array.
+    All other operations are those of a plain array.
     """
 
     rest: np.ndarray | None
 
     @classmethod
     def of(cls, gap: Any, rest: Any) -> Gap:
-        """The gap together with 1 + c, of the same shape."""
+        """Combine a gap with 1 + c of the same shape."""
         out = np.array(gap, dtype=np.float64).view(cls)
         out.rest = np.asarray(rest, dtype=np.float64)
         return out
 
     @classmethod
     def from_cosine(cls, c: Any) -> Gap:
-        """1 - c and 1 + c of a float64 array."""
+        """Return 1 - c and 1 + c of a float64 array."""
         return cls.of(1 - np.asarray(c), 1 + np.asarray(c))
 
     def __array_finalize__(self, _: Any) -> None:

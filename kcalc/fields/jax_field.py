@@ -19,21 +19,21 @@ from .systems import NUMPY, Field, Number, sine_excess_at
 
 
 def is_jax(value: object) -> bool:
-    """Whether ``value`` is a JAX array or tracer; JAX is not imported to find out."""
+    """Whether ``value`` is a JAX array or tracer. This does not import JAX."""
     array = getattr(sys.modules.get("jax"), "Array", None)
     return array is not None and isinstance(value, array)
 
 
 def jax_arrays(*values: Any) -> list[Any]:
-    """The JAX arrays among values, or among the values of mappings."""
+    """Return the JAX arrays among values, or among the values of mappings."""
     parts = (v.values() if isinstance(v, Mapping) else (v,) for v in values)
     return [part for several in parts for part in several if is_jax(part)]
 
 
 def precision(*arguments: Any) -> AbstractContextManager[Any]:
-    """Double precision if an argument has it.
+    """Return a context with double precision if an argument has it.
 
-    Outside this context JAX would quietly round it to single.
+    Outside this context, JAX would silently round the argument to single precision.
     """
     import jax
 
@@ -42,9 +42,9 @@ def precision(*arguments: Any) -> AbstractContextManager[Any]:
 
 
 def within(cosine: Any, low: float) -> Any:
-    """c values of a JAX array; nan if a traced one lies outside [low, 1], but for rounding.
+    """Check c values of a JAX array. A traced value outside [low, 1], beyond rounding, becomes nan.
 
-    Raises: KcalcError if one that is not traced does.
+    Raises: KcalcError if a value that is not traced is outside.
     """
     import jax.numpy as jnp
     from jax.core import Tracer
@@ -52,15 +52,15 @@ def within(cosine: Any, low: float) -> Any:
     margin = 1e-12 if cosine.dtype == jnp.float64 else 1e-6
     inside = (cosine >= low - margin) & (cosine <= 1 + margin)
     if not isinstance(cosine, Tracer) and not bool(inside.all()):
-        raise KcalcError(f"a c value is a cosine and must lie in [{low:.6g}, 1] here")
+        raise KcalcError(f"a c value is a cosine and must be in [{low:.6g}, 1] here")
     return jnp.where(inside, cosine, jnp.nan)
 
 
 def on_host(function: Callable[[Any], Any], array: Any) -> Any:
-    """``function`` of a NumPy array of doubles, (k, ...) to (...), called from a compiled function.
+    """Call ``function`` of a NumPy array of doubles, (k, ...) to (...), from a compiled function.
 
-    Doubles are passed as pairs of integers: in its callback threads, JAX would round them to single
-    precision unless this is disabled for the whole process.
+    Doubles are passed as pairs of integers. In its callback threads, JAX would otherwise round them
+    to single precision, unless this is disabled for the whole process.
     """
     import jax
     import jax.numpy as jnp
@@ -69,7 +69,7 @@ def on_host(function: Callable[[Any], Any], array: Any) -> Any:
 
     def whole(bits: Any) -> Any:
         given = np.ascontiguousarray(bits).view(np.float64)[..., 0] if double else np.asarray(bits)
-        parts = np.moveaxis(given.reshape(-1, *array.shape), 1, 0)  # vmap puts axes in front
+        parts = np.moveaxis(given.reshape(-1, *array.shape), 1, 0)  # vmap adds axes in front
         out = np.ascontiguousarray(function(parts.astype(np.float64)), array.dtype)
         out = out.reshape((*given.shape[: given.ndim - array.ndim], *array.shape[1:]))
         return out[..., None].view(np.uint32) if double else out
@@ -84,11 +84,11 @@ def on_host(function: Callable[[Any], Any], array: Any) -> Any:
 
 
 class JaxField(Field):
-    """JAX arrays of floats, float32 or float64, elementwise; use :func:`jax_field`.
+    """JAX arrays of floats, float32 or float64, elementwise. Use :func:`jax_field`.
 
-    Numbers that are not JAX arrays stay Python floats, computed in double precision, and take on
-    the precision of the arrays they meet. Derivatives that are infinite at gap 0 and 2 (of
-    ``angle`` and ``sine``) take their values one rounding unit away.
+    Numbers that are not JAX arrays stay Python floats. They are computed in double precision and
+    adopt the precision of the arrays that they are combined with. Derivatives of ``angle`` and
+    ``sine`` that are infinite at the gaps 0 and 2 have their values from one rounding unit away.
     """
 
     name = "jax"
@@ -120,18 +120,18 @@ class JaxField(Field):
             setattr(self, name, _either(function, getattr(NUMPY, name)))
 
     def clipped(self, gap: Number) -> Number:
-        """The gap clipped to [0, 2] against rounding; its derivative is unchanged."""
+        """Return the gap clipped to [0, 2] against rounding. The derivative does not change."""
         import jax.numpy as jnp
         from jax.lax import stop_gradient
 
         return gap + stop_gradient(jnp.clip(gap, 0.0, 2.0) - gap)
 
     def number(self, value: object) -> Number:
-        """JAX arrays of floats, unchanged; integers become floats.
+        """Return JAX arrays of floats unchanged, and integers as floats.
 
-        Other arrays as JAX arrays, other numbers as Python floats.
+        Other arrays become JAX arrays, and other numbers become Python floats.
 
-        Raises KcalcError for complex and boolean arrays, and as NumPy's field does.
+        Raises KcalcError for complex and Boolean arrays, and for values that NumPy's field rejects.
         """
         import jax.numpy as jnp
 
@@ -143,16 +143,16 @@ class JaxField(Field):
             return value
         if jnp.issubdtype(kind, jnp.integer):
             return value * 1.0  # type: ignore[operator]
-        raise KcalcError(f"a JAX array of {kind} does not contain real numbers")
+        raise KcalcError(f"a JAX array must contain real numbers, got {kind}")
 
 
 def _either(function: Callable[[Any], Any], plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``function`` of JAX arrays, ``plain`` of Python floats."""
+    """Return a function that calls ``function`` for JAX arrays and ``plain`` for Python floats."""
     return lambda x: function(x) if is_jax(x) else float(plain(x))
 
 
 def _angles() -> dict[str, Callable[[Any], Any]]:
-    """angle, sine and sine_excess with the derivatives 1/sin, cos/sin and angle."""
+    """Return angle, sine and sine_excess, with derivatives 1/sin, cos/sin and angle."""
     import jax
     import jax.numpy as jnp
 
@@ -179,5 +179,5 @@ def _angles() -> dict[str, Callable[[Any], Any]]:
 
 @lru_cache(maxsize=1)
 def jax_field() -> JaxField:
-    """The field of JAX arrays (JAX is imported on the first call)."""
+    """Return the field of JAX arrays. JAX is imported on the first call."""
     return JaxField()

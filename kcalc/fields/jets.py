@@ -1,8 +1,8 @@
 """Truncated Taylor series in one perturbation: derivatives of a whole network from one pass.
 
-A :class:`Jet` holds the coefficients ``a_0, a_1, ..., a_n`` of ``a_0 + a_1 e + ... + a_n e^n``;
-each coefficient is a number of some field (a float, a NumPy array, an mpmath or SymPy number).
-Rules written with ``+ - * /`` and :func:`sqrt` work on jets unchanged.
+A :class:`Jet` holds the coefficients ``a_0, a_1, ..., a_n`` of ``a_0 + a_1 e + ... + a_n e^n``.
+Each coefficient is a number of some field: a float, a NumPy array, an mpmath or SymPy number. Rules
+written with ``+ - * /`` and :func:`sqrt` work on jets unchanged.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Jet:
 
     coefficients: tuple[Number, ...]
 
-    __array_ufunc__ = None  # so NumPy arrays on the left defer to the jet's arithmetic
+    __array_ufunc__ = None  # NumPy arrays on the left defer to the jet's arithmetic
 
     @classmethod
     def variable(cls, value: Number, order: int, direction: Number = 1) -> Jet:
-        """``value + direction * e`` to the given order."""
+        """Return ``value + direction * e`` to the given order."""
         zero = value * 0
         return cls((value, zero + direction, *([zero] * (order - 1)))[: order + 1])
 
@@ -87,7 +87,7 @@ class Jet:
         return result
 
     def sqrt(self, root: Callable[[Number], Number]) -> Jet:
-        """The square root, given the field's own square root for the constant term."""
+        """Return the square root, given the field's square root for the constant term."""
         a = self.coefficients
         out = [root(a[0])]
         for k in range(1, len(a)):
@@ -96,13 +96,13 @@ class Jet:
         return Jet(tuple(out))
 
     def compose(self, outer: Sequence[Number]) -> Jet:
-        """The series of ``f(self)`` from ``outer[k] = f^{(k)}(self.value) / k!`` (Faa di Bruno).
+        """Return the series of ``f(self)``, given ``outer[k] = f^{(k)}(self.value) / k!``.
 
-        Terms that vanish by order are never computed, so an infinite ``outer[k]`` (a kinked
-        activation at ``c = 1``) reaches only the coefficients of order ``k`` and above.
+        Terms beyond the order are never computed. An infinite ``outer[k]`` (a kinked activation at
+        ``c = 1``) therefore affects only coefficients of order ``k`` and above.
         """
         result = [outer[0], *([self.value * 0] * self.order)]
-        # coefficients of (self - value)^k, valid from index k on
+        # coefficients of (self - value)^k, valid from index k
         power: list[Number] = list(self.coefficients)
         for k in range(1, self.order + 1):
             if k > 1:
@@ -120,9 +120,10 @@ class Jet:
 class JetField(Field):
     """Jets over another field, for Taylor coefficients of any order.
 
-    Closed forms written over a field give the coefficients when they are evaluated on jets.
+    Closed forms written over a field give these coefficients when they are evaluated on jets.
 
-    Functions with an algebraic derivative ``f' = r(x)`` integrate ``x' r(x)`` term by term.
+    For a function with an algebraic derivative ``f' = r(x)``, ``x' r(x)`` is integrated term by
+    term.
     """
 
     def __init__(self, base: Field) -> None:
@@ -131,11 +132,11 @@ class JetField(Field):
         self.pi = base.pi
 
     def number(self, value: object) -> Number:
-        """Jets, unchanged; other values as numbers of the base field."""
+        """Return jets unchanged, and other values as numbers of the base field."""
         return value if isinstance(value, Jet) else self.base.number(value)
 
     def _integral(self, x: Jet, value: Number, rate: Jet) -> Jet:
-        """The series with the given constant term and derivative ``x' rate``."""
+        """Return the series with the given constant term and the derivative ``x' rate``."""
         out = [value]
         for k in range(1, x.order + 1):
             out.append(
@@ -186,7 +187,7 @@ class JetField(Field):
 
     @staticmethod
     def _oscillating(x: Jet, first: Number, second: Number, sign: int) -> tuple[Jet, Jet]:
-        """The pair with ``s' = c``, ``c' = sign s``."""
+        """Return the pair with ``s' = c`` and ``c' = sign s``."""
         s, c = [first], [second]
         for k in range(1, x.order + 1):
             rows = range(1, k + 1)

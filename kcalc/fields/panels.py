@@ -1,10 +1,10 @@
-"""Functions of the gap u = 1 - c by Chebyshev panels on a logarithmic scale.
+"""Functions of the gap u = 1 - c as Chebyshev panels on a logarithmic scale.
 
 The variable is s = -log2 of the distance to the nearer end of [0, 2].
 
-As a function of s, a kernel is equally smooth everywhere, even near c = 1, where it may have square
-roots or the many scales of a chaotic network. A power series in c with coefficients >= 0 has its
-singularities at |c| >= 1, that is at ``|Im s| >= pi / (2 ln 2) = 2.27`` and beyond the ends.
+As a function of s, a kernel is equally smooth everywhere. This holds even near c = 1, where it may
+have square roots or the many scales of a chaotic network. A power series in c with coefficients >=
+0 has its singularities at |c| >= 1, so at ``|Im s| >= pi / (2 ln 2) = 2.27`` and beyond the ends.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .gaps import Gap
 
 Array = np.ndarray
 GapFunctions = Callable[[Gap], Array]
-"""Gaps (n,) -> values (functions, n)."""
+"""Maps gaps (n,) to values (functions, n)."""
 
 NODES = 22
 CHECKS = np.array([-0.996, -0.83, -0.45, 0.07, 0.53, 0.87, 0.998])
-"""check points of panels on [-1, 1], none of which is a node"""
+"""check points of panels on [-1, 1]; none of them is a node"""
 
 _LOWER = (0.0, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 72.0, 96.0)
 _DEEPER = (144.0, 240.0, 432.0, 816.0, 1000.0)
@@ -33,9 +33,9 @@ _UPPER = (0.0, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 72.0
 _ROUNDS = 6
 _AROUND = 0.02
 _NOISE = 1e-10
-"""relative errors below this at 1 + c < 2^-24 count as lost digits of 1 + c.
+"""Relative errors below this, at 1 + c < 2^-24, count as lost digits of 1 + c.
 
-They change values by at most their size.
+The lost digits change values by at most the size of these errors.
 """
 
 
@@ -44,7 +44,7 @@ _AT_CHECKS = np.cos(np.arange(NODES)[:, None] * np.arccos(CHECKS))
 
 
 def gaps_at(s: Array, upper: Array) -> Gap:
-    """The gaps at distances 2^-s from 0 or, if ``upper``, from 2."""
+    """Return the gaps at distances 2^-s from 0, or from 2 if ``upper`` is set."""
     near = np.exp2(-s)
     far = 2 - near
     return Gap.of(np.where(upper, far, near), np.where(upper, near, far))
@@ -52,12 +52,12 @@ def gaps_at(s: Array, upper: Array) -> Gap:
 
 @dataclass(frozen=True, eq=False)
 class PanelSide:
-    """Functions on one side of [0, 2], by Chebyshev panels in s.
+    """Functions on one side of [0, 2], as Chebyshev panels in s.
 
-    ``edges`` (panels + 1,): the edges of the panels, s ascending from 0; ``coefficients``:
-    (functions, panels, NODES).
+    ``edges`` (panels + 1,) are the edges of the panels, with s ascending from 0. ``coefficients``
+    has shape (functions, panels, NODES).
 
-    Beyond the last edge they equal ``end``, their values at the end (functions,).
+    Beyond the last edge, the functions are constant, with the values ``end`` (functions,).
     """
 
     edges: Array
@@ -65,7 +65,7 @@ class PanelSide:
     end: Array
 
     def __call__(self, s: Array) -> Array:
-        """Values (functions, n) at s >= 0."""
+        """Return values (functions, n) at s >= 0."""
         panel = np.clip(np.searchsorted(self.edges, s, side="right") - 1, 0, len(self.edges) - 2)
         low, high = self.edges[panel], self.edges[panel + 1]
         x, beyond = (2 * s - low - high) / (high - low), s > self.edges[-1]
@@ -77,9 +77,9 @@ class PanelSide:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Functions of the gap on both sides.
+    """Functions of the gap, fitted on both sides.
 
-    ``error``: the largest relative error at the checks (functions,).
+    ``error`` (functions,) is the largest relative error at the check points.
     """
 
     lower: PanelSide
@@ -87,10 +87,11 @@ class Fitted:
     error: Array
     evaluations: int
     checks: tuple[Array, Array, Array]
-    """(s, upper, values) of all checks in accepted panels, used to measure later tables."""
+    """(s, upper, values) of all check points in accepted panels, used to measure tables made later.
+    """
 
     def at(self, s: Array, upper: Array) -> Array:
-        """Values (functions, n)."""
+        """Return values (functions, n)."""
         out = np.empty((len(self.error), s.size))
         out[:, ~upper], out[:, upper] = self.lower(s[~upper]), self.upper(s[upper])
         return out
@@ -125,13 +126,14 @@ def fit(
     floor: Callable[[Array], Array],
     symmetric: Array | None = None,
 ) -> Fitted:
-    """``function`` by Chebyshev panels, bisected until the tolerance is met.
+    """Fit ``function`` by Chebyshev panels, bisected until the tolerance is met.
 
-    The error at the checks must be at most ``tolerance`` times the larger of value and floor.
+    At the check points, the error must be at most ``tolerance`` times the value or the floor,
+    whichever is larger.
 
-    ``floor``: values at u = 0 (functions,) -> sizes (functions,); errors need not be below
-    ``tolerance`` times these. ``symmetric``: signs (functions,) with f(2 - u) = sign f(u); then the
-    upper side is reflected, not evaluated. Raises: KcalcError if the function is not finite.
+    ``floor`` maps the values at u = 0 (functions,) to the smallest sizes (functions,) relative to
+    which errors count. ``symmetric`` has signs (functions,) with f(2 - u) = sign f(u). The upper
+    side is then reflected instead of evaluated. Raises: KcalcError if the function is not finite.
     """
     waiting = [
         _Panel(a, b, side)
@@ -194,14 +196,14 @@ def _evaluated(function: GapFunctions, s: Array, upper: Array) -> Array:
     if not np.isfinite(values).all():
         bad = np.asarray(gap)[~np.isfinite(values).all(axis=0)][0]
         raise KcalcError(
-            f"the kernel is not finite at c = {1 - bad:.17g}; it exceeds double precision: lower "
-            f"sigma_w or the depth"
+            f"the kernel exceeds double precision at c = {1 - bad:.17g}; reduce sigma_w or the "
+            "depth"
         )
     return values
 
 
 def _deeper(probed: Array, end: Array, level: Array) -> list[_Panel]:
-    """Panels below 2^-96, as long as the functions have not reached their end values."""
+    """Return panels below 2^-96 while the functions have not reached their end values."""
     edges = (_LOWER[-1], *_DEEPER)
     size = np.maximum(np.abs(end), level)[:, None]
     moving = (np.abs(probed - end[:, None]) > 2e-14 * size).any(axis=0)
@@ -212,7 +214,7 @@ def _deeper(probed: Array, end: Array, level: Array) -> list[_Panel]:
 def _split_converged(
     panels: Sequence[_Panel], values: Array, tolerance: float, level: Array, last: bool
 ) -> tuple[list[_Panel], list[_Panel]]:
-    """(panels to refine, converged panels), from the values at all points of ``panels``."""
+    """Return (panels to refine, converged panels), given the values at all points of ``panels``."""
     waiting: list[_Panel] = []
     finished: list[_Panel] = []
     pieces = values.reshape(len(values), len(panels), NODES + CHECKS.size)
@@ -244,9 +246,9 @@ def _side(panels: Sequence[_Panel], end: Array) -> PanelSide:
 
 
 def sizes(values: Array) -> Array:
-    """The scale of relative errors at the checks of a panel (..., checks).
+    """Return the scale of relative errors at the check points of a panel (..., checks).
 
-    The values, or near a zero a share of their maximum.
+    It is the value itself or, near a zero, a fraction of the largest value.
     """
     size = np.abs(values)
     return np.maximum(size, _AROUND * size.max(axis=-1, keepdims=True))

@@ -1,7 +1,7 @@
-"""Expressions as lists of steps, run over numbers of any kind: balls, and jets of them.
+"""Expressions as lists of steps that run on numbers of any kind, such as balls or jets of balls.
 
-Derivatives come from SymPy for one function at a time, so f'' of a product of functions costs a few
-products of numbers and no symbolic derivative of the product.
+Derivatives come from SymPy for one function at a time. f'' of a product of functions therefore
+costs a few products of numbers, and no symbolic derivative of the product.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FORMS: dict[Any, Any] = {
     sp.acosh: (sp.acosh(U), 1 / sp.sqrt(U**2 - 1)),
     _SOFTPLUS: (sp.log(1 + sp.exp(U)), (1 + sp.tanh(U / 2)) / 2),
 }
-"""Functions and their derivatives, for functions whose SymPy derivative has poor enclosures."""
+"""Functions and their derivatives, for functions whose SymPy derivatives have poor enclosures."""
 _REWRITTEN: dict[Any, Callable[[Any], Any]] = {
     sp.csch: lambda u: 1 / sp.sinh(u),
     sp.coth: lambda u: sp.cosh(u) / sp.sinh(u),
@@ -38,7 +38,7 @@ _REWRITTEN: dict[Any, Callable[[Any], Any]] = {
 
 @lru_cache(maxsize=64)
 def coefficients(kind: Any) -> tuple[sp.Expr, ...]:
-    """f(u), f'(u), f''(u)/2 ... of a function of one variable, as expressions in u."""
+    """Return f(u), f'(u), f''(u)/2 ... for a function of one variable, as expressions in u."""
     found = list(_FORMS[kind] if kind in _FORMS else (kind(U), sp.diff(kind(U), U)))
     while len(found) <= ORDER:
         found.append(sp.diff(found[-1], U) / len(found))
@@ -47,19 +47,19 @@ def coefficients(kind: Any) -> tuple[sp.Expr, ...]:
 
 @lru_cache(maxsize=1024)
 def power_terms(exponent: Any) -> tuple[tuple[Any, Any], ...]:
-    """(exponent - k, binomial(exponent, k)) for the nonzero Taylor coefficients of a power."""
+    """Return (exponent - k, binomial(exponent, k)) for nonzero Taylor coefficients of a power."""
     weights = [(exponent - k, sp.binomial(exponent, k)) for k in range(ORDER + 1)]
     return tuple((e, weight) for e, weight in weights if weight != 0)
 
 
 @lru_cache(maxsize=64)
 def taylor_program(kind: Any, order: int) -> Program:
-    """The Taylor coefficients of a function of one variable up to an order, as functions of u."""
+    """Return a program for the Taylor coefficients of a function of one variable."""
     return Program(coefficients(kind)[: order + 1], U)
 
 
 class Program(Fold[int]):
-    """Expressions in one symbol as steps, equal parts shared.
+    """Expressions in one symbol as a list of steps. Equal parts are shared.
 
     Raises KcalcError for functions that have no enclosures.
     """
@@ -70,26 +70,26 @@ class Program(Fold[int]):
         self.outputs = [self(expr) for expr in exprs]
 
     def run(self, x: Any, numbers: Any) -> list[Any]:
-        """The values of the expressions at x, a number of the kind of ``numbers``."""
+        """Return the values of the expressions at x, a number of the kind of ``numbers``."""
         values = [x]
         for step in self.steps:
             values.append(step(values, numbers))
         return [values[place] for place in self.outputs]
 
     def function_of(self, numbers: Any) -> Callable[[Any], Any]:
-        """x -> the value of the first expression, of the kind that ``numbers`` computes with."""
+        """Return the first expression as a function of x, computed with ``numbers``."""
         if self.outputs == [1] == [len(self.steps)]:
             (step,) = self.steps
             return lambda x: step([x], numbers)
         return lambda x: self.run(x, numbers)[0]
 
     def record(self, step: Step) -> int:
-        """Add a step; returns its index among the values."""
+        """Add a step and return its index among the values."""
         self.steps.append(step)
         return len(self.steps)
 
     def applied(self, function: Callable[[Any], Any], argument: Any) -> int:
-        """The step of a function of numbers."""
+        """Add the step that applies a function of numbers."""
         place = self(argument)
         return self.record(lambda values, numbers: function(values[place]))
 
@@ -122,10 +122,10 @@ class Program(Fold[int]):
         if not self.is_number(exponent):
             if not self.is_number(base) or not base.is_positive:
                 raise KcalcError(
-                    f"{glimpse(base**exponent)} has no certified enclosures: a variable exponent "
-                    f"needs a positive constant base"
+                    f"{glimpse(base**exponent)} has no certified enclosures, because a variable "
+                    "exponent needs a positive constant base"
                 )
-            # SymPy rounds the logarithm of a float
+            # make the base exact, because SymPy rounds the logarithm of a float
             return self(sp.exp(exponent * sp.log(rational(base)), evaluate=False))
         place = self(base)
         return self.record(lambda values, numbers: numbers.power(values[place], exponent))
@@ -134,15 +134,15 @@ class Program(Fold[int]):
         if kind not in FUNCTIONS:
             raise KcalcError(
                 f"{kind.__name__} has no certified enclosures; it occurs in "
-                f"{glimpse(kind(*arguments))}; compute in double precision, without digits or a "
-                f"field"
+                f"{glimpse(kind(*arguments))}; evaluate in double precision, without digits or a "
+                "field"
             )
         (argument,) = arguments
         inner = self(argument)
         return self.record(lambda values, numbers: numbers.function(kind, values[inner]))
 
     def corner(self, kind: Any, *arguments: Any) -> int:
-        """Functions with corners, between these: one of their branches, or an enclosure of all."""
+        """Add a function with corners: the branch at x, or an enclosure of both branches."""
         is_extreme = kind in (sp.Max, sp.Min)
         first, *others = map(self, arguments if is_extreme else arguments[:1])
         side = -1 if kind is sp.Min else 1
@@ -170,7 +170,7 @@ class Program(Fold[int]):
 
 
 class Derivable(Program):
-    """Steps for jets: functions whose derivatives have poor enclosures are written by others."""
+    """Steps for jets. Functions whose derivatives have poor enclosures are rewritten."""
 
     def function(self, kind: Any, *arguments: Any) -> int:
         argument = arguments[0]
@@ -193,7 +193,7 @@ class Derivable(Program):
         return super().function(kind, *arguments)
 
     def applied_kind(self, kind: Any, argument: Any) -> int:
-        """The step of a function with derivatives of ``_FORMS``."""
+        """Add the step of a function whose derivatives are in ``_FORMS``."""
         place = self(argument)
         return self.record(lambda values, numbers: numbers.function(kind, values[place]))
 
@@ -205,12 +205,12 @@ class Derivable(Program):
 
 
 def logistic(expr: Any) -> Any:
-    """g of 1 + e^g, else None."""
+    """Return g if the expression is 1 + e^g, otherwise None."""
     rest = expr - 1
     return inside(rest) if isinstance(rest, sp.exp) else None
 
 
 def _chosen(numbers: Any, level: Any, positive: Any, negative: Any) -> Any:
-    """One of two values by the sign of ``level``, or an enclosure of both."""
+    """Return one of two values by the sign of ``level``, or an enclosure of both."""
     side = numbers.sign(level)
     return positive if side > 0 else negative if side < 0 else numbers.joined([positive, negative])

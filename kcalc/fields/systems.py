@@ -1,10 +1,10 @@
-"""Number systems (*fields*), over which every rule of the calculus is written once.
+"""Number systems (*fields*). Every rule of the calculus is written once for all of them.
 
-A rule then runs in SymPy, mpmath, NumPy or Arb balls.
+A rule can thus run in SymPy, mpmath, NumPy or Arb balls.
 
-A field provides its numbers (:meth:`Field.number`), the elementary functions, and the few
-combinations that need special care for accuracy: angles from the gap ``u = 1 - c`` and differences
-that would cancel.
+A field provides its numbers (:meth:`Field.number`) and the elementary functions. It also provides
+the few combinations that need special care for accuracy: angles from the gap ``u = 1 - c``, and
+differences that would cancel.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MOST_DIGITS = 10_000
 class Field(ABC):
     """A number system.
 
-    Subclasses provide ``number``, ``pi`` and the elementary functions; the angle helpers are
-    derived.
+    Subclasses define ``number``, ``pi`` and the elementary functions. The functions for angles have
+    default implementations.
     """
 
     name: str = "field"
@@ -61,49 +61,49 @@ class Field(ABC):
 
     @property
     def kind(self) -> str:
-        """The name without a number of digits: sympy, numpy, mpmath, balls or jax."""
+        """The name without the number of digits: sympy, numpy, mpmath, balls or jax."""
         return self.name.partition("(")[0]
 
     @abstractmethod
     def number(self, value: object) -> Number:
-        """``value`` in this field, exact if possible.
+        """Return ``value`` as a number of this field, exact if possible.
 
         Raises KcalcError for nan, infinities, complex values and text.
         """
 
     def cosine(self, gap: Number) -> Number:
-        """c = 1 - u."""
+        """Return c = 1 - u."""
         return 1 - gap
 
     def clipped(self, gap: Number) -> Number:
-        """The gap u = 1 - c, clipped to [0, 2] against rounding.
+        """Return the gap u = 1 - c, clipped to [0, 2] against rounding.
 
         Exact numbers stay unchanged.
         """
         return gap
 
     def angle(self, gap: Number) -> Number:
-        """The angle theta = arccos(1 - u) = 2 asin sqrt(u/2) of a gap u in [0, 2].
+        """Return the angle theta = arccos(1 - u) = 2 asin sqrt(u/2) for a gap u in [0, 2].
 
         It is accurate for arbitrarily small gaps.
         """
         return 2 * self.asin(self.sqrt(gap / 2))
 
     def sine(self, gap: Number) -> Number:
-        """sin theta = sqrt(u (2 - u)) for u = 1 - cos theta in [0, 2]."""
+        """Return sin theta = sqrt(u (2 - u)) for u = 1 - cos theta in [0, 2]."""
         return self.sqrt(gap * (2 - gap))
 
     def erfc(self, x: Number) -> Number:
-        """1 - erf x; some fields keep its digits for large x."""
+        """Return 1 - erf x. Some fields keep its digits for large x."""
         return 1 - self.erf(x)
 
     def sine_excess(self, gap: Number) -> Number:
-        """sin t - t cos t at t = angle(gap): the corner term of rectifiers, t^3/3 + O(t^5)."""
+        """Return sin t - t cos t at t = angle(gap), the corner term of rectifiers."""
         return self.sine(gap) - self.angle(gap) * self.cosine(gap)
 
 
 class _Symbolic(Field):
-    """SymPy expressions: exact, free symbols welcome."""
+    """SymPy expressions: exact, with free symbols allowed."""
 
     name = "sympy"
     pi = sp.pi
@@ -114,10 +114,10 @@ class _Symbolic(Field):
     cosh, sinh, tanh = staticmethod(sp.cosh), staticmethod(sp.sinh), staticmethod(sp.tanh)
 
     def number(self, value: object) -> sp.Expr:
-        """``value`` as a SymPy expression.
+        """Return ``value`` as a SymPy expression.
 
-        Integers and fractions are exact, integer-valued floats become integers, other floats 53-bit
-        Floats; expressions stay unchanged.
+        Integers and fractions are exact. Integer-valued floats become integers, and other floats
+        become 53-bit Floats. Expressions stay unchanged.
         """
         plain = plain_number(value)
         if isinstance(plain, sp.Expr):
@@ -149,7 +149,7 @@ _SINE_EXCESS = tuple((-1) ** (n + 1) * 2 * n / math.factorial(2 * n + 1) for n i
 
 
 def sine_excess_at(t: Number, xp: Any) -> Number:
-    """sin t - t cos t of the arrays of ``xp``, numpy or jax.numpy."""
+    """Return sin t - t cos t for arrays of ``xp``, which is numpy or jax.numpy."""
     square = t * t
     series = 0 * square
     for coefficient in _SINE_EXCESS:
@@ -168,8 +168,8 @@ class _Numpy(Field):
     abs, cosh, sinh, tanh = np.abs, np.cosh, np.sinh, np.tanh
 
     def number(self, value: object) -> Number:
-        """A float, or a float64 array of the same shape."""
-        # maps of deep networks ask for them thousands of times
+        """Return a float, or a float64 array of the same shape."""
+        # shortcut for floats, because maps of deep networks call this thousands of times
         if isinstance(value, float) and math.isfinite(value):
             return float(value)
         return floats(value)
@@ -178,9 +178,9 @@ class _Numpy(Field):
         return np.clip(gap, 0.0, 2.0)
 
     def angle(self, gap: Number) -> Number:
-        """2 atan2(sqrt u, sqrt(2 - u)).
+        """Return 2 atan2(sqrt u, sqrt(2 - u)).
 
-        The relative accuracy is full even for tiny u, and so is that of pi - theta for tiny 2 - u.
+        The relative accuracy is full even for tiny u, and for pi - theta at tiny 2 - u.
         """
         return 2 * np.arctan2(np.sqrt(gap), np.sqrt(2 - gap))
 
@@ -195,9 +195,9 @@ class _Numpy(Field):
         return erfc(x)
 
     def sine_excess(self, gap: Number) -> Number:
-        """Beyond t = 0.3 as written, below by sum_n (-1)^(n+1) 2n t^(2n+1)/(2n+1)!.
+        """Return sin t - t cos t, for t < 0.3 as sum_n (-1)^(n+1) 2n t^(2n+1)/(2n+1)!.
 
-        Relative error about 1e-15 for every t in [0, pi].
+        The relative error is about 1e-15 for every t in [0, pi].
         """
         return sine_excess_at(self.angle(gap), np)[()]
 
@@ -205,7 +205,7 @@ class _Numpy(Field):
 class _Mpmath(Field):
     """mpmath numbers in a separate context of fixed precision.
 
-    Threads share it, and ``mpmath.mp`` is never touched.
+    Threads share this context. ``mpmath.mp`` is never changed.
     """
 
     def __init__(self, digits: int) -> None:
@@ -234,10 +234,10 @@ class _Mpmath(Field):
         self.abs = context.fabs
 
     def expm1(self, x: Number) -> Number:  # type: ignore[override]
-        """exp x - 1 without a change of the context's precision.
+        """Return exp x - 1 without changing the context's precision.
 
-        The function of mpmath raises the precision of the context temporarily, which other threads
-        would see.
+        mpmath's function temporarily raises the precision of the context, which would affect other
+        threads.
         """
         x, bits = self.context.convert(x), self.context.prec
         if not x:
@@ -253,10 +253,10 @@ class _Mpmath(Field):
         return min(max(gap, self.context.zero), self.context.mpf(2))
 
     def sine_excess(self, gap: Number) -> Number:
-        """sin t - t cos t, as a series for small t.
+        """Return sin t - t cos t, as a series for small t.
 
-        The series is sum_n (-1)^(n+1) 2n t^(2n+1)/(2n+1)!; for small t the difference would lose
-        its first digits.
+        The series is sum_n (-1)^(n+1) 2n t^(2n+1)/(2n+1)!. For small t, the difference would lose
+        its leading digits.
         """
         if gap > 0.125:
             return super().sine_excess(gap)
@@ -284,7 +284,7 @@ class _Mpmath(Field):
 
 @alone
 def _evaluated(value: sp.Expr, digits: int) -> sp.Float:
-    """A SymPy number to ``digits`` digits."""
+    """Evaluate a SymPy number to ``digits`` digits."""
     return sp.Float(closed_value(value).evalf(digits), digits)
 
 
@@ -293,7 +293,7 @@ SYMPY = _Symbolic()
 
 
 def mpmath_field(digits: int = 30) -> _Mpmath:
-    """The field of mpmath numbers with ``digits`` decimal digits (one per precision).
+    """Return the field of mpmath numbers with ``digits`` decimal digits, one per precision.
 
     Raises KcalcError unless 5 <= digits <= 10000.
     """
@@ -306,10 +306,10 @@ def _mpmath_field(digits: int) -> _Mpmath:
 
 
 def as_field(field: Any) -> Any:
-    """A number system, checked. Raises KcalcError for anything else."""
+    """Check that a value is a number system and return it. Raises KcalcError for anything else."""
     if not callable(getattr(field, "number", None)):
         raise KcalcError(
-            "a number system must be one of kcalc.fields, such as mpmath_field(30), got "
+            "a number system must come from kcalc.fields, such as mpmath_field(30), got "
             f"{glimpse(field)}"
         )
     return field

@@ -1,8 +1,8 @@
-"""Sliders in a notebook for the global C map of a network.
+"""Sliders in a notebook that show the global C map of a network.
 
 The sliders change the activation, depth, shortcut weight and shaping of the network.
 
-They need ipywidgets, the extra ``widgets``; nothing else in kcalc does.
+They need ipywidgets (the extra ``widgets``); the rest of kcalc does not.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from ..plotting import c_maps, entitle
 __all__ = ["Explorer", "explore"]
 
 ACTIVATIONS = ("relu", "tanh", "erf", "softplus", "gelu", "selu", "sigmoid", "sin")
-DEPTHS = ("depth", "blocks", "layers")  # names of depth in builders
+DEPTHS = ("depth", "blocks", "layers")  # argument names that mean depth in builders
 GIVEN = "as given"
 DRAWN = 4.2  # inches
 
 
 @dataclass(frozen=True, eq=False)
 class Explorer:
-    """Controls and a picture; a notebook shows ``box``.
+    """Controls and a picture. A notebook shows ``box``.
 
-    ``values`` are the current ones of the controls, ``network`` the network for them.
+    ``values`` has the current values of the controls, and ``network`` is the network built from
+    them.
     """
 
     box: Any
@@ -54,8 +55,7 @@ class Explorer:
     def redraw(self, *_: Any) -> None:
         """Redraw the picture.
 
-        If the settings cannot be met, a message says so and the picture shows the unshaped network,
-        if there is one.
+        If the settings are invalid, show a message and, if possible, the unshaped network.
         """
         self.message.value = ""
         maps: dict[str, Any] = {}
@@ -89,14 +89,15 @@ class Explorer:
 def explore(net_or_builder: Network | Callable[..., Network]) -> Explorer:
     """Show sliders that redraw the global C map of a network.
 
-    For a network, the chosen activation replaces the original ones, and the slider's shortcut
-    weight the original one if there are residual blocks; both are "as given" at first. For a
-    function that builds networks (``kc.architectures.vanilla``), each of its arguments
-    ``activation``, ``depth`` (or ``blocks``, ``layers``) and ``shortcut_weight`` gets a control.
-    ``method`` shapes the network by DKS with the slope ``zeta`` or by TAT with the c value ``eta``.
+    If you pass a network, the selected activation replaces its activations, and the selected
+    shortcut weight replaces the weights of its residual blocks, if it has any. Both are "as given"
+    at first. If you pass a function that builds networks (such as ``kc.architectures.vanilla``),
+    each of its arguments ``activation``, ``depth`` (or ``blocks``, ``layers``) and
+    ``shortcut_weight`` gets a control. ``method`` shapes the network by DKS with the slope ``zeta``
+    or by TAT with the c value ``eta``.
 
-    Returns: an :class:`Explorer`. Raises: KcalcError if ipywidgets (the extra ``widgets``) is
-    missing, and for any other argument.
+    Returns: an :class:`Explorer`. Raises: KcalcError if ipywidgets is not installed, and for any
+    other argument.
     """
     widgets = imported("ipywidgets")
     imported("matplotlib")
@@ -180,8 +181,8 @@ def _of_builder(builder: Callable[..., Network], widgets: Any) -> tuple[dict[str
         )
     if not controls:
         raise KcalcError(
-            f"the builder takes none of activation, {', '.join(DEPTHS)}, shortcut_weight, so "
-            "there is nothing to change"
+            f"the builder has none of the arguments activation, {', '.join(DEPTHS)}, "
+            "shortcut_weight, so there is nothing to change"
         )
 
     def make(values: dict[str, Any]) -> Network:
@@ -201,7 +202,7 @@ def _activations(widgets: Any, *first: str) -> Any:
 
 
 def _png(maps: dict[str, Any]) -> bytes:
-    """Return the picture of C maps, made without pyplot: no figure stays open."""
+    """Draw the C maps without pyplot, so that no figure stays open, and return the PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(DRAWN, DRAWN), layout="constrained")

@@ -1,6 +1,6 @@
-"""Symbolic maps as named compositions.
+"""Symbolic maps as chains of named definitions.
 
-They are straight-line programs that repeat where the network repeats.
+A chain repeats a block of definitions if the network repeats a block.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from mpmath.ctx_mp_python import _mpf as Mpf
 
 CLOSED_SIZE = 1500
-MOST_SYMBOLS = 5000  # limit of a formula in a notebook, about 40 kB of LaTeX
+MOST_SYMBOLS = 5000  # limit for formulas in a notebook, about 40 kB of LaTeX
 
 
 @dataclass(frozen=True)
 class LocalFunction:
-    """A local map that a composition names.
+    """A local map with a name in a composition.
 
-    ``function(*arguments)``, its closed form or None, and its activation.
+    It has ``function(*arguments)``, a closed form or None, and its activation.
     """
 
     function: Any
@@ -44,46 +44,46 @@ class LocalFunction:
     activation: Any
 
     def latex(self) -> str:
-        """``name(arguments) = closed form``, or the Gaussian integral."""
+        """Return ``name(arguments) = closed form``, or the Gaussian integral."""
         return local_definition(str(self.function), self.arguments, self.closed, self.activation)
 
     @property
     def letter(self) -> str:
-        """``C``, ``Q``, ``M``, or for example ``DC`` for derivatives."""
+        """Return ``C``, ``Q``, ``M``, or a name such as ``DC`` for derivatives."""
         return str(self.function).split("_", 1)[0]
 
     @property
     def own_name(self) -> str:
-        """The name of the activation in the formula."""
+        """Return the name of the activation in the formula."""
         return str(self.function).split("_", 1)[1]
 
-    several = False  # whether it has derivatives in all of its arguments
+    several = False  # whether it has derivatives with respect to all arguments
 
     @property
     def body(self) -> Any:
-        """The closed form, or a description instead."""
+        """Return the closed form, or a description if there is none."""
         return self.closed if self.closed is not None else f"local map of {self.activation.name}"
 
     @property
     def obstacle(self) -> str:
-        """The reason why there is no closed form."""
+        """Return the reason why there is no closed form."""
         return (
-            f"the activation {self.activation.name!r} has no closed form of its {self.letter} map; "
-            ".expr contains the Gaussian integral"
+            f"the activation {self.activation.name!r} has no closed form for its {self.letter} "
+            "map; .expr contains the Gaussian integral"
         )
 
     def definition(self) -> str | None:
-        """The definition of an activation written as a letter in formulas, else None."""
+        """Return the definition of an activation that formulas write as a letter, or None."""
         if self.closed is not None and not self.own_name.startswith("phi"):
             return None
         return activation_definition(self.own_name, self.activation)
 
     def numeric(self, digits: int) -> Callable[..., Any] | None:
-        """The function of mpmath numbers; None without closed form."""
+        """Return the map as a function of mpmath numbers, or None if it has no closed form."""
         return None if self.closed is None else lambdify(self.arguments, self.closed, "mpmath")
 
     def derived(self, place: int) -> LocalFunction:
-        """The derivative in the first argument."""
+        """Return the derivative with respect to the first argument."""
         order, letter = (
             (1, self.letter)
             if not self.letter.startswith("D")
@@ -103,9 +103,9 @@ class Composition:
     arguments
         The symbols of the arguments.
     definitions
-        (symbol, expression) in order, each in terms of arguments and earlier symbols.
+        Pairs (symbol, expression) in order. Each expression uses arguments and earlier symbols.
     result
-        The expression of the result.
+        The expression for the result.
 
     """
 
@@ -117,13 +117,13 @@ class Composition:
 
     @property
     def definitions(self) -> tuple[tuple[sp.Symbol, sp.Expr], ...]:
-        """All definitions in order."""
+        """Return all definitions in order."""
         return tuple(item for stage in self.stages for item in stage.definitions)
 
     def pruned(self) -> Composition:
-        """The composition with only the local maps that occur in it.
+        """Return the composition with only the local maps that occur in it.
 
-        Q is kept for an activation whose maps in it are Gaussian integrals, because they are
+        Q is also kept for an activation whose maps are Gaussian integrals, because these are
         integrals over Q.
         """
         expressions = (self.result, *(expr for _, expr in self.definitions))
@@ -139,14 +139,14 @@ class Composition:
         return replace(self, functions=tuple(kept))
 
     def derivative(self, order: int = 1) -> Composition:
-        """The derivative in the first argument.
+        """Return the derivative with respect to the first argument.
 
-        It is a composition, with a dot over a name for each derivative of its value.
+        It is a composition. A value's derivative has the same name with a dot, or several dots.
 
         Parameters
         ----------
         order
-            The order, an integer >= 1.
+            The order of the derivative, an integer >= 1.
 
         Returns
         -------
@@ -156,23 +156,23 @@ class Composition:
         Raises
         ------
         KcalcError
-            For orders beyond 4.
+            If the order exceeds 4.
 
         """
         return differentiated(self, order)
 
     @property
     def closed_form(self) -> sp.Expr | None:
-        """One SymPy expression, or None for the reason in ``closed_form_obstacle``."""
+        """The composition as one SymPy expression, or None; see ``closed_form_obstacle``."""
         return None if isinstance(found := self._closed(), str) else found
 
     @property
     def closed_form_obstacle(self) -> str | None:
-        """The reason why ``closed_form`` is None; None if there is a closed form."""
+        """The reason why ``closed_form`` is None, or None if there is a closed form."""
         return found if isinstance(found := self._closed(), str) else None
 
     def _closed(self) -> sp.Expr | str:
-        """The closed form, or the reason why there is none."""
+        """Return the closed form, or the reason why there is none."""
         table: dict[Any, Any] = {}
         sizes: dict[sp.Symbol, int] = {}
 
@@ -186,8 +186,8 @@ class Composition:
             sizes[symbol] = size(expr)
             if sizes[symbol] > CLOSED_SIZE:
                 return (
-                    f"as one expression it has more than {CLOSED_SIZE} terms and operations; use "
-                    ".expr, which names its parts"
+                    f"a single expression would have more than {CLOSED_SIZE} terms and operations; "
+                    "use .expr, which names its parts"
                 )
             table[symbol] = expr.xreplace(table)
         return table[symbol]
@@ -197,9 +197,9 @@ class Composition:
         return next(f for f in self.functions if f.closed is None and f.function in names).obstacle
 
     def _opened(self, expr: Any) -> Any:
-        """The expression with local maps replaced by their closed forms.
+        """Replace local maps in an expression by their closed forms.
 
-        None if one has none.
+        Return None if one of them has no closed form.
         """
         table = {(f.function, len(f.arguments)): f for f in self.functions}
         while applied := expr.atoms(AppliedUndef):
@@ -220,7 +220,7 @@ class Composition:
         return expr
 
     def evaluate(self, values: Mapping[Any, Any], digits: int = 30) -> Mpf:
-        """The value at given numbers, in mpmath with ``digits`` digits.
+        """Evaluate the composition in mpmath with ``digits`` digits.
 
         Parameters
         ----------
@@ -248,7 +248,7 @@ class Composition:
         field = mpmath_field(digits)
         missing = [s.name for s in self.arguments if s not in given]
         if missing:
-            raise KcalcError(f"give values for {', '.join(missing)}")
+            raise KcalcError(f"missing values; pass numbers for {', '.join(missing)}")
         with decimal_digits(field.digits + 10):
             table: dict[Any, Any] = {s: mpmath.mpf(field.number(given[s])) for s in self.arguments}
             functions = self._numeric(field.digits + 5)
@@ -260,9 +260,9 @@ class Composition:
             return mpmath.mpf(table[None])
 
     def _numeric(self, digits: int) -> dict[str, Callable[..., Any]]:
-        """The local maps by name as functions of numbers.
+        """Return the local maps by name as functions of numbers.
 
-        Nesting them as expressions would take SymPy forever.
+        Nested expressions would take SymPy too long.
         """
         forms: dict[str, dict[int, Any]] = {}
         for local in self.functions:
@@ -276,21 +276,21 @@ class Composition:
 
     @property
     def rows(self) -> list[tuple[str, int]]:
-        """(LaTeX, count) of each distinct run of definitions.
+        """Return (LaTeX, count) for each distinct run of definitions.
 
-        The count is the number of times the run is applied in a row.
+        The count is the number of consecutive applications of the run.
         """
         return [(run.body(), run.count) for run in self._runs()]
 
     def latex(self, remark: str = "") -> str:
-        """The composition as a LaTeX array, to be set with amsmath.
+        """Return the composition as a LaTeX array, for math mode with amsmath.
 
-        One row per definition, one per run of equal blocks.
+        The array has one row per definition, or one row for a run of equal blocks.
 
         Parameters
         ----------
         remark
-            Text below the formula, with a dagger at the result.
+            Text below the formula. The result gets a dagger that refers to it.
 
         Returns
         -------
@@ -314,21 +314,21 @@ class Composition:
         )
 
     def _activations(self) -> list[str]:
-        """Definitions of the activations written as letters in the formulas.
+        """Return definitions of the activations that formulas write as letters.
 
-        They are unnamed activations, and those in Gaussian integrals.
+        These are unnamed activations and the activations in Gaussian integrals.
         """
         texts = {f.own_name: f.definition() for f in self.functions}
         return [text for text in texts.values() if text]
 
     def _latex(self, printer: Any) -> str:
-        """The LaTeX of :func:`sympy.latex`."""
+        """Return the LaTeX that :func:`sympy.latex` uses."""
         return self.latex()
 
     def shown(self, remark: str = "") -> str | None:
-        """The LaTeX array for a notebook.
+        """Return the LaTeX array for a notebook.
 
-        None if it is too long to read, as in densely connected networks.
+        Return None if it is too long to read, as for densely connected networks.
         """
         symbols = sum(
             1
@@ -354,18 +354,18 @@ class Composition:
 
 
 class Formula:
-    """Shared properties of results that have a symbolic form.
+    """Base of results that have a symbolic form.
 
-    The method ``symbolic`` of the result gives a composition, or {output: composition}.
+    The method ``symbolic`` of the result returns a composition, or {output: composition}.
     """
 
     symbolic: Callable[..., Any]
 
     @property
     def expr(self) -> Composition:
-        """The symbolic form as a named composition, {output: composition} for several outputs.
+        """The symbolic form as a named composition, or {output: composition} for several outputs.
 
-        For C maps and kernels it is at input q = 1.
+        For C maps and kernels, the inputs have q = 1.
         """
         return self.symbolic()
 
@@ -373,24 +373,24 @@ class Formula:
     def closed_form(self) -> sp.Expr | None:
         """The result as one SymPy expression.
 
-        None if there is none, for the reason in ``closed_form_obstacle``.
+        It is None if there is no such expression; ``closed_form_obstacle`` has the reason.
         """
         return self.expr.closed_form if isinstance(self.expr, Composition) else None
 
     @property
     def closed_form_obstacle(self) -> str | None:
-        """The reason why ``closed_form`` is None; None if there is a closed form."""
+        """The reason why ``closed_form`` is None, or None if there is a closed form."""
         composition = self.symbolic()
         if isinstance(composition, Composition):
             return composition.closed_form_obstacle
         return f"there are {len(composition)} outputs; use .expr[output].closed_form"
 
     def latex(self) -> str:
-        """The formula in LaTeX, for math mode with amsmath.
+        """Return the formula in LaTeX, for math mode with amsmath.
 
-        Several outputs one below the other.
+        Several outputs are written below each other.
 
-        A dagger and a last line mark a heuristic result.
+        A heuristic result is marked with a dagger and a last line.
 
         Returns
         -------
@@ -415,7 +415,7 @@ class Formula:
     def _repr_latex_(self) -> str | None:
         try:
             composition = self.symbolic()
-        except KcalcError:  # no symbolic form: a notebook shows the plain repr instead
+        except KcalcError:  # no symbolic form, so a notebook shows the plain repr
             return None
         if isinstance(composition, Composition):
             text = composition.shown(self._remark())
@@ -431,11 +431,11 @@ def _stacked(parts: Mapping[Any, Any]) -> str:
 
 
 def _applied(name: str, forms: Mapping[int, Any], *values: Any) -> Any:
-    """A local map at numbers. Raises: KcalcError if it has no closed form."""
+    """Evaluate a local map at numbers. Raises: KcalcError if it has no closed form."""
     form = forms.get(len(values))
     if form is None:
         raise KcalcError(f"{name} has no closed form; evaluate the map itself with numbers")
-    return form(*map(mpmath.mpf, values))  # Python numbers would be divided as floats
+    return form(*map(mpmath.mpf, values))  # Python integers would be divided as floats
 
 
 # -- derivatives -----------------------------------------------------------------------------------
@@ -444,14 +444,14 @@ DOTS = ("", "dot", "ddot", "dddot", "ddddot")
 
 
 def differentiated(composition: Composition, order: int) -> Composition:
-    """The derivative of the given order in the first argument.
+    """Return the derivative of the given order with respect to the first argument.
 
-    Raises: KcalcError for orders without a symbol.
+    Raises: KcalcError for orders that have no notation.
     """
     if derivative_order(order) >= len(DOTS):
         raise KcalcError(
-            f"formulas of derivatives go up to order {len(DOTS) - 1}, got {order}; call the "
-            f"derivative with numbers"
+            f"formulas of derivatives exist up to order {len(DOTS) - 1}, got {order}; call the "
+            "derivative with numbers instead"
         )
     rate = _Rate(composition)
     stages = tuple(rate.stage(stage, order) for stage in composition.stages)
@@ -467,14 +467,14 @@ def differentiated(composition: Composition, order: int) -> Composition:
 
 
 class _Rate:
-    """d/dx of expressions in the values of a composition, x its first argument."""
+    """Computes d/dx of expressions in the values of a composition, with x its first argument."""
 
     def __init__(self, composition: Composition) -> None:
         self.rates: dict[Any, Any] = {composition.arguments[0]: sp.S.One}
         self.functions = {(f.function, len(f.arguments)): f for f in composition.functions}
 
     def stage(self, stage: Stage, order: int) -> Stage:
-        """The stage with the derivatives of its values up to an order."""
+        """Return a stage with the derivatives of its values up to the given order."""
         definitions: list[Any] = []
         for symbol, expr in stage.definitions:
             definitions.append((symbol, expr))
@@ -488,14 +488,14 @@ class _Rate:
                     break
                 definitions.append((named, expr))
         exits: list[Any] = [*stage.exits]
-        for symbol in exits:  # grows by the rate of each value until rates are numbers
+        for symbol in exits:  # the list grows by the rate of each value until rates are numbers
             if isinstance(rate := self.rates.get(symbol), sp.Symbol) and rate not in exits:
                 exits.append(rate)
         return Stage(tuple(definitions), tuple(exits))
 
     def __call__(self, expr: Any) -> Any:
         calls: dict[Any, Any] = {call: sp.Dummy() for call in expr.atoms(AppliedUndef)}
-        plain = expr.xreplace(calls)  # from the outside in: calls inside calls stay in them
+        plain = expr.xreplace(calls)  # replaces outer calls, with the calls inside them
         back: dict[Any, Any] = {dummy: call for call, dummy in calls.items()}
         parts = []
         for symbol in plain.free_symbols:
@@ -511,8 +511,8 @@ class _Rate:
         local, rates = self.functions[call.func, len(call.args)], list(map(self, call.args))
         if not local.several and any(rate != 0 for rate in rates[1:]):
             raise KcalcError(
-                f"{call.func} depends on the argument through several of its values, so its "
-                "derivative has no formula"
+                f"{call.func} depends on the argument through several values, so its derivative "
+                "has no formula"
             )
         return sp.Add(
             *(
@@ -523,7 +523,7 @@ class _Rate:
         )
 
     def _derived(self, local: LocalFunction, place: int) -> Any:
-        """The derivative of a local map in an argument, as another local map."""
+        """Return the derivative of a local map with respect to an argument, as a local map."""
         made = local.derived(place)
         self.functions.setdefault((made.function, len(made.arguments)), made)
         return made.function

@@ -1,6 +1,6 @@
 """Kernel maps as objects: callable, differentiable, plottable, with assumptions.
 
-A local or global map implements one evaluation method; everything else is derived here.
+A local or global map implements one evaluation method. Everything else is derived here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Assumption:
-    """An assumption of a result at a node.
+    """An assumption of a result, made at a node.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Assumption:
     kind: str = "convention"
 
     def to_dict(self) -> dict[str, str]:
-        """The assumption as plain data.
+        """Return the assumption as plain data.
 
         Returns
         -------
@@ -88,7 +88,7 @@ INFINITE_WIDTH = Assumption(
 class FixedPoint(Shown):
     """A fixed point: its value, the slope of the map there, and whether it is attracting.
 
-    The last is None if the slope does not decide.
+    ``stable`` is None if the slope does not decide.
     """
 
     value: float
@@ -97,20 +97,21 @@ class FixedPoint(Shown):
 
     @property
     def stable(self) -> bool | None:
-        """|slope| < 1 attracts, > 1 repels.
+        """Whether the fixed point is attracting (|slope| < 1) or repelling (|slope| > 1).
 
-        Within 1e-9 of 1 the first derivative does not decide.
+        It is None if |slope| is within 1e-9 of 1, because the first derivative then does not
+        decide.
         """
         return None if abs(abs(self.slope) - 1) < 1e-9 else abs(self.slope) < 1
 
 
 def _snapped(value: float) -> float:
-    """Zero if a value is zero up to rounding."""
+    """Return 0 for a value that is 0 up to rounding, and the value itself otherwise."""
     return 0.0 if abs(value) < 1e-12 else value
 
 
 class Approximable:
-    """A result with ``assumptions``; it is heuristic if one of them is."""
+    """A result with ``assumptions``. It is heuristic if one of them is."""
 
     @property
     def heuristic(self) -> bool:
@@ -119,7 +120,7 @@ class Approximable:
 
 
 class KernelMap(Approximable, Formula, ABC):
-    """The common base of Q maps and C maps."""
+    """Base class of Q maps and C maps."""
 
     name: str
     inputs: tuple[Node, ...]
@@ -132,12 +133,12 @@ class KernelMap(Approximable, Formula, ABC):
 
 
 def sole(found: dict[Node, Any]) -> Any:
-    """The value of the only output, or {output: value} for several."""
+    """Return the value of the only output, or {output: value} for several."""
     return next(iter(found.values())) if len(found) == 1 else found
 
 
 def one_output(of: KernelMap, what: str) -> Node:
-    """The only output of a map. Raises: KcalcError if there are several; ``what`` needs one."""
+    """Return the only output of a map. Raises: KcalcError if there are several."""
     if len(of.outputs) != 1:
         raise KcalcError(
             f"{what} need one output, but the network has {len(of.outputs)}: "
@@ -147,14 +148,15 @@ def one_output(of: KernelMap, what: str) -> Node:
 
 
 class CMap(KernelMap):
-    """A C map: the c value of two feature maps as a function of the inputs' c values and q values.
+    """A C map: the c value of two feature maps as a function of the c and q values of the inputs.
 
-    Call ``C(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``C(c, q1, q2)`` if
-    the two inputs differ in q (``q2=None`` means ``q1``); all methods that evaluate the map accept
-    q values in this way. With several outputs the result is {output: value}.
+    Call ``C(c, q=1)`` with numbers, arrays (which broadcast) or {input: value}. Call ``C(c, q1,
+    q2)`` if the two inputs have different q values (``q2=None`` means ``q1``). All methods that
+    evaluate the map accept q values in this way. With several outputs, the result is {output:
+    value}.
     """
 
-    least: float = -1.0  # the smallest c value of its domain
+    least: float = -1.0  # the smallest c value of the domain
     scan = 721  # number of angles in the search for fixed points
 
     @abstractmethod
@@ -165,9 +167,9 @@ class CMap(KernelMap):
         q2: dict[Node, Array] | None,
         order: int,
     ) -> dict[Node, Jet]:
-        """1 - C per output as a jet of the given order.
+        """Return 1 - C of each output as a jet of the given order.
 
-        The jet is in a common change of all input c values (q2=None: uniform).
+        The jet is in a common change of all input c values. q2=None means uniform q.
         """
 
     def _jets(
@@ -190,9 +192,9 @@ class CMap(KernelMap):
         self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
     ) -> Array: ...
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
-        """c values at the output.
+        """Return the c values at the output.
 
-        Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it or for nan.
+        The domain is -1 <= c <= 1, q > 0. Raises: KcalcError outside the domain, or for nan.
         """
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._jets(gaps_at(self.inputs, c), q1, q2, 0)
@@ -215,9 +217,9 @@ class CMap(KernelMap):
     def at_angle(
         self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None
     ) -> float | Array:
-        """The angle arccos C at the output for angles theta at the input.
+        """Return the angle arccos C at the output for angles theta at the input.
 
-        theta = arccos c in [0, pi]; the result is accurate even near 0.
+        theta = arccos c is in [0, pi]. The result is accurate even near 0.
 
         Parameters
         ----------
@@ -262,9 +264,10 @@ class CMap(KernelMap):
     def gap_at_angle(
         self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None
     ) -> float | Array:
-        """1 - C at the output for angles at the input.
+        """Return 1 - C at the output for angles at the input.
 
-        At uniform q it has full relative accuracy, however small (absolute accuracy for q1 != q2).
+        If both inputs have the same q, the relative accuracy is full, however small the result. For
+        q1 != q2, only the absolute accuracy is.
 
         Parameters
         ----------
@@ -289,9 +292,9 @@ class CMap(KernelMap):
         return sole({n: finished(jet.value, shape, single) for n, jet in jets.items()})
 
     def derivative(self, n: int = 1) -> CMapDerivative:
-        """The n-th derivative in c.
+        """Return the n-th derivative with respect to c.
 
-        With several inputs it is the derivative in a common change of the c values of all inputs.
+        With several inputs, it is the derivative in a common change of the c values of all inputs.
 
         Parameters
         ----------
@@ -307,7 +310,7 @@ class CMap(KernelMap):
         return CMapDerivative(self, derivative_order(n))
 
     def series(self, n: int, q: Any = 1) -> Array:
-        """Taylor coefficients b_0 ... b_{n-1} of C at c = 0 for uniform input q.
+        """Return the Taylor coefficients b_0 ... b_{n-1} of C at c = 0 for uniform input q.
 
         Parameters
         ----------
@@ -338,18 +341,18 @@ class CMap(KernelMap):
     def ball_gaps(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Any]:
-        """1 - C per output as balls of the field, from balls at the inputs (q2=None: uniform)."""
+        """Return 1 - C of each output as balls, from balls at the inputs (q2=None: uniform q)."""
         raise KcalcError(f"{self!r} has no certified evaluation")
 
     def ball(
         self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None
     ) -> Enclosure:
-        """A certified enclosure of C(c, q1, q2), by ball arithmetic with ``digits`` decimal digits.
+        """Return a certified enclosure of C(c, q1, q2), from balls with ``digits`` decimal digits.
 
         The enclosure is proven, not estimated.
 
-        Arguments are single numbers (floats as their exact binary values; SymPy and mpmath numbers
-        with all their digits) or {input: number}.
+        Arguments are single numbers or {input: number}. Floats count as their exact binary values;
+        SymPy and mpmath numbers keep all their digits.
 
         Parameters
         ----------
@@ -367,12 +370,13 @@ class CMap(KernelMap):
         Returns
         -------
         Enclosure
-            A :class:`kcalc.fields.balls.Enclosure`, {output: enclosure} for several outputs.
+            A :class:`kcalc.fields.balls.Enclosure`, or {output: enclosure} for several outputs.
 
         Raises
         ------
         KcalcError
-            Outside the domain, for symbols, and if no bound on an activation can be derived.
+            For arguments outside the domain, for symbols, and if no bound on an activation can be
+            derived.
 
         """
         from ..fields.balls import Enclosure, ball_field
@@ -394,9 +398,9 @@ class CMap(KernelMap):
     def table(
         self, q1: Any = None, q2: Any = None, tolerance: float = 1e-14, *, q: Any = None
     ) -> Table:
-        """C at fixed q values as a :class:`kcalc.fields.tables.Table`.
+        """Return C at fixed q values as a :class:`kcalc.fields.tables.Table`.
 
-        A million values take about 20 ms; the table has an error bound.
+        A million values take about 20 ms. The table has an error bound.
 
         All inputs share one c value.
 
@@ -428,7 +432,7 @@ class CMap(KernelMap):
         return tabulate(function, one_number(tolerance, "tolerance"), self.name)
 
     def _gap_function(self, q1: Any, q2: Any, q: Any) -> GapAt:
-        """1 - C at fixed q values."""
+        """Return 1 - C at fixed q values, as a function."""
         output = one_output(self, "tables")
         q1, q2 = q_pair(q1, q2, q)
         first, second = read_pair(
@@ -441,9 +445,9 @@ class CMap(KernelMap):
         return GapAt(self, first, second, output)
 
     def fixed_points(self, q: Any = 1) -> tuple[FixedPoint, ...]:
-        """The isolated solutions of C(c) = c in [-1, 1] at uniform input q, in increasing order.
+        """Return the isolated solutions of C(c) = c in [-1, 1] at uniform input q, ascending.
 
-        Returns None for the identity map.
+        For the identity map, return None.
 
         Parameters
         ----------
@@ -453,7 +457,7 @@ class CMap(KernelMap):
         Returns
         -------
         tuple[FixedPoint, ...]
-            Each with its value and slope; None if every c is fixed.
+            The fixed points with values and slopes, or None if every c is fixed.
 
         """
         from ..foundation.rootfinding import sign_changes
@@ -483,17 +487,18 @@ class CMap(KernelMap):
     def sphere_eigenvalues(
         self, dimension: int, max_degree: int, q: float = 1.0
     ) -> SphereEigenvalues:
-        """The eigenvalues of the map as a kernel on the unit sphere S^(d-1).
+        """Return the eigenvalues of the map as a kernel on the unit sphere S^(d-1).
 
-        Points of the sphere have the uniform probability.
+        Points on the sphere have uniform probability.
 
-        ``K(c) = sum_k lambda_k N(d, k) P_k(c)`` with Gegenbauer polynomials, ``P_k(1) = 1``, and
-        N(d, k) spherical harmonics of degree k, so ``sum_k N(d, k) lambda_k = K(1)``.
+        The map is ``K(c) = sum_k lambda_k N(d, k) P_k(c)``. P_k is the Gegenbauer polynomial with
+        ``P_k(1) = 1``, and N(d, k) is the number of spherical harmonics of degree k. Hence ``sum_k
+        N(d, k) lambda_k = K(1)``.
 
         Parameters
         ----------
         dimension
-            d >= 2, the number of features of the inputs; 2 is the circle.
+            d >= 2, the number of features of the inputs. d = 2 is the circle.
         max_degree
             The highest degree k.
         q
@@ -502,13 +507,13 @@ class CMap(KernelMap):
         Returns
         -------
         SphereEigenvalues
-            A :class:`kcalc.maps.sphere.SphereEigenvalues`.
+            The eigenvalues for the degrees 0 to ``max_degree``.
 
         Raises
         ------
         KcalcError
-            For several inputs or outputs, a bad dimension or degree, and maps of tokens, which are
-            defined on a part of [-1, 1].
+            For networks with several inputs or outputs, and for an invalid dimension or degree.
+            Also for maps of tokens, which are defined only on a part of [-1, 1].
 
         Examples
         --------
@@ -523,8 +528,8 @@ class CMap(KernelMap):
         node, output = sole_input(self.inputs, self.outputs)
         if self.least != -1:
             raise KcalcError(
-                "a map of cosines of tokens is not defined at every angle of a sphere; use the C "
-                "map of two inputs, or kc.ntk(net, tokens=...)"
+                "a map of token cosines is not defined at every angle on a sphere; use the C map "
+                "of two inputs, or kc.ntk(net, tokens=...)"
             )
         level = {node: np.asarray(one_q(q))}
 
@@ -543,7 +548,7 @@ class CMap(KernelMap):
         q: Any = None,
         **options: Any,
     ) -> Axes:
-        """Plot C over its domain, [-1, 1] or for tokens [-1/(T - 1), 1].
+        """Plot C over its domain, which is [-1, 1], or [-1/(T - 1), 1] for tokens.
 
         Parameters
         ----------
@@ -567,7 +572,7 @@ class CMap(KernelMap):
         return DRAWINGS["CMap"]({self.name: self}, ax=ax, q1=q1, q2=q2, q=q, **options)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Name, sampled values at q = 1 and assumptions, as plain data.
+        """Return name, sampled values at q = 1 and assumptions as plain data.
 
         Parameters
         ----------
@@ -600,7 +605,7 @@ class CMap(KernelMap):
 
 @dataclass(frozen=True)
 class GapAt:
-    """1 - C as a function of only 1 - c, at fixed q values, for tables."""
+    """1 - C as a function of 1 - c at fixed q values, for tables."""
 
     base: CMap
     q1: dict[Node, Array]
@@ -613,18 +618,18 @@ class GapAt:
 
 
 class MapDerivative(Formula):
-    """The common base of derivatives of C and of Q maps: ``base``, the map, and ``order``."""
+    """Base class of the derivatives of C and Q maps, with the map ``base`` and the ``order``."""
 
     base: Any
     order: int
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Those of the map."""
+        """The assumptions of the map."""
         return self.base.assumptions
 
     def to_dict(self) -> dict[str, Any]:
-        """The map's name, the order and the map's assumptions, as plain data."""
+        """Return the map's name and assumptions and the order as plain data."""
         return {
             "derivative_of": self.base.name,
             "order": self.order,
@@ -646,7 +651,7 @@ class MapDerivative(Formula):
 
 @dataclass(frozen=True, repr=False)
 class CMapDerivative(MapDerivative):
-    """A derivative of a C map in c; call it like the map.
+    """A derivative of a C map with respect to c. Call it like the map.
 
     Infinite values (kinks at c = +-1) are returned as inf.
     """
@@ -657,7 +662,7 @@ class CMapDerivative(MapDerivative):
     def symbolic(
         self, q1: Any = None, q2: Any = None, *, q: Any = None
     ) -> Composition | dict[Node, Composition]:
-        """The derivative as a named composition, at q values as in the map's ``symbolic``.
+        """Return the derivative as a named composition, with q values as in the map's ``symbolic``.
 
         Parameters
         ----------
@@ -676,7 +681,7 @@ class CMapDerivative(MapDerivative):
         Raises
         ------
         KcalcError
-            For orders beyond 4.
+            If the order exceeds 4.
 
         """
         return self._derived(self.base.symbolic(q1, q2, q=q))
@@ -695,7 +700,7 @@ class CMapDerivative(MapDerivative):
         self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
     ) -> Array: ...
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
-        """The derivative at c, same arguments and shapes as the map."""
+        """Return the derivative at c, with the arguments and shapes of the map."""
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self.base._jets(gaps_at(self.base.inputs, c), q1, q2, self.order)
         factor = float(sp.factorial(self.order))
@@ -707,8 +712,8 @@ class CMapDerivative(MapDerivative):
             if np.isnan(value).any():
                 raise KcalcError(
                     f"node {node!r}: the derivative of order {self.order} of its C map is unknown "
-                    "where lower derivatives, or those of earlier nodes, are infinite: at c = "
-                    "+-1, after activations with kinks or jumps; use |c| < 1"
+                    "at c = +-1 after activations with kinks or jumps, because lower derivatives, "
+                    "or derivatives at earlier nodes, are infinite there; use |c| < 1"
                 )
         return sole(
             {n: finished(value, shape, single_precision(c, q1, q2)) for n, value in values.items()}
@@ -716,14 +721,14 @@ class CMapDerivative(MapDerivative):
 
 
 class QMap(KernelMap):
-    """A Q map: the q value at the output as a function of the inputs' q values.
+    """A Q map: the q value at the output as a function of the q values of the inputs.
 
     Call ``Q(q)`` with a number or an array.
     """
 
     @abstractmethod
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
-        """Q per output as a jet of the given order in a common change of all input q values."""
+        """Return Q of each output as a jet of the given order in a common change of all input q."""
 
     def _evaluate(self, q: Any, order: int) -> Any:
         given = per_input(self.inputs)(q, q_array, "q")
@@ -740,11 +745,14 @@ class QMap(KernelMap):
     @overload
     def __call__(self, q: Numbers) -> Array: ...
     def __call__(self, q: Any) -> float | Array:
-        """q values at the output. Domain: q > 0. Raises: KcalcError outside it or for nan."""
+        """Return q values at the output, for q > 0.
+
+        Raises: KcalcError outside the domain or for nan.
+        """
         return self._evaluate(q, 0)
 
     def derivative(self, n: int = 1) -> QMapDerivative:
-        """The n-th derivative in q.
+        """Return the n-th derivative with respect to q.
 
         Parameters
         ----------
@@ -760,7 +768,7 @@ class QMap(KernelMap):
         return QMapDerivative(self, derivative_order(n))
 
     def series(self, n: int, q: Any = 1) -> Array:
-        """Taylor coefficients a_0 ... a_{n-1} of Q about q: Q(q + t) = sum_k a_k t^k.
+        """Return the Taylor coefficients a_0 ... a_{n-1} of Q about q: Q(q + t) = sum_k a_k t^k.
 
         Parameters
         ----------
@@ -785,11 +793,11 @@ class QMap(KernelMap):
         )
 
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
-        """Q per output as balls of the field, from balls at the inputs."""
+        """Return Q of each output as balls, from balls at the inputs."""
         raise KcalcError(f"{self!r} has no certified evaluation")
 
     def ball(self, q: Any, digits: int = 30) -> Enclosure:
-        """A certified enclosure of Q(q), by ball arithmetic with ``digits`` decimal digits.
+        """Return a certified enclosure of Q(q), from balls with ``digits`` decimal digits.
 
         See :meth:`CMap.ball`.
 
@@ -818,7 +826,7 @@ class QMap(KernelMap):
         )
 
     def table(self, low: float = 1e-3, high: float = 1e3, tolerance: float = 1e-13) -> QTable:
-        """A table of Q for low <= q <= high, the q value of all inputs.
+        """Return a table of Q for low <= q <= high, where q is the q value of all inputs.
 
         Parameters
         ----------
@@ -837,7 +845,7 @@ class QMap(KernelMap):
         Raises
         ------
         KcalcError
-            For several outputs, unless 0 < low < high, and for too rough a Q.
+            For several outputs, unless 0 < low < high, and if Q is too rough for a table.
 
         """
         from ..fields.tables import tabulate_q
@@ -852,9 +860,9 @@ class QMap(KernelMap):
         )
 
     def fixed_points(self, low: float = 1e-6, high: float = 1e6) -> tuple[FixedPoint, ...]:
-        """The isolated solutions of Q(q) = q in [low, high], in increasing order.
+        """Return the isolated solutions of Q(q) = q in [low, high], in increasing order.
 
-        None if every q is fixed.
+        Return None if every q is fixed.
 
         Parameters
         ----------
@@ -866,7 +874,7 @@ class QMap(KernelMap):
         Returns
         -------
         tuple[FixedPoint, ...]
-            Each with its value and slope; None if every q is fixed.
+            The fixed points with values and slopes, or None if every q is fixed.
 
         """
         from ..foundation.rootfinding import finite_part, sign_changes
@@ -888,7 +896,7 @@ class QMap(KernelMap):
         return tuple(FixedPoint(q, float(slope(q))) for q in roots)
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw Q over q.
+        """Plot Q against q.
 
         Parameters
         ----------
@@ -906,7 +914,7 @@ class QMap(KernelMap):
         return DRAWINGS["QMap"]({self.name: self}, ax=ax, **options)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Name, sampled values and assumptions, as plain data.
+        """Return name, sampled values and assumptions as plain data.
 
         Parameters
         ----------
@@ -939,13 +947,13 @@ class QMap(KernelMap):
 
 @dataclass(frozen=True, repr=False)
 class QMapDerivative(MapDerivative):
-    """A derivative of a Q map in q; call it like the map."""
+    """A derivative of a Q map with respect to q. Call it like the map."""
 
     base: QMap
     order: int
 
     def symbolic(self) -> Composition | dict[Node, Composition]:
-        """The derivative as a named composition in the symbol ``q``.
+        """Return the derivative as a named composition in the symbol ``q``.
 
         Returns
         -------
@@ -955,7 +963,7 @@ class QMapDerivative(MapDerivative):
         Raises
         ------
         KcalcError
-            For orders beyond 4.
+            If the order exceeds 4.
 
         """
         return self._derived(self.base.expr)
@@ -965,5 +973,5 @@ class QMapDerivative(MapDerivative):
     @overload
     def __call__(self, q: Numbers) -> Array: ...
     def __call__(self, q: Any) -> float | Array:
-        """The derivative at q."""
+        """Return the derivative at q."""
         return self.base._evaluate(q, self.order)

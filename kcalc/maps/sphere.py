@@ -1,14 +1,15 @@
-"""Eigenvalues of kernels of the angle on a sphere.
+"""Eigenvalues of kernels on a sphere that depend on the angle.
 
-A kernel ``K(t)`` of the cosine t of two points of the sphere S^(d-1), with the uniform probability,
-has spherical harmonics as eigenfunctions. With Gegenbauer polynomials P_k, ``P_k(1) = 1``,
+Let ``K(t)`` be a kernel of the cosine t of two points on the sphere S^(d-1) with uniform
+probability. Its eigenfunctions are spherical harmonics. With Gegenbauer polynomials P_k, ``P_k(1) =
+1``,
 
     K = sum_k lambda_k N(d, k) P_k,    lambda_k = E K(t) P_k(t),    sum_k N(d, k) lambda_k = K(1).
 
-Here N(d, k) is the number of harmonics of degree k, and t the cosine of a random point with a fixed
-one, of density ``(1 - t^2)^((d-3)/2)``. The kernel is fitted by panels on a logarithmic scale
-of the distance from t = 1 and t = -1 (:mod:`kcalc.fields.panels`). So its roots there, such as
-``(1 - t)^(3/2)`` of ReLU, and the many scales of chaotic networks cost no digits.
+Here N(d, k) is the number of harmonics of degree k, and t is the cosine between a random point and
+a fixed point, with density ``(1 - t^2)^((d-3)/2)``. The kernel is fitted by panels on a logarithmic
+scale of the distance from t = 1 and t = -1 (:mod:`kcalc.fields.panels`). Singularities there, such
+as ``(1 - t)^(3/2)`` for ReLU, and the many scales of chaotic networks therefore cost no digits.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown, marked, plain
 
 Array = np.ndarray
-UNRESOLVED = 1e-3  # error of a share that is shown as nan
-TOLERANCE = 1e-14  # of the fit, relative to K(1)
-NODES = 40  # of the quadrature on a part of a panel
+UNRESOLVED = 1e-3  # shares with a larger error are nan
+TOLERANCE = 1e-14  # tolerance of the fit, relative to K(1)
+NODES = 40  # quadrature nodes on a part of a panel
 ROUNDING = 4e-15
 MOST_NODES = 20_000
 LARGEST_DIMENSION = 10_000_000
@@ -38,7 +39,7 @@ LARGEST_DIMENSION = 10_000_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SphereEigenvalues(Shown):
-    """The eigenvalues of a kernel on the sphere S^(d-1) with the uniform probability.
+    """The eigenvalues of a kernel on the sphere S^(d-1) with uniform probability.
 
     Attributes
     ----------
@@ -47,13 +48,13 @@ class SphereEigenvalues(Shown):
     dimension
         d, the dimension of the space that contains the sphere.
     eigenvalues
-        lambda_k for the degrees k = 0, 1, ...: the kernel is ``sum_k lambda_k N_k P_k(c)``.
+        lambda_k for the degrees k = 0, 1, ...; the kernel is ``sum_k lambda_k N_k P_k(c)``.
     multiplicities
-        N_k, the number of spherical harmonics of degree k, exact integers.
+        N_k, the number of spherical harmonics of degree k, as exact integers.
     errors
-        Bounds of the numerical error of the eigenvalues, estimated by a finer rule.
+        Bounds on the numerical errors of the eigenvalues, estimated with a finer rule.
     total
-        The kernel of equal inputs, the sum of ``N_k lambda_k`` over all degrees.
+        The kernel at equal inputs, which is the sum of ``N_k lambda_k`` over all degrees.
 
     """
 
@@ -73,9 +74,9 @@ class SphereEigenvalues(Shown):
 
     @property
     def shares(self) -> Array:
-        """``N_k lambda_k / K(1)``, the share of each degree in the kernel of equal inputs.
+        """``N_k lambda_k / K(1)``, the share of each degree in the kernel at equal inputs.
 
-        It is nan if the numerical error of the eigenvalue exceeds a thousandth of the kernel.
+        A share is nan if the numerical error of the eigenvalue exceeds a thousandth of the kernel.
         """
         return np.array(self._traces) / self.total
 
@@ -91,11 +92,11 @@ class SphereEigenvalues(Shown):
 
     @property
     def rest(self) -> float:
-        """``K(1)`` less the sum of the known ``N_k lambda_k``: the part of all other degrees."""
+        """``K(1)`` minus the sum of the known ``N_k lambda_k``: the part of all other degrees."""
         return self.total - math.fsum(trace for trace in self._traces if not math.isnan(trace))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data.
+        """Return everything as plain data.
 
         Returns
         -------
@@ -137,11 +138,11 @@ def sphere_eigenvalues(
     max_degree: Any,
     assumptions: tuple[Any, ...],
 ) -> SphereEigenvalues:
-    """The eigenvalues of a kernel given as a function of the gap 1 - c.
+    """Return the eigenvalues of a kernel given as a function of the gap 1 - c.
 
-    Raises: KcalcError for a bad dimension or degree, and for kernels that are 0 or not finite.
+    Raises: KcalcError for an invalid dimension or degree, and for kernels that are 0 or not finite.
     """
-    d = whole(dimension, "dimension, that of the space of the sphere S^(d-1),", 2)
+    d = whole(dimension, "dimension, the d of the sphere S^(d-1),", 2)
     degree = whole(max_degree, "max_degree", 0)
     if d > LARGEST_DIMENSION:
         raise KcalcError(f"dimension must be at most {LARGEST_DIMENSION}, got {d}")
@@ -152,7 +153,7 @@ def sphere_eigenvalues(
     fitted = fit(lambda gap: np.asarray(kernel(gap), float)[None], TOLERANCE, np.abs)
     total = float(fitted.lower.end[0])
     if total == 0:
-        raise KcalcError(f"the kernel {name} of equal inputs is 0, so it has no eigenvalues")
+        raise KcalcError(f"the kernel {name} is 0 at equal inputs, so it has no eigenvalues")
     (rough, _), (values, errors) = (_projected(fitted, d, degree, finer) for finer in (1.5, 2.5))
     errors = np.abs(values - rough) + errors
     counts = tuple(multiplicity(d, k) for k in range(degree + 1))
@@ -160,7 +161,7 @@ def sphere_eigenvalues(
 
 
 def multiplicity(dimension: int, degree: int) -> int:
-    """N(d, k), the number of spherical harmonics of degree k on S^(d-1)."""
+    """Return N(d, k), the number of spherical harmonics of degree k on S^(d-1)."""
     d, k = dimension, degree
     if k == 0:
         return 1
@@ -170,7 +171,7 @@ def multiplicity(dimension: int, degree: int) -> int:
 
 
 def _projected(fitted: Fitted, d: int, degree: int, finer: float) -> tuple[Array, Array]:
-    """(E K P_k, bound of its error by rounding and the fit), for degrees up to ``degree``."""
+    """Return (E K P_k, bound on its error from rounding and fit) up to the given degree."""
     sides = [_side_nodes(fitted, upper, d, degree, finer) for upper in (False, True)]
     t, values, missed, weights = (np.concatenate(rows) for rows in zip(*sides, strict=True))
     weights = weights / weights.sum()
@@ -188,16 +189,16 @@ def _projected(fitted: Fitted, d: int, degree: int, finer: float) -> tuple[Array
 def _side_nodes(
     fitted: Fitted, upper: bool, d: int, degree: int, finer: float
 ) -> tuple[Array, Array, Array, Array]:
-    """(t, kernel, error of its fit, weight of the density) on one half of [-1, 1].
+    """Return (t, kernel, error of its fit, weight of the density) on one half of [-1, 1].
 
-    The variable is s, with the gap 2^-s from the end: dt is proportional to 2^-s ds.
+    The variable is s, with t at distance 2^-s from the end, so dt is proportional to 2^-s ds.
     """
     side = fitted.upper if upper else fitted.lower
     places, sides, known = fitted.checks
     off = np.abs(fitted.at(places, sides)[0] - known[0])
     x, w = np.polynomial.legendre.leggauss(NODES)
     rows = []
-    # the last panel covers the rest up to the end, where the kernel is constant
+    # the last panel covers the remainder up to the end, on which the kernel is constant
     for low, high in pairwise([*side.edges, side.edges[-1] + 64]):
         count = _angle(low) - _angle(high)
         count = math.ceil(finer * (1 + count * (degree + 6 * d**0.5) / NODES))
@@ -216,12 +217,12 @@ def _side_nodes(
 
 
 def _angle(s: Any) -> Any:
-    """The angle whose gap is 2^-s."""
+    """Return the angle whose gap is 2^-s."""
     return 2 * np.arcsin(np.sqrt(np.exp2(-np.asarray(s, float)) / 2))
 
 
 def _times(count: int, value: float) -> float:
-    """A product of a large integer and a small number."""
+    """Return the product of a large integer and a small number."""
     return (
         math.exp(math.log(count) + math.log(abs(value))) * math.copysign(1, value)
         if (count > 1e300 and value != 0)
@@ -234,7 +235,7 @@ def _counted(count: int) -> str:
 
 
 def sole_input(inputs: tuple[Hashable, ...], outputs: tuple[Hashable, ...]) -> tuple[Any, Any]:
-    """The input and the output. Raises: KcalcError if there are several."""
+    """Return the input and the output. Raises: KcalcError if there are several."""
     for what, nodes in (("input", inputs), ("output", outputs)):
         if len(nodes) != 1:
             raise KcalcError(

@@ -14,18 +14,18 @@ from ..foundation.repetition import repetition
 
 @dataclass(frozen=True)
 class Stage:
-    """The definitions between two cut points.
+    """The definitions between two cut points of a composition.
 
-    ``exits`` are the symbols that carry the state onward.
+    ``exits`` are the symbols that carry the state to the next stage.
     """
 
     definitions: tuple[tuple[sp.Symbol, sp.Expr], ...]
     exits: tuple[sp.Symbol, ...]
 
     def code(self, entry: Sequence[sp.Symbol]) -> Any:
-        """The stage with standard names for its entry symbols and its own, decimals to 12 digits.
+        """Return the stage with standard names for its symbols and with decimals to 12 digits.
 
-        Equal codes mean equal functions.
+        Stages with equal codes are equal functions.
         """
         start = {symbol: sp.Dummy(f"in{i}", dummy_index=2000 + i) for i, symbol in enumerate(entry)}
         own = {
@@ -44,7 +44,7 @@ class Stage:
 class RepeatedStages:
     """A block of stages applied ``count`` times.
 
-    ``entry``: the symbols before the first time, ``exits``: those after the last.
+    ``entry`` has the symbols before the first application, ``exits`` the symbols after the last.
     """
 
     block: tuple[Stage, ...]
@@ -54,12 +54,12 @@ class RepeatedStages:
 
     @property
     def definitions(self) -> tuple[tuple[sp.Symbol, sp.Expr], ...]:
-        """The definitions of the block, in order."""
+        """Return the definitions of the block, in order."""
         return tuple(item for stage in self.block for item in stage.definitions)
 
     @property
     def _changing(self) -> list[tuple[sp.Symbol, sp.Symbol]]:
-        """(value before the run, value after it) of the symbols that the block changes."""
+        """Return (value before the run, value after it) for the symbols that the block changes."""
         return [
             (first, last)
             for first, last in zip(self.entry, self.exits, strict=False)
@@ -68,10 +68,10 @@ class RepeatedStages:
 
     @property
     def has_distinct_letters(self) -> bool:
-        """Whether each changing value of the block can use its own letter.
+        """Whether each changing value of the block can have its own letter.
 
-        False if no value changes. The letters must differ from each other and from the other
-        symbols of the block.
+        The letters must differ from each other and from the other symbols of the block. The result
+        is False if no value changes.
         """
         first = [symbol for symbol, _ in self._changing]
         own = {symbol for symbol, _ in self.definitions}
@@ -82,10 +82,10 @@ class RepeatedStages:
         return 0 < len(letters) == len(first) and not letters & others
 
     def body(self) -> str:
-        """LaTeX of the definitions.
+        """Return the LaTeX of the definitions.
 
-        In a block that repeats, letters are the values before it, letters with a prime those after
-        it, other values have indices a, b ...
+        In a repeated block, a letter is the value before the block, and the letter with a prime is
+        the value after it. Other values have indices a, b, ...
         """
         rename: dict[Any, Any] = {}
         if self.count > 1:
@@ -101,7 +101,7 @@ class RepeatedStages:
         )
 
     def latex(self) -> str:
-        r"""The definitions, or ``(q_5, c_5) = [q' = ..., c' = ...]^{\circ 4}(q_1, c_1)``."""
+        r"""Return the definitions, or ``(q_5, c_5) = [q' = ..., c' = ...]^{\circ 4}(q_1, c_1)``."""
         if self.count == 1:
             return self.body()
         before, after = (", ".join(latex(pair[side]) for pair in self._changing) for side in (0, 1))
@@ -115,13 +115,13 @@ class RepeatedStages:
         if self.count == 1:
             return text
         return (
-            f"{self.count} times, the last giving "
+            f"{self.count} times, finally giving "
             f"{', '.join(str(last) for _, last in self._changing)}: {text}"
         )
 
 
 def runs(stages: Sequence[Stage], arguments: Sequence[sp.Symbol]) -> list[RepeatedStages]:
-    """The stages in order, with consecutive equal blocks as one run."""
+    """Return the stages in order, with consecutive equal blocks combined into runs."""
     read = [
         {symbol for _, expr in stage.definitions for symbol in expr.free_symbols}
         for stage in stages
@@ -152,7 +152,7 @@ def runs(stages: Sequence[Stage], arguments: Sequence[sp.Symbol]) -> list[Repeat
 
 
 def suffix(number: int) -> str:
-    """``a`` ... ``z``, ``a1`` ... ``z1``, ``a2`` ... for 0, 1, 2 ..."""
+    """Return ``a`` ... ``z``, ``a1`` ... ``z1``, ``a2`` ... for 0, 1, 2, ..."""
     return "abcdefghijklmnopqrstuvwxyz"[number % 26] + str(number // 26 or "")
 
 

@@ -1,6 +1,6 @@
-"""Kernel matrices of data: tables of functions of one angle, matrix engines, and spectra.
+"""Kernel matrices of data: engines that fill them, tables of functions of one angle, and spectra.
 
-The engines fill the matrices.
+The engines use only the norms and angles of the rows of data.
 """
 
 from .spectrum import (

@@ -1,6 +1,6 @@
 """The eigenvalues of a kernel matrix.
 
-It provides the condition number, effective dimension, and the resolution of double precision.
+They give the condition number, the effective dimension, and the resolution of double precision.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["Spectrum", "condition_number", "not_positive_definite", "spectrum", "symmetric_matrix"]
 
 Array = np.ndarray
-ASYMMETRY = 1e3  # rounding units by which K and its transpose may differ
+ASYMMETRY = 1e3  # K and its transpose may differ by this many rounding units
 
 
 @dataclass(frozen=True, eq=False)
 class Spectrum(Shown):
-    """The eigenvalues of a symmetric positive semidefinite matrix, the largest first.
+    """The eigenvalues of a symmetric positive semidefinite matrix, in descending order.
 
-    ``resolution`` is the rounding error of eigenvalues, n eps lambda_max: smaller ones are
-    indistinguishable from zero.
+    ``resolution`` is the rounding error of the eigenvalues, n eps lambda_max. Smaller eigenvalues
+    are indistinguishable from zero.
     """
 
     eigenvalues: Array
@@ -41,12 +41,12 @@ class Spectrum(Shown):
 
     @property
     def largest(self) -> float:
-        """lambda_max."""
+        """The largest eigenvalue."""
         return float(self.eigenvalues[0])
 
     @property
     def smallest(self) -> float:
-        """lambda_min as computed; it may be negative within ``resolution``."""
+        """The smallest eigenvalue as computed. It may be negative within ``resolution``."""
         return float(self.eigenvalues[-1])
 
     @cached_property
@@ -58,15 +58,14 @@ class Spectrum(Shown):
     def condition_number(self) -> float:
         """lambda_max / lambda_min, or infinity.
 
-        It is infinite if lambda_min is below ``resolution`` (equal inputs, a kernel that has
-        collapsed).
+        It is infinite if lambda_min is below ``resolution`` (equal inputs, or a collapsed kernel).
         """
         return self.largest / self.smallest if self.smallest > self.resolution else math.inf
 
     def effective_dimension(self, ridge: float = 0.0) -> float:
-        """sum_i lambda_i / (lambda_i + ridge): the effective number of directions under a ridge.
+        """Return sum_i lambda_i / (lambda_i + ridge), the effective number of directions.
 
-        The rank for ridge = 0.
+        For ridge = 0, this is the rank.
         """
         amount = ridge_value(ridge)
         if amount == 0:
@@ -78,15 +77,16 @@ class Spectrum(Shown):
     def participation(self) -> float:
         """(sum lambda)^2 / sum lambda^2.
 
-        The number of equal eigenvalues that would be spread as widely, from 1 (E) to n (I).
+        It is the number of equal eigenvalues with the same spread, from 1 (E) to n (I).
         """
         return float(np.sum(self.eigenvalues) ** 2 / np.sum(self.eigenvalues**2))
 
     @property
     def learning_rate_bound(self) -> float:
-        """2 / lambda_max, an upper bound of the learning rate.
+        """2 / lambda_max, an upper bound on the learning rate.
 
-        Gradient descent on the summed square loss converges below it [DKS sec. 24.2].
+        Gradient descent on the summed square loss converges for smaller learning rates [DKS sec.
+        24.2].
         """
         return 2 / self.largest
 
@@ -94,7 +94,7 @@ class Spectrum(Shown):
         return {"eigenvalue": self.eigenvalues}
 
     def plot(self, ax: Axes | None = None, label: str | None = None, **line: Any) -> Axes:
-        """Draw lambda_i / lambda_max over the rank i on logarithmic axes.
+        """Plot lambda_i / lambda_max against the rank i on logarithmic axes.
 
         See :func:`kcalc.plotting.kernels.spectra`.
         """
@@ -103,7 +103,7 @@ class Spectrum(Shown):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Eigenvalues and figures derived from them, as plain data.
+        """Return the eigenvalues and figures derived from them as plain data.
 
         An infinite condition number is None.
         """
@@ -140,9 +140,9 @@ class Spectrum(Shown):
 
 
 def spectrum(matrix: Any) -> Spectrum:
-    """The eigenvalues of a kernel matrix (n, n), O(n^3).
+    """Return the spectrum of a kernel matrix (n, n), in O(n^3) time.
 
-    Raises: KcalcError unless it is symmetric, finite and positive semidefinite.
+    Raises: KcalcError unless the matrix is symmetric, finite and positive semidefinite.
     """
     import scipy.linalg
 
@@ -151,9 +151,9 @@ def spectrum(matrix: Any) -> Spectrum:
 
 
 def checked_spectrum(eigenvalues: Array, kind: Any) -> Spectrum:
-    """The spectrum of descending eigenvalues.
+    """Return the spectrum with the given descending eigenvalues.
 
-    Raises: KcalcError if one is negative beyond rounding, or none is positive.
+    Raises: KcalcError if an eigenvalue is negative beyond rounding, or if none is positive.
     """
     largest = max(float(eigenvalues[0]), -float(eigenvalues[-1]))
     if largest == 0:
@@ -165,17 +165,17 @@ def checked_spectrum(eigenvalues: Array, kind: Any) -> Spectrum:
 
 
 def condition_number(matrix: Any) -> float:
-    """lambda_max / lambda_min of a kernel matrix; infinite if it is singular to its precision.
+    """Return lambda_max / lambda_min of a kernel matrix, infinite if it is numerically singular.
 
-    Raises: as :func:`spectrum`.
+    Raises: the errors of :func:`spectrum`.
     """
     return spectrum(matrix).condition_number
 
 
 def symmetric_matrix(matrix: Any, what: str = "the kernel matrix") -> Array:
-    """A matrix as a float array, float32 if it is that.
+    """Return a matrix as a float array; float32 stays float32.
 
-    Raises: KcalcError for other shapes, nan, infinities, asymmetry beyond rounding.
+    Raises: KcalcError for other shapes, nan, infinities, and asymmetry beyond rounding.
     """
     given = float_matrix(matrix, what)
     if given.shape[0] != given.shape[1]:
@@ -192,7 +192,7 @@ def symmetric_matrix(matrix: Any, what: str = "the kernel matrix") -> Array:
 
 
 def float_matrix(matrix: Any, what: str) -> Array:
-    """A non-empty (n, m) array of finite floats. Raises: KcalcError for anything else."""
+    """Return a non-empty (n, m) array of finite floats. Raises: KcalcError for anything else."""
     if isinstance(matrix, Mapping):
         raise KcalcError(
             f"{what} must be one array, got one per output ({', '.join(map(str, matrix))}); "
@@ -200,7 +200,7 @@ def float_matrix(matrix: Any, what: str) -> Array:
         )
     given = raw_array(matrix, what)
     if given.dtype.kind == "b":
-        raise KcalcError(f"{what} must hold real numbers, got Booleans")
+        raise KcalcError(f"{what} must contain real numbers, got Booleans")
     kind = np.float32 if given.dtype == np.float32 else np.float64
     if given.ndim != 2 or given.size == 0:
         raise KcalcError(f"{what} must be a non-empty matrix, got shape {given.shape}")
@@ -212,29 +212,29 @@ def float_matrix(matrix: Any, what: str) -> Array:
 
 
 def ridge_value(ridge: Any, what: str = "ridge") -> float:
-    """A ridge or noise variance as a float.
+    """Return a ridge or noise variance as a float.
 
-    Raises: KcalcError unless it is one finite number >= 0.
+    Raises: KcalcError unless it is a single finite number >= 0.
     """
     value = one_number(ridge, what)
     if value < 0:
-        raise KcalcError(f"{what} is added to the diagonal and must be >= 0, got {value}")
+        raise KcalcError(f"{what} must be >= 0, because it is added to the diagonal, got {value}")
     return value
 
 
 def not_positive_definite(
     smallest: float, largest: float, ridge: float = 0.0, name: str = "ridge"
 ) -> KcalcError:
-    """The error for a kernel matrix that is too ill-conditioned to solve with.
+    """Return the error for a kernel matrix that is too ill-conditioned to solve with.
 
-    It reports the smallest eigenvalue and a sufficient ridge.
+    The message has the smallest eigenvalue and a sufficient ridge.
     """
     enough = max(-2 * smallest, 1e-12 * largest)
     added = f" + {name} {ridge:g}" if ridge else ""
     return KcalcError(
         f"the kernel matrix{added} is not positive definite to working precision: its smallest "
         f"eigenvalue is {smallest:.3e}, its largest {largest:.3e}. The cause is equal inputs or a "
-        f"collapsed kernel; drop duplicates, or give {name} >= {ridge + enough:.1e}"
+        f"collapsed kernel; drop duplicates, or use {name} >= {ridge + enough:.1e}"
     )
 
 

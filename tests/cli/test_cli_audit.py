@@ -80,7 +80,7 @@ def test_recipes_and_optimizers_by_name(folder: Path, capsys: pytest.CaptureFixt
         (words("{}:mended --input 4,16 --recipe gpt5"), "unknown recipe"),
         (words("{}:mended --input 4,16 --json a.txt"), "needs a file name that ends in .json"),
         (words("{}:mended --input 4,16 --baseline missing.lock"), "missing.lock"),
-        (words("{}:recipe --input 4,16"), "give a torch.nn.Module"),
+        (words("{}:recipe --input 4,16"), "expected a torch.nn.Module"),
         (words("{}:exits --input 4,16"), "SystemExit"),
     ],
 )

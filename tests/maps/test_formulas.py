@@ -49,7 +49,7 @@ def test_equal_blocks_are_one_run_that_says_from_what_to_what() -> None:
         r"\left(q_{5}, c_{5}\right) = \bigl[\,{q}' = " in C.latex()
         and r"\bigr]^{\circ 4}\left(q_{1}, c_{1}\right)" in C.latex()
     )
-    assert "4 times, the last giving q_5, c_5: q_2 = " in str(C.expr) and str(C.expr).endswith(
+    assert "4 times, finally giving q_5, c_5: q_2 = " in str(C.expr) and str(C.expr).endswith(
         "C = c_5"
     )
 

@@ -337,7 +337,7 @@ def test_bad_options() -> None:
     K, T = kc.ntk(RELU), kc.ntk(TANH)
     norms = x * np.arange(1, 6)[:, None] ** 0.5
     cases = [
-        (lambda: K.matrix(x, np.ones((3, 5))), "4 features and Y has 5"),
+        (lambda: K.matrix(x, np.ones((3, 5))), "same number of features, got 4 and 5"),
         (lambda: K.matrix(x, kind="ntkk"), "unknown kind"),
         (lambda: K.nngp.matrix(x, kind="ntk"), "is one part and only has matrices of kind 'nngp'"),
         (lambda: K.matrix(x, method="fast"), "unknown method"),

@@ -1,9 +1,9 @@
 """Piecewise polynomials on intervals that shrink dyadically towards both ends of [0, 2].
 
-A point lies ``w`` = u from the lower end (u <= 1) or ``w`` = 2 - u from the upper one. Each octave
-[2^-k, 2^(1-k)) of w is cut into 2^BITS equal intervals, so the exponent and the leading mantissa
-bits of w are the index of its interval, and the bits that follow its coordinate t in [-1/2, 1/2):
-no search, no division.
+A point has the distance ``w`` = u from the lower end (u <= 1) or ``w`` = 2 - u from the upper end.
+Each octave [2^-k, 2^(1-k)) of w is divided into 2^BITS equal intervals. The exponent and the
+leading mantissa bits of w are therefore the index of its interval, and the following bits are its
+coordinate t in [-1/2, 1/2). No search or division is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEGREE = 5
 OCTAVES = 96
 PARTS = 2**BITS
 ROWS = OCTAVES * PARTS + 2
-"""Intervals on a side: row 0 is w < 2^-OCTAVES (a constant), the last row is w = 1."""
+"""The number of intervals per side. Row 0 is w < 2^-OCTAVES (a constant), the last row is w = 1."""
 
 SMALLEST = 2.0**-OCTAVES
 _SHIFT = 52 - BITS
@@ -28,9 +28,10 @@ _FRACTION, _ONE, _EXPONENT = (1 << 52) - 1, 1023 << 52, 2047 << 52
 
 
 def locate(w: Array, upper: Array) -> tuple[Array, Array, Array]:
-    """(row, t, width of the row's octave) of distances w <= 1.
+    """Return (row, t, width of the row's octave) for distances w <= 1.
 
-    ``w``: float64; w <= 0 is row 0. ``upper``: from which end the distances are measured.
+    ``w`` is float64, and w <= 0 belongs to row 0. ``upper`` says from which end the distances are
+    measured.
     """
     bits = w.view(np.int64)
     row = bits >> _SHIFT
@@ -47,7 +48,7 @@ def locate(w: Array, upper: Array) -> tuple[Array, Array, Array]:
 
 
 def polynomial(coefficients: Array, row: Array, t: Array) -> Array:
-    """sum_k coefficients[k, row] t^k."""
+    """Return sum_k coefficients[k, row] t^k."""
     out = np.take(coefficients[-1], row, mode="clip")
     for column in coefficients[-2::-1]:
         out *= t
@@ -56,9 +57,9 @@ def polynomial(coefficients: Array, row: Array, t: Array) -> Array:
 
 
 def slope(coefficients: Array, row: Array, t: Array, octave: Array, ends: Array) -> Array:
-    """The derivative in w.
+    """Return the derivative with respect to w.
 
-    In the rows w < 2^-OCTAVES it is ``ends`` = (at the lower end, at the upper end).
+    In the rows w < 2^-OCTAVES, it is ``ends`` = (slope at the lower end, slope at the upper end).
     """
     rising = coefficients[1:] * np.arange(1, DEGREE + 1)[:, None]
     inner = polynomial(rising, row, t) * PARTS / np.where(octave > 0, octave, 1.0)
@@ -69,18 +70,18 @@ def slope(coefficients: Array, row: Array, t: Array, octave: Array, ends: Array)
 
 
 def octave_rows(fitted: Array) -> Array:
-    """Polynomials in t of the PARTS intervals of an octave.
+    """Return polynomials in t for the PARTS intervals of an octave.
 
-    They are computed from the Chebyshev coefficients of the octave's panels (panels, NODES).
+    They are computed from the Chebyshev coefficients (panels, NODES) of the octave's panels.
     """
     rows = power_rows(NODES, PARTS // len(fitted), DEGREE)
     return np.einsum("pn,nki->pki", fitted, rows).reshape(PARTS, DEGREE + 1)
 
 
 def assemble(rows: Array, end: float) -> Array:
-    """One side of a table, shape (DEGREE + 1, ROWS), from its octaves k = 1, 2, ...
+    """Return one side of a table, shape (DEGREE + 1, ROWS), from its octaves k = 1, 2, ...
 
-    (OCTAVES, PARTS, DEGREE + 1) and its value at w = 0.
+    The octaves have shape (OCTAVES, PARTS, DEGREE + 1). ``end`` is the value at w = 0.
     """
     out = np.zeros((ROWS, DEGREE + 1))
     out[0, 0] = end

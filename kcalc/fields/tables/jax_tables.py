@@ -1,6 +1,6 @@
 """Tables evaluated by JAX, inside jit and vmap.
 
-An evaluation is one gather and one Horner pass, with the table's slope as gradient.
+An evaluation takes one gather and one Horner pass. The gradient is the table's slope.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .dyadic import BITS, DEGREE, OCTAVES, PARTS, ROWS
 def table_function(
     kind: str, coefficients: np.ndarray, end_slopes: tuple[np.ndarray, np.ndarray]
 ) -> Callable[[Any], Any]:
-    """The function of a table on JAX arrays, in the precision of the array.
+    """Return the function of a table on JAX arrays, in the precision of the array.
 
     Half precisions are computed in float32.
 
-    kind: "value" c -> C, "slope" c -> C', "gap" 1 - c -> 1 - C, "angle" theta -> arccos C. nan
-    outside the domain.
+    ``kind`` is "value" (c -> C), "slope" (c -> C'), "gap" (1 - c -> 1 - C) or "angle" (theta ->
+    arccos C). The result is nan outside the domain.
     """
     import jax
     import jax.numpy as jnp
@@ -43,7 +43,7 @@ def table_function(
     def evaluate(x: Any) -> Any:
         given = x.dtype
         if not jnp.issubdtype(given, jnp.floating):
-            raise KcalcError(f"a table needs a JAX array of real floats, not of {given}")
+            raise KcalcError(f"a table needs a JAX array of real floats, got {given}")
         if given == jnp.float64:
             with jax.enable_x64(True):
                 return _kernels()[kind](x, *data(True))
@@ -54,7 +54,7 @@ def table_function(
 
 @lru_cache(maxsize=1)
 def _kernels() -> dict[str, Callable[..., Any]]:
-    """The compiled functions (x, coefficients, end slopes) -> values, shared by all tables."""
+    """Return the compiled functions (x, coefficients, end slopes) -> values of all tables."""
     import jax
     import jax.numpy as jnp
 
@@ -101,7 +101,7 @@ def _kernels() -> dict[str, Callable[..., Any]]:
 
 
 def _differentiable(pair: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
-    """The first of (value, slope) as a function whose derivative is the second."""
+    """Return the first of (value, slope) as a function with the second as its derivative."""
     import jax
 
     rate = _once(lambda *arguments: pair(*arguments)[1])
@@ -118,9 +118,9 @@ def _differentiable(pair: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
 
 
 def _once(rate: Callable[..., Any]) -> Callable[..., Any]:
-    """``rate``, with an error on differentiation.
+    """Return ``rate`` with an error on differentiation.
 
-    Bit operations would silently give a derivative of zero.
+    Without it, bit operations would silently have the derivative zero.
     """
     import jax
 
@@ -129,14 +129,14 @@ def _once(rate: Callable[..., Any]) -> Callable[..., Any]:
     @protected.defjvp
     def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
         raise KcalcError(
-            "a table has only a first derivative; for higher ones use .derivative(n) of the map"
+            "a table has only a first derivative; for higher orders use .derivative(n) of the map"
         )
 
     return protected
 
 
 def _drop_and_rate(w: Any, upper: Any, coefficients: Any, ends: Any) -> tuple[Any, Any]:
-    """(1 - C, its derivative in w) at the distance w from the lower or ``upper`` end.
+    """Return (1 - C, its derivative in w) at the distance w from the lower or the ``upper`` end.
 
     See :func:`kcalc.fields.tables.dyadic.locate`.
     """

@@ -1,6 +1,7 @@
 """The octaves of a table during construction.
 
-They hold nodes, polynomials, errors, and the end where float64 resolves no differences.
+Each has nodes, polynomials and errors. The end, where float64 cannot resolve differences, is
+treated separately.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from .dyadic import (
 Array = np.ndarray
 
 FINEST = 36
-"""Below 2 - u = 2^-36 a float64 gap u has too few digits left to be a node."""
+"""Below 2 - u = 2^-36, a float64 gap u has too few digits left to be a node."""
 
-# where a panel is checked: none is a node
+# points at which a panel is checked; none is a node
 _CHECKS = np.array([0.0021, 0.137, 0.3309, 0.51, 0.7093, 0.8977, 0.9985])
-_RELATIVE = 100  # times the tolerance: the relative error asked of 1 - C
-_NOISY = 1e-6  # relative errors of 1 - C above this say that it was computed as a difference
+_RELATIVE = 100  # the allowed relative error of 1 - C is this times the tolerance
+_NOISY = 1e-6  # larger relative errors mean that 1 - C was computed as a difference
 
 
 class Side:
-    """The octaves of one end, the upper one or not.
+    """The octaves of one end, the upper or the lower.
 
-    Evaluate at ``points`` and pass the values to ``refine``, until there are no more points.
+    Evaluate the function at ``points`` and pass the values to ``refine``, until there are no more
+    points.
     """
 
     def __init__(self, upper: bool, tolerance: float) -> None:
@@ -43,12 +45,12 @@ class Side:
         self.error = np.full(self.octaves, np.inf)
         self.size = np.zeros(self.octaves)
         self.pending = np.arange(self.octaves)
-        self.data: list[tuple[Array, Array]] = []  # gaps and values there
+        self.data: list[tuple[Array, Array]] = []  # pairs (gaps, values)
 
     def points(self, panels: int) -> Array:
-        """Gaps at the nodes and then at the checks of every pending octave.
+        """Return gaps at the nodes and then at the check points of every pending octave.
 
-        shape (octaves, panels, NODES + checks).
+        The shape is (octaves, panels, NODES + checks).
         """
         inside = np.concatenate([(1 + points()) / 2, _CHECKS])
         w = 0.5 ** (self.pending[:, None, None] + 1.0) * (
@@ -83,10 +85,10 @@ class Side:
         self.data.append((gap.ravel(), values.ravel()))
 
     def finished(self, end: float) -> tuple[Array, float | None]:
-        """(the coefficients of the side, the slope of the side at its end).
+        """Return (coefficients of the side, slope of the side at its end).
 
-        The slope is infinite if the function's slope is, and None if it has to be taken from the
-        polynomials.
+        The slope is infinite if the function's slope is infinite. It is None if it must be taken
+        from the polynomials.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             noisy = not np.all(self.error <= _NOISY * self.size)
@@ -94,11 +96,11 @@ class Side:
         return assemble(self.rows, end), limit
 
     def _fit_end(self, end: float, noisy: bool) -> float | None:
-        """Where 1 - C is nearly constant, or noise, its differences are lost.
+        """Replace the end, where 1 - C is nearly constant or noise, by a polynomial in sqrt w.
 
-        A polynomial in sqrt w through the end replaces it there.
+        Differences of 1 - C would lose all digits there. The polynomial goes through the end.
 
-        It omits the term sqrt w if possible, so C' is finite there.
+        It omits the term sqrt w if possible, so that C' is finite there.
         """
         gap, values = (np.concatenate(parts) for parts in zip(*self.data, strict=True))
         w = 2 - gap if self.upper else gap
@@ -133,7 +135,7 @@ class Side:
 
 
 def _inside(rows: Array, w: Array) -> Array:
-    """The polynomials of octaves (n, PARTS, 6) at the distances (n, ...) in them."""
+    """Evaluate the polynomials of octaves (n, PARTS, 6) at distances (n, ...) within them."""
     bits = np.ascontiguousarray(w).view(np.int64)
     part = (bits >> (52 - BITS)) & (PARTS - 1)
     octave = np.exp2(np.floor(np.log2(w)))

@@ -26,14 +26,14 @@ _HALVINGS = 8
 
 @dataclass(frozen=True, eq=False, repr=False)
 class QTable(Shown):
-    """A table of Q(q) for low <= q <= high; call it with q, a number or an array.
+    """A table of Q(q) for low <= q <= high. Call it with q, a number or an array.
 
     Attributes
     ----------
     error_bound
-        A bound of |table - Q| / Q, 4 times the residuals measured between the nodes, plus rounding.
+        A bound on |table - Q| / Q: 4 times the residuals measured between the nodes, plus rounding.
     nodes, values
-        The q values where Q was evaluated, ascending, and Q there.
+        The q values at which Q was evaluated, ascending, and Q at these values.
 
     """
 
@@ -52,7 +52,7 @@ class QTable(Shown):
     @overload
     def __call__(self, q: Numbers) -> Array: ...
     def __call__(self, q: Any) -> float | Array:
-        """Q at q, of any shape. Raises: KcalcError for q outside [low, high] and for nan."""
+        """Return Q at q, of any shape. Raises: KcalcError for nan and q outside [low, high]."""
         array = self._inside(q)
         return finished(
             chunked(array, lambda part: np.exp(self.logarithm(self._place(part)))),
@@ -65,7 +65,7 @@ class QTable(Shown):
     @overload
     def slope(self, q: Numbers) -> Array: ...
     def slope(self, q: Any) -> float | Array:
-        """Q'(q), of any shape, to about 1e-11 of itself and of Q(q) / q.
+        """Return Q'(q) for q of any shape, to about 1e-11 relative to itself and to Q(q) / q.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class QTable(Shown):
         Raises
         ------
         KcalcError
-            For q outside [low, high] and for nan.
+            If q is outside [low, high], or nan.
 
         """
         array = self._inside(q)
@@ -94,7 +94,7 @@ class QTable(Shown):
         return finished(found, array.shape, single_precision(q))
 
     def verify(self, points: int = 1000, seed: int = 0) -> float:
-        """The largest |table - Q| / Q over random q, log q being uniform on [log low, log high].
+        """Return the largest |table - Q| / Q over random q in [low, high], uniform in log q.
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class QTable(Shown):
         Returns
         -------
         float
-            The error, relative.
+            The relative error.
 
         """
         random = np.random.default_rng(whole(seed, "seed"))
@@ -117,7 +117,7 @@ class QTable(Shown):
         return float(np.abs(self(np.clip(q, self.low, self.high)) / exact - 1).max())
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Name, range, error bound and sampled values, as plain data.
+        """Return name, range, error bound and sampled values as plain data.
 
         Parameters
         ----------
@@ -171,7 +171,7 @@ class QTable(Shown):
         if outside.any():
             raise KcalcError(
                 f"q = {array[outside].ravel()[0]:g} is outside the table's range [{self.low:g}, "
-                f"{self.high:g}]: tabulate a wider range"
+                f"{self.high:g}]; tabulate a wider range"
             )
         return array
 
@@ -186,11 +186,11 @@ def tabulate_q(
     tolerance: float = 1e-13,
     name: str = "",
 ) -> QTable:
-    """The table of a Q map, a function of float64 arrays of q values, for low <= q <= high.
+    """Tabulate a Q map, a function of float64 arrays of q values, for low <= q <= high.
 
     Panels are halved, at most 8 times, until their polynomials have a relative error below
-    ``tolerance`` between the nodes. Raises: KcalcError unless 0 < low < high, for functions that
-    are not finite and positive there, and for a table with an error of 1e-6 or more.
+    ``tolerance`` between the nodes. Raises: KcalcError unless 0 < low < high, if the function is
+    not finite and positive there, and if the error of the table is 1e-6 or more.
     """
     if not 0 < tolerance < 1:
         raise KcalcError(f"tolerance must be a number between 0 and 1, got {tolerance}")
@@ -211,7 +211,7 @@ def tabulate_q(
             break
     if not table.error_bound < _USELESS:
         raise KcalcError(
-            f"the Q map{f' of {name}' if name else ''} is too rough for a table: its error would "
+            f"the Q map{f' of {name}' if name else ''} is too rough for a table, whose error would "
             f"be {error:.1e}"
         )
     return table

@@ -1,8 +1,8 @@
-"""Tables of C maps: 10^6 values in the time of a few arccos, from a few thousand exact ones.
+"""Tables of C maps: 10^6 values in the time of a few arccos, from a few thousand exact values.
 
 ``tabulate`` fits the gap 1 - C as a function of the gap u = 1 - c by polynomials on dyadic
-intervals (:mod:`.dyadic`). Near u = 0 their error is relative, so a table is accurate for C, for
-the gap, and for arbitrarily small angles.
+intervals (:mod:`.dyadic`). Near u = 0, the error of the polynomials is relative. A table is
+therefore accurate for C, for the gap, and for arbitrarily small angles.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Array = np.ndarray
 GapFunction = Callable[[Array], Array]
 
-_CHUNK = 1 << 15  # points evaluated at once: the work arrays stay in cache
+_CHUNK = 1 << 15  # points evaluated at once, so that the work arrays stay in cache
 _SAFETY = 4.0
 _ROUNDING = 4 * 2.0**-52
 _USELESS = 1e-6
@@ -45,21 +45,21 @@ _USELESS = 1e-6
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table(Shown):
-    """A table of C(c) at fixed q values; call it with c.
+    """A table of C(c) at fixed q values. Call it with c.
 
     NumPy in, NumPy out; JAX in, JAX out (jit, vmap, grad).
 
     Attributes
     ----------
     error_bound
-        A bound of |table - C|, 4 times the residuals measured between the nodes, plus rounding
-        (float32 arrays: 2e-7 more).
+        A bound on |table - C|: 4 times the residuals measured between the nodes, plus rounding (and
+        2e-7 for float32 arrays).
     relative_bound
-        The same for the relative error of ``gap`` with its input in (0, 1].
+        The same bound for the relative error of ``gap``, for gaps in (0, 1].
     nodes
-        The gaps 1 - c where ``gap_function`` was evaluated, ascending.
+        The gaps 1 - c at which ``gap_function`` was evaluated, ascending.
     values
-        1 - C there.
+        The values 1 - C at the nodes.
 
     """
 
@@ -81,9 +81,9 @@ class Table(Shown):
     @overload
     def __call__(self, c: Numbers) -> Array: ...
     def __call__(self, c: Any) -> JaxArray | float | Array:
-        """C at c in [-1, 1], of any shape.
+        """Return C at c in [-1, 1], for c of any shape.
 
-        Raises: KcalcError if |c| > 1 beyond rounding and for nan (JAX arrays: nan there).
+        Raises: KcalcError if |c| > 1 beyond rounding, and for nan. JAX arrays give nan instead.
         """
         if is_jax(c):
             return self._jax("value")(c)
@@ -98,13 +98,13 @@ class Table(Shown):
     @overload
     def slope(self, c: Numbers) -> Array: ...
     def slope(self, c: Any) -> JaxArray | float | Array:
-        """C'(c).
+        """Return C'(c).
 
-        At c = +-1 it is the limit or, if that is infinite, the slope at the neighbouring float64
-        (JAX float32: float32).
+        At c = +-1, it is the limit or, if that is infinite, the slope at the neighbouring float64
+        number (float32 for JAX float32).
 
-        Near c = -1 it uses differences of values of order 1: its error grows like 1e-15/(1 + c)
-        there, until a fit takes over.
+        Near c = -1, it is computed from differences of values of order 1. The error grows like
+        1e-15/(1 + c) there, until a separate fit is used.
 
         Parameters
         ----------
@@ -129,12 +129,12 @@ class Table(Shown):
     @overload
     def gap(self, gap: Numbers) -> Array: ...
     def gap(self, gap: Any) -> JaxArray | float | Array:
-        """1 - C at c = 1 - gap, gap in [0, 2], with full relative accuracy.
+        """Return 1 - C at c = 1 - gap, for gaps in [0, 2], with full relative accuracy.
 
         Parameters
         ----------
         gap
-            1 - c, in [0, 2].
+            The gap 1 - c, in [0, 2].
 
         Returns
         -------
@@ -144,7 +144,7 @@ class Table(Shown):
         Raises
         ------
         KcalcError
-            For other gaps and nan.
+            If a gap is outside [0, 2], or nan.
 
         """
         if is_jax(gap):
@@ -152,7 +152,7 @@ class Table(Shown):
         array = real_array(gap, "gap")
         if np.any((array < -1e-12) | (array > 2 + 1e-12)):
             raise KcalcError(
-                f"a gap is 1 - c and must lie in [0, 2], got "
+                "a gap, 1 - c, must be in [0, 2], got "
                 f"{array[(array < -1e-12) | (array > 2 + 1e-12)].ravel()[0]}"
             )
         out = chunked(
@@ -167,7 +167,7 @@ class Table(Shown):
     @overload
     def at_angle(self, theta: Numbers) -> Array: ...
     def at_angle(self, theta: Any) -> JaxArray | float | Array:
-        """The angle arccos C at c = cos theta, theta in [0, pi], with full relative accuracy.
+        """Return the angle arccos C at c = cos theta, with full relative accuracy.
 
         Parameters
         ----------
@@ -182,7 +182,7 @@ class Table(Shown):
         Raises
         ------
         KcalcError
-            For other angles and nan.
+            If an angle is outside [0, pi], or nan.
 
         """
         if is_jax(theta):
@@ -191,9 +191,9 @@ class Table(Shown):
         return finished(chunked(array, self._turned), array.shape, single_precision(theta))
 
     def verify(self, points: int = 1000, seed: int = 0) -> float:
-        """The largest |table - C| over random c.
+        """Return the largest |table - C| over random c.
 
-        Half uniform in [-1, 1], half close to the ends on a logarithmic scale.
+        Half of them are uniform in [-1, 1], and half are close to the ends on a logarithmic scale.
 
         Parameters
         ----------
@@ -205,7 +205,7 @@ class Table(Shown):
         Returns
         -------
         float
-            The error, absolute.
+            The absolute error.
 
         """
         points = whole(points, "points", 1, 10**8)
@@ -220,7 +220,7 @@ class Table(Shown):
         return float(np.abs(self.gap(gap) - exact).max(initial=0.0))
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
-        """Name, error bound and sampled values, as plain data.
+        """Return name, error bound and sampled values as plain data.
 
         Parameters
         ----------
@@ -270,7 +270,7 @@ class Table(Shown):
         return np.where(upper, -out, out)
 
     def _drop(self, w: Array, upper: Array) -> Array:
-        """1 - C at the distance w from the lower or upper end; below SMALLEST by its power law."""
+        """Return 1 - C at distance w from an end, by its power law if w is below SMALLEST."""
         row, t, _ = locate(w, upper)
         out = polynomial(self.coefficients, row, t)
         tiny = (w < SMALLEST) & (w > 0) & ~upper
@@ -280,7 +280,7 @@ class Table(Shown):
                 for a in self._drop(np.array([0.0, SMALLEST, 2 * SMALLEST]), np.zeros(3, bool))
             )
             power = math.log2((two - end) / (one - end)) if two > one > end else 1.0
-            # 1, or 1/2 where jumps meet, 1/4 ...
+            # the power is 1, or 1/2 after one jump, 1/4 after two, and so on
             power = round(64 * power) / 64 if abs(64 * power % 1 - 0.5) > 0.499 else power
             out[tiny] = end + (one - end) * (w[tiny] / SMALLEST) ** power
         return out
@@ -300,7 +300,7 @@ class Table(Shown):
 
 
 def _floats(c: Any) -> Array:
-    """c as a float64 array, values not yet checked."""
+    """Return c as a float64 array, without checking the values."""
     return (
         c.astype(np.float64, copy=False)
         if isinstance(c, np.ndarray) and c.dtype.kind == "f"
@@ -309,7 +309,7 @@ def _floats(c: Any) -> Array:
 
 
 def _distance(c: Array) -> Array:
-    """1 - |c| of a chunk, checked."""
+    """Check a chunk and return 1 - |c|."""
     w = np.abs(c)
     np.subtract(1.0, w, out=w)
     if w.size and not w.min() >= -1e-12:
@@ -318,7 +318,7 @@ def _distance(c: Array) -> Array:
 
 
 def chunked(array: Array, function: Callable[[Array], Array]) -> Array:
-    """``function`` of an array, part by part, so its work arrays stay in cache."""
+    """Apply ``function`` to an array in parts, so that its work arrays stay in cache."""
     flat = array.reshape(-1)
     if flat.size <= _CHUNK:
         return function(flat).reshape(array.shape)
@@ -332,14 +332,14 @@ def chunked(array: Array, function: Callable[[Array], Array]) -> Array:
 
 
 def tabulate(gap_function: GapFunction, tolerance: float = 1e-14, name: str = "") -> Table:
-    """The table of a C map given by its gap function.
+    """Tabulate a C map given by its gap function.
 
-    ``gap_function``: the gap 1 - C at a float64 array of gaps 1 - c in [0, 2].
+    ``gap_function`` returns the gap 1 - C at a float64 array of gaps 1 - c in [0, 2].
 
-    ``tolerance`` applies to C; 100 times it applies to the relative error of 1 - C near c = 1.
-    Panels that miss it are bisected, at most three times, as long as that helps; ``error_bound``
-    reports the result. Raises: KcalcError for functions that are not real and finite on [0, 2], and
-    if the error stays above 1e-6.
+    ``tolerance`` applies to C. 100 times ``tolerance`` applies to the relative error of 1 - C near
+    c = 1. Panels that miss it are bisected, at most three times, as long as that helps;
+    ``error_bound`` reports the result. Raises: KcalcError if the function is not real and finite on
+    [0, 2], and if the error stays above 1e-6.
     """
     if not 0 < tolerance < 1:
         raise KcalcError(f"tolerance must be a number between 0 and 1, got {tolerance}")
@@ -363,7 +363,7 @@ def tabulate(gap_function: GapFunction, tolerance: float = 1e-14, name: str = ""
     table = _finished(Table(name, gap_function, tolerance, 0.0, 0.0, *_joined(sides, low, high)))
     if not table.error_bound < _USELESS:
         raise KcalcError(
-            f"the C map{f' of {name}' if name else ''} is too rough for a table: its error would "
+            f"the C map{f' of {name}' if name else ''} is too rough for a table, whose error would "
             f"be {table.error_bound:.1e}"
         )
     return table
@@ -372,7 +372,7 @@ def tabulate(gap_function: GapFunction, tolerance: float = 1e-14, name: str = ""
 def _joined(
     sides: list[Side], low: float, high: float
 ) -> tuple[Array, Array, Array, tuple[Array, Array]]:
-    """(nodes, values, coefficients, slopes at the ends in double and in single precision)."""
+    """Return (nodes, values, coefficients, slopes at the ends in double and single precision)."""
     built = [side.finished(float(end)) for side, end in zip(sides, (low, high), strict=True)]
     coefficients = np.ascontiguousarray(np.concatenate([part for part, _ in built], axis=1))
     gaps = np.concatenate([[0.0, 2.0], *(gap for side in sides for gap, _ in side.data)])
@@ -391,7 +391,7 @@ def _joined(
 
 
 def _end_slope(coefficients: Array, upper: int, limit: float | None, neighbour: float) -> float:
-    """d(1 - C)/dw at an end: its limit or, if that is infinite, its value at ``neighbour``."""
+    """Return d(1 - C)/dw at an end: its limit or, if infinite, its value at ``neighbour``."""
     if limit is not None and math.isfinite(limit):
         return limit
     w = np.array([2 * SMALLEST, 2.0**-53, neighbour])
@@ -400,7 +400,7 @@ def _end_slope(coefficients: Array, upper: int, limit: float | None, neighbour: 
 
 
 def _finished(table: Table) -> Table:
-    """``table`` with its error bounds, measured wherever the function was evaluated."""
+    """Return ``table`` with error bounds, measured at all evaluated points."""
     error = np.abs(table.gap(table.nodes) - table.values)
     lower = (table.nodes > 0) & (table.nodes <= 1) & (table.values > 0)
     relative = float((error[lower] / table.values[lower]).max(initial=0.0))
@@ -412,8 +412,8 @@ def _evaluated(gap_function: GapFunction, gap: Array, name: str) -> Array:
     values = np.asarray(gap_function(gap))
     if values.shape != gap.shape or values.dtype.kind not in "iuf":
         raise KcalcError(
-            f"the function to tabulate{f' ({name})' if name else ''} must return a real array of "
-            f"its argument's shape"
+            f"the function to tabulate{f' ({name})' if name else ''} must return a real array with "
+            "the shape of its argument"
         )
     if not np.isfinite(values).all():
         raise KcalcError(

@@ -1,4 +1,4 @@
-"""Audits of PyTorch models: how they were initialised, and what is wrong with it."""
+"""Audits of PyTorch models: how they were initialised, and which faults this has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audit a model in one call: the effects of its initialisation, and its faults."""
+"""Audit a model in one call: the effects and the faults of its initialisation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ...foundation.extras import imported
 from ...foundation.plain_arguments import truth
-from . import (  # noqa: F401  (they enter criteria)
+from . import (  # noqa: F401  (importing these modules registers their criteria)
     depth,
     escaped,
     hidden,
@@ -32,7 +32,7 @@ from .streams import stream_remarks
 from .subject import Subject
 from .tables import block_rows, parameter_rows, totals
 
-PATCH = 0.02  # the sigma given to uninitialised parameters, only for the run
+PATCH = 0.02  # the sigma of uninitialised parameters during the run
 
 
 def audit(
@@ -48,37 +48,37 @@ def audit(
     Parameters
     ----------
     builder_or_model
-        A function without arguments that returns a ``torch.nn.Module``, or a module. A builder's
-        run is recorded: the law of every parameter, the line that drew it, and what it overwrote.
-        The laws of a module are estimated, with standard errors.
+        A ``torch.nn.Module``, or a function without arguments that returns one. The run of such a
+        builder is recorded: the law of every parameter, the line that drew it, and the values that
+        it overwrote. For a module, the laws are estimated, with standard errors.
     example_inputs
-        A shape (token ids if the model has an ``nn.Embedding``), a tensor, a tuple of these, or a
-        dictionary of them by argument name. None for transformers models, whose configuration gives
-        it.
+        A shape (of token ids if the model has an ``nn.Embedding``), a tensor, a tuple of these, or
+        a dictionary of them by argument name. None is enough for transformers models, because their
+        configuration gives the inputs.
     recipe
-        "gpt2", "megatron", "olmo", "deepnorm", "fixup", "t-fixup", "nf-net"; ("mup", the builder or
-        the model of a base width); or {pattern of parameter names: a sigma, or "zeros", "lecun",
-        "he", "xavier", "torch"}. For a gain or gate that is constant (LayerScale, ReZero) the
-        number is its value.
+        "gpt2", "megatron", "olmo", "deepnorm", "fixup", "t-fixup", "nf-net", or ("mup", the builder
+        or the model of a base width). Alternatively {pattern of parameter names: a sigma, or
+        "zeros", "lecun", "he", "xavier", "torch"}. For a constant gain or gate (LayerScale,
+        ReZero), the number is its value.
     optimizer
-        An optimizer of the model, a list of them, or a function from the model to one or a list.
+        An optimizer of the model, a list of optimizers, or a function that takes the model and
+        returns one or a list.
     also
         Codes of criteria that are off by default, such as "INIT-TRUNC".
     predict
-        Whether to read the model also with :func:`kcalc.read`, and to predict the sizes of stream
-        and logits by the kernel calculus if it has rules for every layer.
+        Whether to also read the model with :func:`kcalc.read` and predict the sizes of the residual
+        stream and the logits. This needs rules of the kernel calculus for every layer.
 
     Returns
     -------
     Audit
-        An :class:`kcalc.Audit` with ``.findings``, ``.parameters`` and ``.blocks``. The model does
-        not change.
+        The result, with ``.findings``, ``.parameters`` and ``.blocks``. The model does not change.
 
     Raises
     ------
     KcalcError
-        For builders that raise, models that do not run on the examples, meta tensors, quantised
-        weights, and models on several devices.
+        If the builder raises an error, or if the model does not run on the examples. Also for meta
+        tensors, quantised weights, and models on several devices.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def audit(
 
 
 def _import_needed() -> None:
-    """Import the modules that every audit needs. Raises: KcalcError if it is missing."""
+    """Import the modules that every audit needs. Raises: KcalcError if one is missing."""
     from ... import interchange  # noqa: F401
 
     imported("torch")
@@ -146,7 +146,7 @@ def _subject(given: Any, example_inputs: Any) -> Subject:
 
 
 def _again(builder: Callable[[], Any]) -> Any:
-    """Return another draw of a builder's model, from a seed that the builder cannot set."""
+    """Return another draw of a builder's model, with a seed that the builder cannot set."""
     import torch
 
     torch.manual_seed(SEED + 1)
@@ -158,7 +158,7 @@ def _again(builder: Callable[[], Any]) -> Any:
 
 
 def _patched(model: Any, laws: dict[str, Law]) -> None:
-    """Draw the uninitialised parameters, which allows running the model."""
+    """Draw the uninitialised parameters, so that the model can run."""
     import torch
 
     with torch.no_grad():
@@ -172,7 +172,7 @@ def _gaps(law: Law) -> bool:
 
 
 def _remarks(subject: Subject) -> tuple[str, ...]:
-    """List everything that was not examined."""
+    """List the parts that were not examined."""
     measured = subject.measured
     program = measured.structure.program
     cut = {name for one in measured.cuts for name in one.names}
@@ -190,5 +190,5 @@ def _remarks(subject: Subject) -> tuple[str, ...]:
     remarks += stream_remarks(subject)
     remarks += routing.remarks(subject)
     if measured.objective.kind == "linear":
-        remarks.append("LOSS-START is not applied: the result is not interpreted as logits")
+        remarks.append("LOSS-START is not applied, because the result is not interpreted as logits")
     return tuple(remarks)

@@ -1,4 +1,4 @@
-"""The model that a builder returns, and obstacles to auditing it."""
+"""Build a model and check that it can be audited."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .held import held
 
 
 def built(builder: Callable[[], Any]) -> Any:
-    """Return the result of a builder. Raises: KcalcError if it raises, or returns no module."""
+    """Call a builder and return its model. Raises: KcalcError if it fails or returns no module."""
     import torch
 
     try:
@@ -39,13 +39,13 @@ def usable(model: Any) -> Any:
 
     if isinstance(model, torch.jit.ScriptModule):
         raise KcalcError(
-            "a ScriptModule hides its operations: give the module from which it was scripted"
+            "a ScriptModule hides its operations; audit the module from which it was scripted"
         )
     for name, module in model.named_modules():
         if ".quantized." in f"{type(module).__module__}.":
             raise KcalcError(
                 f"{name or 'the model'} contains quantised weights ({type(module).__name__}): "
-                "audit the model before it is quantised"
+                "audit the model before quantising it"
             )
     tensors = dict(model.named_parameters())
     if not tensors:
@@ -64,13 +64,13 @@ def usable(model: Any) -> Any:
             )
         if tensor.is_quantized or not (tensor.is_floating_point() or tensor.is_complex()):
             raise KcalcError(
-                f"{name} contains quantised weights ({tensor.dtype}): audit the model before it "
-                "is quantised"
+                f"{name} contains quantised weights ({tensor.dtype}): audit the model before "
+                "quantising it"
             )
     devices = {str(t.device) for t in tensors.values()}
     if len(devices) > 1:
         raise KcalcError(
-            f"the parameters are on {', '.join(sorted(devices))}: move them to one device, "
+            f"the parameters are on {', '.join(sorted(devices))}: move them to one device, such as "
             "model.to('cpu')"
         )
     return model

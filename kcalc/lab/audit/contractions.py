@@ -1,4 +1,4 @@
-"""The contractions of data with weights in a run, and their parameters."""
+"""The contractions of data with weights in a run, and the parameters in these weights."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .roots import contraction_weight
 class Contraction:
     """A product of data and a weight.
 
-    ``value``: the result; ``data``: the operand; ``parameters``: the names of the parameters in the
-    weight; ``fan_in``: the number of terms in each sum; ``fan_out``: the number of sums that each
-    entry of the data is part of (ignoring strides); ``axes``: {parameter: the axes that are
-    contracted}, if the weight is a view of it; ``entries``: those of the weight, of one matrix if
-    several are stacked; ``groups``: of a convolution.
+    ``value`` is the result, ``data`` the operand, and ``parameters`` the names of the parameters in
+    the weight. ``fan_in`` is the number of terms in each sum, and ``fan_out`` is the number of sums
+    that each entry of the data enters, ignoring strides. ``axes`` is {parameter: contracted axes}
+    if the weight is a view of the parameter. ``entries`` counts the entries of the weight, or of
+    one matrix in a stack. ``groups`` is the number of groups of a convolution.
     """
 
     value: Value
@@ -72,15 +72,15 @@ def _contraction(value: Value, weight: Value, parameters: dict[str, Any]) -> Con
 
 
 def _gain(sizes: tuple[int, ...], weight: tuple[int, ...], dims: tuple[int, ...]) -> bool:
-    """Whether a parameter multiplies whole rows of a weight, as with standardised weights."""
+    """Whether a parameter multiplies whole rows of a weight, as in standardised weights."""
     one = len(sizes) == len(weight) and all(sizes[d] == 1 for d in dims)
     return one and any(weight[d] > 1 for d in dims)
 
 
 def _axes(weight: Any, dims: tuple[int, ...], parameter: Any) -> tuple[int, ...] | None:
-    """Return the axes of a parameter that correspond to a weight's ``dims``, by strides for views.
+    """Return the parameter's axes that correspond to a weight's ``dims``, or None if unclear.
 
-    Otherwise by sizes if those are unambiguous; None if they are not.
+    Views are compared by strides, other weights by sizes if these are unambiguous.
     """
     if weight.untyped_storage()._cdata == parameter.untyped_storage()._cdata:
         marks = [(weight.stride(d), weight.shape[d]) for d in dims]

@@ -1,7 +1,8 @@
-"""Parameters that a run reads but that get no gradient: what cuts them off, and where.
+"""Find parameters that a run reads but that get no gradient, and what cuts them off.
 
-A parameter is cut off if it is missing from the gradient graph of the result and of what the model
-keeps in attributes (an auxiliary loss). Parameters that the run never reads are not cut off.
+A parameter is cut off if it is missing from the gradient graph of the result and of values that the
+model keeps in attributes (such as an auxiliary loss). Parameters that the run never reads do not
+count as cut off.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from .reaching import leaf_of, leaves_of_gradients, numeric
 from .roots import contraction_weight
 from .structure import Structure
 
-ALIKE = 0.5  # cosine of a teacher's and its student's weights
-SOME = 2**14  # entries that are compared
+ALIKE = 0.5  # least cosine between the weights of a teacher and its student
+SOME = 2**14  # entries compared
 SHAPES = DATALESS - {"argmax", "argsort", "floor", "bernoulli", "_local_scalar_dense"}
 """Operations that read only the shape of an array."""
 
-DEEP, DEEPER = 2, 3  # contractions after a value that is not the input of a head or a pooler
+# contractions that must follow a value; with fewer, a head or a pooler may read it
+DEEP, DEEPER = 2, 3
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Parameters that one kind of operation cuts off, and its first line.
+    """Parameters cut off by one kind of operation, and the line of its first occurrence.
 
-    ``kind``: "detached", "number" (of Python), "choice" or "dropped"; "taught" for teachers and
-    target networks, which are detached on purpose.
+    ``kind`` is "detached", "number" (conversion to a Python number), "choice" or "dropped". It is
+    "taught" for teachers and target networks, which are detached on purpose.
     """
 
     kind: str
@@ -45,10 +47,11 @@ def cuts(
     gradients: dict[str, Any],
     training: Callable[[], Any],
 ) -> list[Cut]:
-    """Find the parameters that are cut off, and the causes.
+    """Find the parameters that are cut off, and the reasons.
 
-    ``gradients``: {parameter: gradient of the objective, or None}, because scripted modules hide
-    their leaves; ``training``: returns the program of a run in training mode, None if that raises.
+    ``gradients`` is {parameter: gradient of the objective, or None}; it is needed because scripted
+    modules hide their leaves. ``training`` returns the program of a run in training mode, or None
+    if that run fails.
     """
     program = structure.program
     linked = leaves_of_gradients(program)
@@ -84,7 +87,7 @@ def cuts(
 
 
 def _balances(structure: Structure, name: str, trainable: dict[str, Any]) -> bool:
-    """Whether a vector only shifts scores that have a gradient otherwise (it balances experts)."""
+    """Whether a vector only shifts scores that get a gradient elsewhere, as in expert balancing."""
     program = structure.program
     leaf = leaf_of(program, name)
     if leaf is None or trainable[name].ndim > 1:
@@ -94,7 +97,7 @@ def _balances(structure: Structure, name: str, trainable: dict[str, Any]) -> boo
 
 @dataclass(frozen=True)
 class _Ends:
-    """Indices of results, and {index: line} of values that became Python numbers."""
+    """Indices of the results, and {index: line} of values that became Python numbers."""
 
     results: frozenset[int]
     numbers: dict[int, str]
@@ -106,9 +109,9 @@ def _ends(program: Program) -> _Ends:
 
 
 def _cut(program: Program, leaf: Value, ends: _Ends) -> tuple[str, str] | None:
-    """Return (kind, line) of the obstacle between a parameter and the result.
+    """Return (kind, line) of the obstacle between a parameter and the result, or None.
 
-    None if there is none.
+    None means that nothing cuts the parameter off.
     """
     before = _behind(program, leaf, numeric)
     found = _first(before, ends.results)
@@ -128,7 +131,7 @@ def _cut(program: Program, leaf: Value, ends: _Ends) -> tuple[str, str] | None:
 def _behind(
     program: Program, leaf: Value, passes: Callable[[Value], bool]
 ) -> dict[int, tuple[Value, int]]:
-    """Return {index of a value made from a leaf: (it, the index of the value before it)}."""
+    """Return {index of a value computed from a leaf: (the value, the index of its predecessor)}."""
     before: dict[int, tuple[Value, int]] = {leaf.index: (leaf, -1)}
     queue = [leaf]
     for value in queue:
@@ -144,7 +147,7 @@ def _first(before: dict[int, Any], ends: Iterable[int]) -> int | None:
 
 
 def _path(before: dict[int, tuple[Value, int]], end: int) -> list[Value]:
-    """Return the values from a leaf (excluded) to an end."""
+    """Return the values on the path from a leaf (excluded) to an end."""
     found = []
     while end >= 0:
         value, end = before[end]
@@ -155,10 +158,11 @@ def _path(before: dict[int, tuple[Value, int]], end: int) -> list[Value]:
 def _taught(
     cut: dict[str, Any], trainable: dict[str, Any], linked: dict[int, Any]
 ) -> tuple[str, ...]:
-    """Return the detached parameters of teachers and target networks: copies of trained ones.
+    """Return the parameters of teachers and target networks: detached copies of trained ones.
 
-    A matrix is a copy if its cosine with one of the same shape and last name is above one half. So
-    are the other parameters of its module and of the modules around it, if the original has them.
+    A matrix is a copy if its cosine with a trained matrix of the same shape and last name exceeds
+    one half. The other parameters of its module, and of the enclosing modules, are also copies if
+    the original has them.
     """
     pairs: set[tuple[str, str]] = set()
     for name, tensor in cut.items():
@@ -181,7 +185,7 @@ def _taught(
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two matrices are correlated; constants are not."""
+    """Whether two matrices are correlated. Constant matrices are not."""
     every = 1 + one.numel() // SOME
     a, b = (t.detach().flatten()[::every].double() for t in (one, other))
     product, sizes = float(a @ b), float(a.norm() * b.norm())
@@ -189,7 +193,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _prefixes(one: str, other: str) -> list[tuple[str, str]]:
-    """Return the prefixes, with their dots, of two names with the same ending."""
+    """Return the prefixes of two names with the same ending, including the dots."""
     first, second = one.split("."), other.split(".")
     found = []
     while first and second and first[-1] == second[-1]:
@@ -202,13 +206,13 @@ def _prefixes(one: str, other: str) -> list[tuple[str, str]]:
 def _dropped(
     structure: Structure, leaves: dict[str, Value], trainable: dict[str, Any]
 ) -> dict[str, str]:
-    """Return {parameter: line} of layers whose result is discarded in the middle of a network.
+    """Return {parameter: line} of layers in the middle of a network whose result is discarded.
 
-    A discarded sum takes its layers and the layers that they read with it. It must read several
-    blocks, and its data must be followed by at least two more contractions; with fewer, the layers
-    would be heads. Single layers that are not norms need data followed by three more, because
-    poolers exist next to heads of two. The last of several layers is exempt if the others are used
-    (the update of edges after the last block).
+    If a sum is discarded, so are its layers and the layers that they read. The sum must read
+    several blocks, and at least two more contractions must follow its data; with fewer, the layers
+    would be heads. For single layers other than norms, at least three more contractions must
+    follow, because poolers can sit next to heads of two layers. The last of several layers is
+    exempt if the others are used, such as the edge update after the last block.
     """
     program = structure.program
     if not leaves:
@@ -232,7 +236,7 @@ def _dropped(
         if deep:
             found[name] = min(deep, key=lambda v: v.index).place
             if max(entry[v.index] for v in deep) < DEEPER or trainable[name].ndim < 2:
-                single.add(name)  # also the last norm of a backbone that is read by layers
+                single.add(name)  # also the last norm of a backbone whose layers are read
     members: dict[str, list[str]] = {}
     for name in trainable:
         if (leaf := leaf_of(program, name)) is not None and program.readers.get(leaf.index):
@@ -248,7 +252,7 @@ def _dropped(
 
 
 def _depths(program: Program) -> dict[int, int]:
-    """Return {index: the most contractions with weights from a value to the result}."""
+    """Return {index: the largest number of contractions with weights on a path to the result}."""
     depths = {value.index: 0 for value in (*program.outputs, *program.kept)}
     for value in reversed(program.values):
         if value.index not in depths:
@@ -263,8 +267,8 @@ def _depths(program: Program) -> dict[int, int]:
 def _stays(again: Program | None, name: str, kind: str) -> bool:
     """Whether a parameter is also cut off in training mode.
 
-    If that is unknown, choices and discarded values may belong to an object detector or to
-    auxiliary heads.
+    If there is no run in training mode, choices and discarded values are ignored: they may belong
+    to an object detector or to auxiliary heads.
     """
     if kind == "taught":
         return True

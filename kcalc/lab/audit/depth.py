@@ -1,4 +1,4 @@
-"""INIT-DEPTH-PLACE: weights that read the stream have the factor for depth."""
+"""INIT-DEPTH-PLACE: weights that read the residual stream carry the depth factor."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from .subject import Stack, Subject
 
 SHALLOWEST = 4
 RULE = (
-    "L >= 4 blocks; the sigma of a family relative to the usual one is (2L)^-1/2, L^-1/2 or, in "
-    "block l, (2(l+1))^-1/2 within max(1 %, 4 standard errors). The usual sigma is that of most "
-    "families, readout and tables, scaled or not. No law by fans gives that ratio, no norm "
-    "follows the writers, and the family does not consist of queries or keys only. Error if a "
-    "family that reads is scaled and one that writes is not, warning if both are scaled"
+    "L >= 4 blocks; the sigma of a family, relative to the usual sigma, is (2L)^-1/2, L^-1/2 or, "
+    "in block l, (2(l+1))^-1/2 within max(1 %, 4 standard errors). The usual sigma is shared by "
+    "most families, the readout and tables, with or without such a factor. No law by fans "
+    "explains that ratio, no norm follows the writers, and the family does not consist of queries "
+    "or keys only. It is an error if a family that reads is scaled and a family that writes is "
+    "not, and a warning if both are scaled"
 )
 
 
 @criterion("INIT-DEPTH-PLACE", "error or warning", RULE)
 def depth_place(subject: Subject) -> Iterator[Finding]:
-    """Yield readers of a residual stream that are scaled as its writers should be."""
+    """Yield readers of a residual stream that are scaled as only its writers should be."""
     for stack in subject.stacks:
         if stack.depth < SHALLOWEST or any(stack.written.values()):
             continue
@@ -57,7 +58,10 @@ def _finding(
             f"{named(readers)} {_verb(readers, 'is', 'are')} scaled by {factor} for depth like "
             f"the writers of the residual stream, but {_verb(readers, 'reads', 'read')} the stream"
         )
-        fix = f"leave {named(readers)} at the common sigma: only writers need the factor for depth"
+        fix = (
+            f"leave {named(readers)} at the common sigma, because only writers need the depth "
+            "factor"
+        )
     severity = "error" if plain else "warning"
     return Finding("INIT-DEPTH-PLACE", severity, names, message, fix, subject.place(names))
 
@@ -67,7 +71,7 @@ def _verb(families: list[str], one: str, several: str) -> str:
 
 
 def _scores_only(stack: Stack, family: str) -> bool:
-    """Whether a family makes only queries or keys, which T5 scales by head size."""
+    """Whether a family makes only queries or keys. T5 scales these by the head size."""
     roles = set(stack.subject.roles.get(stack.families[family][0], ())) - {"reads"}
     return bool(roles) and roles <= {"query", "key"}
 
@@ -78,10 +82,9 @@ def laws_of(stack: Stack, family: str) -> list[Law]:
 
 
 def common_parameter(stack: Stack) -> str | None:
-    """Return a parameter with the usual sigma, that of most weights with any depth factor.
+    """Return a parameter with the usual sigma: most weights have it, up to a depth factor.
 
-    The sigma is that of several families, of all writers, or of most readers. If two are equally
-    frequent, it is the larger one.
+    Several families, all writers or most readers have this sigma. In a tie, it is the larger one.
     """
     counts: dict[str, tuple[int, float]] = {}
     laws, writers = stack.subject.laws, [f for f in stack.families if stack.writes(f)]
@@ -108,7 +111,7 @@ def _agree(law: Law, other: Law) -> bool:
 
 
 def _most_readers(stack: Stack) -> str | None:
-    """Return a parameter with the sigma of most readers, the larger one in case of a tie."""
+    """Return a parameter with the sigma of most readers. In a tie, it is the larger sigma."""
     laws = stack.subject.laws
     readers = [names[0] for f, names in stack.families.items() if not stack.writes(f)]
     counts = {
@@ -124,7 +127,7 @@ def _is_common(stack: Stack, family: str, common: str) -> bool:
 
 
 def _multiples(stack: Stack, family: str, common: str, factors: list[float]) -> bool:
-    """Whether the sigmas of a family are multiples of that of ``common``, block by block."""
+    """Whether the sigmas of a family are given multiples of the sigma of ``common``, by block."""
     usual = stack.subject.laws[common]
     return all(
         _agree(law, replace(usual, sigma=factor * usual.sigma, error=factor * usual.error))
@@ -133,7 +136,7 @@ def _multiples(stack: Stack, family: str, common: str, factors: list[float]) -> 
 
 
 def _depth_factor(stack: Stack, family: str, common: str) -> str | None:
-    """Describe the depth factor of a family; None if it has none."""
+    """Describe the depth factor of a family, or return None if it has none."""
     count, depth = len(stack.families[family]), stack.depth
     if count < SHALLOWEST or _by_fans(stack, family, common):
         return None
@@ -147,9 +150,9 @@ def _depth_factor(stack: Stack, family: str, common: str) -> str | None:
 
 
 def _by_fans(stack: Stack, family: str, common: str) -> bool:
-    """Whether one law by fans gives the sigmas of all blocks of a family, and the common one.
+    """Whether one law by fans explains the sigmas of all blocks of a family and the common sigma.
 
-    A table has no fans: compare the family's sigma with the table's divided by the root of a fan.
+    A table has no fans. Its sigma, divided by the root of a fan, is compared with the family's.
     """
     subject = stack.subject
     names = stack.families[family]

@@ -1,4 +1,4 @@
-"""Parameters that gradient descent does not change: a few steps, each in a fresh copy."""
+"""Find parameters that gradient descent does not change, by a few steps in fresh copies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .program import unchecked
 
 STEPS = 4
 STEP = 0.01  # size of an update relative to the parameters
-SMALL = 1e-5  # size of a gradient relative to the largest one, below which it may be rounding
-ROUNDING = 1e-3  # fraction of a 32-bit gradient that remains in 64 bits
+SMALL = 1e-5  # relative to the largest gradient; smaller gradients may be rounding
+ROUNDING = 1e-3  # a gradient is rounding if 64 bits shrink it below this fraction
 
 Gradients = dict[str, Any]
 
@@ -22,9 +22,11 @@ Gradients = dict[str, Any]
 def differentiated(
     model: Any, call: Any, classes: bool, seed: int, names: list[str], before: Any = None
 ) -> Gradients:
-    """Return {parameter: gradient} of one run; None if the loss does not depend on it.
+    """Return {parameter: gradient} of one run.
 
-    ``before``: {parameter: the values with which the model runs}.
+    A gradient is None if the loss does not depend on it.
+
+    ``before`` is {parameter: value to run the model with}.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -41,15 +43,16 @@ def differentiated(
 
 
 def gradients_of(loss: Any, wanted: list[Any]) -> tuple[Any, ...]:
-    """Return the gradients of a loss; None if it does not depend on a tensor.
+    """Return the gradients of a loss, with None for tensors that it does not depend on.
 
-    Raises: KcalcError if the model's own backward pass raises an error.
+    Raises: KcalcError if the model's backward pass raises an error.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     try:
-        with sdpa_kernel(SDPBackend.MATH):  # as in the run: checkpoints run their layers again
+        # as in the forward run, because checkpoints run their layers again
+        with sdpa_kernel(SDPBackend.MATH):
             return torch.autograd.grad(loss, wanted, allow_unused=True)
     except Exception as error:
         from ...interchange.torch_model import first_line, place
@@ -62,19 +65,20 @@ def gradients_of(loss: Any, wanted: list[Any]) -> tuple[Any, ...]:
 
 
 def dense(gradient: Any) -> Any:
-    """Return a gradient as a dense tensor; tables may have sparse ones."""
+    """Return a gradient as a dense tensor, because the gradient of a table may be sparse."""
     return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
 
 
 def dead(
     fresh: Callable[[], Any], call: Any, gradients: Gradients, classes: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return parameters whose gradient is zero now and in the following steps.
+    """Return the parameters whose gradient is zero now and in the following steps.
 
-    ``fresh``: returns a copy of the model, which is run only once, because models may keep results.
+    ``fresh`` returns a copy of the model. Each copy runs only once, because models may keep
+    results.
 
-    Returns: (those whose gradient is exactly zero, matrices whose gradient is only rounding: in 64
-    bits it is less than a thousandth of that in 32 bits).
+    Returns: the parameters whose gradient is exactly zero, and the matrices whose gradient is only
+    rounding. A gradient is rounding if it is a thousand times smaller in 64 bits than in 32 bits.
     """
     names = [name for name, g in gradients.items() if g is not None and g.numel()]
     zero = {name for name in names if not bool(gradients[name].any())}
@@ -88,7 +92,7 @@ def dead(
             _descend(values, gradients)
             try:
                 call, gradients = _further(fresh, call, classes, step, names, values)
-            except Exception:  # models that run only once, or only with some weights
+            except Exception:  # some models run only once, or only with certain weights
                 return (), ()
             zero = {n for n in zero if gradients[n] is None or not bool(gradients[n].any())}
         known = {name: gradients[name] for name in rounded}
@@ -101,14 +105,14 @@ def dead(
 def _further(
     fresh: Callable[[], Any], call: Any, classes: bool, seed: int, names: list[str], values: Any
 ) -> tuple[Any, Gradients]:
-    """Return (other inputs, the gradients there).
+    """Return (inputs, gradients) for redrawn inputs.
 
-    The same inputs if the model accepts no others.
+    If the model accepts no other inputs, the original inputs are used.
     """
     anew = redrawn(call, seed)
     try:
         return anew, differentiated(fresh(), anew, classes, seed, names, values)
-    except Exception:  # models that accept only positive or sorted numbers
+    except Exception:  # some models accept only positive or sorted numbers
         return call, differentiated(fresh(), call, classes, seed, names, values)
 
 
@@ -117,7 +121,7 @@ def _size(gradient: Any) -> float:
 
 
 def _suspects(gradients: Gradients) -> set[str]:
-    """Return 32-bit matrices whose gradient is far below the largest."""
+    """Return the 32-bit matrices whose gradient is much smaller than the largest gradient."""
     import torch
 
     sizes = {n: _size(g) for n, g in gradients.items() if g is not None and g.numel()}
@@ -137,7 +141,7 @@ def _rounded(
     seed: int,
     values: Gradients,
 ) -> set[str]:
-    """Return the parameters of some 32-bit gradients that almost vanish in 64 bits."""
+    """Return the named parameters whose 32-bit gradient almost vanishes in 64 bits."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -153,13 +157,13 @@ def _rounded(
         found = differentiated(
             fresh().double(), pytree.tree_map(wide, call), classes, seed, list(gradients), values
         )
-    except Exception:  # models that work only in one precision
+    except Exception:  # some models work only in one precision
         return set()
     return {n for n in gradients if _size(found[n]) < ROUNDING * _size(gradients[n])}
 
 
 def _descend(values: Gradients, gradients: Gradients) -> None:
-    """Take a step of gradient descent whose size is relative to that of the parameters."""
+    """Take a step of gradient descent with a size relative to the size of the parameters."""
     moved = {n: g for n, g in gradients.items() if g is not None}
     size = math.sqrt(sum(float(values[n].float().square().sum()) for n in moved))
     slope = math.sqrt(sum(float(g.float().square().sum()) for g in moved.values()))

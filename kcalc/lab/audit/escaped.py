@@ -1,4 +1,4 @@
-"""INIT-MISSED: one block's weight that the function which draws all weights missed."""
+"""INIT-MISSED: a weight of one block that was missed by the function that draws all weights."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from .findings import Finding, criterion, named
 from .laws import Law, differ
 from .subject import Subject, families
 
-FAR = 1.1  # a sigma closer than this ratio to those of the others does no harm
-FEWEST = 2  # members of a family in a finished model that must agree
-NEAR = 0.9  # fraction of a uniform law's bound that the largest of many entries exceeds
+FAR = 1.1  # a sigma within this ratio of the others is harmless
+FEWEST = 2  # least number of agreeing members of a family in a finished model
+NEAR = 0.9  # the largest of many uniform entries exceeds this fraction of the bound
 
 
 @criterion(
     "INIT-MISSED",
     "warning",
-    "weights of one name, role and shape in all blocks; fewer than half have the law that their "
-    "layer drew, also by reset_parameters. One line redrew the others, with a different sigma "
-    "(10 %); in a finished model: one has PyTorch's uniform law, and at least "
-    "two others share another sigma",
+    "weights of one name, role and shape in all blocks; fewer than half keep the law that their "
+    "layer drew, also by reset_parameters. One line redrew the others with a sigma that differs "
+    "by 10 %. In a finished model, one weight has PyTorch's uniform law, and at least two others "
+    "share another sigma",
 )
 def missed(subject: Subject) -> Iterator[Finding]:
-    """Yield weights that escaped ``apply(init)``."""
+    """Yield weights that ``apply(init)`` missed."""
     found: list[str] = []
     for names in families(subject.contracted).values():
         alike: dict[Any, list[str]] = {}
@@ -43,11 +43,11 @@ def missed(subject: Subject) -> Iterator[Finding]:
         "INIT-MISSED",
         "warning",
         tuple(found),
-        f"{named(found)} {'keeps' if len(found) == 1 else 'keep'} the law that the layer drew, "
+        f"{named(found)} {'keeps' if len(found) == 1 else 'keep'} the law that its layer drew, "
         f"with sigma {subject.laws[found[0]].sigma:.3g}, but {named(others)} of the other blocks "
         f"were redrawn, with sigma {subject.laws[others[0]].sigma:.3g}",
         "apply the function that draws all weights after the last layer is made, and check that "
-        "it knows the layer's class and name",
+        "it handles the layer's class and name",
         subject.place(found),
     )
 
@@ -57,7 +57,7 @@ def _peers(subject: Subject, name: str) -> tuple[str, ...]:
 
 
 def _left(subject: Subject, names: list[str]) -> list[str]:
-    """Return the members of a family that have escaped; none if that is unclear."""
+    """Return the members of a family that were missed, or none if that is unclear."""
     laws = {name: subject.laws[name] for name in names}
     if subject.again is None:
         return _left_by_size(subject, laws)
@@ -74,7 +74,7 @@ def _left(subject: Subject, names: list[str]) -> list[str]:
 
 
 def _left_by_size(subject: Subject, laws: dict[str, Law]) -> list[str]:
-    """Return, for a finished model, the one member with PyTorch's law if the others agree."""
+    """For a finished model, return the one member with PyTorch's law if the others agree."""
     odd = [name for name in laws if _by_default(subject, name)]
     others = [law for name, law in laws.items() if name not in odd]
     if len(odd) != 1 or len(others) < FEWEST:
@@ -85,7 +85,7 @@ def _left_by_size(subject: Subject, laws: dict[str, Law]) -> list[str]:
 
 
 def _by_default(subject: Subject, name: str) -> bool:
-    """Whether a weight looks like PyTorch's own law, uniform in (-b, b), b = fan_in^-1/2."""
+    """Whether a weight looks like PyTorch's default, uniform in (-b, b) with b = fan_in^-1/2."""
     law, parameter = subject.laws[name], subject.parameters[name]
     bound = subject.contracted[name].fan_in ** -0.5
     largest = float(parameter.detach().abs().max())

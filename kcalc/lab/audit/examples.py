@@ -8,17 +8,18 @@ from ...foundation.errors import KcalcError
 
 BATCH, TOKENS = 4, 64
 ADVICE = (
-    "give example inputs, kc.audit(builder, example_inputs=(4, 64)): a shape, a tensor, a tuple of "
-    "these, or a dictionary of them by argument name"
+    "pass example inputs, such as kc.audit(builder, example_inputs=(4, 64)): a shape, a tensor, a "
+    "tuple of these, or a dictionary of them by argument name"
 )
 
 
 def arguments(model: Any, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the positional and the keyword arguments of one call.
 
-    Shapes become token ids if the model looks them up in a table, else normal random numbers.
+    Shapes become token ids if the model looks the ids up in a table. Otherwise they become arrays
+    of normal random numbers.
 
-    Raises: KcalcError if there are no examples and no configuration that gives them.
+    Raises: KcalcError if there are no examples and no configuration that describes them.
     """
     from ...interchange import by_name, listed
 
@@ -48,9 +49,9 @@ def _tensor(model: Any, value: Any, where: Any) -> Any:
 
 
 def _vocabulary(model: Any) -> int | None:
-    """Return the number of rows of the table that looks up the input; None if there is no table.
+    """Return the number of rows of the table that looks up the inputs, or None without a table.
 
-    This is ``vocab_size`` of a configuration, or belongs to the first ``nn.Embedding``. Models
+    It is ``vocab_size`` of the configuration, or the size of the first ``nn.Embedding``. Models
     whose configuration names inputs other than ids have no table.
     """
     import torch
@@ -79,10 +80,10 @@ def _configured(model: Any) -> dict[str, Any]:
     count = getattr(text, "vocab_size", None)
     if main == "input_ids" and isinstance(count, int):
         longest = int(getattr(text, "max_position_embeddings", None) or 2 * TOKENS)
-        longest = longest if longest > 0 else 2 * TOKENS  # XLNet has -1: there is no maximum
+        longest = longest if longest > 0 else 2 * TOKENS  # XLNet uses -1 for no maximum
         padding = getattr(text, "pad_token_id", None)
         if isinstance(padding, int) and 0 <= padding < longest - 2:
-            longest -= padding + 1  # RoBERTa counts positions from there
+            longest -= padding + 1  # RoBERTa's positions start after the padding id
         shape = (BATCH, min(TOKENS, longest))
         ids = {"input_ids": drawn_ids(model, count, shape, random)}
         vision = getattr(config, "vision_config", None)
@@ -95,7 +96,7 @@ def _configured(model: Any) -> dict[str, Any]:
     size = getattr(config, "image_size", None)
     if main == "pixel_values" and size:
         return {"pixel_values": _pixels(config, size, random)}
-    raise KcalcError(f"the inputs of a {type(model).__name__} are unknown: {ADVICE}")
+    raise KcalcError(f"the inputs of a {type(model).__name__} are unknown; {ADVICE}")
 
 
 def _pixels(config: Any, size: Any, random: Any) -> Any:
@@ -107,9 +108,9 @@ def _pixels(config: Any, size: Any, random: Any) -> Any:
 
 
 def redrawn(inputs: Any, seed: int) -> Any:
-    """Return the inputs with the rows of every tensor permuted and its numbers redrawn.
+    """Permute the rows of every tensor in the inputs and redraw its numbers.
 
-    Token ids are permuted among all places; other whole numbers do not change.
+    Token ids are permuted over all positions. Other whole numbers do not change.
     """
     import torch
     from torch.utils import _pytree as pytree

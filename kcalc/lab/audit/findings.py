@@ -11,7 +11,7 @@ from .subject import Subject, families
 
 SEVERITIES = ("note", "warning", "error")
 CHANGED = "LOCK-CHANGED"
-"""The code of differences from a lock file, which no criterion produces."""
+"""The code for differences from a lock file. No criterion produces it."""
 
 
 @dataclass(frozen=True)
@@ -21,17 +21,18 @@ class Finding:
     Attributes
     ----------
     code
-        From the table of criteria.
+        The code of the criterion.
     severity
         "error", "warning" or "note".
     parameters
         The names of the affected parameters.
     message
-        The fault.
+        A description of the fault.
     fix
         The remedy.
     place
-        File and line where the parameters were last written, such as "model.py:12"; "" if unknown.
+        File and line where the parameters were last written, such as "model.py:12", or "" if
+        unknown.
 
     """
 
@@ -67,7 +68,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Criterion:
-    """One row of the table: a code, its severity and rule in words, and its function."""
+    """A criterion: its code, its severity and rule in words, and the function that applies it."""
 
     code: str
     severity: str
@@ -80,9 +81,9 @@ CRITERIA: dict[str, Criterion] = {}
 
 
 def criterion(code: str, severity: str, rule: str, standard: bool = True) -> Callable[..., Any]:
-    """Add a function to the table under a code.
+    """Register a function as the criterion with this code.
 
-    ``severity``: in words, for the table; ``standard``: False for criteria that are applied on
+    ``severity`` is text for the table. ``standard`` is False for criteria that apply only on
     request.
     """
 
@@ -94,9 +95,9 @@ def criterion(code: str, severity: str, rule: str, standard: bool = True) -> Cal
 
 
 def findings_of(subject: Subject, also: tuple[str, ...] = ()) -> tuple[Finding, ...]:
-    """Return the findings of all criteria, the worst first.
+    """Apply all criteria and return the findings, the worst first.
 
-    ``also``: codes that are off by default.
+    ``also`` contains codes of criteria that are off by default.
     """
     found = [
         finding
@@ -108,10 +109,10 @@ def findings_of(subject: Subject, also: tuple[str, ...] = ()) -> tuple[Finding, 
 
 
 def known_codes(codes: Any, what: str) -> tuple[str, ...]:
-    """Return codes, one or several. Raises: KcalcError for one that is not in the table."""
+    """Return codes as a tuple. Raises: KcalcError for a code that is not in the table."""
     known = [*CRITERIA, CHANGED]
     if not isinstance(codes, str | list | tuple | set | frozenset):
-        raise KcalcError(f"{what} must be codes of findings, got {glimpse(codes)}")
+        raise KcalcError(f"{what} must contain codes of findings, got {glimpse(codes)}")
     given = (codes,) if isinstance(codes, str) else tuple(codes)
     for code in given:
         if not isinstance(code, str) or code not in known:
@@ -120,18 +121,18 @@ def known_codes(codes: Any, what: str) -> tuple[str, ...]:
 
 
 def named(names: tuple[str, ...] | list[str], most: int = 3) -> str:
-    """Name parameters in a message: the first families by form, and the number of others."""
+    """Name parameters in a message: the first families, and the number of the others."""
     texts = forms(names)
     more = sum(len(members) for members in list(families(names).values())[most:])
     return ", ".join(texts[:most]) + (f" and {more} more" if more else "")
 
 
 def forms(names: tuple[str, ...] | list[str]) -> list[str]:
-    """Return each family by its form and size, or by the name of its one member."""
+    """Return the pattern and size of each family, or the name of its single member."""
     found = families(names).items()
     return [f"{form} ({len(n)})" if len(n) > 1 else next(iter(n)) for form, n in found]
 
 
 def part(form: str, names: tuple[str, ...]) -> str:
-    """Name a part of a model in a message: a parameter by its name, modules with their size."""
+    """Name a part of a model in a message: a parameter by name, modules with their number."""
     return names[0] if len(names) == 1 else f"{form} ({len(names)} parameters)"

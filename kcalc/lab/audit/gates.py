@@ -1,4 +1,4 @@
-"""The gates of several residual streams: the weights with which streams are mixed and read."""
+"""The gates of several residual streams: the weights that mix, read and write streams."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from .subject import Subject
 
 Array = np.ndarray
-TRIED = 40  # values that may be what a branch or the readout reads
-LOCATIONS = 4  # where gates are compared
+TRIED = 40  # candidates tried for the value that a branch or the readout reads
+LOCATIONS = 4  # locations at which gates are compared
 CLOSE = 1e-4  # relative error of a fit
-SUMS_OFF = 1e-3  # a sum of weights that differs more from 1 gets a remark
+SUMS_OFF = 1e-3  # larger deviations of a sum of weights from 1 get a remark
 
 
 @dataclass
 class Gates:
-    """The gates at some locations: the weights of streams in mixtures, branches and the readout.
+    """The gates at some locations: stream weights in mixtures, branches and the readout.
 
-    ``mixing``: [(locations, n, n)] of every sub-layer, ``read`` and ``write``: [(locations, n)];
-    ``readout``: (locations, n).
+    For every sub-layer, ``mixing`` has an array (locations, n, n), and ``read`` and ``write`` have
+    arrays (locations, n). ``readout`` is (locations, n).
     """
 
     count: int
@@ -40,14 +40,14 @@ class Gates:
     readout: Array | None = None
 
     def alike(self) -> list[tuple[int, ...]]:
-        """The sets of streams that permutations exchange without a change of the gates."""
+        """Return the sets of streams that can be permuted without changing the gates."""
         nodes = np.concatenate([*self.read, *self.write, self.readout]).T  # type: ignore[list-item]
         pairs = np.concatenate(self.mixing).transpose(1, 2, 0)
         return orbits(nodes, pairs)
 
     @property
     def sums_off(self) -> float:
-        """How far the sums of rows or columns are from 1 where the others are 1; 0 if neither."""
+        """The deviation of row sums from 1 if column sums are 1, or vice versa; otherwise 0."""
         worst = 0.0
         for mixing in self.mixing:
             off = [float(np.abs(mixing.sum(axis) - 1).max()) for axis in (1, 2)]
@@ -57,9 +57,9 @@ class Gates:
 
 
 def orbits(nodes: Array, pairs: Array) -> list[tuple[int, ...]]:
-    """The orbits, of two or more, of permutations s with equal nodes and pairs.
+    """Return the orbits of size two or more under permutations that leave nodes and pairs equal.
 
-    ``nodes``: (n, numbers), unchanged if i becomes s(i); ``pairs``: (n, n, numbers).
+    ``nodes`` (n, numbers) and ``pairs`` (n, n, numbers) must not change if index i becomes s(i).
     """
     count, off = len(nodes), 10 * CLOSE
     tolerance = off * np.maximum(np.abs(nodes).max(), 1e-30), off * max(np.abs(pairs).max(), 1e-30)
@@ -90,9 +90,9 @@ def orbits(nodes: Array, pairs: Array) -> list[tuple[int, ...]]:
 
 
 def _fitted(target: Array, basis: Sequence[Array]) -> Array | None:
-    """The weights (locations, basis) with which a basis gives the target; None if it does not.
+    """Return weights (locations, basis) that combine a basis to the target, or None.
 
-    They differ between locations, or are the same at all.
+    The weights differ between locations, or are the same at all of them.
     """
     width = target.shape[-1]
     if width >= 2 * len(basis):
@@ -114,10 +114,10 @@ def _solved(goal: Array, rows: Array) -> Array | None:
 
 
 def gates_of(subject: Subject) -> Gates | None:
-    """The gates of a model whose streams start as copies; None if it has no such streams.
+    """Return the gates of a model whose streams start as copies, or None for other models.
 
-    In another run, noise is added to the streams after every sub-layer, so that the weights of
-    streams that were equal can be told apart.
+    Another run adds noise to the streams after every sub-layer. This tells the weights of equal
+    streams apart.
     """
     if not subject.measured.structure.several:
         return None
@@ -126,7 +126,7 @@ def gates_of(subject: Subject) -> Gates | None:
 
 
 def _perturbed(subject: Subject) -> tuple[Program | None, dict[int, tuple[Any, Any]]]:
-    """A run with noise in the streams: {call: (the streams before, with the noise)}."""
+    """Run with noise in the streams; return it and {call: (streams before, streams after)}."""
     import torch
 
     model, (args, kwargs) = subject.model, subject.measured.call
@@ -146,7 +146,7 @@ def _perturbed(subject: Subject) -> tuple[Program | None, dict[int, tuple[Any, A
         if origin is None:
             return None, {}
         start = origin.call
-        # noise needs memory of its own, which may change the operations after an expansion
+        # noise needs its own memory, which may change the operations after an expansion
         plain = run(lambda call, _, out: out + 0 if call == start else out)
         found = states(plain, contractions(plain, parameters))
         places = {start, *(state.value.call for state in found)}
@@ -166,7 +166,7 @@ def _perturbed(subject: Subject) -> tuple[Program | None, dict[int, tuple[Any, A
 
 
 def _measured(program: Program, kept: dict[int, tuple[Any, Any]]) -> Gates | None:
-    """The gates from the numbers of a run with noise; None if the sums have another form."""
+    """Compute the gates from a run with noise. Return None if the sums have another form."""
     by_call = {value.call: value for value in program.values if value.call in kept}
     calls = sorted(kept)
     origin = by_call[calls[0]]
@@ -194,7 +194,7 @@ def _measured(program: Program, kept: dict[int, tuple[Any, Any]]) -> Gates | Non
 def _step(
     program: Program, before: Value, after: Value, kept: tuple[Any, Any], streams: Array
 ) -> tuple[Array, Array, Array, Array] | None:
-    """(H, p, h, the streams after) of one sub-layer."""
+    """Return (H, p, h, the streams afterwards) for one sub-layer."""
     count, size = len(streams), streams[0].size
     skip, branch = after.data
     if branch.depends_on(before) and skip.tensor.numel() != after.tensor.numel():
@@ -223,7 +223,7 @@ def _step(
 
 
 def _read(program: Program, before: Value, end: Value | None, streams: Array) -> Array | None:
-    """The weights with which the first value of one stream's size adds up the streams."""
+    """Return the weights that add up the streams to the first value of the size of one stream."""
     size, tried = streams[0].size, 0
     for value in program.values[before.index + 1 :]:
         if value.flavour != "data" or value.tensor.numel() != size or not value.depends_on(before):

@@ -1,4 +1,4 @@
-"""Sigmas from a fan that ignores groups, although no initialiser was given the fan."""
+"""Sigmas computed from a fan that ignores groups, without an initialiser of torch.nn.init."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from .laws import Law
 from .subject import Subject
 
 USUAL = (1 / 3, 1.0, 2.0, 25 / 9, 9 / 16, *(2 / (1 + slope**2) for slope in (0.01, 0.1, 0.2)))
-"""Variances times fan: PyTorch's law, the gains of linear, ReLU, tanh, SELU and leaky layers."""
+"""Usual variances times fan: PyTorch's default and the gains of torch.nn.init.
+"""
 
-EXACT = 1e-5  # relative, for computed sigmas
+EXACT = 1e-5  # relative tolerance for computed sigmas
 BY_HAND = ("normal", "uniform", "trunc_normal")
 
 
 def ignored_groups(subject: Subject, name: str) -> tuple[str, float, float] | None:
-    """Return (the fan's name, the fan used, the true one) of a grouped weight drawn by hand.
+    """Return (name of the fan, fan used, true fan) of a grouped weight drawn by hand, or None.
 
-    The variance c / fan uses a fan that counts all groups. c is a usual value or that of two other
-    weights with different fans drawn by the same line. None if the true fan also fits with some
-    usual c.
+    The variance c / fan uses a fan that counts all groups. c is a usual value, or it is the same as
+    for two other weights with different fans that the same line drew. The result is None if the
+    true fan also explains the variance with a usual c.
     """
     law, groups = subject.laws[name], _groups(subject, name)
     if groups < 2 or law.place == "" or law.name not in BY_HAND or not law.sigma > 0:
@@ -38,7 +39,7 @@ def ignored_groups(subject: Subject, name: str) -> tuple[str, float, float] | No
 
 
 def _groups(subject: Subject, name: str) -> int:
-    """Return the groups of a convolution, or the matrices of a stack."""
+    """Return the number of groups of a convolution, or of matrices in a stack."""
     used, parameter = subject.contracted[name], subject.parameters[name]
     if used.value.op == "convolution":
         return used.groups
@@ -50,7 +51,7 @@ def _fits(law: Law, fan: int, constant: float) -> bool:
 
 
 def _witnessed(subject: Subject, name: str, mode: str, fan: int) -> bool:
-    """Whether the line that drew a weight drew others by their fans, and this one by ``fan``."""
+    """Whether the line that drew a weight used fans for other weights, and ``fan`` for it."""
     law = subject.laws[name]
     others: dict[int, Law] = {}
     for other, contraction in subject.contracted.items():

@@ -7,11 +7,11 @@ from dataclasses import fields, is_dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-DEEPEST = 5  # containers within containers
+DEEPEST = 5  # the deepest nesting of containers that is searched
 
 
 def held(model: Any) -> dict[str, Any]:
-    """Return {path: tensor} of a model's plain attributes: lists, dictionaries, objects.
+    """Return {path: tensor} of tensors in a model's plain attributes: lists, dictionaries, objects.
 
     These tensors are neither parameters nor buffers.
     """
@@ -29,9 +29,10 @@ def held(model: Any) -> dict[str, Any]:
 
 
 def returned(result: Any) -> list[Any]:
-    """Return the tensors in a model's result: in nests, distributions, data classes, or one object.
+    """Return the tensors in a model's result, including nests, distributions and data classes.
 
-    Other objects within a nest may contain more than results (keys and values for later tokens).
+    A plain object counts only if it is the result. In a nest, it may contain other tensors, such as
+    keys and values for later tokens.
     """
     import torch
     from torch.utils import _pytree as pytree
@@ -52,7 +53,7 @@ def returned(result: Any) -> list[Any]:
 
 
 def _carries(value: Any) -> bool:
-    """Whether an object is meant to carry results."""
+    """Whether an object is of a kind that carries results."""
     import torch
 
     kinds = torch.distributions.Distribution | torch.distributions.Transform
@@ -60,7 +61,7 @@ def _carries(value: Any) -> bool:
 
 
 def _hold(value: Any, path: str, seen: set[int], found: dict[str, Any], left: int) -> None:
-    """Add the tensors that a value contains."""
+    """Add the tensors in a value to ``found``."""
     import torch
 
     if left == 0 or id(value) in seen or isinstance(value, str | bytes | int | float | type):
@@ -74,7 +75,7 @@ def _hold(value: Any, path: str, seen: set[int], found: dict[str, Any], left: in
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (the next part of the path, item) for the items of a container."""
+    """Yield (next part of the path, item) for each item of a container."""
     import torch
 
     if isinstance(value, torch.nn.Module):
@@ -88,7 +89,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             try:
                 yield f".{name}", cell.cell_contents
-            except ValueError:  # a cell that is still empty
+            except ValueError:  # the closure cell is still empty
                 continue
     elif isinstance(value, MethodType):
         yield "", value.__func__

@@ -25,21 +25,22 @@ TEXTS = {
         "make it in __init__, as an attribute of the module",
     ),
     "late": (
-        "the first run makes {}: an optimizer that was made before lacks it",
-        "make it in __init__, or run the model once before its optimizer and its audit",
+        "the first run makes {}, so an optimizer created earlier does not contain it",
+        "make it in __init__, or run the model once before creating the optimizer and before the "
+        "audit",
     ),
 }
-"""Messages and fixes for weights in attributes, or made by a run."""
+"""Messages and fixes for weights in plain attributes, or made during a run."""
 
 
 @criterion(
     "PARAM-HIDDEN",
     "error or warning",
-    "a tensor that requires a gradient gets one from the result, is not an input or computed "
-    "from one, and parameters() does not list it; warning: a module that the first run makes",
+    "a tensor that requires a gradient gets one from the result, is neither an input nor computed "
+    "from one, and is missing from parameters(); a warning if the first run makes its module",
 )
 def hidden(subject: Subject) -> Iterator[Finding]:
-    """Yield weights that no optimizer will see."""
+    """Yield weights that no optimizer can find."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, kind, place in _unlisted(subject):
         groups.setdefault((kind, place), []).append(name)
@@ -51,7 +52,7 @@ def hidden(subject: Subject) -> Iterator[Finding]:
 
 
 def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, kind, place) of the weights that ``parameters()`` does not list."""
+    """Yield (name, kind, place) of each weight that is missing from ``parameters()``."""
     program = subject.measured.structure.program
     listed = {id(p) for p in subject.parameters.values()}
     after = {id(p): name for name, p in subject.model.named_parameters()}
@@ -75,9 +76,9 @@ def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
 
 
 def _made_before(subject: Subject) -> Iterator[tuple[str, str, str]]:
-    """Yield tensors that the builder computed from unlisted weights: ``Parameter(w) * 0.1``.
+    """Yield tensors that the builder computed from unlisted weights, as in ``Parameter(w) * 0.1``.
 
-    The copy that runs contains them without their history.
+    The copy that runs contains these tensors without their history.
     """
     program, original = subject.measured.structure.program, subject.original
     listed = {id(p) for p in original.parameters()}
@@ -94,7 +95,7 @@ def _made_before(subject: Subject) -> Iterator[tuple[str, str, str]]:
 
 
 def _kind(value: Value, tensor: Any, program: Program, late: bool) -> str:
-    """Return "held", "made" or "late"; "" for noise and for values of inputs or parameters."""
+    """Return "held", "made" or "late", or "" for noise and for values of inputs or parameters."""
     import torch
 
     if value.op in ("constant", "buffer"):
@@ -109,7 +110,7 @@ def _kind(value: Value, tensor: Any, program: Program, late: bool) -> str:
 
 
 def _weighs(value: Value, program: Program) -> bool:
-    """Whether a contraction multiplies a value, or a view of it, with data."""
+    """Whether a contraction multiplies a value, or a view of it, by data."""
     stack = [value]
     while stack:
         for reader in program.readers.get(stack.pop().index, ()):

@@ -13,13 +13,17 @@ from .roots import contraction_weight
 from .subject import Subject, families
 
 FAN_OFF = 3 / 2
-MOST = 3  # sets of copies in a message
-DEEP_CUT = 8.0  # standard deviations
+MOST = 3  # sets of copies listed in a message
+DEEP_CUT = 8.0  # in standard deviations
 
 
-@criterion("INIT-NEVER", "error", "NaN is left where uninitialised memory was filled with it")
+@criterion(
+    "INIT-NEVER",
+    "error",
+    "a parameter keeps some of the NaN with which uninitialised memory is filled",
+)
 def never(subject: Subject) -> Iterator[Finding]:
-    """Yield parameters that no code wrote completely."""
+    """Yield parameters that were never, or not completely, written."""
     names = tuple(
         name
         for name, law in subject.laws.items()
@@ -40,7 +44,7 @@ def never(subject: Subject) -> Iterator[Finding]:
 
 
 def _gap(subject: Subject, names: tuple[str, ...]) -> str:
-    """Say how many entries of some parameters are unwritten."""
+    """Say how many entries of the parameters are unwritten."""
     if not names:
         return ""
     tensors = [subject.original.get_parameter(name) for name in names]
@@ -51,12 +55,12 @@ def _gap(subject: Subject, names: tuple[str, ...]) -> str:
 @criterion(
     "INIT-COPY",
     "warning",
-    "trainable matrices, or the matrices of a stack, are equal bit for bit within a draw and "
-    "differ between two seeds (torch.manual_seed has no effect in the second draw); in a "
-    "finished model: they are equal, and their entries are not correlated with their neighbours",
+    "trainable matrices, or the matrices of a stack, are bitwise equal within a draw and differ "
+    "between two seeds (torch.manual_seed has no effect in the second draw); in a finished model, "
+    "they are equal, and neighbouring entries are uncorrelated",
 )
 def copies(subject: Subject) -> Iterator[Finding]:
-    """Yield layers that start as copies of one another."""
+    """Yield layers that start as copies of each other."""
     groups, stacked = _equal_groups(subject), _equal_slices(subject)
     if (groups or stacked) and subject.again is not None:
         other = dict(subject.again().named_parameters())
@@ -75,7 +79,7 @@ def copies(subject: Subject) -> Iterator[Finding]:
             "warning",
             names,
             f"copies of one another at the start: {sets}{more}",
-            "draw each of them: copy.deepcopy copies weights too, so initialise after copying",
+            "initialise after copying, because copy.deepcopy also copies weights",
             subject.place(names),
         )
     for members in families(stacked).values():
@@ -85,13 +89,13 @@ def copies(subject: Subject) -> Iterator[Finding]:
             "warning",
             members,
             f"the {count} matrices stacked in {named(members)} start as copies of one another",
-            "draw the whole stack: repeat and expand copy one draw",
+            "draw the whole stack, because repeat and expand copy one draw",
             subject.place(members),
         )
 
 
 def _equal_slices(subject: Subject) -> list[str]:
-    """Return the trainable stacks of matrices, read by a product, whose matrices are equal."""
+    """Return the trainable stacks of equal matrices that a product reads."""
     return [
         name
         for name, contraction in subject.contracted.items()
@@ -107,7 +111,7 @@ def _equal_slices(subject: Subject) -> list[str]:
 
 
 def _equal_groups(subject: Subject) -> list[tuple[str, ...]]:
-    """Return the trainable random matrices that are equal, group by group."""
+    """Return groups of equal trainable random matrices."""
     marks: dict[Any, list[str]] = {}
     memory: set[int] = set()
     taught = {n for cut in subject.measured.cuts if cut.kind == "taught" for n in cut.names}
@@ -140,9 +144,9 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _looks_drawn(tensor: Any) -> bool:
-    """Whether neighbours in a matrix are uncorrelated within five standard errors.
+    """Whether neighbouring entries of a matrix are uncorrelated within five standard errors.
 
-    A matrix with most entries equal (an identity) is not random.
+    A matrix whose entries are mostly equal, such as an identity, does not look random.
     """
     matrix = tensor.detach().double().flatten(1)
     if float((matrix == matrix.median()).double().mean()) > 0.5:
@@ -158,8 +162,8 @@ def _looks_drawn(tensor: Any) -> bool:
 @criterion(
     "INIT-ALIKE",
     "error",
-    "a contracted weight, not zero, has equal rows (one per output), and the rows of its gradient "
-    "are equal and not zero",
+    "a contracted, nonzero weight has equal rows (one per output), and the rows of its gradient "
+    "are equal and nonzero",
 )
 def rows_alike(subject: Subject) -> Iterator[Finding]:
     """Yield units that start equal and stay equal."""
@@ -176,14 +180,15 @@ def rows_alike(subject: Subject) -> Iterator[Finding]:
             "INIT-ALIKE",
             "error",
             names,
-            f"all rows of {named(names)} are equal and get equal gradients: the units stay copies",
+            f"all rows of {named(names)} are equal and get equal gradients, so the units stay "
+            "copies",
             "draw the weights at random",
             subject.place(names),
         )
 
 
 def _same_rows(tensor: Any, axes: tuple[int, ...], tolerance: float) -> bool:
-    """Whether the rows along the output axis are equal, in each stacked matrix."""
+    """Whether the rows along the output axis are equal in every stacked matrix."""
     kept = [axis for axis in range(tensor.ndim) if axis not in axes]
     if not kept or tensor.shape[kept[-1]] < 2 or tensor.numel() == 0:
         return False
@@ -195,10 +200,11 @@ def _same_rows(tensor: Any, axes: tuple[int, ...], tolerance: float) -> bool:
 @criterion(
     "INIT-FAN",
     "warning or note",
-    "builder only: the fan that the initialiser used, divided by that of the contraction in the "
-    "run, is outside 2/3 ... 3/2 (fan_in: fan_in; fan_out: either, as PyTorch's fan_out is the "
-    "contraction's fan_in for x @ w; Xavier: their sum); for a grouped weight drawn by hand: "
-    "sigma follows from a fan that counts all groups; note: a norm after it hides the scale",
+    "builder only: the initialiser's fan, divided by the fan of the contraction in the run, is "
+    "outside 2/3 ... 3/2. fan_in is compared with fan_in and Xavier's sum with the sum; fan_out "
+    "may be either fan, because PyTorch's fan_out is the contraction's fan_in for x @ w. For a "
+    "grouped weight drawn by hand, sigma follows from a fan that counts all groups. It is a note "
+    "if a norm follows and hides the scale",
 )
 def fans(subject: Subject) -> Iterator[Finding]:
     """Yield fans computed from the wrong axes of a weight."""
@@ -216,7 +222,7 @@ def fans(subject: Subject) -> Iterator[Finding]:
             severity,
             names,
             "the initialiser used a fan that is not the contraction's: " + _fans(members),
-            "give the fan of the contraction in the run; with groups, that of one group",
+            "use the fan of the contraction in the run; with groups, use the fan of one group",
             subject.place(names),
         )
 
@@ -224,7 +230,7 @@ def fans(subject: Subject) -> Iterator[Finding]:
 def _wrong_fan(
     subject: Subject, name: str, contraction: Contraction
 ) -> tuple[str, float, float] | None:
-    """Return (the mode, the fan that was used, the true one) of a weight; None if it is right."""
+    """Return (mode, fan used, true fan) of a weight, or None if its fan is right."""
     used = subject.laws[name].fan
     if contraction.transposed or subject.parameters[name].ndim < 2:
         return None
@@ -240,7 +246,8 @@ def _wrong_fan(
         return None  # a view with repeated entries, or a slice of fused weights
     outs = [fan_out]
     if subject.parameters[name].ndim > 2 and contraction.value.op != "convolution":
-        outs.append(fan_out // len(subject.parameters[name]))  # an einsum reads a stack as one
+        # an einsum may read a stack as one matrix
+        outs.append(fan_out // len(subject.parameters[name]))
     right = {"fan_in": [fan_in], "fan_out": [*outs, fan_in]}.get(
         used[0], [fan_in + out for out in outs]
     )
@@ -250,7 +257,7 @@ def _wrong_fan(
 
 
 def _multiplied(name: str, contraction: Contraction) -> bool:
-    """Whether a weight is a product of a parameter and another one, like learnt queries."""
+    """Whether the weight is a product of this and another parameter, as for learnt queries."""
     stack, seen = [contraction_weight(contraction.value)], set()
     while stack:
         value = stack.pop()
@@ -263,13 +270,13 @@ def _multiplied(name: str, contraction: Contraction) -> bool:
 
 
 def _normed(subject: Subject, contraction: Contraction) -> bool:
-    """Whether a norm follows immediately after a contraction and hides its scale."""
+    """Whether a norm directly follows a contraction and hides its scale."""
     readers = subject.measured.structure.program.readers.get(contraction.value.index, [])
     return bool(readers) and all(reader.op in NORMS for reader in readers)
 
 
 def _fans(members: dict[str, tuple[str, float, float]]) -> str:
-    """Describe which fans were used, with those of similar weights together."""
+    """Describe which fans were used, grouping similar weights."""
     alike: dict[tuple[str, float, float], list[str]] = {}
     for name, fan in members.items():
         alike.setdefault(fan, []).append(name)
@@ -285,7 +292,7 @@ def _fans(members: dict[str, tuple[str, float, float]]) -> str:
 
 
 def _times(given: float, true: float) -> str:
-    """Say how far the sigma of one fan is from that of another."""
+    """Describe how far a sigma is off because of a wrong fan."""
     ratio = (given / true) ** 0.5
     return f"{ratio:.3g} times too small" if ratio > 1 else f"{1 / ratio:.3g} times too large"
 
@@ -297,7 +304,7 @@ def _times(given: float, true: float) -> str:
     standard=False,
 )
 def truncation(subject: Subject) -> Iterator[Finding]:
-    """Truncated normal laws with bounds that cut nothing."""
+    """Yield truncated normal laws whose bounds cut nothing."""
     deep = {n: law.cut for n, law in subject.laws.items() if law.cut is not None}
     deep = {name: cut for name, cut in deep.items() if cut > DEEP_CUT}
     for names in families(deep).values():
@@ -306,6 +313,6 @@ def truncation(subject: Subject) -> Iterator[Finding]:
             "note",
             names,
             f"{named(names)} is cut at {deep[names[0]]:g} sigma, which has no effect",
-            "the bounds a, b of trunc_normal_ are absolute: give a=-2*std, b=2*std",
+            "the bounds a, b of trunc_normal_ are absolute; pass a=-2*std, b=2*std",
             subject.place(names),
         )

@@ -6,20 +6,20 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-MOST = 2**19  # entries used for moments; larger tensors are sampled at equal steps
-EXACT = 0.01  # relative: allowed difference of two recorded standard deviations
+MOST = 2**19  # entries used for moments; larger tensors are subsampled with a constant stride
+EXACT = 0.01  # relative tolerance for recorded standard deviations
 
 
 @dataclass(frozen=True)
 class Law:
-    """A parameter's initialiser: its name, standard deviation and place in the source.
+    """The law of a parameter's initial values: name, standard deviation and place in the source.
 
-    ``name``: "normal", "trunc_normal", "uniform", "kaiming_uniform", "constant", "computed",
-    "uninitialised", "measured" ...; ``sigma``: the standard deviation of an entry; ``error``: its
-    standard error, 0 if the law was recorded; ``mean``; ``cut``: the distance of the truncation
-    from the mean in standard deviations of the untruncated law; ``fan``: (the mode, the fan) that a
-    law by fans used; ``place``: "file:line" of the call; ``made``: that of the allocation, if the
-    memory was allocated without numbers; ``replaced``: the laws that it overwrote.
+    ``name`` is the initialiser: "normal", "trunc_normal", "uniform", "kaiming_uniform", "constant",
+    "computed", "uninitialised", "measured" and so on. ``sigma`` is the standard deviation of an
+    entry, ``error`` its standard error (0 if the law was recorded), and ``mean`` the mean. ``cut``
+    is the distance of the truncation from the mean, in standard deviations of the untruncated law.
+    ``fan`` is the (mode, fan) of a law by fans. ``place`` is "file:line" of the call, and ``made``
+    that of an allocation without initial values. ``replaced`` lists the laws that were overwritten.
     """
 
     name: str
@@ -37,18 +37,18 @@ class Law:
 
     @property
     def size(self) -> str:
-        """Describe the standard deviation, or for a constant its value."""
+        """Describe the standard deviation, or the value of a constant."""
         if self.name == "constant":
             return f"the value {self.mean:.4g}"
         return f"sigma {self.sigma:.4g}"
 
     @property
     def partly_written(self) -> bool:
-        """Whether a recorded law left NaN entries."""
+        """Whether a recorded law left entries that are NaN."""
         return self.place != "" and math.isnan(self.sigma) and math.isnan(self.mean)
 
     def scaled(self, factor: float, place: str) -> Law:
-        """Return the law of ``factor`` times the parameter, written at ``place``."""
+        """Return the law of the parameter times ``factor``, with the new place."""
         sigma, mean = self.sigma * abs(factor), self.mean * factor
         return replace(self, sigma=sigma, mean=mean, place=place, fan=None)
 
@@ -65,7 +65,7 @@ class Law:
 
 
 def truncated_moments(std: float, low: float, high: float) -> tuple[float, float]:
-    """Return mean and standard deviation of a normal law of mean 0 cut at ``low`` and ``high``.
+    """Return mean and standard deviation of a centred normal law cut at ``low`` and ``high``.
 
     With a = low / std, b = high / std and Z = Phi(b) - Phi(a):
     mean = std (phi(a) - phi(b)) / Z,
@@ -107,7 +107,7 @@ def estimated(tensor: Any) -> Law:
 
 
 def differ(one: Law, sigma: float, relative: float = EXACT, errors: float = 4.0) -> bool:
-    """Whether a law's sigma differs from a value by more than both tolerances."""
+    """Whether a law's sigma differs from ``sigma`` by more than both tolerances."""
     allowed = max(relative * sigma, errors * one.error)
     return not abs(one.sigma - sigma) <= allowed
 

@@ -1,4 +1,4 @@
-"""Lock files: the laws and sigmas of a model, and what changed in a later version."""
+"""Lock files: the laws and sigmas of a model, and changes in a later version."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise KcalcError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise KcalcError(
-            f"{path} is not a lock file of an audit; write one: kcalc audit ... --lock {path}"
+            f"{path} is not a lock file of an audit; write one with kcalc audit ... --lock {path}"
         ) from None
     return entries
 
@@ -63,9 +63,10 @@ def changes(
     shapes: Mapping[str, tuple[int, ...]],
     baseline: str | os.PathLike[str],
 ) -> tuple[Finding, ...]:
-    """Return parameters that were added, removed, or differ in shape, law, sigma or mean.
+    """Return findings for added, removed and changed parameters (shape, law, sigma or mean).
 
-    Sigmas and means count as different if they are more than 1 % and 4 standard errors apart.
+    Sigmas and means count as changed if they differ by more than 1 % and by more than 4 standard
+    errors.
     """
     before = _read(baseline)
     groups: dict[str, list[str]] = {}
@@ -94,7 +95,7 @@ def changes(
 
 
 def _change(law: Law, shape: tuple[int, ...], entry: Any) -> str:
-    """Say how a parameter differs from its entry; "" if it does not."""
+    """Describe how a parameter differs from its entry, or return "" if it does not."""
     if entry is None:
         return "is new"
     if list(shape) != entry["shape"]:
@@ -112,7 +113,7 @@ def _change(law: Law, shape: tuple[int, ...], entry: Any) -> str:
     if mean is None or not math.isfinite(law.mean):
         return ""
     if math.prod(shape) == 1 and not (_is_round(mean) or _is_round(law.mean)):
-        return ""  # a drawn entry: nothing is known of its law
+        return ""  # an entry drawn at random, whose law is unknown
     if abs(law.mean - mean) > max(EXACT * max(abs(mean), abs(law.mean)), 4 * error):
         return f"has the mean {law.mean:.4g} instead of {mean:.4g}"
     return ""

@@ -1,4 +1,4 @@
-"""The measured columns: one forward and backward pass, then a few steps of gradient descent."""
+"""Measurements: one forward and backward pass, then a few steps of gradient descent."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .structure import Structure, structure_of
 
 @dataclass
 class Measured:
-    """The measurements from a run of the model and its gradient.
+    """Measurements from a run of the model and its gradients.
 
-    ``gradients``: {parameter: gradient}, None if the loss does not depend on it; ``streams``:
-    {index of a merge, or of a contraction if nothing merges: gradient of its value}; ``dead``:
-    parameters whose gradient was exactly zero at every step; ``rounded``: those whose gradient was
-    only rounding; ``cuts``: what cuts off parameters that the run reads but that get no gradient
-    from any result; ``unreached``: those that received no example from a choice among layers;
-    ``nonfinite``: texts that name the origin of inf or NaN; ``call``: the arguments of the call;
-    ``listed``: {name: parameter} before the run.
+    ``gradients`` is {parameter: gradient}, with None if the loss does not depend on the parameter.
+    ``streams`` is {index of a merge: gradient of its value}, or of a contraction if nothing merges.
+    ``dead`` lists parameters whose gradient was exactly zero at every step, and ``rounded`` those
+    whose gradient was only rounding. ``cuts`` describes what cuts off parameters that the run reads
+    but that get no gradient from any result. ``unreached`` lists parameters that received no
+    example because of a choice among layers. ``nonfinite`` describes where inf or NaN came from.
+    ``call`` has the arguments of the call, and ``listed`` is {name: parameter} before the run.
     """
 
     structure: Structure
@@ -49,10 +49,11 @@ def measure(
 ) -> Measured:
     """Run a copy of a model on its examples, and differentiate.
 
-    ``fresh``: returns another copy of the model, in which nothing has run; ``original``: that
-    model.
+    ``fresh`` returns another copy of the model that has not run yet. ``original`` is the model
+    itself.
 
-    Raises: KcalcError if the model does not run on them, or the copy runs the original's layers.
+    Raises: KcalcError if the model does not run on the examples, or if the copy runs layers of the
+    original.
     """
     import torch
 
@@ -82,7 +83,7 @@ def measure(
 
 
 def _at_teacher(model: Any, measured: Measured) -> bool:
-    """Whether every gradient is zero because a student still equals its teacher, a frozen copy."""
+    """Whether every gradient is zero because a student still equals its frozen teacher."""
     if any(g is not None and bool(g.any()) for g in measured.gradients.values()):
         return False
     moved = [p for p in measured.listed.values() if p.requires_grad and p.ndim > 1]
@@ -93,7 +94,7 @@ def _at_teacher(model: Any, measured: Measured) -> bool:
 
 
 def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
-    """Record which parameters stay without a gradient."""
+    """Record which parameters never get a gradient."""
     import torch
 
     def prepared() -> Any:
@@ -111,7 +112,7 @@ def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
 
 
 def _trained(fresh: Callable[[], Any], call: Any) -> Any:
-    """Return the program of a run in training mode; None if that raises (for lack of targets)."""
+    """Return the program of a run in training mode, or None if it fails without targets."""
     model = fresh().train()
     args, kwargs = call
     try:
@@ -121,7 +122,7 @@ def _trained(fresh: Callable[[], Any], call: Any) -> Any:
 
 
 def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: bool) -> Any:
-    """``configured``: whether the inputs come from the model's configuration."""
+    """Run the model. ``configured`` says whether the inputs come from the model's configuration."""
     from ...interchange import as_one
     from ...interchange.torch_model import first_line, place
 
@@ -134,11 +135,10 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: b
         advice = "check that it runs on them"
         text = first_line(error).rstrip(". ")
         if "out of range" in text or "indices" in text:
-            advice = "give the token ids as a tensor of whole numbers"
+            advice = "pass the token ids as a tensor of whole numbers"
         if "label" in str(error).lower() or "target" in str(error).lower():
             advice = (
-                "for a model that needs labels, give them in a dictionary: {'x': ..., 'labels': "
-                "...}"
+                "if the model needs labels, pass a dictionary such as {'x': ..., 'labels': ...}"
             )
         if not kwargs and (told := as_one(model.forward, args)):
             advice = told
@@ -150,9 +150,10 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: b
 
 
 def _check_apart(program: Any, original: Any, kept: list[tuple[Any, Any]]) -> None:
-    """Raises: KcalcError if a run of a copy has read parameters of the original model.
+    """Check that a copy has not read parameters of the original. Raises: KcalcError if it has.
 
-    ``kept``: (buffer of the model, its numbers before the run), which are restored.
+    ``kept`` contains pairs (buffer of the model, its values before the run); the values are
+    restored.
     """
     import torch
 
@@ -166,19 +167,19 @@ def _check_apart(program: Any, original: Any, kept: list[tuple[Any, Any]]) -> No
     more = f" and {len(others)} more" if others else ""
     raise KcalcError(
         f"the model cannot be audited: in a copy, {where or 'the model'} reads {first}{more} of "
-        "the model itself, by a global name or through its class; access its layers through self"
+        "the original model through a global name or its class; access its layers through self"
     )
 
 
 def _classes(structure: Structure) -> bool:
-    """Whether the model's first output is a contraction with weights, as logits are."""
+    """Whether the model's first output is a contraction with weights, as for logits."""
     outputs = structure.program.outputs
     ends = {c.value.index for c in structure.contractions if c.value.op != "convolution"}
     return bool(outputs) and any(r in ends for r in structure.stream_roots(outputs[0]))
 
 
 def _evaluating(model: Any) -> list[Any]:
-    """Set all modules to evaluation mode, and batch norms to training mode.
+    """Set batch norms to training mode and all other modules to evaluation mode.
 
     Returns: the batch norms.
     """
@@ -210,7 +211,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def _nonfinite(measured: Measured) -> tuple[str, ...]:
-    """Say where inf or NaN first appeared in the forward pass, else in which gradients."""
+    """Say where inf or NaN first appeared in the forward pass, or else in which gradients."""
     import torch
 
     program = measured.structure.program

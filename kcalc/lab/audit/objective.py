@@ -1,4 +1,4 @@
-"""The loss of an audit: the model's own, one with random labels, or a random linear function."""
+"""The loss of an audit: the model's, one with random labels, or a random linear function."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ...foundation.errors import KcalcError
 from .held import returned
 
 CLASSES = 10
-"""The least number of unnamed outputs that are interpreted as logits."""
+"""The least number of unnamed outputs that count as logits."""
 
 
 @dataclass(frozen=True)
 class Objective:
     """A scalar to differentiate.
 
-    ``kind``: "own", "labels" or "linear"; ``logits``: the tensor interpreted as logits;
-    ``expected``: the mean loss over all labels, nan without logits.
+    ``kind`` is "own", "labels" or "linear". ``logits`` is the tensor that counts as logits.
+    ``expected`` is the mean loss over all labels, or nan without logits.
     """
 
     loss: Any
@@ -29,14 +29,15 @@ class Objective:
 
 
 def objective(result: Any, classes: bool, seed: int) -> Objective:
-    """Return the objective of one result of a model.
+    """Return the objective for one result of a model.
 
-    If a result has a ``loss``, that is the objective. For logits it is the cross entropy of random
-    labels. Logits are tensors named ``logits``, or the only tensor that a model returns, if
-    ``classes`` says that a readout gives its last axis and this has at least ten entries; fewer may
-    be targets of a regression. For other results it is the mean product with normal random numbers.
+    If the result has a ``loss``, this is the objective. For logits, it is the cross entropy of
+    random labels. Logits are tensors named ``logits``. The only tensor of a result also counts if
+    ``classes`` says that a readout gives its last axis and the axis has at least ten entries;
+    shorter ones may be regression targets. For other results, the objective is the mean product
+    with normal random numbers.
 
-    Raises: KcalcError for a result without a differentiable tensor.
+    Raises: KcalcError if the result has no differentiable tensor.
     """
     import torch
 
@@ -62,8 +63,8 @@ def objective(result: Any, classes: bool, seed: int) -> Objective:
         return Objective(loss, "labels", logits, expected)
     if not leaves:
         raise KcalcError(
-            "the model's result contains no tensor with a gradient; give a model with trainable "
-            "parameters whose forward returns its tensors"
+            "the model's result contains no tensor with a gradient; pass a model that has "
+            "trainable parameters and returns its tensors from forward"
         )
     loss = sum(
         (leaf.float() * torch.randn(leaf.shape, generator=random).to(leaf.device)).mean()
@@ -81,12 +82,12 @@ def _named(result: Any, name: str) -> Any:
 
     try:
         found = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
-    except Exception:  # a property of the user's class may raise anything
+    except Exception:  # a property of a user class may raise any error
         found = None
     return found if isinstance(found, torch.Tensor) else None
 
 
 def _expected(logits: Any) -> float:
-    """Return the cross entropy averaged over labels: logsumexp(z) - mean(z), averaged over rows."""
+    """Return the cross entropy averaged over labels, logsumexp(z) - mean(z), and over rows."""
     rows = logits.detach().reshape(-1, logits.shape[-1]).float()
     return float((rows.logsumexp(-1) - rows.mean(-1)).mean())

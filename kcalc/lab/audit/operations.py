@@ -19,7 +19,7 @@ VIEWS = _words(
     "diagonal_copy view_copy where masked_fill tril triu movedim swapaxes repeat_interleave",
     "reflection_pad2d replication_pad2d nan_to_num",
 )
-"""Linear copies and means, through which roots are followed."""
+"""Linear copies and means. Values are traced back to their roots through them."""
 
 NORMS = _words(
     "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit",
@@ -31,7 +31,7 @@ CONTRACTIONS = _words(
     "_scaled_grouped_mm addbmm",
 )
 BIASED = _words("addmm baddbmm addmv addbmm")
-"""Contractions that add their first argument."""
+"""Contractions that add their first argument to the product."""
 
 ELEMENTWISE = _words(
     "relu gelu silu tanh hardtanh leaky_relu elu celu mish hardswish relu6 softplus clamp_min",
@@ -46,4 +46,4 @@ DATALESS = _words(
     "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty bernoulli",
     "rand_like randn_like _local_scalar_dense new_empty_strided sym_size argmax argsort floor",
 )
-"""Operations that only read an array's shape or order."""
+"""Operations that read only the shape or the order of an array."""

@@ -10,17 +10,18 @@ from ...foundation.errors import KcalcError, glimpse
 from .findings import Finding, criterion, named, part
 from .subject import Subject, parts
 
-STALLED = 0.5  # fraction of the weights
+STALLED = 0.5  # least fraction of unchanged weights for a finding
 
 
 @criterion(
     "OPT-MISSING",
-    "error or warning",
+    "a trainable parameter is in no group of the given optimizer, in two, or in a group with "
+    "learning rate 0 and no schedule; a warning if all learning rates are 0",
     "a trainable parameter is in no group of the given optimizer, in two, or in one with "
     "learning rate 0 and no schedule; warning: all rates are 0",
 )
 def missing(subject: Subject) -> Iterator[Finding]:
-    """Yield parameters that no group updates, or two do."""
+    """Yield parameters that belong to no parameter group, or to two."""
     if subject.optimizer is None:
         return
     try:
@@ -48,7 +49,7 @@ def missing(subject: Subject) -> Iterator[Finding]:
             "error",
             tuple(trainable),
             "the optimizer contains none of this model's parameters",
-            "give a function that makes it from the model, optimizer=lambda model: ...",
+            "pass a function that makes it from the model, such as optimizer=lambda model: ...",
             subject.place(tuple(trainable)),
         )
         return
@@ -67,10 +68,10 @@ def missing(subject: Subject) -> Iterator[Finding]:
 
 
 def _still(subject: Subject, trainable: dict[str, Any], optimizers: list[Any]) -> Iterator[Finding]:
-    """Yield parameters in groups whose learning rate is and stays 0.
+    """Yield parameters in groups whose learning rate is 0 and stays 0.
 
-    A schedule, which stores the ``initial_lr`` of a group, may start at 0. If all rates are 0, some
-    code may set them before every step.
+    A group with ``initial_lr`` has a schedule, which may start at 0. If all learning rates are 0,
+    the code may set them before every step.
     """
     rates = {}
     for group in (g for one in optimizers for g in one.param_groups if "lr" in g):
@@ -87,7 +88,7 @@ def _still(subject: Subject, trainable: dict[str, Any], optimizers: list[Any]) -
         names,
         f"{named(names)}: trainable, and the learning rate of its group is 0"
         + (", like that of all groups" if every else ""),
-        "set the rate of the group"
+        "set the learning rate of the group"
         + (
             " unless your code sets it before every step"
             if every
@@ -98,7 +99,7 @@ def _still(subject: Subject, trainable: dict[str, Any], optimizers: list[Any]) -
 
 
 def optimizers_of(subject: Subject, model: Any) -> list[Any]:
-    """Return the user's optimizers, made for ``model`` if a function was given.
+    """Return the user's optimizers. If a function was given, call it with ``model``.
 
     Raises: KcalcError for anything that is not an optimizer.
     """
@@ -137,11 +138,11 @@ def _made(function: Any, model: Any) -> Any:
 @criterion(
     "PREC-STALL",
     "warning",
-    "of the 16-bit weights that the optimizer updates in place, more than half do not change in "
+    "more than half of the 16-bit weights that the optimizer updates in place do not change in "
     "one of its steps",
 )
 def stalled(subject: Subject) -> Iterator[Finding]:
-    """Yield updates that are lost when 16-bit weights are rounded."""
+    """Yield updates that are lost to rounding in 16-bit weights."""
     import torch
 
     narrow = {
@@ -172,12 +173,15 @@ def _stepped(optimizer: Any) -> None:
     except Exception as error:
         raise KcalcError(
             f"a step of {type(optimizer).__name__} raised {type(error).__name__}: "
-            f"{str(error)[:200]}; give an optimizer whose step needs no closure"
+            f"{str(error)[:200]}; use an optimizer whose step needs no closure"
         ) from error
 
 
 def _after_one_step(subject: Subject, names: tuple[str, ...]) -> tuple[Counter, Counter]:
-    """Return {parameter: entries with a gradient that a step does not change, or all with one}."""
+    """Count the entries of each parameter that have a gradient but do not change in one step.
+
+    The second counter has all entries with a gradient.
+    """
     import torch
 
     from ...interchange.torch_model import duplicate

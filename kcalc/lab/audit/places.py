@@ -1,4 +1,4 @@
-"""Files and lines of the source, from the frames of a running program."""
+"""Files and lines of source code, found from the frames of a running program."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 import sys
 from functools import lru_cache
 
-DEEPEST = 60  # number of frames examined
+DEEPEST = 60  # the largest number of frames examined
 AUDIT, LIBRARY, USER = "audit", "library", "user"
-RUN = "run_recorded"  # the function of the audit that runs a model
+RUN = "run_recorded"  # the function of the audit in which a model runs
 
 
 def drawn_at(initialisers: set[str]) -> str:
-    """Return the source line that caused a write: the first outside PyTorch.
+    """Return the source line that caused a write: the innermost line outside PyTorch.
 
-    Functions that call an initialiser of the same name are skipped.
+    Functions that call an initialiser with the same name are skipped.
     """
     frame, last = sys._getframe(2), ""
     for _ in range(DEEPEST):
@@ -31,7 +31,7 @@ def drawn_at(initialisers: set[str]) -> str:
 def run_at() -> str:
     """Return the line of the model's source that caused an operation of an audit's run.
 
-    "" if there are only PyTorch's modules between the audit and the operation.
+    Return "" if the frames between the audit and the operation belong only to PyTorch.
     """
     frame = sys._getframe(2)
     while frame is not None:
@@ -55,7 +55,7 @@ def _kind(file: str) -> str:
 
 
 def short(file: str) -> str:
-    """Return a file's path relative to the working folder or package, else name and folder."""
+    """Return a path relative to the working folder or the package, or else its folder and name."""
     parts = file.replace(os.sep, "/").split("/")
     if "site-packages" in parts:
         return "/".join(parts[parts.index("site-packages") + 1 :])

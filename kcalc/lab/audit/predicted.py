@@ -1,4 +1,4 @@
-"""Sizes along the residual streams from the kernel calculus, next to the measured ones."""
+"""Sizes along the residual streams, predicted by the kernel calculus."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from ...foundation.errors import KcalcError
 from .operations import NORMS, TABLES
 from .subject import Subject
 
-SHIFTED = 0.2  # a mean times the root of fan_in, divided by sigma
-EXAMPLES = 2  # examples used for a reading
+SHIFTED = 0.2  # largest |mean| sqrt(fan_in) / sigma that counts as mean 0
+EXAMPLES = 2  # examples used to read the model
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """``streams``: {index of a merge's value: rms}; ``logits``: their rms, None without logits.
+    """The predicted sizes of a model.
 
-    ``assumptions``: of the kernel calculus; ``remark``: why there is no prediction, "" if there is.
+    ``streams`` is {index of a merge's value: rms}. ``logits`` is the rms of the logits, or None
+    without logits. ``assumptions`` are those of the kernel calculus. ``remark`` says why there is
+    no prediction; it is "" if there is one.
     """
 
     streams: Mapping[int, float] = field(default_factory=dict)
@@ -30,24 +32,24 @@ class Prediction:
 
 
 def predict(subject: Subject) -> Prediction:
-    """Read the model and follow q through it, from its token ids or the mean square of its input.
+    """Read the model and follow q through it, from token ids or the input's mean square.
 
     Every sum of the network must be a merge of the run, in the same order.
     """
     try:
         example = _single_input(subject)
         if example is None:
-            return Prediction(remark="nothing is predicted for a model of several inputs")
+            return Prediction(remark="nothing is predicted for a model with several inputs")
         return _predicted(subject, example)
     except KcalcError as error:
         return Prediction(remark=f"nothing is predicted: {error}")
-    except Exception as error:  # errors in a reader are not the model's fault
+    except Exception as error:  # an error in a reader is not the model's fault
         text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         return Prediction(remark=f"nothing is predicted: the model could not be read ({text})")
 
 
 def _predicted(subject: Subject, example: Any) -> Prediction:
-    """Return the prediction for one example input. Raises: what a reader or the calculus raises."""
+    """Return the prediction for one example input. Raises: errors of the reader or the calculus."""
     from ... import interchange
     from ... import layers as L
 
@@ -63,7 +65,9 @@ def _predicted(subject: Subject, example: Any) -> Prediction:
     merges = subject.measured.structure.merges
     sums = network.nodes_of(L.Sum)
     if len(sums) != len(merges):
-        return Prediction(remark="nothing is predicted: the network has sums that do not merge")
+        return Prediction(
+            remark="nothing is predicted: the network has sums that are not merges of the run"
+        )
     values = _values(subject, network, example)
     streams = {m.value.index: _rms(values[node]) for m, node in zip(merges, sums, strict=True)}
     logits = None
@@ -73,7 +77,7 @@ def _predicted(subject: Subject, example: Any) -> Prediction:
 
 
 def _obstacle(subject: Subject, example: Any) -> str:
-    """Name a parameter that does not fit the assumption of independent draws of mean 0.
+    """Name a parameter that does not look like independent draws with mean 0.
 
     Returns: "" if there is none.
     """
@@ -95,7 +99,7 @@ def _obstacle(subject: Subject, example: Any) -> str:
 
 
 def _has_zero_rows(subject: Subject, value: Any, example: Any) -> bool:
-    """Whether ids have rows of zeros, other than those for padding, which ``example`` lacks."""
+    """Whether ids other than padding have rows of zeros. ``example`` does not contain padding."""
     import torch
 
     from ...interchange.torch_model import padding_ids
@@ -110,9 +114,9 @@ def _has_zero_rows(subject: Subject, value: Any, example: Any) -> bool:
 
 
 def _single_input(subject: Subject) -> Any:
-    """Return the first examples of a model's only input; None if it has several.
+    """Return the first examples of a model's only input, or None if it has several inputs.
 
-    Token ids for padding, whose rows may be zero, are replaced by others of the input.
+    Token ids for padding may have rows of zeros. They are replaced by other ids of the input.
     """
     from ...interchange.torch_model import unpadded
 
@@ -130,7 +134,7 @@ def _single_input(subject: Subject) -> Any:
 
 
 def _values(subject: Subject, network: Any, example: Any) -> Any:
-    """Return the values at every node: sampled for token ids, else for a given mean square."""
+    """Return the values at every node: sampled for token ids, otherwise for a given mean square."""
     from ... import node_values
 
     if not example.is_floating_point():
@@ -142,7 +146,7 @@ def _values(subject: Subject, network: Any, example: Any) -> Any:
 
 
 def _token_count(subject: Subject) -> int:
-    """Return the number of positions after the first contraction of the input: of patches."""
+    """Return the number of positions after the input's first contraction, such as of patches."""
     first = subject.measured.structure.contractions[0].value.tensor
     if first.ndim > 3:
         return math.prod(first.shape[2:])
@@ -150,5 +154,5 @@ def _token_count(subject: Subject) -> int:
 
 
 def _rms(value: Any) -> float:
-    """Return the root of the q value of a node."""
+    """Return the root mean square of a node, the root of its q value."""
     return float(getattr(value, "q", None) or value.q1) ** 0.5

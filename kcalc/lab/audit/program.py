@@ -1,7 +1,7 @@
-"""One run of a PyTorch model as a graph: its operations, its weights, the tensors between.
+"""One run of a PyTorch model as a graph of operations, weights and intermediate tensors.
 
-The run is recorded below autograd, where every module has become ATen operations; views of one
-memory are distinguished by their layout. No rules for layers are needed.
+The run is recorded below autograd, where every module consists of ATen operations. Views of the
+same memory are distinguished by their layout. No rules for layers are needed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from .places import run_at
 
 @dataclass(eq=False)
 class Value:
-    """One tensor of the run.
+    """One tensor of a run.
 
-    ``op``: the operation, without its overload ("addmm"; "input", "parameter", "buffer" and
-    "constant" if no operation made it); ``inputs``: values that it read, in the order of its
-    arguments; ``numbers``: its other arguments; ``flavour``: "data" if it depends on the model's
-    numeric inputs, "weight" if only on parameters, else "other"; ``weights``: the parameters in a
-    "weight"; ``module``: the module that created it; ``ids``: whether it depends on the inputs at
-    all; ``place``: the line of the model's source that caused it; ``call``: the number of the
-    operation in the run.
+    ``op`` is the operation without its overload, such as "addmm"; it is "input", "parameter",
+    "buffer" or "constant" if no operation made the tensor. ``inputs`` are the values that it read,
+    in the order of its arguments, and ``numbers`` are its other arguments. ``flavour`` is "data" if
+    the value depends on the model's numeric inputs, "weight" if it depends only on parameters, and
+    "other" otherwise. ``weights`` are the parameters in a "weight". ``module`` is the module that
+    created the value, and ``ids`` says whether it depends on the inputs at all. ``place`` is the
+    line of the model's source that caused it, and ``call`` is the number of the operation in the
+    run.
     """
 
     index: int
@@ -45,21 +46,21 @@ class Value:
 
     @property
     def data(self) -> tuple[Value, ...]:
-        """Return the inputs that are data."""
+        """Return the inputs whose flavour is "data"."""
         return tuple(value for value in self.inputs if value.flavour == "data")
 
     def depends_on(self, other: Value) -> bool:
-        """Whether a value was computed from another (or is the same)."""
+        """Whether the value was computed from ``other``, or is the same value."""
         return self is other or bool(self.ancestors >> other.index & 1)
 
 
 @dataclass
 class Program:
-    """All values of one run in order, and its result as the model returned it.
+    """All values of one run in order, and the result in the form that the model returned.
 
-    ``kept``: values that the model keeps in attributes, such as an auxiliary loss; ``numbers``: the
-    values that became Python numbers (``item``, ``tolist``, ``numpy``), with the lines; ``find``:
-    the value of a tensor.
+    ``kept`` are values that the model keeps in attributes, such as an auxiliary loss. ``numbers``
+    are the values that became Python numbers (``item``, ``tolist``, ``numpy``), with the lines.
+    ``find`` returns the value of a tensor.
     """
 
     values: list[Value] = field(default_factory=list)
@@ -71,7 +72,7 @@ class Program:
 
     @cached_property
     def readers(self) -> dict[int, list[Value]]:
-        """{index: the values that read it}."""
+        """Return {index: the values that read this value}."""
         found: dict[int, list[Value]] = {}
         for value in self.values:
             for source in value.inputs:
@@ -85,10 +86,10 @@ def run_recorded(
     inputs: Any,
     changed: Callable[[int, str, Any], Any] | None = None,
 ) -> Program:
-    """Run ``call`` on a model, and list the operations.
+    """Run ``call`` on a model and record the operations.
 
-    ``inputs``: a nest with the tensors that are the model's inputs. ``changed``: the result with
-    which the run continues, from the number, the name and the result of an operation.
+    ``inputs`` is a nest that contains the model's input tensors. ``changed`` takes the number, name
+    and result of an operation and returns the result with which the run continues.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -135,7 +136,7 @@ def run_recorded(
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Run layers inside reentrant checkpoints directly, because those hide them from autograd."""
+    """Run layers in reentrant checkpoints directly, because checkpoints hide them from autograd."""
     from torch.utils import checkpoint
 
     kept = checkpoint.CheckpointFunction
@@ -153,7 +154,7 @@ def unchecked() -> Iterator[None]:
 
 
 class _Run:
-    """The values so far, identified by the memory and layout of their tensors."""
+    """The values recorded so far, identified by the memory and layout of their tensors."""
 
     def __init__(self) -> None:
         self.values: list[Value] = []
@@ -181,10 +182,11 @@ class _Run:
         )
 
     def known(self, tensor: Any) -> Value | None:
-        """Return the value of a tensor; None if no value has its memory.
+        """Return the value of a tensor, or None if no value uses its memory.
 
-        A layout that no recorded operation produced (``transpose_`` inside a compiled operation
-        changes it unnoticed) is a view of the last value in that memory, of equal size if possible.
+        A layout that no recorded operation made is a view of the last value in that memory, if
+        possible of one with equal size. (``transpose_`` in a compiled operation changes a layout
+        unnoticed.)
         """
         key = _key(tensor)
         if key in self.places or key[0] not in self.stored:
@@ -217,7 +219,7 @@ class _Run:
         self.calls += 1
 
     def numbered(self, tensor: Any) -> None:
-        """Record a tensor that becomes Python numbers."""
+        """Record that a tensor became Python numbers."""
         value = self.known(tensor)
         if value is not None:
             self.numbers.append((value, run_at()))
@@ -234,7 +236,7 @@ class _Run:
         return self._add(value)
 
     def _written(self, tensor: Any, value: Value) -> None:
-        """Record other views of memory that an operation in place has changed."""
+        """Update other views of memory that an in-place operation has changed."""
         key = _key(tensor)
         for other in [place for place in self.stored.get(key[0], ()) if place != key]:
             old = self.places[other]
@@ -253,7 +255,7 @@ class _Run:
 def _key(tensor: Any) -> tuple[Any, ...]:
     try:
         memory = tensor.untyped_storage()._cdata
-    except (RuntimeError, NotImplementedError):  # sparse and quantised tensors
+    except (RuntimeError, NotImplementedError):  # raised for sparse and quantised tensors
         return (id(tensor),)
     return (memory, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
 
@@ -272,7 +274,7 @@ def _flavour(name: str, inputs: tuple[Value, ...], tensor: Any) -> tuple[str, tu
 
 @contextmanager
 def _places(model: Any, run: _Run) -> Iterator[None]:
-    """Track the path of the module that runs."""
+    """Track the path of the module that is running."""
     handles: list[Any] = []
     for path, module in model.named_modules():
 

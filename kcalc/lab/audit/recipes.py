@@ -1,4 +1,4 @@
-"""INIT-RECIPE: sigmas that a recipe prescribes, and models that are known to follow one."""
+"""INIT-RECIPE: sigmas that a recipe prescribes, and model classes known to follow a recipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Expected = dict[str, float]
 
 
 def _base(subject: Subject) -> float:
-    """Return the sigma in the model's configuration, 0.02 without one."""
+    """Return the sigma in the model's configuration, or 0.02 without one."""
     config = getattr(subject.model, "config", None)
     for name in ("initializer_range", "init_method_std", "init_std"):
         if isinstance(value := getattr(config, name, None), int | float):
@@ -30,7 +30,7 @@ def _base(subject: Subject) -> float:
 
 
 def gpt2(subject: Subject) -> Expected:
-    """Matrices have one sigma, those that write to a stream of L blocks this over (2L)^1/2.
+    """All matrices have the same sigma. Writers to a stream of L blocks have it over (2L)^1/2.
 
     [Radford et al. 2019, section 2.3]
     """
@@ -42,7 +42,7 @@ def gpt2(subject: Subject) -> Expected:
 
 
 def olmo(subject: Subject) -> Expected:
-    """Matrices fan_in^-1/2, writers in block l (2 (l+1) fan_in)^-1/2, tables width^-1/2.
+    """Matrices have fan_in^-1/2, writers in block l (2 (l+1) fan_in)^-1/2, and tables width^-1/2.
 
     [OLMo, initialisation "mitchell"]
     """
@@ -61,9 +61,9 @@ def olmo(subject: Subject) -> Expected:
 
 
 def deepnorm(subject: Subject) -> Expected:
-    """Xavier's sigma in branches, times (8L)^-1/4 except for queries and keys.
+    """Branches have Xavier's sigma, times (8L)^-1/4 except for queries and keys.
 
-    [Wang et al. 2022, only decoders or only encoders]
+    [Wang et al. 2022, for decoder-only or encoder-only models]
     """
     expected = {}
     for stack in subject.stacks:
@@ -77,7 +77,7 @@ def deepnorm(subject: Subject) -> Expected:
 
 
 def fixup(subject: Subject) -> Expected:
-    """Branches of m layers: He's sigma times L^(-1/(2m-2)), the last layer 0; the readout 0.
+    """Branches of m layers have He's sigma times L^(-1/(2m-2)); last layers and readout are 0.
 
     [Zhang et al. 2019]
     """
@@ -97,12 +97,12 @@ def fixup(subject: Subject) -> Expected:
 
 
 def t_fixup(subject: Subject) -> Expected:
-    """Xavier's sigma times .67 N^-1/4 in N encoder layers, times (9N)^-1/4 in N decoder layers.
+    """Xavier's sigma, times .67 N^-1/4 in N encoder layers and times (9N)^-1/4 in N decoder layers.
 
-    These are the factors of values, outputs and MLPs; layers of a stream that reads another belong
-    to a decoder. Tables of a model with a decoder: width^-1/2 (9N)^-1/4. Queries and keys, whose
-    gain is 1 in the text and 2^-1/2 in the authors' code, are left out. [Huang et al. 2020, section
-    3.2]
+    These factors apply to values, outputs and MLPs. Layers of a stream that reads another stream
+    belong to a decoder. Tables of a model with a decoder have width^-1/2 (9N)^-1/4. Queries and
+    keys are left out, because their gain is 1 in the paper and 2^-1/2 in the authors' code. [Huang
+    et al. 2020, section 3.2]
     """
     expected: Expected = {}
     for stack in subject.stacks:
@@ -119,7 +119,7 @@ def t_fixup(subject: Subject) -> Expected:
 
 
 def nf_net(subject: Subject) -> Expected:
-    """Contractions fan_in^-1/2, the readout .01.
+    """Contractions have fan_in^-1/2, the readout .01.
 
     [Brock et al. 2021, High-performance large-scale image recognition, the authors' code]
     """
@@ -131,11 +131,12 @@ def nf_net(subject: Subject) -> Expected:
 
 
 def mup(subject: Subject, base: Any) -> Expected:
-    """Sigmas of the base-width model over (fan_in / its fan_in)^1/2 if inputs grow.
+    """Sigmas of a base-width model, divided by the root of the growth of fan_in.
 
-    If only the outputs grow, as in tables, sigma stays. At the readout only the inputs grow. There
-    sigma may be 0, stay (the model then multiplies by 1 / width), or be divided by the growth; the
-    nearest of these three is expected. [Yang et al. 2022, Tensor Programs V, tables 3 and 8]
+    Tables, in which only the outputs grow, keep sigma. At the readout, only the inputs grow. Its
+    sigma may be 0, stay the same (the model then multiplies by 1 / width), or be divided by the
+    growth; the nearest of these three is expected. [Yang et al. 2022, Tensor Programs V, tables 3
+    and 8]
     """
     model, laws, _ = drawn(base)
     others = dict(model.named_parameters())
@@ -143,8 +144,8 @@ def mup(subject: Subject, base: Any) -> Expected:
     for name in subject.matrices:
         if name not in others or others[name].ndim != subject.parameters[name].ndim:
             raise KcalcError(
-                f"recipe: the model of the base width has no parameter {name} with as many axes; "
-                "build both by one function of the width"
+                f"recipe: the model of the base width has no parameter {name} with the same number "
+                "of axes; build both models with one function of the width"
             )
         law, before = subject.laws[name], laws[name]
         if law.name == before.name == "constant" and law.mean == before.mean:
@@ -159,10 +160,10 @@ def mup(subject: Subject, base: Any) -> Expected:
 
 
 def _growth(subject: Subject, name: str, base: tuple[int, ...]) -> tuple[float, float]:
-    """Return (growth of the fan of inputs, growth of the other axes) from the shape ``base``.
+    """Return the growth of the input fan and of the other axes from the shape ``base``.
 
-    Tables have one input. A contraction with unknown axes counts as contracting one that grew like
-    all others.
+    Tables have one input. If the axes of a contraction are unknown, it counts as contracting one
+    axis that grew like all others.
     """
     ratios = [n / m for n, m in zip(subject.parameters[name].shape, base, strict=True)]
     used = subject.contracted.get(name)
@@ -197,7 +198,7 @@ KNOWN_CLASSES = (
 
 
 def checked(recipe: Any) -> Any:
-    """Return a recipe. Raises: KcalcError for an unknown name or law."""
+    """Check a recipe and return it. Raises: KcalcError for an unknown name or law."""
     if recipe is None:
         return None
     if isinstance(recipe, tuple) and len(recipe) == 2 and recipe[0] == "mup":
@@ -207,7 +208,7 @@ def checked(recipe: Any) -> Any:
             raise unknown("recipe", recipe, RECIPES)
         if recipe == "mup":
             raise KcalcError(
-                'the recipe "mup" compares two widths: give ("mup", a builder of the base width)'
+                'the recipe "mup" compares two widths; use ("mup", a builder of the base width)'
             )
         return recipe
     if not isinstance(recipe, Mapping):
@@ -228,19 +229,19 @@ def checked(recipe: Any) -> Any:
 
 
 def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
-    """Return the sigmas of a user's recipe; if several patterns match, the last one counts."""
+    """Return the sigmas of a user's recipe. If several patterns match, the last one counts."""
     expected: Expected = {}
     for pattern, law in recipe.items():
         names = [name for name in subject.laws if fnmatchcase(name, pattern)]
         if not names:
-            raise KcalcError(f"recipe[{pattern!r}]: no parameter has such a name")
+            raise KcalcError(f"recipe[{pattern!r}]: no parameter name matches")
         for name in names:
             if law in BY_FANS:
                 used = subject.contracted.get(name)
                 if used is None and law != "zeros":
                     raise KcalcError(
-                        f"recipe[{pattern!r}] = {law!r}: {name} is part of no contraction of the "
-                        f"run, so it has no fan; give a number"
+                        f"recipe[{pattern!r}] = {law!r}: {name} is not part of a contraction in "
+                        "the run, so it has no fan; use a number"
                     )
                 fans = (used.fan_in, used.fan_out) if used else (1, 1)
                 expected[name] = BY_FANS[law](*fans)
@@ -249,7 +250,7 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
             if expected[name] < 0 and not _by_value(subject, name, expected[name]):
                 raise KcalcError(
                     f"recipe[{pattern!r}] = {expected[name]:g} is not a standard deviation, and "
-                    f"{name} is not constant: give a number >= 0"
+                    f"{name} is not constant; use a number >= 0"
                 )
     return expected
 
@@ -258,11 +259,11 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
     "INIT-RECIPE",
     "error or warning",
     "sigma (or the value of constant gains and gates) differs from the recipe by more than 4 "
-    "standard errors and 2 %: error if the recipe was declared, warning if the class of the "
-    "model is known to follow one (GPT-2's factor (2L)^-1/2 for writers)",
+    "standard errors and 2 %. It is an error if the recipe was declared, and a warning if the "
+    "model's class is known to follow one (GPT-2's factor (2L)^-1/2 for writers)",
 )
 def recipe(subject: Subject) -> Iterator[Finding]:
-    """Yield parameters that differ from the declared recipe, or from that of a known class."""
+    """Yield parameters that differ from the declared recipe or from a known class's recipe."""
     if subject.recipe is None:
         yield from _known(subject)
         return
@@ -277,9 +278,9 @@ def recipe(subject: Subject) -> Iterator[Finding]:
 
 
 def _by_value(subject: Subject, name: str, expected: float) -> bool:
-    """Whether a recipe's number is the value of all entries of a parameter.
+    """Whether a recipe's number is the value of all entries of a parameter, not a sigma.
 
-    This holds for 0, and for constant parameters other than weights and tables (LayerScale, gates,
+    This is so for 0, and for constant parameters other than weights and tables (LayerScale, gates,
     gains).
     """
     constant = subject.laws[name].name == "constant"
@@ -311,7 +312,7 @@ def _off(
 
 
 def _known(subject: Subject) -> Iterator[Finding]:
-    """Yield writers of a class known for GPT-2's factor, in streams with one sigma inside."""
+    """Yield writers without GPT-2's factor in classes known for it, if a stream has one sigma."""
     known = tuple(
         f"{path}." if path else ""
         for path, module in subject.model.named_modules()

@@ -1,8 +1,8 @@
-"""A recorded run of a builder: which law wrote every parameter, where, and what it overwrote.
+"""Record a builder's run: which law wrote every parameter, where, and what it overwrote.
 
-A dispatch mode sees each random fill of memory. The frames of ``torch.nn.init`` above it, or of a
-function of the same name in another library, show which initialiser it was and its fan.
-Uninitialised memory is filled with NaN, which stays in parameters that nobody initialised.
+A dispatch mode sees each random fill of memory. The enclosing frames of ``torch.nn.init``, or of a
+function with the same name in another library, show which initialiser it was and which fan it used.
+Uninitialised memory is filled with NaN, which stays in parameters that nothing initialises.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SEED = 0
 
 @dataclass
 class Written:
-    """The last law of one piece of memory, and the run of the initialiser that wrote it."""
+    """The last law of one piece of memory, and the initialiser call that wrote it."""
 
     law: Law
     frame: Any
@@ -51,9 +51,10 @@ class Written:
 
 
 def drawn(given: Any) -> tuple[Any, dict[str, Law], dict[str, str]]:
-    """Return a module as given, or as a builder draws it, and the law of each parameter.
+    """Return a module, as given or drawn by a builder, and the law of each parameter.
 
-    Returns: also {path: the line that wrote it} of the tensors in a built model's plain attributes.
+    Returns: (module, {parameter: law}, {path of a tensor in a plain attribute: line that wrote
+    it}).
     """
     import torch
 
@@ -64,7 +65,7 @@ def drawn(given: Any) -> tuple[Any, dict[str, Law], dict[str, str]]:
         torch.manual_seed(SEED)
         return recorded(given)
     raise KcalcError(
-        f"give a torch.nn.Module, or a function without arguments that returns one, got "
+        "expected a torch.nn.Module, or a function without arguments that returns one, got "
         f"{glimpse(given)}"
     )
 
@@ -73,13 +74,13 @@ def recorded(builder: Callable[[], Any]) -> tuple[Any, dict[str, Law], dict[str,
     """Return the model that a builder returns, and the law of each of its parameters.
 
     Returns: (model, {parameter: law}, {path of another tensor: line}). Raises: KcalcError if the
-    builder raises or returns no module.
+    builder raises an error or returns no module.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     writes: dict[int, Written] = {}
-    held: list[Any] = []  # keeps memory from being freed and used again under the same key
+    held: list[Any] = []  # keeps memory alive, so that no other tensor gets the same key
 
     class Recorder(TorchDispatchMode):
         def __torch_dispatch__(
@@ -135,7 +136,7 @@ def _note(func: Any, args: Any, out: Any, writes: dict[int, Written], held: list
 
 
 def _fresh(name: str, args: Any, before: Written | None) -> Law | None:
-    """Return the law of a new tensor; None if it is unknown."""
+    """Return the law of a new tensor, or None if it is unknown."""
     if name in SOURCES:
         kind, sigma, mean = SOURCES[name]
         return Law(kind, sigma, mean=mean, place=drawn_at(INITIALISERS))
@@ -152,7 +153,7 @@ def _fresh(name: str, args: Any, before: Written | None) -> Law | None:
 
 
 def _factor(name: str, args: Any) -> float | None:
-    """Return the number by which an operation multiplies its first argument; None for others."""
+    """Return the number by which an operation multiplies its first argument, or None."""
     if name.rstrip("_") not in ("mul", "div") or len(args) != 2:
         return None
     other = args[1]
@@ -166,7 +167,7 @@ def _factor(name: str, args: Any) -> float | None:
 
 
 def _overwrite(name: str, args: Any, out: Any, writes: dict[int, Written]) -> None:
-    """Record an operation in place, on the whole memory or a part of it."""
+    """Record an in-place operation on the whole memory or on a part of it."""
     key, size = _key(out), out.numel()
     known = writes.get(key)
     before = known.law if known else Law("uninitialised")
@@ -182,7 +183,7 @@ def _overwrite(name: str, args: Any, out: Any, writes: dict[int, Written]) -> No
         before_all = (*before.replaced, replace(before, replaced=()))
     if size < capacity:
         if name in ("zero_", "fill_") and before.name != "uninitialised":
-            return  # the row of a padding index
+            return  # zeroing the row of a padding index does not count
         started = before.name not in ("uninitialised", law.name)
         fan = law.fan if before.fan in (None, law.fan) else None
         law = replace(law, name="several" if started else law.name, sigma=math.nan, fan=fan)
@@ -190,7 +191,7 @@ def _overwrite(name: str, args: Any, out: Any, writes: dict[int, Written]) -> No
 
 
 def _written(name: str, args: Any, out: Any, before: Law, frame: Any, place: str) -> Law:
-    """Return the law after one operation in place."""
+    """Return the law after one in-place operation."""
     if frame is not None:
         law = _by_initialiser(frame, out)
         if law is not None:
@@ -215,7 +216,7 @@ def _numbers(args: Any, *defaults: float) -> tuple[float, ...]:
 
 
 def _by_initialiser(frame: Any, out: Any) -> Law | None:
-    """Return the law from which a function of ``torch.nn.init`` draws, given its arguments."""
+    """Return the law that a function of ``torch.nn.init`` draws from, given its arguments."""
     name, local = frame.f_code.co_name, frame.f_locals
     short = name.rstrip("_").replace("no_grad_", "").lstrip("_")
     try:
@@ -240,7 +241,7 @@ def _by_initialiser(frame: Any, out: Any) -> Law | None:
 
 
 def _initialiser() -> Any:
-    """Return the innermost enclosing frame of a function named like one of ``torch.nn.init``."""
+    """Return the innermost enclosing frame of a function with a name from ``torch.nn.init``."""
     frame = sys._getframe(1)
     for _ in range(DEEPEST):
         if frame is None:
@@ -252,7 +253,7 @@ def _initialiser() -> Any:
 
 
 def _law_of(parameter: Any, writes: dict[int, Written]) -> Law:
-    """Return the law of a parameter: as recorded, else estimated from its entries."""
+    """Return the law of a parameter, as recorded or else estimated from its entries."""
     measured = estimated(parameter)
     known = writes.get(_key(parameter))
     if known is None:

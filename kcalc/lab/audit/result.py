@@ -50,11 +50,11 @@ class Audit(Tabled):
     uniform
         ln V, the loss of uniform predictions over V classes.
     predicted_logits
-        The root mean square of logits from the kernel calculus, under its ``assumptions``.
+        The root mean square of the logits according to the kernel calculus, under ``assumptions``.
     laws
         {parameter: its law}.
     remarks
-        Remarks on parts that were not examined.
+        Notes on parts of the model that were not examined.
 
     """
 
@@ -72,14 +72,14 @@ class Audit(Tabled):
     assumptions: tuple[Any, ...] = field(default=(), repr=False)
 
     def found(self, fail_on: str = "error", ignore: tuple[str, ...] = ()) -> tuple[Finding, ...]:
-        """Return the findings of a severity or worse, without those of some codes.
+        """Return the findings of at least a given severity.
 
         Parameters
         ----------
         fail_on
             "error", "warning" or "note".
         ignore
-            Codes to leave out.
+            Codes of findings to leave out.
 
         Returns
         -------
@@ -101,14 +101,16 @@ class Audit(Tabled):
         )
 
     def check(self, fail_on: str = "error", ignore: tuple[str, ...] = ()) -> Audit:
-        """For tests: return the audit if :meth:`found` is empty.
+        """Return the audit if :meth:`found` is empty, and raise an error otherwise.
+
+        For use in tests.
 
         Parameters
         ----------
         fail_on
             "error", "warning" or "note".
         ignore
-            Codes.
+            Codes of findings to leave out.
 
         Returns
         -------
@@ -128,7 +130,7 @@ class Audit(Tabled):
         return self
 
     def changes(self, baseline: str | os.PathLike[str]) -> tuple[Finding, ...]:
-        """Return the differences from a lock file, as findings of the code LOCK-CHANGED.
+        """Return the differences from a lock file as findings with the code LOCK-CHANGED.
 
         Parameters
         ----------
@@ -143,7 +145,7 @@ class Audit(Tabled):
         Raises
         ------
         KcalcError
-            If it is not such a file.
+            If the file is not a lock file.
 
         """
         return changes(self.laws, {r.name: r.shape for r in self.parameters}, baseline)
@@ -170,7 +172,7 @@ class Audit(Tabled):
         return write_whole(file_path(path), lock_text(self.name, self.parameters))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the audit as plain data, by the schema ``kcalc.audit/1``.
+        """Return the audit as plain data, in the schema ``kcalc.audit/1``.
 
         Returns
         -------
@@ -194,7 +196,7 @@ class Audit(Tabled):
         }
 
     def to_sarif(self) -> dict[str, Any]:
-        """Return the findings as a SARIF 2.1.0 log, which code hosts show next to the source.
+        """Return the findings as a SARIF 2.1.0 log. Code hosts show them next to the source.
 
         Returns
         -------
@@ -220,7 +222,7 @@ class Audit(Tabled):
         Raises
         ------
         KcalcError
-            For another ending.
+            If the path has another ending.
 
         """
         ending = file_path(path).suffix
@@ -267,7 +269,7 @@ class Audit(Tabled):
         return text
 
     def _parameter_lines(self) -> list[tuple[str, ...]]:
-        """Return a line per family of similar weights; gains and biases take two lines."""
+        """Return one line per family of similar weights. Gains and biases take two lines."""
         rows = {row.name: row for row in self.parameters}
         small = {n for n, r in rows.items() if r.role in ("gain", "bias", "unused")}
         lines: list[tuple[str, ...]] = [HEAD]
@@ -312,11 +314,11 @@ DOCUMENTS: dict[str, Callable[[Audit], str]] = {
     ".html": lambda audit: audit._repr_html_() + "\n",
     ".txt": lambda audit: f"{audit}\n",
 }
-"""The texts of the files of an audit, by their ending."""
+"""The content of an audit's files, by file ending."""
 
 
 def _span(numbers: list[float | None]) -> str:
-    """Return one number if all are within 1 %, else the least and the largest."""
+    """Return one number if all numbers are within 1 %, otherwise the smallest and the largest."""
     known = [n for n in numbers if n is not None]
     if not known:
         return "-"

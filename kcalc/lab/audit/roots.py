@@ -1,4 +1,4 @@
-"""Follow a value back to its source, through views, sums, gains and norms."""
+"""Trace a value back to its source, through views, sums, gains and norms."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .program import Program, Value
 class Roots:
     """The roots of every value of a program, computed once.
 
-    ``stops``: values that are roots although a sum or a view could be followed (merges of a
-    stream).
+    ``stops`` are values that count as roots although they are sums or views, such as merges of a
+    stream.
     """
 
     program: Program
@@ -47,9 +47,9 @@ class Roots:
         return found
 
     def _passed(self, value: Value) -> tuple[tuple[Value, ...], bool]:
-        """Return (the values that a value is a linear copy of, whether by a norm).
+        """Return (values that this value is a linear copy of, whether through a norm).
 
-        None for a root.
+        The values are empty for a root.
         """
         data = value.data
         if value.index in self.stops or not data or value.flavour != "data":
@@ -74,7 +74,7 @@ class Roots:
         return (large,), self._is_statistic(small)
 
     def _is_statistic(self, value: Value) -> bool:
-        """Whether a factor belongs to a norm: a root of a reduction, without contractions."""
+        """Whether a factor belongs to a norm: the root of a reduction, without contractions."""
         seen_root = seen_reduction = False
         while True:
             seen_root |= value.op in ROOT_FUNCTIONS
@@ -87,12 +87,12 @@ class Roots:
 
 
 def is_product(value: Value) -> bool:
-    """Whether a value is a contraction of two data: scores, or a mean over values."""
+    """Whether a value is a contraction of two data values: scores, or a mean over values."""
     return value.op in CONTRACTIONS and len(value.data) > 1
 
 
 def contraction_weight(value: Value) -> Value | None:
-    """Return the weight in a contraction of data with a weight; None for other values."""
+    """Return the weight of a contraction of data with a weight, or None for other values."""
     if value.op not in CONTRACTIONS or value.flavour != "data":
         return None
     operands = value.inputs[1:3] if value.op in BIASED else value.inputs[:2]

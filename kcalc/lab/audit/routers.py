@@ -1,4 +1,4 @@
-"""Routers of mixtures of experts: what they read in a run, and how many tokens experts get."""
+"""Routers of mixtures of experts: the tokens they read in a run, and the load of each expert."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 class Router:
     """The router of one mixture in a run.
 
-    ``path``: that of the mixture's module; ``names``: its parameters; ``mixture``: its number of
-    experts and of selected ones, score and scale; ``cosine``: the mean uncentred cosine of two
-    tokens that it reads, of one example; ``variance``: that of the logits; ``tokens``: their
-    number; ``loads``: the number of tokens of every expert.
+    ``path`` is the path of the mixture's module, and ``names`` are the router's parameters.
+    ``mixture`` has the numbers of experts and of selected experts, the score and the scale.
+    ``cosine`` is the mean uncentred cosine between two tokens of one example that the router reads.
+    ``variance`` is the variance of the logits, ``tokens`` the number of tokens, and ``loads`` the
+    number of tokens of each expert.
     """
 
     path: str
@@ -27,7 +28,7 @@ class Router:
 
 
 def routers_of(model: Any, call: tuple[tuple[Any, ...], Mapping[str, Any]]) -> tuple[Router, ...]:
-    """Return the routers of a model that run on the arguments of a call."""
+    """Return the routers of a model that run for the arguments of a call."""
     import torch
 
     from ...interchange.torch_model import mixtures

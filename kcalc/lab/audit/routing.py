@@ -1,7 +1,7 @@
-"""MOE-LOAD and MOE-ONE: routers that send most tokens to few experts, or that do not learn.
+"""MOE-LOAD and MOE-ONE: routers that send most tokens to few experts, or that cannot learn.
 
-At the start, the load of experts depends on the cosine of tokens, not on the size of the router's
-weights: see :func:`kcalc.moe_statistics`.
+At initialisation, the load of the experts depends on the cosine between tokens, not on the size of
+the router's weights; see :func:`kcalc.moe_statistics`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .findings import Finding, criterion, named
 from .routers import Router
 from .subject import Subject, families
 
-SHARE = 0.75  # of the largest coefficient of variation
-CLOSEST = 0.995  # cosines that moe_statistics takes
-SMALL = 0.5  # a mixture with less than this share of an expert's rms is remarked on
+SHARE = 0.75  # fraction of the largest coefficient of variation
+CLOSEST = 0.995  # the largest cosine that moe_statistics accepts
+SMALL = 0.5  # a mixture below this fraction of an expert's rms gets a remark
 
 
 def load(router: Router) -> tuple[float, float]:
-    """The coefficient of variation of loads for many tokens of this cosine, and its maximum."""
+    """Return the coefficient of variation of the load at this cosine, and its maximum."""
     mixture = router.mixture
     most = math.sqrt(mixture.count / mixture.k - 1)
     cosine = max(min(router.cosine, CLOSEST), 0.0)
@@ -33,12 +33,12 @@ def load(router: Router) -> tuple[float, float]:
 @criterion(
     "MOE-LOAD",
     "warning",
-    "the coefficient of variation of the load of experts, which follows from the cosine of the "
-    "tokens that a router reads, is above 3/4 of its maximum sqrt(E/k - 1), where all tokens "
-    "select the same experts",
+    "the load of the experts has a coefficient of variation above 3/4 of its maximum sqrt(E/k - "
+    "1), at which all tokens select the same experts. It follows from the cosine of the tokens "
+    "that the router reads",
 )
 def unbalanced(subject: Subject) -> Iterator[Finding]:
-    """Yield routers that the common part of their tokens overloads."""
+    """Yield routers whose load is unbalanced because their tokens have a large common part."""
     found = {router.path: (router, *load(router)) for router in subject.routers}
     bad = [router for router, cv, most in found.values() if cv > SHARE * most > 0]
     for names in families([name for router in bad for name in router.names]).values():
@@ -53,8 +53,8 @@ def unbalanced(subject: Subject) -> Iterator[Finding]:
             f"load of experts starts with a coefficient of variation of {cv:.3g} (at most "
             f"{most:.3g}, whatever the size of the router's weights); {idle} of "
             f"{len(router.loads)} experts get none of these {router.tokens} tokens",
-            "let the router read tokens without their common part: subtract their mean, or put the "
-            "mixture where tokens differ more",
+            "remove the common part of the tokens before the router: subtract their mean, or move "
+            "the mixture to a layer at which tokens differ more",
             subject.place(names),
         )
 
@@ -66,7 +66,7 @@ def unbalanced(subject: Subject) -> Iterator[Finding]:
     "the router has no gradient",
 )
 def one(subject: Subject) -> Iterator[Finding]:
-    """Yield routers of one expert of weight 1."""
+    """Yield routers that select one expert with weight 1."""
     bad = [r for r in subject.routers if r.mixture.k == 1 and r.mixture.normalise]
     alone = [n for r in bad if r.mixture.count > 1 for n in r.names]
     for names in families(alone).values():
@@ -74,15 +74,16 @@ def one(subject: Subject) -> Iterator[Finding]:
             "MOE-ONE",
             "warning",
             names,
-            f"{named(names)} selects one expert and divides its weight by itself: the weight is 1, "
-            "and no gradient reaches the router",
-            "multiply the expert by its share of all experts (do not renormalise), or select two",
+            f"{named(names)} selects one expert and divides its weight by itself, so the weight is "
+            "1 and no gradient reaches the router",
+            "multiply the expert by its softmax probability without renormalising, or select two "
+            "experts",
             subject.place(names),
         )
 
 
 def remarks(subject: Subject) -> list[str]:
-    """Say what routers do at the start, one line per kind."""
+    """Describe what routers do at initialisation, one line per kind."""
     groups: dict[tuple[object, ...], list[Router]] = {}
     for router in subject.routers:
         m = router.mixture

@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, the format in which code hosts accept results of analyses."""
+"""Findings as SARIF 2.1.0, a format in which code hosts accept analysis results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 def sarif(findings: tuple[Finding, ...]) -> dict[str, Any]:
     """Return a SARIF log with one run.
 
-    Files below the working folder are given as such, others (of packages) as names of places.
+    Paths below the working folder are artifact locations. Other places, such as in packages, are
+    given as logical names.
     """
     codes = dict.fromkeys([*CRITERIA, *(finding.code for finding in findings)])
     rules = [

@@ -1,8 +1,8 @@
-"""RESULT-SIZE: the input of the last layer has grown far beyond that of the model.
+"""RESULT-SIZE: the input of the last layer has become far larger than the model's input.
 
-A result may have any size, because a factor or a weight of the last layer determines its unit. The
-last layer's input has no unit. The laws that preserve sizes (LeCun's, He's, Xavier's, PyTorch's)
-keep it near the size of the inputs.
+A result may have any size, because a factor or a weight of the last layer sets its unit. The input
+of the last layer has no such freedom: the laws that preserve sizes (LeCun's, He's, Xavier's,
+PyTorch's) keep it near the size of the inputs.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from .subject import Subject
 from .training import TARGETS
 
 GROWN = 1e3
-LARGEST = 65504.0  # of 16-bit numbers
+LARGEST = 65504.0  # the largest float16
 
 
 @criterion(
     "RESULT-SIZE",
-    "warning or error",
+    "the rms of the input of the last contraction before a result, relative to the rms of the "
+    "inputs (or 1), is above 1000 (warning) or 65504, the largest 16-bit number (error). "
+    "LOSS-START covers logits",
     "the rms of the input of the last contraction before a result, relative to that of the "
     "inputs (or 1), is above 1000 (warning) or 65504, the largest 16-bit number (error). "
     "LOSS-START covers logits",
 )
 def large(subject: Subject) -> Iterator[Finding]:
-    """Yield results that the layers blow up."""
+    """Yield results whose size grows far beyond that of the inputs."""
     program, aim = subject.measured.structure.program, subject.measured.objective
     judged = aim.logits is not None and aim.logits.numel() >= TARGETS
     outputs = [v for v in program.outputs if not (judged and v.tensor is aim.logits)]
@@ -47,8 +49,8 @@ def large(subject: Subject) -> Iterator[Finding]:
         "RESULT-SIZE",
         "error" if sizes[worst] > LARGEST else "warning",
         blown,
-        f"{named(worst.parameters)}, the last layer, reads numbers of rms {_rms(worst.data):.3g}, "
-        f"but the inputs have {unit:.3g}: the result has rms {result:.3g}",
+        f"{named(worst.parameters)}, the last layer, reads values with rms {_rms(worst.data):.3g}, "
+        f"but the inputs have rms {unit:.3g}; the result has rms {result:.3g}",
         f"initialise {named(blown)} with a distribution that preserves sizes; for ReLUs that is "
         "He's, with variance 2 / fan_in",
         subject.place(blown),
@@ -69,7 +71,7 @@ def _behind(value: Value) -> set[int]:
 
 
 def _unit(subject: Subject) -> float:
-    """Return the rms of the largest numeric input (also whole numbers used in arithmetic), or 1."""
+    """Return the rms of the largest numeric input, including whole numbers in arithmetic, or 1."""
     program = subject.measured.structure.program
     sizes = [1.0]
     for value in program.values:
@@ -85,7 +87,7 @@ def _unit(subject: Subject) -> float:
 
 
 def _last(outputs: list[Value], by_value: dict[int, Contraction]) -> list[Contraction]:
-    """Return the contractions with weights nearest to the results, except before a norm."""
+    """Return the last contractions with weights before the results, unless a norm follows."""
     stack, seen, found = [v for v in outputs if v.flavour == "data"], set(), []
     while stack:
         value = stack.pop()

@@ -1,4 +1,4 @@
-"""Sums that make several residual streams in one tensor, as hyper-connections do."""
+"""Sums that carry several residual streams in one tensor, as in hyper-connections."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .program import Program, Value
 
 Array = np.ndarray
 Split = tuple[int, bool]
-MOST = 16  # streams
-EXACT = 1e-6  # relative difference of slices that count as copies
+MOST = 16  # the largest number of streams
+EXACT = 1e-6  # relative difference up to which slices count as copies
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The streams after a sub-layer: a sum of a mixture of streams and a branch.
+    """The streams after a sub-layer: the sum of a mixture of streams and a branch.
 
-    ``count``: the number of streams; ``skip``, ``branch``: the addends; ``writer``: the contraction
-    that ends the branch.
+    ``count`` is the number of streams, ``skip`` and ``branch`` are the addends, and ``writer`` is
+    the contraction that ends the branch.
     """
 
     value: Value
@@ -34,9 +34,9 @@ class State:
 
 
 def state_of(value: Value, by_value: dict[int, Contraction], mask: int) -> State | None:
-    """The streams that a sum makes; None for sums of one stream.
+    """Return the streams that a sum produces, or None if it has a single stream.
 
-    ``mask``: the contractions that read data.
+    ``mask`` selects the contractions that read data.
     """
     if value.op != "add" or len(value.data) != 2 or value.data[0] is value.data[1]:
         return None
@@ -49,7 +49,8 @@ def state_of(value: Value, by_value: dict[int, Contraction], mask: int) -> State
             last = own.bit_length() - 1
             own ^= 1 << last
             found = by_value.get(last)
-            if found is None or found.fan_in < 2:  # a product with the weights of the streams
+            # skip others, such as a product with the weights of the streams
+            if found is None or found.fan_in < 2:
                 continue
             count, rest = divmod(size, max(found.value.tensor.numel(), 1))
             if rest == 0 and 2 <= count <= MOST:
@@ -59,7 +60,7 @@ def state_of(value: Value, by_value: dict[int, Contraction], mask: int) -> State
 
 
 def states(program: Program, contractions: Sequence[Contraction]) -> list[State]:
-    """All sums that make several streams, in order, if the streams start as copies."""
+    """Return all sums that produce several streams, in order, if the streams start as copies."""
     by_value = {c.value.index: c for c in contractions}
     mask = sum(1 << index for index in by_value)
     found = [s for v in program.values if (s := state_of(v, by_value, mask)) is not None]
@@ -71,7 +72,7 @@ def states(program: Program, contractions: Sequence[Contraction]) -> list[State]
 
 
 def start_of(program: Program, first: State) -> Value | None:
-    """The value in which the streams begin: an expansion of a smaller one."""
+    """Return the value in which the streams begin, an expansion of a smaller one, or None."""
     size = first.value.tensor.numel()
     for value in reversed(program.values[: first.skip.index + 1]):
         if not first.skip.depends_on(value) or value.flavour != "data":
@@ -83,7 +84,7 @@ def start_of(program: Program, first: State) -> Value | None:
 
 
 def splits(shape: Sequence[int], count: int) -> Iterator[Split]:
-    """(axis, whether streams vary fastest on it) where streams may be."""
+    """Yield the possible (axis of the streams, whether streams vary fastest along it)."""
     for axis, size in enumerate(shape):
         if size % count == 0:
             yield axis, False
@@ -92,7 +93,7 @@ def splits(shape: Sequence[int], count: int) -> Iterator[Split]:
 
 
 def taken(tensor: Any, count: int, split: Split) -> Array:
-    """A tensor as (streams, ..., channels)."""
+    """Return a tensor as an array (streams, ..., channels)."""
     axis, fastest = split
     shape = list(tensor.shape)
     parts = [shape[axis] // count, count] if fastest else [count, shape[axis] // count]
@@ -101,7 +102,7 @@ def taken(tensor: Any, count: int, split: Split) -> Array:
 
 
 def copies(tensor: Any, count: int) -> list[Split]:
-    """Where the slices of a tensor are copies of one another."""
+    """Return the splits for which the slices of a tensor are copies of each other."""
     found = []
     for split in splits(tensor.shape, count):
         slices = taken(tensor, count, split)
@@ -111,7 +112,7 @@ def copies(tensor: Any, count: int) -> list[Split]:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The places of the ones of a mask, in order."""
+    """Yield the positions of the set bits of a mask, in order."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

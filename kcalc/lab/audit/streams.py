@@ -1,4 +1,4 @@
-"""The criterion on several residual streams, and remarks on their gates."""
+"""The criterion for several residual streams, and remarks on their gates."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .stream_states import bits, copies
 from .subject import Subject
 
 DIVISIONS = ("div", "true_divide", "logsumexp", "_log_softmax")
-REPEATED = 4  # divisions that count as Sinkhorn's iterations
+REPEATED = 4  # number of divisions from which they count as Sinkhorn iterations
 GATES = SOFTMAX | {"sigmoid", "exp", "tanh"}
 
 
 @criterion(
     "STREAM-ALIKE",
     "error",
-    "residual streams start as copies, and a permutation of them leaves the weights of all "
-    "mixtures, reads and writes, and those of the readout, unchanged",
+    "residual streams start as copies, and some permutation of them leaves the weights of all "
+    "mixtures, reads and writes, and of the readout, unchanged",
 )
 def streams_alike(subject: Subject) -> Iterator[Finding]:
-    """Yield residual streams that train as one."""
+    """Yield residual streams that train as a single one."""
     gates = subject.stream_weights
     groups = [] if gates is None else gates.alike()
     if gates is None or not groups:
@@ -34,7 +34,7 @@ def streams_alike(subject: Subject) -> Iterator[Finding]:
         "error",
         names,
         f"the {gates.count} residual streams start equal, and nothing distinguishes streams "
-        f"{which}: their values and gradients stay equal, so they train as one",
+        f"{which}. Their values and gradients stay equal, so they train as a single stream",
         "give each branch a home stream that it reads most (biases such as 3 there and -3 "
         "elsewhere), or write to the streams with different weights",
         subject.place(names),
@@ -42,36 +42,35 @@ def streams_alike(subject: Subject) -> Iterator[Finding]:
 
 
 def stream_remarks(subject: Subject) -> list[str]:
-    """Remarks on the gates of several streams, which are no faults."""
+    """Return remarks on the gates of several streams. They are not faults."""
     gates, texts = subject.stream_weights, []
     still = [n for n in (*subject.measured.dead, *subject.measured.rounded) if n in subject.gates]
     if still:
         texts.append(
-            f"{len(still)} parameters weigh streams that are equal at the start, so that their "
+            f"{len(still)} parameters weight streams that are equal at initialisation, so their "
             f"gradient is 0 or rounding: {named(still)}"
         )
     if _only_truncation(subject):
         texts.append(
-            "the streams are equal at the start, so the gradients of the matrices that mix them "
-            "are only the error that Sinkhorn's iterations leave"
+            "the streams are equal at initialisation, so the gradients of their mixing matrices "
+            "come only from the truncation error of the Sinkhorn iterations"
         )
     if gates is not None and gates.sums_off > SUMS_OFF:
         texts.append(
-            f"sums of the weights with which streams are mixed differ from 1 by up to "
-            f"{gates.sums_off:.2g}: the iterations of Sinkhorn are too few for doubly stochastic "
-            f"matrices"
+            f"sums of the weights that mix streams differ from 1 by up to {gates.sums_off:.2g}; "
+            "use more Sinkhorn iterations to make the matrices doubly stochastic"
         )
     variance = _logits(subject)
     if variance > 1:
         texts.append(
-            f"the logits of gates of streams have variance {variance:.3g} over examples: the gates "
-            f"start far from their biases"
+            f"the logits of the stream gates have variance {variance:.3g} over examples, so the "
+            "gates start far from their biases"
         )
     return texts
 
 
 def _only_truncation(subject: Subject) -> bool:
-    """Whether Sinkhorn's iterations make all mixtures, and the streams start equal throughout."""
+    """Whether Sinkhorn iterations make all mixtures, and the streams start equal throughout."""
     program, seen = subject.measured.structure.program, 0
     for state in subject.measured.structure.several:
         own = (program.values[i] for i in bits(state.skip.ancestors & ~seen))
@@ -84,7 +83,7 @@ def _only_truncation(subject: Subject) -> bool:
 
 
 def _logits(subject: Subject) -> float:
-    """The variance over examples of the arguments of gates, averaged over all gates."""
+    """Return the variance of the gates' arguments over examples, averaged over all gates."""
     program, found, seen = subject.measured.structure.program, list[float](), 0
     for state in subject.measured.structure.several:
         places = state.writer.value.tensor.numel() // state.writer.value.tensor.shape[-1]

@@ -1,4 +1,4 @@
-"""The residual streams of a run, its attention, and the role of every parameter."""
+"""The residual streams and attention layers of a run, and the role of every parameter."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .program import Program, Value
 from .roots import Roots, is_product
 from .stream_states import State, bits, states
 
-DEEPEST = 40  # operations between a product of queries and keys and its softmax
+DEEPEST = 40  # largest number of operations between the product of queries and keys and its softmax
 
 
 @dataclass(frozen=True, eq=False)
 class Merge:
     """A sum that adds a branch to a residual stream.
 
-    ``stream``: the number of the stream; ``skip`` and ``branch``: its addends; ``writers``: the
-    contractions that end the branch, ``normed`` whether a norm follows them; ``inside``: the
-    contractions of the branch, without those of other streams that it reads.
+    ``stream`` is the number of the stream, and ``skip`` and ``branch`` are the addends. ``writers``
+    are the contractions that end the branch, and ``normed`` says whether a norm follows them.
+    ``inside`` are the contractions of the branch, without those of other streams that it reads.
     """
 
     value: Value
@@ -35,9 +35,9 @@ class Merge:
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """A softmax over a product of two data, and the mean that uses its weights.
+    """A softmax over a product of two data values, and the weighted mean that uses it.
 
-    ``scores``: the scores before additive biases and masks.
+    ``scores`` are the scores before additive biases and masks.
     """
 
     softmax: Value
@@ -50,9 +50,9 @@ class Attention:
 
 @dataclass
 class Structure:
-    """The structure of a run.
+    """The residual streams, attention and parameter roles of a run.
 
-    ``several``: the sums that make several streams in one tensor.
+    ``several`` contains the sums that carry several streams in one tensor.
     """
 
     program: Program
@@ -64,7 +64,7 @@ class Structure:
     several: list[State] = field(default_factory=list)
 
     def stream_roots(self, value: Value) -> set[int]:
-        """Return the roots of a value, or of the argument of an elementwise function of it."""
+        """Return the roots of a value; if it is an elementwise function, of its argument."""
         roots = set(self.roots(value))
         for root in tuple(roots):
             known = self.program.values[root]
@@ -73,7 +73,7 @@ class Structure:
         return roots
 
     def starts(self) -> set[int]:
-        """Return merges, and the values with which streams begin."""
+        """Return the merges and the values in which streams begin."""
         begun = {root for merge in self.merges for root in self.roots(merge.skip)}
         return begun | {merge.value.index for merge in self.merges}
 
@@ -86,7 +86,7 @@ class Structure:
 
 
 def structure_of(program: Program, parameters: dict[str, Any]) -> Structure:
-    """Return streams, attention and roles of a run."""
+    """Find the streams, the attention and the parameter roles of a run."""
     found = Structure(program, Roots(program), contractions(program, parameters))
     _merge_all(found)
     for value in program.values:
@@ -132,7 +132,7 @@ def _merge(
 ) -> Merge | None:
     first, second = value.data
     if any(all(is_product(found.program.values[r]) for r in found.roots(v)) for v in value.data):
-        return None  # scores and a bias of positions
+        return None  # scores plus a position bias
     for skip, branch in ((first, second), (second, first)):
         sources = _sources(found, skip, merges)
         if _through_contraction(found, sources, skip, branch, mask):
@@ -146,7 +146,7 @@ def _merge(
 def _of_several(
     state: State, by_value: dict[int, Contraction], mask: int, merges: dict[int, Merge]
 ) -> Merge:
-    """The sum of a mixture of several streams, which count as one, and a branch."""
+    """Return the merge of a mixture of several streams, which count as one, with a branch."""
     before = (m.stream for m in reversed(merges.values()) if state.skip.depends_on(m.value))
     stream = next(before, 1 + max((m.stream for m in merges.values()), default=-1))
     own = (state.branch.ancestors | 1 << state.branch.index) & mask
@@ -156,7 +156,7 @@ def _of_several(
 
 
 def _sources(found: Structure, skip: Value, merges: dict[int, Merge]) -> set[int]:
-    """Return the roots of a stream, and those of the stream before its last merge."""
+    """Return the roots of a stream, including its roots before the last merge."""
     roots = set(found.roots(skip))
     for root in tuple(roots):
         if root in merges:
@@ -167,7 +167,7 @@ def _sources(found: Structure, skip: Value, merges: dict[int, Merge]) -> set[int
 def _through_contraction(
     found: Structure, sources: Iterable[int], skip: Value, branch: Value, mask: int
 ) -> bool:
-    """Whether a branch comes from sources through a contraction that the skip lacks."""
+    """Whether a branch depends on sources through a contraction that the skip does not contain."""
     seen = skip.ancestors | 1 << skip.index
     between = (branch.ancestors | 1 << branch.index) & mask & ~seen
     wanted = 0
@@ -186,7 +186,8 @@ def _projected(
 ) -> bool:
     """Whether ``skip`` is a projection of a stream from which ``branch`` was computed.
 
-    The branch must not be linear in the stream; otherwise the sum is one of two projections.
+    The branch must not be linear in the stream, because the sum would then be a sum of two
+    projections.
     """
     own = [by_value[root] for root in found.roots(skip) if root in by_value]
     ends = [by_value[root] for root in found.roots(branch) if root in by_value]
@@ -202,7 +203,7 @@ def _projected(
 def _nonlinear(
     found: Structure, end: Contraction, sources: set[int], by_value: dict[int, Contraction]
 ) -> bool:
-    """Whether a contraction reads anything but linear maps of ``sources``."""
+    """Whether a contraction reads a nonlinear function of ``sources``."""
     roots, seen = set(found.roots(end.data)), set()
     while roots:
         root = roots.pop()
@@ -237,13 +238,13 @@ def _made(
     seen = skip.ancestors | 1 << skip.index
     for merge in merges.values():
         if merge.stream != stream and made_of >> merge.value.index & 1:
-            seen |= merge.value.ancestors  # the encoder, from which a decoder makes keys
+            seen |= merge.value.ancestors  # the encoder, from which a decoder computes keys
     inside = tuple(by_value[i] for i in bits(made_of & mask & ~seen) if i in by_value)
     return Merge(value, stream, skip, branch, writers, any(ends.values()), inside)
 
 
 def _attention(found: Structure, softmax: Value) -> Attention | None:
-    """Return the attention of a softmax; None if its input is not a product of two data."""
+    """Return the attention of a softmax, or None if its input is no product of data."""
     traced = _scores(softmax.data[0], DEEPEST) if softmax.data else None
     if traced is None:
         return None
@@ -257,7 +258,7 @@ def _attention(found: Structure, softmax: Value) -> Attention | None:
 
 
 def _scores(value: Value, left: int) -> tuple[Value, Value] | None:
-    """Return (the product of queries and keys, the last value before an additive bias)."""
+    """Return (product of queries and keys, last value before an additive bias), or None."""
     if is_product(value):
         return value, value
     if left == 0 or value.op in NORMS:
@@ -274,7 +275,7 @@ def _scores(value: Value, left: int) -> tuple[Value, Value] | None:
 
 
 def _mean(found: Structure, softmax: Value) -> Value | None:
-    """Return the product of a softmax's weights with values."""
+    """Return the product of a softmax's weights with the values, or None."""
     stack, seen = [softmax], {softmax.index}
     while stack:
         value = stack.pop()
@@ -334,7 +335,7 @@ def _contraction_roles(
 
 
 def _elementwise_roles(value: Value) -> Iterable[tuple[str, str]]:
-    """Yield (parameter, role) for the parameters that a value reads outside contractions."""
+    """Yield (parameter, role) for parameters that a value reads outside of contractions."""
     if value.flavour != "data":
         return
     weights = [(i, v) for i, v in enumerate(value.inputs) if v.flavour == "weight"]

@@ -1,4 +1,4 @@
-"""The input of criteria: a model, the laws of its parameters, and its measured run."""
+"""The input of the criteria: a model, the laws of its parameters, and its measured run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .structure import Merge
 class Subject:
     """A model under audit.
 
-    ``model``: a copy that may run; ``original``: the model as given or built; ``laws``: {parameter:
-    its law}; ``again``: a second draw of the model from another seed, None if only one model was
-    given; ``recipe``: as declared; ``optimizer``: as given by the user; ``places``: {path: the line
-    that wrote a tensor in an attribute that is not a parameter}.
+    ``model`` is a copy that may run, and ``original`` is the model as given or built. ``laws`` is
+    {parameter: law}. ``again`` is a second draw of the model with another seed, or None if a module
+    was given. ``recipe`` and ``optimizer`` are the user's. ``places`` is {path: line} of the
+    tensors in plain attributes, with the line that wrote each of them.
     """
 
     model: Any
@@ -39,7 +39,7 @@ class Subject:
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
-        """Return {name: parameter}, each once."""
+        """Return {name: parameter}, each parameter once."""
         return self.measured.listed
 
     @cached_property
@@ -54,7 +54,7 @@ class Subject:
 
     @cached_property
     def contracted(self) -> dict[str, Contraction]:
-        """Return {parameter: the contraction that reads it}, the first of several."""
+        """Return {parameter: the first contraction that reads it}."""
         found: dict[str, Contraction] = {}
         for contraction in self.measured.structure.contractions:
             for name in contraction.parameters:
@@ -63,7 +63,7 @@ class Subject:
 
     @cached_property
     def matrices(self) -> list[str]:
-        """Return contracted weights and tables, the parameters that recipes cover."""
+        """Return contracted weights and tables; recipes apply to these parameters."""
         return [
             name
             for name, roles in self.roles.items()
@@ -79,12 +79,12 @@ class Subject:
 
     @cached_property
     def stream_weights(self) -> Gates | None:
-        """Return the weights of several streams; None for models of one."""
+        """Return the weights of several streams, or None if the model has a single stream."""
         return gates_of(self)
 
     @cached_property
     def gates(self) -> tuple[str, ...]:
-        """Return the small parameters in sub-layers of several streams: the weights of streams."""
+        """Return the small parameters in sub-layers that weight several streams."""
         structure, names, seen = self.measured.structure, dict[str, None](), 0
         for state in structure.several:
             if not seen:
@@ -101,7 +101,7 @@ class Subject:
         return tuple(names)
 
     def place(self, names: tuple[str, ...] | list[str]) -> str:
-        """Return where the first of some parameters was last written."""
+        """Return the place at which the first of the parameters was last written."""
         return next((self.laws[n].place for n in names if self.laws[n].place), "")
 
 
@@ -109,7 +109,8 @@ class Subject:
 class Stack:
     """The blocks along one residual stream.
 
-    ``families``: {name with * for the block's number: parameters}, the contracted ones in branches.
+    ``families`` is {name with * for the block number: parameters} for contracted weights in
+    branches.
     """
 
     subject: Subject
@@ -117,7 +118,7 @@ class Stack:
 
     @cached_property
     def families(self) -> dict[str, tuple[str, ...]]:
-        """Return the contracted weights in the branches."""
+        """Return the families of contracted weights in the branches."""
         names = dict.fromkeys(
             name
             for merge in self.merges
@@ -139,11 +140,11 @@ class Stack:
 
     @cached_property
     def tables(self) -> list[str]:
-        """Return the tables and readouts of a model whose blocks are not drawn by their fans.
+        """Return tables and readouts, if the sigmas of the blocks do not depend on fans.
 
-        This is known if weights of equal sigma have different fans. Otherwise there are none,
-        because a sigma from a fan cannot be distinguished from that of a table with a factor for
-        depth.
+        Sigmas do not depend on fans if weights with equal sigma have different fans. Otherwise the
+        list is empty, because a sigma from a fan cannot be told apart from a table's sigma with a
+        depth factor.
         """
         subject = self.subject
         first = [names[0] for names in self.families.values()]
@@ -169,7 +170,7 @@ class Stack:
 
     @cached_property
     def reads_another(self) -> bool:
-        """Whether its branches read another stream, as a decoder reads its encoder."""
+        """Whether the branches read another stream, as a decoder reads its encoder."""
         structure = self.subject.measured.structure
         others = {
             merge.value.index
@@ -185,12 +186,12 @@ class Stack:
 
     @cached_property
     def depth(self) -> int:
-        """Return the number of blocks: that of the largest family of writers."""
+        """Return the number of blocks, the size of the largest family of writers."""
         return max((len(n) for f, n in self.families.items() if self.writes(f)), default=0)
 
 
 def families(names: Any) -> dict[str, tuple[str, ...]]:
-    """Group names by their form, with * for the first number, which is the block's."""
+    """Group names by pattern. The first number in a name, the block number, becomes *."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(family(name), []).append(name)
@@ -198,10 +199,10 @@ def families(names: Any) -> dict[str, tuple[str, ...]]:
 
 
 def parts(names: Any, every: Any) -> dict[str, tuple[str, ...]]:
-    """Group names by the largest modules that contain only them, with equal forms together.
+    """Group names by the largest modules that contain only these, with similar ones together.
 
-    ``every``: the names of all parameters. A part is a module ("backbone"), modules of one form
-    ("blocks.*.norm"), or the form of parameters whose modules have others.
+    ``every`` contains the names of all parameters. A part is a module ("backbone"), a group of
+    similar modules ("blocks.*.norm"), or a pattern of parameters if their modules contain others.
     """
     chosen, kept = set(names), set()
     for name in every:
@@ -218,6 +219,6 @@ def parts(names: Any, every: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _paths(name: str) -> list[str]:
-    """Return the paths of the modules around a parameter, the outermost first, and its own."""
+    """Return the paths of the modules around a parameter, outermost first, and its own path."""
     pieces = name.split(".")
     return [".".join(pieces[: count + 1]) for count in range(len(pieces))]

@@ -1,4 +1,4 @@
-"""The rows of an audit: parameters, blocks, the whole model."""
+"""The rows of an audit's tables: parameters, blocks and the whole model."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .training import gradient_sizes, scores
 
 @dataclass(frozen=True)
 class ParameterRow:
-    """One parameter.
+    """One row of the table of parameters.
 
-    ``role``: its roles; ``law``, ``sigma``, ``error``, ``mean``: how it was drawn, with standard
-    error 0 if this was recorded; ``fan_in``: the number of terms of its contraction; ``emits``: the
-    rms of its contraction's result; ``gradient``: the rms of its gradient. None if there is no such
-    number.
+    ``role`` has the parameter's roles. ``law``, ``sigma``, ``error`` and ``mean`` describe how it
+    was drawn; the standard error is 0 if the law was recorded. ``fan_in`` is the number of terms in
+    its contraction, ``emits`` the rms of the contraction's result, and ``gradient`` the rms of the
+    parameter's gradient. Missing numbers are None.
     """
 
     name: str
@@ -42,13 +42,13 @@ class ParameterRow:
 
 @dataclass(frozen=True)
 class BlockRow:
-    """One sum of a branch and a residual stream.
+    """One row of the table of blocks: the sum of a branch and a residual stream.
 
-    ``stream`` and ``branch``: rms of the sum and of the branch; ``token_cosine``: mean cosine of
-    two tokens of one example in the stream; ``score_variance`` and ``log_keys``: of the block's
-    attention; ``gradient``: the rms of the gradient at the sum. All these are measured.
-    ``predicted``: the rms of the stream from the kernel calculus, None if it was not requested or
-    has no rule; ``number``: of its residual stream, from 0.
+    ``stream`` and ``branch`` are the rms of the sum and of the branch. ``token_cosine`` is the mean
+    cosine between two tokens of one example in the stream. ``score_variance`` and ``log_keys``
+    describe the block's attention. ``gradient`` is the rms of the gradient at the sum. All of these
+    are measured. ``predicted`` is the rms of the stream from the kernel calculus, or None if it was
+    not requested or has no rule. ``number`` is the number of the residual stream, from 0.
     """
 
     name: str
@@ -93,12 +93,12 @@ def parameter_rows(subject: Subject) -> tuple[ParameterRow, ...]:
 
 
 def finite(number: float) -> float | None:
-    """Return a number; None if it is not finite."""
+    """Return a number, or None if it is not finite."""
     return number if math.isfinite(number) else None
 
 
 def rms(tensor: Any) -> float | None:
-    """Return the root mean square of a tensor's finite entries; None if it has none."""
+    """Return the root mean square of a tensor's finite entries, or None if it has none."""
     values = tensor.detach().float()
     if values.numel() == 0:
         return None
@@ -118,7 +118,7 @@ def _emitted(subject: Subject) -> dict[str, Any]:
 
 
 def block_rows(subject: Subject, predicted: Mapping[int, float]) -> tuple[BlockRow, ...]:
-    """Return a row for every merge, stream by stream; ``predicted``: {index of a merge: rms}."""
+    """Return a row for every merge, stream by stream. ``predicted`` is {index of a merge: rms}."""
     rows = []
     for number, merges in enumerate(subject.measured.structure.streams()):
         for merge, gradient in zip(merges, gradient_sizes(subject, merges), strict=True):
@@ -148,7 +148,7 @@ def _block(subject: Subject, merge: Merge, gradient: float) -> BlockRow:
 
 
 def token_cosine(value: Value) -> float | None:
-    """Return the mean cosine of two tokens of one example, for (examples, tokens, channels)."""
+    """Return the mean cosine between two tokens of one example; (examples, tokens, channels)."""
     if value.tensor.ndim != 3 or value.tensor.shape[1] < 2:
         return None
     tokens = value.tensor.detach().float()
@@ -159,7 +159,7 @@ def token_cosine(value: Value) -> float | None:
 
 
 def totals(subject: Subject) -> dict[str, float | None]:
-    """Return the logits' rms, the initial loss and ln V; None without logits."""
+    """Return the rms of the logits, the initial loss and ln V. They are None without logits."""
     aim = subject.measured.objective
     if aim.logits is None:
         return {"logits": None, "loss": None, "uniform": None}

@@ -1,4 +1,4 @@
-"""Criteria on the first steps of training: gradients, loss, attention, finite numbers."""
+"""Criteria for the first steps of training: gradients, loss, attention and finite numbers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ CUTS = {
     ),
     "choice": (
         "its values reach the result only through a choice (argmax, a comparison)",
-        "multiply the choice by its share of a softmax, or use a straight-through gradient",
+        "multiply the choice by its softmax probability, or use a straight-through gradient",
     ),
     "dropped": (
-        "its result is discarded, here and in training mode",
-        "check whether a later line overwrites it, such as a residual sum that nothing reads",
+        "its result is discarded, in this run and in training mode",
+        "check whether a later line overwrites it, or whether it is a residual sum that "
+        "nothing reads",
     ),
 }
-"""Messages and fixes by what cuts off a parameter."""
+"""Messages and fixes, by the kind of operation that cuts off a parameter."""
 GRADIENTS = 50.0
 VANISHED, EXPLODED = 1e-9, 1e5
 
@@ -41,8 +42,9 @@ VANISHED, EXPLODED = 1e-9, 1e5
     "GRAD-DEAD",
     "error or warning",
     "the gradient is exactly zero in 4 steps of gradient descent on different inputs (zero "
-    "writers with a zero readout, and LoRA, get one by then); warning: that of a matrix is only "
-    "rounding, or no path for gradients leads from a trainable parameter to the result",
+    "writers with a zero readout, and LoRA, get a gradient by then). A warning if the gradient of "
+    "a matrix is only rounding, or if no gradient path leads from a trainable parameter to the "
+    "result",
 )
 def dead(subject: Subject) -> Iterator[Finding]:
     """Yield parameters that training cannot change."""
@@ -52,18 +54,18 @@ def dead(subject: Subject) -> Iterator[Finding]:
             "error",
             measured.dead,
             "is exactly zero in 4 steps",
-            "check which factor of it is zero: a zero weight or gain before or after it, or a "
-            "ReLU that no input reaches",
+            "check which factor of the gradient is zero: a zero weight or gain before or after "
+            "it, or a ReLU that is never active",
         ),
         (
             "warning",
             measured.rounded,
-            "is only rounding in 4 steps: in 64 bits it vanishes",
-            "check what cancels it: a share divided by itself, or values that are equal for all "
-            "keys",
+            "is only rounding in 4 steps, and it vanishes in 64 bits",
+            "check what cancels it, such as a weight divided by itself, or values that are equal "
+            "for all keys",
         ),
     ):
-        names = tuple(n for n in members if n not in gates)  # a remark names gates
+        names = tuple(n for n in members if n not in gates)  # gates are named in a remark instead
         if names:
             message = f"the gradient of {named(names)} {text}"
             yield Finding("GRAD-DEAD", severity, names, message, fix, subject.place(names))
@@ -100,24 +102,25 @@ def loss_start(subject: Subject) -> Iterator[Finding]:
         names,
         f"the loss starts at {aim.expected:.3g}, but ln {classes} is {uniform:.3g}: the logits "
         f"have rms {rms:.3g}",
-        "scale down the readout, or the embedding tied to it: logits of rms below 1 start near "
-        "ln V",
+        "scale down the readout, or the embedding tied to it; with a logit rms below 1, the loss "
+        "starts near ln V",
         subject.place(names),
     )
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Variance of the scores of one attention over keys, and the mean of ln T over its rows."""
+    """The variance of one attention's scores over keys, and the mean of ln T over its rows."""
 
     variance: float
     log_keys: float
 
 
 def scores(attention: Attention) -> Scores | None:
-    """Return the scores' data part, without additive biases and masked keys.
+    """Return the variance of the scores, without additive biases and masked keys.
 
-    Rows with fewer than half of the largest number of keys are left out. None if a row has one.
+    Rows with fewer than half of the largest number of keys are left out. The result is None if a
+    row has only one key.
     """
     weights = attention.softmax.tensor.detach().float()
     values = attention.scores.tensor.detach().float()
@@ -142,7 +145,7 @@ def scores(attention: Attention) -> Scores | None:
     "ln T (warning) or 2 ln T (error)",
 )
 def frozen(subject: Subject) -> Iterator[Finding]:
-    """Yield attention that starts on single keys."""
+    """Yield attention layers that start out concentrated on single keys."""
     structure = subject.measured.structure
     for severity, low, high in (("error", 2.0, math.inf), ("warning", 1.0, 2.0)):
         found: dict[str, tuple[Scores, tuple[str, ...]]] = {}
@@ -169,10 +172,10 @@ def frozen(subject: Subject) -> Iterator[Finding]:
                 "ATT-FROZEN",
                 severity,
                 names,
-                f"the scores of {places} have variance {known.variance:.3g} over keys, but ln T "
-                f"is {known.log_keys:.3g}: the softmax starts on single keys",
+                f"the scores of {places} have variance {known.variance:.3g} over keys, but ln T is "
+                f"{known.log_keys:.3g}: the softmax starts out concentrated on single keys",
                 ("" if divided else "divide scores by the root of the head size, or ")
-                + "draw smaller queries and keys",
+                + "give queries and keys a smaller sigma",
                 subject.place(names),
             )
 
@@ -196,10 +199,10 @@ def _is_divided(attention: Attention) -> bool:
 
 
 def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
-    """Return the rms of the gradients at the outputs of the blocks; nan if there is none.
+    """Return the rms of the gradients at the outputs of the blocks, or nan if there is none.
 
-    Tokens with which the stream begins at zero, such as padding, are left out: a norm multiplies
-    small inputs, and their gradients, by a large number.
+    Tokens that are zero at the start of the stream, such as padding, are left out: a norm
+    multiplies small inputs, and their gradients, by a large number.
     """
     begun = merges[0].skip.tensor
     rows = begun.any(-1) if begun.ndim in (2, 3) else None
@@ -218,12 +221,12 @@ def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
     "GRAD-BLOCKS",
     "warning",
     "no norm follows the writers of a stream, and the rms of the gradient at the first block "
-    "output over that at the last of the same shape is outside 1/50 ... 50; for a network "
-    "without streams and norms: that at the first layer over that at the last is outside 1e-9 "
+    "output, divided by that at the last output of the same shape, is outside 1/50 ... 50. In a "
+    "network without streams and norms, the ratio of the first layer to the last is outside 1e-9 "
     "... 1e5",
 )
 def blocks(subject: Subject) -> Iterator[Finding]:
-    """Yield gradients that vanish or explode along a residual stream, or along a plain network."""
+    """Yield gradients that vanish or explode along a residual stream or a plain network."""
     if not subject.measured.structure.merges:
         yield from _plain(subject)
     for stack in subject.stacks:
@@ -248,9 +251,9 @@ def blocks(subject: Subject) -> Iterator[Finding]:
 
 
 def _undivided(subject: Subject, merges: list[Merge]) -> list[float]:
-    """Return the sizes of gradients, times the rms of the sums if only norms read these.
+    """Return the gradient sizes, times the rms of each sum if only norms read the sums.
 
-    A norm divides its input by the rms, which sets the unit of the gradient before it.
+    A norm divides its input by its rms, which sets the unit of the gradient before it.
     """
     readers, sizes = subject.measured.structure.program.readers, gradient_sizes(subject, merges)
     behind = [readers.get(merge.value.index, []) for merge in merges]
@@ -261,11 +264,11 @@ def _undivided(subject: Subject, merges: list[Merge]) -> list[float]:
 
 
 def _plain(subject: Subject) -> Iterator[Finding]:
-    """Check a network without streams and norms, with layers identified by their weights.
+    """Check a network without streams and norms. Its layers are identified by their weights.
 
-    The gradient at a layer that is used repeatedly is the largest of its uses. Of several last
-    layers the largest gradient counts: the loss may not depend on the others, as softmaxes do not
-    depend on a number added to all logits.
+    For a layer that is used repeatedly, the largest gradient of its uses counts. For several last
+    layers, the largest gradient counts as well, because the loss may not depend on the others: a
+    softmax does not depend on a number added to all logits.
     """
     structure = subject.measured.structure
     data = [v for v in structure.program.values if v.flavour == "data"]
@@ -291,20 +294,21 @@ def _plain(subject: Subject) -> Iterator[Finding]:
         tuple(name for names in sizes for name in names),
         f"the gradient at the result of {named(first)}, the first layer, is {begin / end:.3g} "
         f"times that at {named(last)}, the last",
-        "draw the layers by a law that preserves sizes: for ReLUs He's, of variance 2 / fan_in",
+        "draw the layers from a distribution that preserves sizes; for ReLUs that is He's, with "
+        "variance 2 / fan_in",
         subject.place(first),
     )
 
 
 def _read_on(contraction: Contraction, structure: Structure) -> bool:
-    """Whether another contraction reads the result of one."""
+    """Whether another contraction reads the result of this one."""
     value = contraction.value
     return any(c.value is not value and c.value.depends_on(value) for c in structure.contractions)
 
 
 @criterion("NONFINITE", "error", "inf or NaN in the result, the loss or a gradient")
 def nonfinite(subject: Subject) -> Iterator[Finding]:
-    """Yield numbers that are not finite."""
+    """Yield parts of the run that contain inf or NaN."""
     found = subject.measured.nonfinite
     if found:
         names = tuple(t.removeprefix("the gradient of ") for t in found if t.startswith("the grad"))

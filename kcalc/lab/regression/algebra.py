@@ -23,9 +23,10 @@ Array = Any  # a NumPy or a JAX array
 
 @dataclass(frozen=True)
 class Algebra:
-    """Arrays and factorisations of JAX or of SciPy.
+    """The array and factorisation functions of JAX or of NumPy and SciPy.
 
-    ``jax``: JAX, in double precision if ``double``; else SciPy.
+    ``jax`` selects JAX, in double precision if ``double`` is set. Otherwise NumPy and SciPy are
+    used.
     """
 
     jax: bool = False
@@ -33,7 +34,7 @@ class Algebra:
 
     @property
     def xp(self) -> Any:
-        """Return the library's module of arrays."""
+        """Return the library's array module."""
         if not self.jax:
             return np
         import jax.numpy as jnp
@@ -42,7 +43,7 @@ class Algebra:
 
     @property
     def linalg(self) -> Any:
-        """Return the library's module of factorisations."""
+        """Return the library's linear algebra module."""
         if not self.jax:
             import scipy.linalg
 
@@ -52,7 +53,7 @@ class Algebra:
         return jax.scipy.linalg
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return the context to compute in: JAX in double precision for double arrays."""
+        """Return the context to compute in: JAX in double precision for arrays of doubles."""
         if not (self.jax and self.double):
             return nullcontext()
         import jax
@@ -85,10 +86,10 @@ class Algebra:
     def cholesky(self, matrix: Array, ridge: float, name: str) -> Array:
         """Return the lower Cholesky factor of ``matrix + ridge I``.
 
-        Under a JAX trace it is nan if there is none.
+        Under a JAX trace, the factor is nan if the matrix has none.
 
-        Raises: KcalcError with the smallest eigenvalue if there is none, or if solving with it
-        would leave no correct digit.
+        Raises: KcalcError with the smallest eigenvalue if the matrix has no factor, or if a solve
+        with it would have no correct digit.
         """
         moved = matrix + ridge * self.xp.eye(matrix.shape[0], dtype=matrix.dtype)
         if self.jax:
@@ -115,8 +116,7 @@ class Algebra:
 def check_factor(factor: np.ndarray, matrix: np.ndarray, ridge: float, name: str) -> None:
     """Check the Cholesky factor of a matrix.
 
-    Raises: KcalcError if a Cholesky factor is missing, or its condition number exceeds the
-    precision.
+    Raises: KcalcError if the factor is missing, or if its condition number exceeds the precision.
     """
     import scipy.linalg
 
@@ -139,9 +139,9 @@ def traced(value: Any) -> bool:
 
 
 def algebra_of(*arrays: Any) -> Algebra:
-    """Return the library of the arrays: JAX if one of them is a JAX array.
+    """Return the library that the arrays belong to: JAX if any of them is a JAX array.
 
-    JAX is not imported for this.
+    This does not import JAX.
     """
     given = [array for array in arrays if is_jax(array)]
     if not given:
@@ -152,7 +152,7 @@ def algebra_of(*arrays: Any) -> Algebra:
 def targets(algebra: Algebra, y: Any, count: int, what: str = "y") -> tuple[Array, bool]:
     """Return targets as an (n, outputs) array, and whether they were given as (n,).
 
-    Raises: KcalcError for another length, nan or text.
+    Raises: KcalcError if the length differs from ``count``, and for nan or text.
     """
     y = y if is_jax(y) or traced(y) else raw_array(y, what)
     shape = np.shape(y)
@@ -169,11 +169,11 @@ def targets(algebra: Algebra, y: Any, count: int, what: str = "y") -> tuple[Arra
 
 
 def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
-    """Return the kernel matrix of rows of X against rows of Y.
+    """Return the kernel matrix between the rows of X and the rows of Y.
 
-    ``kernel.matrix(X, Y)``, or ``kernel(X, Y)`` of a plain function.
+    It calls ``kernel.matrix(X, Y)``, or ``kernel(X, Y)`` if the kernel is a plain function.
 
-    Raises: KcalcError for anything else, and for a kernel with several outputs.
+    Raises: KcalcError for any other object, and for a kernel with several outputs.
     """
     if hasattr(kernel, "matrix"):
         found = kernel.matrix(X, Y)
@@ -221,16 +221,16 @@ def _called(kernel: Any, X: Any, Y: Any) -> Any:
 
 
 def diagonal(kernel: Any, X: Any, block: int = 64) -> Array:
-    """Return K(x, x) of each row.
+    """Return K(x, x) for each row of X.
 
-    If the kernel is a function of angle and q (NumPy), it is computed from the row's q value, else
-    by small blocks of the matrix.
+    A kernel that is a function of angle and q (NumPy) is evaluated at the q value of each row.
+    Other kernels are evaluated in small blocks of the matrix.
     """
     if hasattr(kernel, "at_angle") and not traced(X):
         sizes = np.mean(np.square(np.asarray(X, dtype=float)), axis=1)
         found = np.array(kernel.at_angle(np.zeros(len(X)), np.where(sizes > 0, sizes, 1.0)))
         zero = np.flatnonzero(sizes == 0)
-        if zero.size:  # no angle
+        if zero.size:  # the angle between a row and itself is 0
             found[zero] = gram(kernel, X[zero[:1]])[0, 0]
         return found
     algebra = algebra_of(X)

@@ -1,10 +1,10 @@
 """Training curves of an infinitely wide network under gradient descent on the square loss.
 
-The curves give its state at every step.
+The curves give outputs and losses at every step.
 
 The kernel keeps its value at initialisation, so ``f_t - y = (I - eta Theta)^t (f_0 - y)`` on the
-training inputs; in the eigenbasis of Theta, directions decay independently. [DKS sec. 24.2; Lee et
-al. 2019]
+training inputs. In the eigenbasis of Theta, each direction decays independently. [DKS sec. 24.2;
+Lee et al. 2019]
 """
 
 from __future__ import annotations
@@ -46,37 +46,38 @@ def training_curve(
     initial_test: Any = None,
     loss: str = "sum",
 ) -> TrainingCurve:
-    """Return predictions and loss of an infinitely wide network trained on the square loss.
+    """Return the predictions and the loss of an infinitely wide network trained on the square loss.
 
     Parameters
     ----------
     kernel
-        ``kc.ntk(net)``, or any function of (X, Y) that returns the tangent kernel's matrix (the
-        loss averaged over initialisations needs ``kc.ntk``).
+        ``kc.ntk(net)``, or any function of (X, Y) that returns the matrix of the tangent kernel.
+        Losses averaged over initialisations need ``kc.ntk``.
     X
         The rows of data, (n, features).
     y
-        (n,) or (n, outputs).
+        The targets, (n,) or (n, outputs).
     X_test
-        Inputs for predictions.
+        The inputs to predict, (m, features).
     learning_rate
-        The learning rate of gradient descent, with t counting steps. None means gradient flow, with
-        t the time (steps times learning rate).
+        The learning rate of gradient descent, with t the number of steps. None means gradient flow,
+        with t the time (steps times learning rate).
     initial, initial_test
-        The network's outputs before training, shaped like y; None for 0, their mean.
+        The network's outputs before training, shaped like y. None means 0, the mean over
+        initialisations.
     loss
-        "sum" for ``sum |f - y|^2 / 2``, "mean" for that divided by n, which makes training n times
-        slower.
+        "sum" for ``sum |f - y|^2 / 2``. "mean" divides it by n, so training is n times slower.
 
     Returns
     -------
     TrainingCurve
-        A :class:`TrainingCurve`, NumPy.
+        The curve, with NumPy arrays.
 
     Raises
     ------
     KcalcError
-        For data that do not fit, nan, or a kernel that is not positive semidefinite.
+        If the shapes of the data do not match, if the data contain nan, or if the kernel is not
+        positive semidefinite.
 
     """
     given, new = inputs(X), None if X_test is None else inputs(X_test, "X_test")
@@ -100,17 +101,17 @@ class Prior:
 
     @cached_property
     def train(self) -> Array:
-        """(n, n)."""
+        """Return the covariance at the training inputs, (n, n)."""
         return np.asarray(gram(self.kernel, self.X), dtype=float)
 
     @cached_property
     def cross(self) -> Array:
-        """(m, n)."""
+        """Return the covariance between test and training inputs, (m, n)."""
         return np.asarray(gram(self.kernel, self.X_test, self.X), dtype=float)
 
     @cached_property
     def test(self) -> Array:
-        """(m, m)."""
+        """Return the covariance at the test inputs, (m, m)."""
         return np.asarray(gram(self.kernel, self.X_test), dtype=float)
 
 
@@ -118,13 +119,14 @@ class Prior:
 class TrainingCurve(Shown):
     """Outputs and loss of an infinitely wide network as functions of training time.
 
-    See :func:`training_curve`. Times t are numbers or arrays, whose axes come first in the results.
+    See :func:`training_curve`. Times t are numbers or arrays; the axes of t come first in the
+    results.
 
     Attributes
     ----------
     values
-        The eigenvalues of the tangent kernel's matrix Theta(X, X), in descending order; eigenvalues
-        below rounding error are set to 0, and their components are never learned.
+        The eigenvalues of the tangent kernel's matrix Theta(X, X), in descending order. Eigenvalues
+        below rounding error are set to 0; components in these directions are never learned.
     vectors
         The eigenvectors.
     initial
@@ -132,7 +134,7 @@ class TrainingCurve(Shown):
     y
         The targets, (n, outputs).
     cross
-        Theta(x, X) at test inputs x.
+        Theta(x, X) for the test inputs x.
 
     """
 
@@ -160,16 +162,17 @@ class TrainingCurve(Shown):
         loss: str = "sum",
         prior: Prior | None = None,
     ) -> TrainingCurve:
-        """Return the curve for precomputed kernel matrices.
+        """Build the curve from precomputed kernel matrices.
 
-        ``theta`` (n, n) at the training inputs, ``cross`` (m, n) at test inputs.
+        ``theta`` (n, n) is the kernel at the training inputs, ``cross`` (m, n) the kernel between
+        test and training inputs.
         """
         import scipy.linalg
 
         choice(loss, "loss", LOSSES)
         if prior is not None and not isinstance(prior, Prior):
             raise KcalcError(
-                f"prior is the result of kc.training_curve(kernel, ...), got {glimpse(prior)}"
+                f"prior must come from kc.training_curve(kernel, ...), got {glimpse(prior)}"
             )
         rate = None if learning_rate is None else one_number(learning_rate, "learning_rate")
         if rate is not None and rate <= 0:
@@ -190,7 +193,7 @@ class TrainingCurve(Shown):
         across, start_test = _test_side(cross, initial_test, matrix, y)
         share = 1.0 if loss == "sum" else 1 / len(matrix)
         known = np.where(found.eigenvalues > found.resolution, found.eigenvalues, 0.0)
-        # products with reversed arrays are slow
+        # products with reversed arrays are slow, so make a contiguous copy
         descending = np.ascontiguousarray(vectors[:, ::-1])
         return cls(known, descending, y, start, across, start_test, rate, share, flat, found, prior)
 
@@ -198,35 +201,36 @@ class TrainingCurve(Shown):
 
     @property
     def learning_rate_bound(self) -> float:
-        """Gradient descent converges below ``2 / lambda_max`` (``loss="mean"``: n times that)."""
+        """Bound on the learning rate: ``2 / lambda_max``, or n times that for ``loss="mean"``."""
         return 2 / (self.scale * float(self.values[0]))
 
     @property
     def diverges(self) -> bool:
-        """Whether the learning rate exceeds its bound."""
+        """Whether the learning rate exceeds the bound, so that training diverges."""
         return self.learning_rate is not None and self.learning_rate > self.learning_rate_bound
 
     @cached_property
     def times(self) -> Array:
-        """Return for each eigendirection the time (steps) in which its error shrinks by a factor e.
+        """Return the time (steps) in which the error of each eigendirection shrinks by a factor e.
 
-        ``1 / lambda``; ``-1 / log|1 - eta lambda|``.
+        It is ``1 / lambda`` for gradient flow and ``-1 / log|1 - eta lambda|`` for gradient
+        descent.
 
-        Infinite if the error stays, negative if it grows.
+        It is infinite if the error stays constant and negative if the error grows.
         """
         with np.errstate(divide="ignore"):
             return np.where(self._log_factor == 0, np.inf, -1 / self._log_factor)
 
     @cached_property
     def _step(self) -> Array:
-        """Return eta lambda per direction; only lambda for gradient flow."""
+        """Return eta lambda of each direction, or lambda for gradient flow."""
         return (
             (1.0 if self.learning_rate is None else self.learning_rate) * self.scale * self.values
         )
 
     @cached_property
     def _log_factor(self) -> Array:
-        """Return log|1 - eta lambda| per direction; -lambda for gradient flow."""
+        """Return log|1 - eta lambda| of each direction, or -lambda for gradient flow."""
         if self.learning_rate is None:
             return -self._step
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -247,7 +251,7 @@ class TrainingCurve(Shown):
     def _progress(self, t: Array) -> Array:
         """Return (1 - decay) / lambda without cancellation.
 
-        If rounding hides lambda, it is 0, and so is Theta(x, X) v up to rounding.
+        If lambda is lost in rounding, the result is 0; Theta(x, X) v is then also 0 up to rounding.
         """
         later = t[..., None]
         known = np.where(self.values > 0, self.values, 1.0)
@@ -259,7 +263,7 @@ class TrainingCurve(Shown):
     # -- one network -------------------------------------------------------------------------------
 
     def predict(self, t: Any) -> Array:
-        """Return f_t at the training inputs: t's axes, (n,) or (n, outputs).
+        """Return f_t at the training inputs, (n,) or (n, outputs) after the axes of t.
 
         Parameters
         ----------
@@ -273,14 +277,14 @@ class TrainingCurve(Shown):
 
         """
         decay = self._decay(self._times(t))
-        with np.errstate(invalid="ignore"):  # overflowing values raise an error
+        with np.errstate(invalid="ignore"):  # an overflow raises an error later
             return self._shaped(
                 self.y
                 + self.vectors @ (decay[..., None] * (self.vectors.T @ (self.initial - self.y)))
             )
 
     def predict_test(self, t: Any) -> Array:
-        """Return f_t at the test inputs: t's axes, (m,) or (m, outputs).
+        """Return f_t at the test inputs, (m,) or (m, outputs) after the axes of t.
 
         Parameters
         ----------
@@ -305,7 +309,7 @@ class TrainingCurve(Shown):
     @overload
     def loss(self, t: Numbers) -> Array: ...
     def loss(self, t: Any) -> float | Array:
-        """Return the training loss at t, of the network with the given initial outputs.
+        """Return the training loss at time t, starting from the given initial outputs.
 
         Parameters
         ----------
@@ -332,7 +336,7 @@ class TrainingCurve(Shown):
     @overload
     def test_loss(self, t: Numbers, y_test: Any) -> Array: ...
     def test_loss(self, t: Any, y_test: Any) -> float | Array:
-        """Return the loss at the test inputs at t (``loss="mean"``: divided by their number).
+        """Return the loss at the test inputs at time t, a mean over them for ``loss="mean"``.
 
         Parameters
         ----------
@@ -363,8 +367,7 @@ class TrainingCurve(Shown):
         """Return the training loss averaged over initialisations.
 
         It is the loss of the mean network plus the decayed variance of the initial outputs: ``(|D
-        y|^2 + outputs tr(D NNGP D)) / 2`` with ``D = (I - eta Theta)^t``. The given ``initial`` is
-        ignored.
+        y|^2 + outputs tr(D NNGP D)) / 2`` with ``D = (I - eta Theta)^t``. It ignores ``initial``.
 
         Parameters
         ----------
@@ -384,9 +387,9 @@ class TrainingCurve(Shown):
         return self._finite(0.5 * self.scale * squares @ power)
 
     def variance_test(self, t: Any) -> Array:
-        """Return the variance of f_t at the test inputs over initialisations.
+        """Return the variance of f_t at the test inputs over initialisations [Lee et al. 2019].
 
-        Its shape is that of t, then (m,) [Lee et al. 2019].
+        Its shape is the shape of t followed by (m,).
 
         Parameters
         ----------
@@ -478,7 +481,7 @@ class TrainingCurve(Shown):
         wanted, _ = targets(algebra_of(), y_test, len(self._rotated_cross), "y_test")
         if wanted.shape[1] != self.y.shape[1]:
             raise KcalcError(
-                f"y_test must have {self.y.shape[1]} outputs, like y, got {wanted.shape[1]}"
+                f"y_test must have {self.y.shape[1]} outputs, as y has, got {wanted.shape[1]}"
             )
         return wanted
 
@@ -491,7 +494,7 @@ class TrainingCurve(Shown):
     def _finite(self, values: Any) -> Any:
         if not np.all(np.isfinite(values)):
             raise KcalcError(
-                "training diverges beyond double precision: learning rate "
+                "training diverged and exceeded double precision: learning rate "
                 f"{self.learning_rate:g}, bound {self.learning_rate_bound:g}"
                 if self.diverges
                 else "the predictions exceed double precision; rescale y"
@@ -529,8 +532,8 @@ class TrainingCurve(Shown):
     def plotted_times(self, points: int = 200) -> Array:
         """Return times for a plot, evenly spaced on a logarithmic scale.
 
-        They go from a tenth of the time of the fastest direction to ten times that of the slowest
-        direction that training resolves.
+        They range from a tenth of the time of the fastest direction to ten times the time of the
+        slowest direction that training resolves.
         """
         points = whole(points, "points", 1, MOST_TIMES)
         known = np.abs(
@@ -550,11 +553,11 @@ class TrainingCurve(Shown):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Return the assumptions of the kernel of the outputs before training, if it has any."""
+        """Return the assumptions of the kernel of the initial outputs, if there is one."""
         return () if self.prior is None else tuple(getattr(self.prior.kernel, "assumptions", ()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the spectrum and the bound on the learning rate, as plain data.
+        """Return the spectrum and the bound on the learning rate as plain data.
 
         Returns
         -------
@@ -597,10 +600,10 @@ class TrainingCurve(Shown):
 def _test_side(
     cross: Any, initial_test: Any, matrix: Array, y: Array
 ) -> tuple[Array | None, Array | None]:
-    """Return the kernel at test inputs and the initial outputs there, checked."""
+    """Check and return the kernel and the initial outputs at the test inputs."""
     if cross is None:
         if initial_test is not None:
-            raise KcalcError("initial_test are outputs at test inputs; pass X_test too")
+            raise KcalcError("initial_test gives outputs at test inputs; pass X_test too")
         return None, None
     across = float_matrix(cross, "the kernel matrix of test inputs").astype(float)
     if across.shape[1] != len(matrix):
@@ -613,6 +616,6 @@ def _test_side(
     start, _ = targets(algebra_of(), initial_test, len(across), "initial_test")
     if start.shape[1] != y.shape[1]:
         raise KcalcError(
-            f"initial_test must have {y.shape[1]} outputs, like y, got {start.shape[1]}"
+            f"initial_test must have {y.shape[1]} outputs, as y has, got {start.shape[1]}"
         )
     return across, start

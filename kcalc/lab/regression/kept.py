@@ -1,4 +1,4 @@
-"""A kernel that caches its matrices, so a second ridge only costs a solve."""
+"""A kernel that caches its matrices, so that another ridge costs only one solve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class MatrixRecord:
-    """The origin of a kernel matrix.
+    """The origin of one kernel matrix.
 
     Attributes
     ----------
@@ -37,9 +37,9 @@ class MatrixRecord:
     shape
         The shape of the matrix.
     method
-        How entries were computed, with the error bound if they come from a table.
+        How the entries were computed, and the error bound if they were interpolated in a table.
     seconds
-        The duration.
+        The time it took.
 
     """
 
@@ -52,18 +52,18 @@ class MatrixRecord:
 def kept_kernel(kernel: Any, keep: int = BYTES, **options: Any) -> KeptKernel:
     """Return ``kernel`` with a cache for its matrices.
 
-    It replaces ``kernel`` in :func:`kernel_regression`, :func:`gaussian_process` and
-    :func:`training_curve`, any number of times, and computes the matrix of each pair of data sets
-    once.
+    Use it instead of ``kernel`` in :func:`kernel_regression`, :func:`gaussian_process` and
+    :func:`training_curve`. The matrix of each pair of data sets is computed only once.
 
     Parameters
     ----------
     kernel
         ``kc.ntk(net)`` or its ``.nngp``.
     keep
-        The number of bytes for cached matrices (1 GiB); the oldest are dropped first.
+        The number of bytes for cached matrices (1 GiB by default). The oldest matrices are dropped
+        first.
     **options
-        Those of ``kernel.matrix``, such as ``progress`` or ``memory``.
+        Options passed to ``kernel.matrix``, such as ``progress`` or ``memory``.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def kept_kernel(kernel: Any, keep: int = BYTES, **options: Any) -> KeptKernel:
     Raises
     ------
     KcalcError
-        For an object without a method ``matrix``.
+        If the object has no method ``matrix``.
 
     """
     if not hasattr(kernel, "matrix"):
@@ -90,7 +90,7 @@ class KeptKernel:
     Attributes
     ----------
     records
-        The origin of every computed matrix, the first one first.
+        The origin of every computed matrix, in the order of computation.
 
     """
 
@@ -105,7 +105,7 @@ class KeptKernel:
     @overload
     def matrix(self, X: ArrayLike, Y: Any = None) -> np.ndarray: ...
     def matrix(self, X: Any, Y: Any = None) -> JaxArray | np.ndarray:
-        """Return K(X, Y), (n, m), with Y = None meaning X; cached ones are read-only.
+        """Return K(X, Y), (n, m). Y = None means X. Cached matrices are read-only.
 
         Parameters
         ----------

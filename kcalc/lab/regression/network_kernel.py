@@ -1,6 +1,6 @@
-"""A scikit-learn kernel whose values are those of an infinitely wide network.
+"""A scikit-learn kernel with the values of an infinitely wide network.
 
-Importing this imports scikit-learn.
+Importing this module imports scikit-learn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .kept import KeptKernel, kept_kernel
 
 Array = np.ndarray
 KINDS = ("ntk", "nngp")
-# the first derivative, to fourth order
+# central differences for the first derivative, of fourth order
 STENCIL = (
     (-2, 1 / 12),
     (-1, -2 / 3),
@@ -32,18 +32,18 @@ STENCIL = (
     (2, -1 / 12),
 )
 _KEPT = 1 << 28  # bytes for the matrices of one kernel
-STEP = 0.01  # of log K's scale: a depth-D kernel scales as sigma^(2 D)
+STEP = 0.01  # in theta: a depth-D kernel scales as sigma^(2 D)
 
 
 class NetworkKernel(Kernel):
-    """The NTK or NNGP of a network as a kernel of scikit-learn.
+    """The NTK or NNGP of a network as a scikit-learn kernel.
 
-    It works in GPR and GPC, as ``SVC(kernel=...)``, in sums and products, pipelines and grid
+    It works in GPR and GPC, as ``SVC(kernel=...)``, in sums and products, and in pipelines and grid
     searches (``kernel__sigma_w``).
 
-    Kernel values are those of ``kc.ntk(network).matrix``. Gradients in theta are central
-    differences of fourth order, to about 1e-9. ``theta`` contains the logarithms of the numbers
-    ``sigma_w`` and ``sigma_b``. sigma_b = 0 has no logarithm and stays 0.
+    Kernel values are equal to ``kc.ntk(network).matrix``. Gradients with respect to theta are
+    central differences of fourth order, accurate to about 1e-9. ``theta`` contains the logarithms
+    of ``sigma_w`` and ``sigma_b``; sigma_b = 0 has no logarithm and stays 0.
 
     Attributes
     ----------
@@ -52,17 +52,17 @@ class NetworkKernel(Kernel):
     kind
         "ntk" or "nngp".
     sigma_w
-        A number for every Affine layer; None keeps the network's.
+        The weight scale of every Affine layer. None keeps the values of the network.
     sigma_b
-        A number for every Affine layer; None keeps the network's.
+        The bias scale of every Affine layer. None keeps the values of the network.
     sigma_w_bounds
-        The bounds in a search; "fixed" keeps ``sigma_w`` constant.
+        The search bounds for ``sigma_w``; "fixed" keeps it constant.
     sigma_b_bounds
-        The bounds in a search; "fixed" keeps ``sigma_b`` constant.
+        The search bounds for ``sigma_b``; "fixed" keeps it constant.
     parameterization
-        As for :func:`kcalc.ntk`.
+        See :func:`kcalc.ntk`.
     features
-        As for :func:`kcalc.ntk`.
+        See :func:`kcalc.ntk`.
     q
         The q value assumed for all rows, or None.
 
@@ -92,12 +92,12 @@ class NetworkKernel(Kernel):
 
     @property
     def hyperparameter_sigma_b(self) -> Hyperparameter:
-        """sigma_b of every Affine layer."""
+        """The hyperparameter sigma_b of all Affine layers."""
         return _hyperparameter("sigma_b", self.sigma_b, self.sigma_b_bounds)
 
     @property
     def hyperparameter_sigma_w(self) -> Hyperparameter:
-        """sigma_w of every Affine layer."""
+        """The hyperparameter sigma_w of all Affine layers."""
         return _hyperparameter("sigma_w", self.sigma_w, self.sigma_w_bounds)
 
     @overload
@@ -111,15 +111,17 @@ class NetworkKernel(Kernel):
     ) -> Array | tuple[Array, Array]:
         """Return K(X, Y), (n, m).
 
-        With ``eval_gradient`` also its slopes in theta, (n, n, len(theta)).
+        With ``eval_gradient``, also return the gradient with respect to theta, (n, n, len(theta)).
 
-        Raises: KcalcError as ``matrix`` does.
+        Raises: KcalcError under the same conditions as ``matrix``.
         """
         value = self._matrix(X, Y)
         if not eval_gradient:
             return value
         if Y is not None:
-            raise KcalcError("the gradient in theta is that of K(X, X); omit Y")
+            raise KcalcError(
+                "the gradient with respect to theta is available only for K(X, X); omit Y"
+            )
         free = [h.name for h in self.hyperparameters if not h.fixed]
         return value, np.stack(
             [self._slope(X, name) for name in free], axis=-1
@@ -127,7 +129,7 @@ class NetworkKernel(Kernel):
 
     @without_option()
     def diag(self, X: Any) -> Array:
-        """Return K(x, x) of every row, (n,).
+        """Return K(x, x) for every row, (n,).
 
         Parameters
         ----------
@@ -160,7 +162,7 @@ class NetworkKernel(Kernel):
 
     @without_option()
     def _matrix(self, X: Any, Y: Any = None) -> Array:
-        """Return a copy, because scikit-learn writes to kernel matrices."""
+        """Return a copy of the kernel matrix, because scikit-learn writes to it."""
         return np.array(gram(self._function(), X, Y))
 
     def _slope(self, X: Any, name: str) -> Array:
@@ -176,7 +178,7 @@ class NetworkKernel(Kernel):
         return type(self)(**(self.get_params() | changes))
 
     def _function(self) -> KeptKernel:
-        """Return the kernel of the network with these numbers."""
+        """Return the network's kernel for the current hyperparameters."""
         choice(self.kind, "kind of kernel", KINDS)
         require_network(self.network)
         choice(self.parameterization, "parameterization", PARAMETERIZATIONS)
@@ -212,9 +214,9 @@ def _kernel(
     features: int | None,
     q: float | None,
 ) -> Any:
-    """Return kc.ntk of the network with these numbers in every Affine.
+    """Return kc.ntk of the network with these values in every Affine layer.
 
-    It is cached with its tables and matrices, because scikit-learn makes many copies of a kernel.
+    The result is cached with its tables and matrices, because scikit-learn copies kernels often.
     """
     given = dict(values)
 

@@ -1,4 +1,4 @@
-"""Kernel regression and Gaussian process inference with the kernels of a network."""
+"""Kernel regression and Gaussian process inference with the kernels of networks."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ __all__ = ["GaussianProcess", "KernelRegression", "gaussian_process", "kernel_re
 
 
 def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> KernelRegression:
-    """Return kernel (ridge) regression: ``f(x) = K(x, X) (K(X, X) + ridge I)^-1 y``.
+    """Fit kernel (ridge) regression: ``f(x) = K(x, X) (K(X, X) + ridge I)^-1 y``.
 
-    With the NTK and ``ridge=0`` it is the limit of gradient descent on the square loss, averaged
-    over initialisations, for an infinitely wide network.
+    With the NTK and ``ridge=0``, f is the limit of gradient descent on the square loss for an
+    infinitely wide network, averaged over initialisations.
 
     Parameters
     ----------
     kernel
         ``kc.ntk(net)``, its ``.nngp``, or any function of (X, Y) that returns a matrix.
     X
-        (n, features).
+        The inputs, (n, features).
     y
-        (n,) or (n, outputs), such as one column of 1 and -1 per class.
+        The targets, (n,) or (n, outputs). For classification, use one column of 1 and -1 per class.
     ridge
-        The number added to the diagonal of K(X, X), >= 0. ``fit.with_ridge`` tries a different one
-        with the same matrix; :func:`kcalc.kept_kernel` caches matrices for other uses.
+        The number added to the diagonal of K(X, X), >= 0. Use ``fit.with_ridge`` to try another
+        ridge with the same matrix, and :func:`kcalc.kept_kernel` to cache matrices for other uses.
 
     Returns
     -------
@@ -49,8 +49,9 @@ def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> Kernel
     Raises
     ------
     KcalcError
-        For data that do not fit, nan, or a matrix that is not positive definite, with its smallest
-        eigenvalue; only ``ridge`` is ever added to the diagonal.
+        If the shapes of the data do not match, if the data contain nan, or if the matrix is not
+        positive definite. The message gives its smallest eigenvalue. Nothing but ``ridge`` is ever
+        added to the diagonal.
 
     """
     return KernelRegression(kernel, X, y, ridge)
@@ -61,8 +62,8 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
 
     The data are ``y = f(X) + e``, with e of variance ``noise``.
 
-    Arguments as for :func:`kernel_regression`. With ``kc.ntk(net).nngp`` it is Bayesian inference
-    in an infinitely wide network.
+    With ``kc.ntk(net).nngp``, this is Bayesian inference in an infinitely wide network. The
+    arguments are those of :func:`kernel_regression`.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> Gaussia
 
 
 class KernelRegression(Shown):
-    """A fitted kernel regression; see :func:`kernel_regression`. JAX arrays give JAX arrays."""
+    """A fitted kernel regression; see :func:`kernel_regression`. JAX inputs give JAX outputs."""
 
     ridge_name = "ridge"
 
@@ -106,7 +107,7 @@ class KernelRegression(Shown):
             self._weights = algebra.solve(self._factor, self._y)
 
     def with_ridge(self, ridge: float) -> Self:
-        """Return the fit with another ridge (noise), factorising the same kernel matrix.
+        """Refit with another ridge (noise) and the same kernel matrix.
 
         Parameters
         ----------
@@ -121,7 +122,7 @@ class KernelRegression(Shown):
         Raises
         ------
         KcalcError
-            As :func:`kernel_regression` does.
+            Under the same conditions as :func:`kernel_regression`.
 
         """
         other = copy(self)
@@ -172,7 +173,7 @@ class KernelRegression(Shown):
         return self.predict_from(gram(self.kernel, inputs(X), self.X))
 
     def predict_from(self, cross: Any) -> Array:
-        """Return f for a precomputed kernel matrix K(x, X), (m, n).
+        """Return f, given the kernel matrix K(x, X) of new and training inputs, (m, n).
 
         Parameters
         ----------
@@ -190,9 +191,9 @@ class KernelRegression(Shown):
             return self._shaped(self._cross(cross) @ self._weights)
 
     def leave_one_out(self) -> Array:
-        """Return leave-one-out predictions at the training points.
+        """Return the leave-one-out predictions at the training points.
 
-        ``y_i - w_i / (K + ridge I)^-1_ii``, without refitting.
+        They are ``y_i - w_i / (K + ridge I)^-1_ii``, computed without refitting.
 
         Returns
         -------
@@ -225,7 +226,7 @@ class KernelRegression(Shown):
         return tuple(getattr(self.kernel, "assumptions", ()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return kernel, data sizes and coefficients of the fit, as plain data.
+        """Return the kernel, the data sizes and the coefficients as plain data.
 
         Returns
         -------
@@ -259,22 +260,22 @@ class KernelRegression(Shown):
 
 
 class GaussianProcess(KernelRegression):
-    """A Gaussian process given data; see :func:`gaussian_process`.
+    """A Gaussian process conditioned on data; see :func:`gaussian_process`.
 
-    Outputs share one covariance and are independent.
+    The outputs are independent and have the same covariance.
     """
 
     ridge_name = "noise"
 
     @property
     def noise(self) -> float:
-        """Return the variance of the observations about f."""
+        """Return the noise variance of the targets."""
         return self.ridge
 
     def mean_and_variance(self, X: Any) -> tuple[Array, Array]:
         """Return the posterior mean and variance of f at the rows of X.
 
-        The mean is that of ``predict``; the variance (m,) is the same for every output.
+        The mean is that of ``predict``. The variance, (m,), is the same for every output.
 
         Parameters
         ----------
@@ -299,7 +300,7 @@ class GaussianProcess(KernelRegression):
     def mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
         """Return the posterior mean of f at the rows of X and its covariance (m, m).
 
-        ``K(x, x') - K(x, X) (K + noise I)^-1 K(X, x')``.
+        The covariance is ``K(x, x') - K(x, X) (K + noise I)^-1 K(X, x')``.
 
         Parameters
         ----------
@@ -332,7 +333,7 @@ class GaussianProcess(KernelRegression):
     def sample(self, X: Any, count: int = 1, seed: int = 0) -> np.ndarray:
         """Draw ``count`` functions from the posterior, at the rows of X.
 
-        (count, m) or (count, m, outputs), NumPy.
+        The result is a NumPy array, (count, m) or (count, m, outputs).
 
         Parameters
         ----------
@@ -356,13 +357,14 @@ class GaussianProcess(KernelRegression):
         mean, covariance = (np.asarray(part) for part in self.mean_and_covariance(X))
         columns = mean.reshape(len(mean), -1)
         values, vectors = np.linalg.eigh(covariance)
-        # rounding about 0: nothing is solved with it
+        # rounding can make eigenvalues slightly negative; clip them, as nothing is solved with the
+        # root
         root = vectors * np.sqrt(np.maximum(values, 0))
         noise = np.random.default_rng(seed).normal(size=(count, *columns.shape))
         return (columns + root @ noise).reshape(count, *mean.shape)
 
     @staticmethod
     def _nonnegative(variance: Array, own: Array) -> Array:
-        """Set variances to 0 if rounding error (some eps of K(x, x)) made them negative."""
+        """Set negative variances to 0 if they are within rounding error (a few eps of K(x, x))."""
         algebra: Algebra = algebra_of(variance)
         return algebra.xp.where((variance < 0) & (variance > -1e-6 * own), 0 * variance, variance)

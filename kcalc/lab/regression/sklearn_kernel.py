@@ -1,4 +1,4 @@
-"""The kernels of a network for scikit-learn, which is imported when one is made."""
+"""Network kernels for scikit-learn. scikit-learn is imported when a kernel is made."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def sklearn_kernel(
     It works in ``GaussianProcessRegressor(kernel=...)``, ``SVC(kernel=...)``, and in sums and
     products with scikit-learn's kernels.
 
-    See :class:`kcalc.lab.regression.network_kernel.NetworkKernel`. For ``kernel="precomputed"`` use
-    ``kc.ntk(net).matrix(X, Y)``.
+    See :class:`kcalc.lab.regression.network_kernel.NetworkKernel`. For ``kernel="precomputed"``,
+    use ``kc.ntk(net).matrix(X, Y)``.
 
     Parameters
     ----------
@@ -39,14 +39,14 @@ def sklearn_kernel(
     kind
         "ntk" or "nngp".
     sigma_w, sigma_b
-        Values for all Affine layers, hyperparameters that GPR and GPC optimise. None keeps the
-        network's.
+        Values for all Affine layers. GPR and GPC optimise them as hyperparameters. None keeps the
+        values of the network.
     sigma_w_bounds
-        The bounds of ``sigma_w`` in a search, or "fixed".
+        The search bounds for ``sigma_w``, or "fixed".
     sigma_b_bounds
-        The bounds of ``sigma_b`` in a search, or "fixed".
+        The search bounds for ``sigma_b``, or "fixed".
     parameterization, features
-        As for :func:`kcalc.ntk`.
+        See :func:`kcalc.ntk`.
     q
         The q value assumed for all rows, or None.
 

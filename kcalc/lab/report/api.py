@@ -17,12 +17,13 @@ from ...foundation.plain_arguments import file_path, text
 
 @dataclass(frozen=True, repr=False)
 class NetworkReport:
-    """A page about a network.
+    """A self-contained HTML page about a network.
 
-    ``html`` is its text, ``path`` the file it was written to (None: not yet).
+    ``html`` is the text of the page, and ``path`` is the file it was written to (None if it was not
+    written yet).
 
-    ``refused``: {result: reason} for results that a calculus could not compute; the page shows them
-    too. ``numbers``: those of the page, as plain data.
+    ``refused`` is {result: reason} for results that a calculus could not compute; the page lists
+    them too. ``numbers`` has the numbers of the page as plain data.
     """
 
     name: str
@@ -33,13 +34,13 @@ class NetworkReport:
 
     @property
     def size(self) -> int:
-        """Return the bytes of the page."""
+        """Return the size of the page in bytes."""
         return len(self.html.encode("utf-8"))
 
     def save(self, path: str | os.PathLike[str]) -> NetworkReport:
-        """Write the page, completely or not at all.
+        """Write the page to a file, completely or not at all.
 
-        Returns: the report with its path. Raises: KcalcError if it cannot be written.
+        Returns: the report with its path. Raises: KcalcError if the file cannot be written.
         """
         return replace(self, path=write_whole(file_path(path), self.html))
 
@@ -57,7 +58,7 @@ class NetworkReport:
     def _repr_html_(self) -> str:
         what = f"Report on <b>{escape(self.name)}</b>, {self.size / 1000:.0f} kB"
         if self.path is None:
-            return f"<p>{what}, not written; <code>.save(path)</code> writes it.</p>"
+            return f"<p>{what}, not written; use <code>.save(path)</code> to write it.</p>"
         return (
             f"<p>{what}: <a "
             f'href="{escape(self.path.as_posix(), quote=True)}">{escape(self.path.name)}</a></p>'
@@ -83,46 +84,46 @@ def report(
     It shows a drawing, maps with sliders, slopes, the tangent kernel, shaping, constants and
     assumptions.
 
-    The page needs no network access. Results that cannot be computed are listed on the page, with
+    The page needs no network access. Results that cannot be computed are listed on the page with
     the reason.
 
     Parameters
     ----------
     net_or_model
-        A network, a :class:`kcalc.Shaping` (its original network is "before" and its own constants
-        are "after", unless a method, targets or an activation are given), or a model that
-        :func:`kcalc.read` takes, with its ``example_inputs``: one array or shape, a list of them,
-        or a dictionary by argument name.
+        A network, a :class:`kcalc.Shaping`, or a model that :func:`kcalc.read` accepts. For a
+        Shaping, the original network is shown as "before" and its constants as "after", unless a
+        method, targets or an activation are given. A model needs ``example_inputs``: one array or
+        shape, a list of them, or a dictionary by argument name.
     path
-        The path of the page, written whole or not at all. None writes no file.
+        The path of the page, which is written completely or not at all. None writes no file.
     example_inputs
-        Inputs of a model that :func:`kcalc.read` takes.
+        Inputs for a model that :func:`kcalc.read` accepts.
     activation
-        The activation of every nonlinear layer; None keeps each layer's own.
+        The activation of every nonlinear layer. None keeps the activations of the network.
     method
-        The shaping method of the page, by default "edge" for transformers, "tat" for ReLUs and
-        "dks" for all else.
+        The shaping method of the page. The default is "edge" for transformers, "tat" for ReLU
+        networks and "dks" for all others.
     name, title
         The page's headline and the line below it.
     command
-        The command that makes the page again, for its last lines.
+        The command that regenerates the page; it is shown at the end of the page.
     tokens, token_cosine
-        The tokens of an input, as in :func:`kcalc.node_values`, for networks with attention; by
-        default 128 tokens, or as many as the network has positions. For networks with TokenMix
-        ``tokens`` is the target of the shaping method.
+        The tokens of an input, as in :func:`kcalc.node_values`, for networks with attention. The
+        default is 128 tokens, or the number of positions if the network has positions. For networks
+        with TokenMix, ``tokens`` is the target of the shaping method.
     **targets
-        Targets of the method, such as ``zeta=1.5`` or ``eta=.9``.
+        Targets of the shaping method, such as ``zeta=1.5`` or ``eta=.9``.
 
     Returns
     -------
     NetworkReport
-        The page; ``save(path)`` writes it to a file.
+        The page. ``save(path)`` writes it to a file.
 
     Raises
     ------
     KcalcError
-        For anything but a network or a model, for unknown activations, methods and targets, and for
-        a file that cannot be written.
+        If the first argument is neither a network nor a model, for unknown activations, methods and
+        targets, and if the file cannot be written.
 
     """
     from ... import interchange
@@ -131,13 +132,13 @@ def report(
     from .page import rendered
     from .subject import subject
 
-    imported("jinja2")  # before anything is computed
+    imported("jinja2")  # fail before the computations if it is missing
     imported("latex2mathml.converter")
     if path is not None:
         if not isinstance(path, str | os.PathLike):
             raise KcalcError(
-                f"path is the file to write, such as 'page.html', got {glimpse(path)}; pass a "
-                "model's inputs as example_inputs, kc.report(model, example_inputs=[ids])"
+                f"path must be the file to write, such as 'page.html', got {glimpse(path)}; pass "
+                "the inputs of a model as example_inputs: kc.report(model, example_inputs=[ids])"
             )
         destination(file_path(path))
     command = None if command is None else text(command, "command")

@@ -1,6 +1,7 @@
-"""The data of the page's sliders.
+"""Data for the page's sliders.
 
-Programs before and after shaping, tables of local maps, ranges, and reasons for missing sliders.
+The data are programs before and after shaping, tables of local maps, ranges of the sliders, and the
+reasons for missing sliders.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ from .replay import check, exact, run
 
 OFFERED = ("relu", "tanh", "erf", "gelu", "swish", "softplus")
 SHAPED_OFFERED = ("tanh", "softplus")
-# Corners of the sliders: q of the input, and the shortcut weight (nan: that of the network).
+# Extreme positions of the sliders: q of the input, and the shortcut weight (nan keeps the
+# network's).
 CORNER_Q = np.array([1.0, 0.5, 2.0, 1.0, 1.0])
 CORNER_WEIGHT = np.array([np.nan, np.nan, np.nan, 0.02, 0.98])
 ZETA = (1.05, 3.0)
 WIDEST_Q = (1e-6, 8.0)  # beyond this, tables of activations without closed forms take seconds
 CLOSED_Q = (1e-9, 1e5)
 MOST_DEPTH = 400
-COARSE = 1e-7  # the allowed error in tables of constants without a slider
+COARSE = 1e-7  # the allowed error in tables of constants that have no slider
 MOST_LEAKY = 1 / (1 - 1 / math.pi)  # the slope of a centred |x|
 STEEP = (0.6, 0.2)  # limits of psi - 1 for shaped tables, tried in turn
 
 
 @dataclass
 class Explorer:
-    """The payload of the page's maps; ``reasons``: why sliders are missing."""
+    """The data of the page's maps. ``reasons`` explains which sliders are missing."""
 
     program: Program | None = None
     shaped: Program | None = None
@@ -64,9 +66,9 @@ def explorer(
     method: str = "dks",
     zeta: float | None = None,
 ) -> Explorer:
-    """Return the explorer of a network and its shaping by a method (DKS: with this zeta).
+    """Return the slider data of a network and of its shaped version. ``zeta`` is for DKS.
 
-    Parts that cannot be computed are left out, with the reason.
+    Parts that cannot be computed are left out, and the reason is recorded.
     """
     found = Explorer(own=", ".join(dict.fromkeys(phi.name for phi in own)))
     try:
@@ -95,7 +97,9 @@ def explorer(
                 f"Nothing is drawn after shaping yet: {error}. Choose a shaped activation, if one "
                 "is offered."
             )
-            found.reasons.append(f"The maps of the shaped network itself are not drawn: {error}.")
+            found.reasons.append(
+                f"The maps of the shaped network with its own constants are not drawn: {error}."
+            )
     return found
 
 
@@ -117,7 +121,8 @@ def _depth_sliders(found: Explorer) -> None:
     linked = len(programs) == 2 and counts[0] == counts[1]
     if len(programs) == 2 and not linked:
         found.reasons.append(
-            "The depth slider works only before shaping: the shaped network repeats other blocks."
+            "The depth slider works only before shaping, because the shaped network repeats "
+            "different blocks."
         )
     for j, i in enumerate(rows[0]):
         piece = programs[0].pieces[i]
@@ -152,8 +157,8 @@ def _shortcut_slider(found: Explorer) -> None:
                 weighted.add((round(along, 12), along))
     if not weighted:
         found.reasons.append(
-            "The shortcut weight has no slider: the network has no sums of two terms with "
-            "weights whose squares add up to 1."
+            "The shortcut weight has no slider: the network has no sum of two terms with squared "
+            "weights that add up to 1."
         )
         return
     found.shortcut = {
@@ -164,7 +169,7 @@ def _shortcut_slider(found: Explorer) -> None:
 
 
 def _touched(found: Explorer) -> str:
-    """Describe the effect of the shortcut slider; sums without weights do not change."""
+    """Describe the effect of the shortcut slider. It does not change sums without weights."""
     hint = (
         "amplitude of the shortcut in every sum of two terms; the squares of the weights add up "
         "to 1"
@@ -177,7 +182,7 @@ def _touched(found: Explorer) -> str:
         return hint
     if plain == len(sums):
         return (
-            f"{hint}. Changes only the 'after' column: the sums of the network before shaping "
+            f"{hint}. It changes only the 'after' column: the sums of the network before shaping "
             "have no weights, so it does not change"
         )
     return (
@@ -231,9 +236,9 @@ def _tables_for(found: Explorer, program: Program, chosen: Sequence[Activation])
 
 
 def _rounded(low: float, high: float) -> tuple[float, float]:
-    """Return a slightly wider range, with ends on a grid of powers of sqrt(2).
+    """Return a slightly wider range with ends on a grid of powers of sqrt(2).
 
-    Similar ranges become equal on the grid, so equal tables are computed once.
+    On the grid, similar ranges become equal, so that their tables are computed only once.
     """
     return 2.0 ** (math.floor(2 * math.log2(low / 1.02)) / 2), 2.0 ** (
         math.ceil(2 * math.log2(high * 1.02)) / 2
@@ -251,7 +256,7 @@ def _number(found: Explorer, table: LocalTable) -> int:
 def _visited(
     found: Explorer, program: Program, chosen: Sequence[Activation]
 ) -> dict[Activation, tuple[float, float]]:
-    """Return the q values at every activation over the corners of the sliders."""
+    """Return the range of q values at every activation over the extreme slider positions."""
     rough = {phi: _rough(phi) for phi in dict.fromkeys(chosen)}
     met: dict[Activation, list[Any]] = {}
     numbers = dict(zip(program.activations, chosen, strict=True))
@@ -288,7 +293,7 @@ def _corners(found: Explorer, program: Program) -> Iterator[list[int]]:
 
 
 def _weighted(program: Program, weights: Any) -> Program:
-    """Return the program with other shortcut weights, an array of them; nan keeps the original."""
+    """Return the program with other shortcut weights, given as an array; nan keeps a weight."""
 
     def changed(step: Step) -> Step:
         if step.shortcut is None or len(step.numbers) != 2:
@@ -308,7 +313,7 @@ def _weighted(program: Program, weights: Any) -> Program:
 
 
 def _rough(phi: Activation) -> Any:
-    """Return the Q map and the mean by interpolation, enough to find the q values that occur."""
+    """Return an interpolated Q map and mean, accurate enough to find the range of q values."""
     degree = phi.degree
     if degree is not None:
         size, mean = float(phi.second_moment(1.0)), float(phi.mean(1.0))
@@ -337,9 +342,9 @@ def _rough(phi: Activation) -> Any:
 
 
 def _pairs(network: Network, program: Program) -> list[list[int]]:
-    """Return the maximal subnetworks as [piece, step, piece, step], without later repetitions.
+    """Return the maximal subnetworks as [piece, step, piece, step], each repeated one only once.
 
-    Raises: KcalcError for others.
+    Raises: KcalcError if a subnetwork begins or ends inside repeated blocks.
     """
     blocks = network.blocks()
     place = {
@@ -372,9 +377,9 @@ def _pairs(network: Network, program: Program) -> list[list[int]]:
 def _families(
     found: Explorer, shaped: Network, own: Sequence[Activation], method: str, zeta: float | None
 ) -> None:
-    """Add the activations that the page can shape itself.
+    """Add the activations that the page can shape.
 
-    The first is the one with which the network was shaped.
+    The first is the activation with which the network was shaped.
     """
     assert found.shaped is not None
     if not found.shaped.activations:
@@ -400,12 +405,12 @@ def _families(
     )
     found.reasons.append(
         f"The constants of {words} were computed once, for the original depths and shortcut "
-        "weights; they do not follow the sliders."
+        "weights; the sliders do not change them."
     )
 
 
 def _holds(found: Explorer, shaped: Network, family: dict[str, Any], zeta: float | None) -> bool:
-    """Whether a family reaches the local slope with which the network was shaped."""
+    """Whether a family of activations reaches the local slope of the shaped network."""
     if zeta is None:
         return True
     psi = float(maximal_slope(shaped).inverse(zeta))
@@ -416,9 +421,9 @@ def _holds(found: Explorer, shaped: Network, family: dict[str, Any], zeta: float
 
 
 def _as_shaped(found: Explorer, program: Program) -> list[int]:
-    """Return tables of the shaped activations themselves, for the q values that occur.
+    """Return tables of the shaped activations, for the q values that occur.
 
-    Raises: KcalcError if one has none.
+    Raises: KcalcError if an activation has no table.
     """
     met: dict[Activation, list[float]] = {}
 
@@ -462,9 +467,9 @@ def _sliding(found: Explorer, shaped: Network, own: Sequence[Activation]) -> Non
 
 
 def _shaped(phi: Activation, low: float, high: float) -> Any:
-    """Return the shaped table as far as it goes.
+    """Return the shaped table, up to the largest slope that it can represent.
 
-    Steep ones may reach a jump between branches of solutions.
+    Steep activations may reach a jump between two branches of solutions.
     """
     try:
         return shaped_table(phi, low, min(high, STEEP[0]))
@@ -473,10 +478,10 @@ def _shaped(phi: Activation, low: float, high: float) -> Any:
 
 
 def _slopes(found: Explorer, shaped: Network) -> tuple[float, float]:
-    """Return the range of psi - 1 for which the page needs tables.
+    """Return the range of psi - 1 that the page needs in tables.
 
-    It goes from the flattest corner of the sliders to the value that the original network needs at
-    the largest zeta.
+    It extends from the flattest of the extreme slider positions to the value that the original
+    network needs at the largest zeta.
     """
     mu = maximal_slope(shaped)
     deepest = max((s["most"] / s["count"] for s in found.depths if "shaped" in s), default=1.0)
@@ -489,7 +494,8 @@ def _slopes(found: Explorer, shaped: Network) -> tuple[float, float]:
 def _zetas(shaped: Network) -> tuple[float, float]:
     """Return the range of the zeta slider.
 
-    It begins above the network's slope at the local slope 1, which exceeds 1 after products.
+    It starts just above the slope that the network has if all local slopes are 1. That slope
+    exceeds 1 in networks with products.
     """
     mu = maximal_slope(shaped)
     least = float(mu({str(mu.symbols[0]): 1.0})) if len(mu.symbols) == 1 else 1.0

@@ -1,6 +1,6 @@
 """The tangent kernel before and after shaping.
 
-Both as a function of c, and its eigenvalues on a sphere.
+It is shown as a function of c, with its eigenvalues on a sphere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NODES = 28
 class Kernel:
     """The NTK as a function of c, its eigenvalues by degree, and its infinite-depth limit.
 
-    The eigenvalues are those on the sphere in ``SPHERE`` dimensions.
+    The eigenvalues are for the sphere in ``SPHERE`` dimensions.
     """
 
     c: list[float]
@@ -37,9 +37,10 @@ class Kernel:
 
 
 def kernel(network: Network, **tokens: Any) -> Kernel:
-    """Return the kernels of a network; over ``tokens``, without eigenvalues.
+    """Return the kernels of a network. With ``tokens``, there are no eigenvalues.
 
-    Eigenvalues refer to single vectors. Raises: KcalcError if there are none, or several outputs.
+    Eigenvalues refer to single vectors. Raises: KcalcError if the network has no kernel or several
+    outputs.
     """
     from scipy.special import comb, roots_gegenbauer
 
@@ -57,7 +58,7 @@ def kernel(network: Network, **tokens: Any) -> Kernel:
     nodes, weights = roots_gegenbauer(NODES, (SPHERE - 2) / 2)
     values = np.asarray(found(np.concatenate([grid, nodes]) if over is None else grid))
     if not np.isfinite(values).all():
-        raise KcalcError("the kernel overflows")
+        raise KcalcError("the values of the tangent kernel overflow")
     if over is not None:
         return Kernel(grid.tolist(), values[:POINTS].tolist(), [], [], "")
     eigenvalues = _eigenvalues(nodes, weights, values[POINTS:])
@@ -66,8 +67,8 @@ def kernel(network: Network, **tokens: Any) -> Kernel:
     words = (
         ""
         if limit is None
-        else f"the kernel matrix of different inputs tends to a degenerate one, {limit.formula} (E "
-        f"the matrix of ones, D the depth)"
+        else "the kernel matrix of different inputs tends to the degenerate matrix "
+        f"{limit.formula}, with E the matrix of ones and D the depth"
     )
     k = np.arange(DEGREES)
     counts = comb(k + SPHERE - 1, k) - comb(k + SPHERE - 3, k - 2)  # harmonics of degree k
@@ -79,8 +80,8 @@ def kernel(network: Network, **tokens: Any) -> Kernel:
 def _eigenvalues(nodes: Any, weights: Any, values: Any) -> Any:
     """Return the eigenvalues lambda_k of a kernel on the sphere, by degree k (Funk-Hecke).
 
-    lambda_k = mean over the sphere of K(<x, e>) P_k(<x, e>), P_k the Gegenbauer polynomial with
-    P_k(1) = 1.
+    lambda_k is the mean of K(<x, e>) P_k(<x, e>) over the sphere, and P_k is the Gegenbauer
+    polynomial with P_k(1) = 1.
     """
     from scipy.special import eval_gegenbauer
 
@@ -90,7 +91,7 @@ def _eigenvalues(nodes: Any, weights: Any, values: Any) -> Any:
 
 
 def meaning(before: Kernel | None, after: Kernel | None) -> str:
-    """Describe the effect of the kernels on training, in a sentence or two."""
+    """Describe the effect of the kernels on training in one or two sentences."""
     words = []
     for name, found in (("Before shaping", before), ("After shaping", after)):
         if found is None:

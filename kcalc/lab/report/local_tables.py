@@ -1,8 +1,9 @@
 """Local maps as Chebyshev tables that the page can evaluate.
 
-Raw: (1 - C)/(1 - c) over theta = arccos c and log q, with log(Q/q) and mean/sqrt(Q) over log q.
-Shaped by DKS: with psi = C'(1) at q = 1, ((1 - C)/(1 - c) - psi)/(psi - 1) over theta and log(psi -
-1). Both are smooth up to the ends, so 1 - C keeps its digits near c = 1.
+A raw table has (1 - C)/(1 - c) over theta = arccos c and log q, with log(Q/q) and mean/sqrt(Q) over
+log q. A table shaped by DKS, with psi = C'(1) at q = 1, has ((1 - C)/(1 - c) - psi)/(psi - 1) over
+theta and log(psi - 1). Both functions are smooth up to the ends, so 1 - C keeps its digits near c =
+1.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ...shaping import constants_for
 
 Array = np.ndarray
 SIZES = (33, 49, 73, 109, 161)  # numbers of angles, tried in turn
-SETTLED = 2e-13  # relative to the largest coefficient: the last ones of a converged fit
+SETTLED = 2e-13  # size of the last coefficients of a converged fit, relative to the largest
 USELESS = 1e-9
 MOST_LEVELS = 81
 FLATTEST = 1e-5
@@ -33,11 +34,12 @@ WIDEST_SCALE = 2.6
 
 @dataclass(frozen=True, eq=False)
 class LocalTable:
-    """``ratio``: coefficients (angles, levels).
+    """A Chebyshev table of a local map.
 
-    ``low``, ``high``: of the level, log q or log(psi - 1); ``error``: measured.
+    ``ratio`` contains the coefficients, (angles, levels). ``low`` and ``high`` bound the level, log
+    q or log(psi - 1). ``error`` is the measured error.
 
-    ``flat``: whether the ratio and Q/q stay constant below ``low``, to about 1e-9.
+    ``flat`` says whether the ratio and Q/q stay constant below ``low``, to about 1e-9.
     """
 
     name: str
@@ -69,7 +71,7 @@ class LocalTable:
         return out
 
     def ratio_at(self, theta: Array, level: float) -> Array:
-        """Return (1 - C)/(1 - c), or its counterpart in a shaped table, as on the page."""
+        """Return (1 - C)/(1 - c), or the corresponding ratio of a shaped table, as on the page."""
         t = (
             0.0
             if self.high == self.low
@@ -85,7 +87,7 @@ def packed(array: Array) -> str:
 
 
 def angles(n: int) -> tuple[Array, Array]:
-    """Return (theta, 1 - cos theta) at the n points of (0, pi)."""
+    """Return (theta, 1 - cos theta) at the n Chebyshev points of (0, pi)."""
     theta = (points(n) + 1) * math.pi / 2
     return theta, 2 * np.sin(theta / 2) ** 2
 
@@ -96,9 +98,9 @@ def _ratio(phi: Activation, n: int, q: float) -> Array:
 
 
 def _angles_needed(phi: Activation, q: float) -> tuple[int, Array]:
-    """Return how many angles resolve the map, and its values there.
+    """Return the number of angles that resolve the map, and the map's values there.
 
-    Raises: KcalcError if none of ``SIZES`` does.
+    Raises: KcalcError if no number in ``SIZES`` is enough.
     """
     if any(phi.jump_sizes(0)):
         raise KcalcError(f"{phi.name} jumps, so its C map has an infinite slope at c = 1")
@@ -126,9 +128,9 @@ def levels_needed(low: float, high: float, reach: float = math.pi) -> int:
 
 @lru_cache(maxsize=64)
 def raw_table(phi: Activation, low: float, high: float, allowed: float = USELESS) -> LocalTable:
-    """Return the table of an activation for q values in [low, high], to an error ``allowed``.
+    """Return the table of an activation for q values in [low, high], with errors up to ``allowed``.
 
-    Raises: KcalcError if the map has none.
+    Raises: KcalcError if the map has no such table.
     """
     if phi.degree is not None:
         n, values = _angles_needed(phi, 1.0)
@@ -168,7 +170,7 @@ def raw_table(phi: Activation, low: float, high: float, allowed: float = USELESS
 
 
 def _is_flat(table: LocalTable, phi: Activation) -> bool:
-    """Whether an activation is practically linear below the table."""
+    """Whether an activation is practically linear below the lower end of the table."""
     theta, deep = np.array([0.01, 1.0, 2.5]), math.exp(table.low) * 1e-3
     gap = 2 * np.sin(theta / 2) ** 2
     apart = np.abs(table.ratio_at(theta, table.low) - phi.taylor(gap, deep)[0] / gap).max()
@@ -196,13 +198,14 @@ def _measured(table: LocalTable, phi: Activation, sizes: Any, allowed: float) ->
 def _accepted(table: LocalTable, error: float, allowed: float = USELESS) -> LocalTable:
     if not error <= allowed:
         raise KcalcError(
-            f"the maps of {table.name} do not fit a table to {allowed:g} (error {error:.1e})"
+            f"a table of the maps of {table.name} does not reach the error {allowed:g} (it has "
+            f"{error:.1e})"
         )
     return replace(table, error=error)
 
 
 def _trimmed(matrix: Array) -> Array:
-    """Drop trailing rows and columns at rounding level."""
+    """Drop trailing rows and columns that are only rounding error."""
     size = np.abs(matrix)
     floor = 1e-15 * size.max()
     rows = int(np.max(np.nonzero(size.max(axis=1) > floor)[0], initial=0)) + 1
@@ -215,14 +218,15 @@ def _trimmed(matrix: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def shaped_table(phi: Activation, low: float, high: float) -> tuple[LocalTable, Array]:
-    """Return the table of an activation shaped by DKS, and coefficients of its constants.
+    """Return the table of an activation shaped by DKS, with a table of its constants.
 
-    The table is for psi - 1 from ``low`` to ``high``, or as far as the activation reaches.
+    The table covers psi - 1 from ``low`` to ``high``, or to the largest value that the activation
+    reaches.
 
-    With it, Chebyshev coefficients of its constants (log alpha, beta, log gamma, delta) over
-    log(psi - 1), shape (4, levels).
+    The second result has Chebyshev coefficients of the constants (log alpha, beta, log gamma,
+    delta) over log(psi - 1), shape (4, levels).
 
-    Raises: KcalcError.
+    Raises: KcalcError if there is no such table.
     """
     bottom, top = math.log(max(low, FLATTEST)), math.log(high)
     top, phi_top = _reach(phi, bottom, top)
@@ -238,7 +242,7 @@ def shaped_table(phi: Activation, low: float, high: float) -> tuple[LocalTable, 
             solved,
             np.stack([_by_grid(phi, k, n, x) for k, x in zip(solved, excess, strict=True)], axis=1),
         )
-    except KcalcError:  # a kink, or a sharp bend: the grid is not accurate enough
+    except KcalcError:  # a kink or a sharp bend: the grid is not accurate enough
         _, u = angles(n)
         return _shaped(
             phi,
@@ -272,7 +276,7 @@ def _shaped(
 def _by_grid(phi: Activation, k: Constants, n: int, excess: float) -> Array:
     """Return ((1 - C)/(1 - c) - psi)/excess by the trapezoid rule.
 
-    1 - C = E (f(u) - f(v))^2 / 2, u, v = cos(theta/2) x +- sin(theta/2) y.
+    It uses 1 - C = E (f(u) - f(v))^2 / 2 with u, v = cos(theta/2) x +- sin(theta/2) y.
     """
     theta, gap = angles(n)
     x = np.linspace(-8.75, 8.75, 71)
@@ -288,15 +292,15 @@ def _by_grid(phi: Activation, k: Constants, n: int, excess: float) -> Array:
 
 
 def shaped_levels(bottom: float, top: float) -> int:
-    """Return how many values of log(psi - 1) represent a shaped table to about 1e-11."""
+    """Return the number of values of log(psi - 1) that represent a shaped table to about 1e-11."""
     half = max((top - bottom) / 2, 0.1)
     return min(max(7, math.ceil(24 / math.log((2.2 + math.hypot(2.2, half)) / half))), 25)
 
 
 def _reach(phi: Activation, bottom: float, top: float) -> tuple[float, Activation]:
-    """Return the greatest reachable log(psi - 1) up to ``top``, and the activation there.
+    """Return the greatest reachable log(psi - 1), at most ``top``, and the activation there.
 
-    The value is found approximately, by bisection.
+    The value is approximate, from a bisection.
     """
     found = _within_reach(phi, top)
     if found is not None:
@@ -310,14 +314,14 @@ def _reach(phi: Activation, bottom: float, top: float) -> tuple[float, Activatio
         else:
             low, found = middle, there
     if found is None or low == bottom:
-        raise KcalcError(f"{phi.name} only reaches slopes close to 1")
+        raise KcalcError(f"{phi.name} reaches only slopes close to 1")
     return low, found
 
 
 def _within_reach(phi: Activation, level: float) -> Activation | None:
     """Return the activation at log(psi - 1) = ``level``.
 
-    None if there is none, or if its input scale is so large that tables are slow.
+    Return None if there is none, or if its input scale is so large that tables are slow.
     """
     try:
         k = constants_for(phi, 1 + math.exp(level))

@@ -27,7 +27,7 @@ def embedded(data: Any) -> str:
 
 
 def _plain(data: Any) -> Any:
-    """Convert data to JSON types; of dataclasses, only the fields that are set."""
+    """Convert data to JSON types. Unset fields of dataclasses are omitted."""
     if hasattr(data, "to_json"):
         return _plain(data.to_json())
     if is_dataclass(data):

@@ -1,4 +1,4 @@
-"""The results shown on the page, computed once; missing ones with their reason."""
+"""The results shown on the page, computed once, and the reasons for missing results."""
 
 from __future__ import annotations
 
@@ -37,20 +37,19 @@ Found = TypeVar("Found")
 WIDTHS = (16, 64, 256, 1024)
 COMPARED = tuple(name for name, method in METHODS.items() if record(method).compared)
 EXPORTS = ("torch", "jax", "flax", "keras", "numpy", "json", "latex")
-# number of nodes above which the scaling calculus runs on two repetitions of repeated blocks
+# for more nodes, the scaling calculus uses two repetitions of each repeated block
 LONG = 120
-# number of nodes above which finite widths are reduced to one, and are left out
+# for more nodes, finite-width results are computed for one width only, or are left out
 LONGER, LONGEST = 300, 700
 MOST_JOINTS = (
-    # number of concatenations above which they are left out, as their cost grows with the fourth
-    # power
+    # for more concatenations they are left out, as their cost grows with the fourth power
     12
 )
 
 
 @dataclass
 class Facts(Approximable):
-    """The results, and ``refused``: {result: reason}."""
+    """The results on the page. ``refused`` is {result: reason} for missing results."""
 
     subject: Subject
     refused: dict[str, str] = field(default_factory=dict)
@@ -74,7 +73,7 @@ class Facts(Approximable):
     tokens: OverTokens | None = None
 
     def attempt(self, what: str, make: Callable[[], Found]) -> Found | None:
-        """Return the result of ``make``; None, with the reason recorded, if it fails."""
+        """Return the result of ``make``. If it fails, record the reason and return None."""
         try:
             with np.errstate(all="ignore"):
                 return make()
@@ -87,7 +86,7 @@ class Facts(Approximable):
         return None
 
     def numbers(self) -> dict[str, Any]:
-        """The numbers of the page as plain data."""
+        """Return the numbers of the page as plain data."""
         return plain(
             {
                 "title": self.subject.title,
@@ -124,11 +123,11 @@ def gathered(
     given: Shaping | None = None,
     tokens: Mapping[str, Any] | None = None,
 ) -> Facts:
-    """Return all facts about a network, shaped as ``given`` or by a method.
+    """Compute all facts about a network that is shaped as ``given`` or by a method.
 
-    ``tokens``: the keyword arguments of maps over tokens.
+    ``tokens`` contains the keyword arguments of maps over tokens.
 
-    Raises: KcalcError for unknown methods and targets, and for tokens that the network cannot have.
+    Raises: KcalcError for unknown methods and targets, and for tokens that do not suit the network.
     """
     facts, network = Facts(subject), in_floats(subject.network)
     facts.tokens, over = _over_tokens(facts, network, dict(tokens or {}))
@@ -139,7 +138,7 @@ def gathered(
         if given is None
         else Shaped(given.method, given)
     )
-    # too shallow a network for TAT, a kink for DKS
+    # for example, the network is too shallow for TAT or has a kink that DKS cannot shape
     if facts.main.shaping is None and method is None and not targets and chosen != "edge":
         other = shaped_by(network, "dks" if chosen == "tat" else "tat")
         facts.main = facts.main if other.shaping is None else other
@@ -175,7 +174,7 @@ def _over_tokens(
 ) -> tuple[OverTokens | None, dict[str, Any]]:
     """Return the facts over tokens, and the arguments of maps over exchangeable tokens.
 
-    None if each token is followed separately.
+    The facts are None if each token is followed separately.
     """
     asked = any(value is not None for value in given.values())
     make = lambda: over_tokens(network, given.get("tokens"), given.get("token_cosine"))  # noqa: E731
@@ -189,7 +188,7 @@ def _over_tokens(
 
 
 def _edge_tokens(method: str, over: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokens of the page, where a method takes their number; it also has a usual number."""
+    """Return the page's number of tokens for "edge"; without one, the method uses its default."""
     tokens = over.get("tokens")
     if method != "edge" or isinstance(tokens, bool) or not isinstance(tokens, int | np.integer):
         return {}
@@ -200,15 +199,15 @@ def _edge_tokens(method: str, over: Mapping[str, Any]) -> dict[str, Any]:
 def _for(network: Network, over: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments of maps over tokens for a shaped network.
 
-    None if it has no attention.
+    They are empty if the network has no attention.
     """
     return over if network.nodes_of(L.Attend) else {}
 
 
 def _nearest(refused: Shaped, network: Network) -> Shaped:
-    """Return the shaping by DKS with the nearest reachable zeta.
+    """Return the network shaped by DKS with the nearest reachable zeta.
 
-    This is used if products add up slopes, which makes the usual zeta unreachable. If this zeta
+    This is used if products add up slopes, so that the usual zeta is unreachable. If this zeta
     fails too, return the failed shaping.
     """
     if not network.nodes_of(L.Product):
@@ -248,7 +247,7 @@ def _kernels(
 ) -> None:
     if facts.tokens is not None and facts.tokens.own:
         facts.refused["kernel before"] = (
-            "tangent kernels are for exchangeable tokens; give their number, tokens=128"
+            "tangent kernels need exchangeable tokens; pass their number, such as tokens=128"
         )
         return
     before = facts.attempt("kernel before", lambda: kernel(network, **over))
@@ -266,7 +265,7 @@ def _finite(facts: Facts, network: Network) -> None:
     if len(network) > LONGEST or joints > MOST_JOINTS:
         size = f"{len(network)} nodes" if len(network) > LONGEST else f"{joints} concatenations"
         facts.refused["fluctuations"] = (
-            f"they take long for a network of {size}, and are left out of the page; use "
+            f"they are left out because they take long for a network of {size}; use "
             "kc.fluctuations to compute them"
         )
     widths = (

@@ -1,6 +1,6 @@
 """The part of the page about tokens.
 
-Size, token cosine and c along the stream, their maps, and the two modes of gradients.
+It shows size, token cosine and c along the residual stream, their maps, and two modes of gradients.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...network import read_tokens
 from .markup import number
 
 Node = Hashable
-Measured = tuple[float, float]  # a value with its standard error
+Measured = tuple[float, float]  # a value and its standard error
 USUAL = 128  # default number of tokens
 POINTS = 25
 ROUNDING = 1e-14
@@ -28,9 +28,9 @@ ROUNDING = 1e-14
 
 @dataclass(frozen=True)
 class Place:
-    """The values of a node of the stream, each with its standard error.
+    """The values at a node of the residual stream, each with its standard error.
 
-    They are Q, the token cosine, and c at equal positions of two inputs.
+    They are q, the token cosine, and c at equal positions of two inputs.
     """
 
     node: str
@@ -41,9 +41,10 @@ class Place:
 
 @dataclass
 class OverTokens:
-    """The page's data about tokens; ``maps``: rows (cosine, token map, C map).
+    """The page's data about tokens.
 
-    ``modes``: rows (node, mean, difference) of gradients.
+    ``maps`` has rows (cosine, token map, C map), and ``modes`` has rows (node, mean, difference) of
+    gradients.
     """
 
     about: str
@@ -51,7 +52,7 @@ class OverTokens:
     levels: dict[Node, tuple[float, float, float]]
     assumptions: tuple[Assumption, ...]
     sampled: bool
-    own: bool = False  # the caller's tokens, instead of exchangeable ones
+    own: bool = False  # whether the caller gave tokens, instead of exchangeable ones
     maps: list[tuple[float, float | None, float]] = field(default_factory=list)
     fixed: list[tuple[float, float]] = field(default_factory=list)
     modes: list[tuple[str, Measured, Measured | None]] = field(default_factory=list)
@@ -59,17 +60,17 @@ class OverTokens:
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """Return the table of the stream: node, q, token cosine, c."""
+        """Return the table of the residual stream: node, q, token cosine, c."""
         return [(p.node, shown(p.q, 5), shown(p.tokens), shown(p.c)) for p in self.places]
 
     @property
     def mode_rows(self) -> list[tuple[str, ...]]:
-        """Return the table of the gradients."""
+        """Return the table of gradients: node, mean, difference."""
         return [(node, shown(mean), shown(apart)) for node, mean, apart in self.modes]
 
     @property
     def verdict(self) -> str:
-        """Describe the effect on tokens and inputs in a sentence."""
+        """Describe the effect on tokens and inputs in one sentence."""
         ends = [place for place in self.places if place.tokens is not None]
         if not ends:
             return "all tokens of an input are equal along the stream"
@@ -93,7 +94,7 @@ class OverTokens:
 
 
 def usual_tokens(network: Network) -> int:
-    """Return the default number of tokens: ``USUAL``, or as many as there are positions."""
+    """Return the default number of tokens: ``USUAL``, or the number of positions if it is fixed."""
     lengths = [
         network.layer(node).length
         for node in network.nodes_of(L.Positions)
@@ -103,9 +104,10 @@ def usual_tokens(network: Network) -> int:
 
 
 def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens | None:
-    """Return the values over tokens; None for networks without attention if no tokens are given.
+    """Return the values over tokens, or None without attention and without given tokens.
 
-    Raises: KcalcError as kernel maps do, and for a token cosine without a number of tokens.
+    Raises: KcalcError under the same conditions as kernel maps, and for a token cosine without a
+    number of tokens.
     """
     if tokens is None and not network.nodes_of(L.Attend):
         read_tokens(tokens, token_cosine)
@@ -137,8 +139,8 @@ def _about(tokens: Any, cosine: Any, chosen: bool) -> str:
         return "The tokens are the given ones."
     size = f"{tokens} tokens (a number chosen for this page)" if chosen else f"{tokens} tokens"
     return (
-        f"Inputs have {size} of q = 1, any two of them with cosine "
-        f"{0 if cosine is None else cosine:g}; two inputs have c = 0."
+        f"Inputs have {size} with q = 1 and pairwise cosine {0 if cosine is None else cosine:g}; "
+        "two inputs have c = 0."
     )
 
 
@@ -153,7 +155,7 @@ def _place(node: Node, value: Any) -> Place:
             None if mean is None else (_clean(mean), float(error)) for mean, error in pairs
         )
         return Place(str(node), q or (np.nan, 0.0), own, across)
-    # after pooling there is one token
+    # after pooling, there is only one token
     own = None if value.token_cosine1 == 1 else (_clean(value.token_cosine1), 0.0)
     return Place(str(node), (float(value.q1), 0.0), own, (_clean(value.c), 0.0))
 
@@ -165,7 +167,7 @@ def _clean(value: Any) -> float:
 def _maps(
     found: OverTokens, network: Network, tokens: int, cosine: Any, values: Mapping[Node, Any]
 ) -> None:
-    """Return maps of exchangeable tokens, if there are any; with several outputs, of the first."""
+    """Compute the maps of exchangeable tokens, of the first output if there are several."""
     output = network.outputs[0]
     several = len(network.outputs) > 1
 
@@ -182,7 +184,7 @@ def _maps(
             grid, at(own, grid) if inside else [None] * POINTS, at(across, grid), strict=True
         )
         found.maps = [(float(x), None if y is None else float(y), float(z)) for x, y, z in rows]
-        # otherwise copies of the network cannot be stacked
+        # other networks cannot be stacked
         if inside and not several and not network.nodes_of(L.Embedding, L.Positions):
             found.fixed = [(point.value, point.slope) for point in own.fixed_points()]
     except KcalcError as error:
@@ -190,10 +192,10 @@ def _maps(
 
 
 def _gradients(found: OverTokens, network: Network, tokens: Any, cosine: Any) -> None:
-    """Return both modes of gradients along the stream; with several outputs, of the first."""
+    """Compute both modes of gradients along the residual stream, of the first output."""
     output = network.outputs[0]
     if len(network.outputs) > 1:
-        found.about += f" Maps and gradients are those of the output {output!r}."
+        found.about += f" Maps and gradients refer to the output {output!r}."
     try:
         known = gradients(network, output=output, tokens=tokens, token_cosine=cosine)
     except KcalcError as error:

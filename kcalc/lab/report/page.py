@@ -1,4 +1,4 @@
-"""The page itself: the template filled with facts, styles, scripts and data."""
+"""The page: the template filled with facts, styles, scripts and data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCRIPTS = ("program.js", "charts.js", "maps.js", "drawing.js", "figures.js", "pa
 
 
 def rendered(facts: Facts, command: str) -> str:
-    """Return the whole page as text."""
+    """Return the whole page as HTML text."""
     markup = imported("markupsafe").Markup
 
     script = "\n".join(asset("kcalc.lab.report", name) for name in SCRIPTS)
@@ -45,7 +45,7 @@ def rendered(facts: Facts, command: str) -> str:
 
 
 def _data(facts: Facts, parts: Any) -> dict[str, Any]:
-    """Return the data for the scripts."""
+    """Return the data for the page's scripts."""
     options = facts.shaping.options if facts.shaping else {}
     return {
         "explorer": facts.explorer,
@@ -67,7 +67,7 @@ def _data(facts: Facts, parts: Any) -> dict[str, Any]:
 
 
 def provenance(command: str) -> dict[str, str]:
-    """Return versions, date, and how to make the page again."""
+    """Return versions, the date, and the command that regenerates the page."""
     versions = (f"{name} {_version(name)}" for name in ("numpy", "scipy", "sympy", "jax"))
     return {
         "made with": f"kcalc {__version__}, Python {platform.python_version()}",
@@ -87,7 +87,7 @@ def _version(name: str) -> str:
 def _now() -> datetime.datetime:
     """Return the current time in UTC, or the time given by SOURCE_DATE_EPOCH.
 
-    Reproducible builds, which must be identical byte for byte, set the clock by SOURCE_DATE_EPOCH.
+    Reproducible builds must be identical byte for byte and set the clock by SOURCE_DATE_EPOCH.
     """
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     known = float(epoch) if epoch.isdecimal() and len(epoch) < 12 else time.time()

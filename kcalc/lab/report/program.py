@@ -1,11 +1,11 @@
 """A network as a short program over local maps, with each repeated block written once.
 
-The page evaluates it.
+The page evaluates this program.
 
 The state of a feature map consists of groups of channels ``(share, q, gap, mean)`` with ``gap = 1 -
 c``; both inputs have the same q value. The rules are those of :mod:`kcalc.calculi.kernel` for fresh
-Gaussian pre-activations and independent addends. :mod:`kcalc.lab.report.replay` runs a program in
-Python; a program that differs from the kernel calculus is not used.
+Gaussian preactivations and independent addends. :mod:`kcalc.lab.report.replay` runs a program in
+Python. A program that disagrees with the kernel calculus is not used.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MOST_NODES = 4000
 
 @dataclass(frozen=True)
 class Step:
-    """A node of a piece: its rule, the steps that it reads and its numbers.
+    """A node of a piece, with its rule, its input steps and its numbers.
 
-    The steps are those of its piece (ENTRY: the input of the piece).
+    The input steps are numbered within the piece; ENTRY is the input of the piece.
     """
 
     node: Node
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Piece:
-    """``count`` equal pieces in a row; each emits the feature map of its last step."""
+    """``count`` equal pieces in a row. Each passes on the feature map of its last step."""
 
     count: int
     steps: tuple[Step, ...]
@@ -60,9 +60,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Program:
-    """The pieces of a network, its activations by number, and its outputs.
+    """The pieces of a network, its numbered activations, and its outputs.
 
-    An output is given as (piece, step).
+    An output is a pair (piece, step).
     """
 
     pieces: tuple[Piece, ...]
@@ -74,7 +74,7 @@ class Program:
         return {"pieces": self.pieces, "outputs": self.outputs}
 
     def place(self, node: Node) -> tuple[int, int] | None:
-        """Return (piece, step) of a node of a first piece; None for others."""
+        """Return (piece, step) of a node in the first repetition of a block, or None."""
         for i, piece in enumerate(self.pieces):
             for k, step in enumerate(piece.steps):
                 if step.node == node:
@@ -83,7 +83,7 @@ class Program:
 
 
 def compiled(network: Network) -> Program:
-    """Return the program of a network. Raises: KcalcError saying why there is none."""
+    """Return the program of a network. Raises: KcalcError with the reason if it has none."""
     require_numbers(network)
     blocks = network.blocks()
     if sum(len(block.pieces[0]) for block in blocks) > MOST_NODES:
@@ -110,7 +110,7 @@ def compiled(network: Network) -> Program:
 
 
 def _last(program: Program, blocks: Sequence[Block], node: Node) -> tuple[int, int]:
-    """Return the place of an output in the last repetition of a block."""
+    """Return the place of an output, which must be in the last repetition of a block."""
     for block in blocks:
         if node in block.pieces[-1]:
             place = program.place(block.pieces[0][block.pieces[-1].index(node)])

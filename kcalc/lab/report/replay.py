@@ -1,6 +1,6 @@
 """Run a program in Python with exact local maps.
 
-This checks that the page's arithmetic is that of the kernel calculus.
+This checks the page's arithmetic against the kernel calculus.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ AGREE = 1e-9
 
 
 class State(NamedTuple):
-    """A feature map: a row per group of equivalent channels, a column per pair of inputs.
+    """A feature map: one row per group of equivalent channels, one column per pair of inputs.
 
-    It has the fraction of all channels in a group, its q value, gap 1 - c and channel mean.
+    The arrays are each group's share of all channels, its q value, its gap 1 - c and its channel
+    mean.
     """
 
     share: Array
@@ -32,7 +33,7 @@ class State(NamedTuple):
     mean: Array
 
     def whole(self, step: Step | None = None) -> tuple[Array, Array, Array]:
-        """Return (q, gap, mean) over all channels, of a step's input or at an end.
+        """Return (q, gap, mean) over all channels. ``step`` names the reading node in errors.
 
         Raises: KcalcError if q is not positive and finite.
         """
@@ -45,12 +46,12 @@ Local = Callable[[Activation, Array, Array], tuple[Array, Array, Array]]
 
 
 def exact(phi: Activation, q: Array, gap: Array) -> tuple[Array, Array, Array]:
-    """Return computed local maps of an activation: (q, gap, mean) for one q value and many gaps."""
+    """Return the exact local maps of an activation, (q, gap, mean), for one q and many gaps."""
     at = float(q.flat[0])
     return float(phi.second_moment(at)), phi.taylor(gap, at)[0], float(phi.mean(at))
 
 
-# q values that are not numbers raise an error when they are used as a divisor
+# nan values of q raise an error later, when they are used as a divisor
 @np.errstate(all="ignore")
 def run(
     program: Program,
@@ -59,11 +60,13 @@ def run(
     q: Any = 1.0,
     counts: Sequence[int] | None = None,
 ) -> list[State]:
-    """Return the state of every output for inputs of gaps 1 - c and q values, shape (inputs,)."""
+    """Return the state of every output for inputs with the given gaps 1 - c and q values."""
     repeats = [piece.count for piece in program.pieces] if counts is None else counts
     q, gap = np.broadcast_arrays(np.asarray(q, dtype=float), np.asarray(gap, dtype=float))
     start = State(np.ones((1, 1)), q[None], gap[None], np.zeros((1, q.size)))
-    known: dict[Any, Any] = {}  # groups are passed on unchanged, through concatenations
+    known: dict[
+        Any, Any
+    ] = {}  # concatenations pass groups on unchanged, so their results are reused
 
     def activated(step: Step, state: State) -> State:
         rows = []
@@ -95,7 +98,7 @@ def run(
 def applied(step: Step, inputs: Sequence[State]) -> State:
     """Return the state after a step that is not an activation.
 
-    Raises: KcalcError naming the node if there is none.
+    Raises: KcalcError naming the node if the state is undefined.
     """
     (first, *others), numbers = inputs, step.numbers
     match step.kind:
@@ -130,7 +133,7 @@ def applied(step: Step, inputs: Sequence[State]) -> State:
         q = sum(squares) + sum(means) ** 2 - sum(m * m for m in means)
         gap = sum(square * state.gap for square, state in zip(squares, inputs, strict=True))
         return State(first.share, q, _over(gap, q, step), sum(means))
-    for other in others:  # independent factors: q values, c values and means multiply
+    for other in others:  # the factors are independent, so q values, c values and means multiply
         gap = first.gap + other.gap - first.gap * other.gap
         first = State(first.share, first.q * other.q, gap, first.mean * other.mean)
     return first
@@ -139,7 +142,7 @@ def applied(step: Step, inputs: Sequence[State]) -> State:
 def _over(top: Array, q: Array, step: Step | None) -> Array:
     """Return ``top / q``, a gap divided by q.
 
-    Raises: KcalcError if no q value of a group is positive and finite.
+    Raises: KcalcError unless some group has a positive, finite q value.
     """
     if not np.all(((q > 0) & np.isfinite(q)).any(axis=-1)):
         place = (
@@ -154,9 +157,9 @@ def _over(top: Array, q: Array, step: Step | None) -> Array:
 
 
 def check(program: Program, network: Network) -> None:
-    """Compare a program with the kernel calculus, at two repetitions of blocks.
+    """Compare a program with the kernel calculus, at two repetitions of every block.
 
-    Raises: KcalcError if its rules are not enough.
+    Raises: KcalcError if the rules of the program are not enough.
     """
     theta = np.array(ANGLES)
     short = shortened(network)
@@ -177,9 +180,9 @@ def check(program: Program, network: Network) -> None:
 
 
 def shortened(network: Network, most: int = 2) -> Network:
-    """Return the network with at most this many repetitions of every repeated block.
+    """Return the network with at most ``most`` repetitions of every repeated block.
 
-    They are the first one and the last ones.
+    It keeps the first repetition and the last ones.
     """
     dropped: set[Any] = set()
     moved: dict[Any, Any] = {}

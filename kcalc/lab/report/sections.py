@@ -1,4 +1,4 @@
-"""Texts and tables of the page's sections, beyond single facts."""
+"""Texts and tables of the page's sections that combine several facts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONGEST_EXPORT = 300_000
 
 
 def shown(facts: Facts) -> dict[str, Any]:
-    """Return the texts and table rows for the template, by name."""
+    """Return the texts and the table rows for the template, by name."""
     markup = imported("markupsafe").Markup
 
     network, shaping = facts.subject.network, facts.shaping
@@ -73,7 +73,7 @@ def shown(facts: Facts) -> dict[str, Any]:
 
 
 def _by(found: Iterable[Any], *names: str) -> dict[Any, list[str]]:
-    """Return {attributes: nodes} of assumptions, in order of appearance."""
+    """Group assumptions by attributes: return {attributes: nodes} in order of appearance."""
     out: dict[Any, list[str]] = {}
     for a in found:
         key = tuple(getattr(a, name) for name in names)
@@ -95,7 +95,7 @@ def _figures(facts: Facts) -> list[tuple[str, int]]:
 
 
 def _unshaped(facts: Facts) -> str:
-    """Say why nothing is shown after shaping."""
+    """Explain why nothing is shown after shaping."""
     if facts.after is not None or facts.main is None:
         return ""
     method, reason = facts.main.method.upper(), facts.main.reason
@@ -107,18 +107,18 @@ def _unshaped(facts: Facts) -> str:
             "kc.report(network, path, method='edge') or kcalc report --method edge"
         )
     if reason:
-        return f"{method} does not shape this network: {reason}"
-    return f"The network after {method} has no kernel maps: {facts.refused.get('after', '')}"
+        return f"{method} cannot shape this network: {reason}"
+    return f"The network shaped by {method} has no kernel maps: {facts.refused.get('after', '')}"
 
 
 # -- the drawing -----------------------------------------------------------------------------------
 
 
 def drawn_parts(facts: Facts) -> list[tuple[str, list[str]]]:
-    """Return (label, drawn nodes) of the largest subnetworks.
+    """Return (label, drawn nodes) of each of the largest subnetworks.
 
-    A node of a repeated block is drawn as that of its first repetition; subnetworks with the same
-    drawing are one entry.
+    Nodes in repeated blocks are drawn in the first repetition. Subnetworks with the same drawing
+    share one entry.
     """
     drawn = {
         node: piece[0]
@@ -158,7 +158,7 @@ def drawing_data(facts: Facts, parts: Iterable[tuple[str, list[str]]]) -> dict[s
 
 
 def _reasons(facts: Facts) -> list[str]:
-    """Say which sliders are missing, and why."""
+    """Explain which sliders are missing, and why."""
     found = facts.explorer
     if found is None:
         return []
@@ -173,7 +173,7 @@ def _reasons(facts: Facts) -> list[str]:
 
 
 def _slope_formulas(facts: Facts) -> dict[str, Any]:
-    """Return the slope polynomials and the pieces of the maximal slope function, as LaTeX."""
+    """Return the slope polynomials and the pieces of the maximal slope function as LaTeX."""
     if facts.mu is None or facts.polynomial is None:
         return {}
     given = facts.polynomial if isinstance(facts.polynomial, dict) else {None: facts.polynomial}
@@ -193,7 +193,7 @@ def _slope_formulas(facts: Facts) -> dict[str, Any]:
 
 
 def slope_data(facts: Facts) -> dict[str, Any] | None:
-    """Return the maximal slope function and its first pieces, sampled."""
+    """Return samples of the maximal slope function and of its first pieces."""
     mu = facts.mu
     if mu is None or len(mu.symbols) != 1:
         return None
@@ -221,7 +221,7 @@ def slope_data(facts: Facts) -> dict[str, Any] | None:
 
 
 def _compared(shaped: Any, slope: float | None, level: float | None) -> tuple[str, ...]:
-    """Return a row of the table of methods."""
+    """Return one row of the table that compares methods."""
     if shaped.shaping is None:
         return shaped.method, "-", "-", f"refused: {shaped.reason}"
     constants = getattr(shaped.shaping, "constants", {})

@@ -1,4 +1,4 @@
-"""The subject of the report: a network, or a model that is read first."""
+"""The subject of the report: a network, or a model that is read into one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOMAINS = {"zeta": (1.0, math.inf), "eta": (0.0, 1.0), "tau": (0.0, math.inf)}
 
 @dataclass(frozen=True)
 class Subject:
-    """The network, its name, a one-line description, and its origin."""
+    """A network, its name, a one-line description and its origin."""
 
     network: Network
     name: str
@@ -31,7 +31,7 @@ class Subject:
 
     @property
     def activations(self) -> tuple[Activation, ...]:
-        """Return the distinct activations, in the order of the network."""
+        """Return the distinct activations in network order."""
         return self.network.activations
 
 
@@ -44,7 +44,7 @@ def subject(
 ) -> Subject:
     """Return the subject of a report.
 
-    Raises: KcalcError for something that is neither a network nor a model that can be read.
+    Raises: KcalcError if ``given`` is neither a network nor a model that can be read.
     """
     for what, text in (("name", name), ("title", title)):
         if text is not None and not isinstance(text, str):
@@ -95,9 +95,9 @@ def described(network: Network) -> str:
 
 
 def in_floats(network: Network) -> Network:
-    """Return the network with SymPy numbers as floats, which saves converting them every time.
+    """Return the network with SymPy numbers converted to floats, to convert them only once.
 
-    Networks with symbols do not change.
+    Networks with symbols stay unchanged.
     """
     if network.free_symbols:
         return network
@@ -125,9 +125,9 @@ REWRITES: tuple[tuple[str, Callable[[Network], Network]], ...] = (
 
 @dataclass(frozen=True)
 class Shaped:
-    """A shaping, or the reason for its absence; ``rewrite``: changes made to the network first.
+    """A shaping, or the reason why there is none.
 
-    ``note``: its target, and the reason for it.
+    ``rewrite`` describes changes that were made to the network first. ``note`` explains the target.
     """
 
     method: str
@@ -139,9 +139,10 @@ class Shaped:
 
 
 def default_method(network: Network, targets: Iterable[str] = ()) -> str:
-    """The edge for transformers, TAT for ReLUs, DKS for all else; a method that takes the targets.
+    """Return the default method, one that accepts the given targets.
 
-    Transformers get the others' targets by TAT or DKS.
+    It is "edge" for transformers, "tat" for ReLU networks and "dks" for all others. Transformers
+    use TAT or DKS if the targets belong to these methods.
     """
     if network.nodes_of(L.Attend) and set(targets) <= set(signature(METHODS["edge"]).parameters):
         return "edge"
@@ -150,7 +151,7 @@ def default_method(network: Network, targets: Iterable[str] = ()) -> str:
 
 
 def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
-    """Raises: KcalcError naming methods and targets that no network could have."""
+    """Check method and targets. Raises: KcalcError if no network could have them."""
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("shaping method", method, METHODS)
     allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}
@@ -168,7 +169,7 @@ def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
 def shaped_by(network: Network, method: str, **targets: Any) -> Shaped:
     """Return the network shaped by a method, rewritten first if the method needs it."""
     reason = ""
-    shape_by_name: Any = shape  # type checkers know methods by literal names only
+    shape_by_name: Any = shape  # type checkers know only literal method names
     for words, rewrite in REWRITES:
         try:
             return Shaped(

@@ -1,4 +1,4 @@
-"""q and c values from layer to layer, and sentences about them."""
+"""q and c values by depth, and their description in words."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MOST_POINTS = 240
 
 @dataclass
 class Trace:
-    """Rows by depth: number of nonlinear layers, q, c values from the c values ``starts``.
+    """Values by depth: the number of nonlinear layers, q, and c for each initial c in ``starts``.
 
-    ``nodes``: {drawn node: (q, c from c = 0)}.
+    ``nodes`` is {drawn node: (q, c starting from c = 0)}.
     """
 
     depth: list[int] = field(default_factory=list)
@@ -40,11 +40,11 @@ class Trace:
 
     @property
     def q_ratio(self) -> float:
-        """Return the ratio of the greatest to the least q value on the way."""
+        """Return the ratio of the largest to the smallest q value along the depth."""
         return max(self.q) / min(self.q)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the rows as plain data, thinned out if there are very many."""
+        """Return the rows as plain data, thinned out if there are many."""
         step = max(1, len(self.depth) // MOST_POINTS)
         rows = sorted({*range(0, len(self.depth), step), len(self.depth) - 1})
         columns = {"depth": self.depth, "q": self.q, "c": self.c}
@@ -53,14 +53,15 @@ class Trace:
 
 
 def trace(network: Network, **tokens: Any) -> Trace:
-    """Return the trace of a network for inputs of q = 1; ``tokens``: arguments of maps over tokens.
+    """Return the trace of a network for inputs with q = 1.
 
-    Raises: KcalcError if the kernel calculus does not apply.
+    ``tokens`` contains the arguments of maps over tokens. Raises: KcalcError if the kernel calculus
+    does not apply.
     """
     rows = SHAPING["depth trace"](network, **tokens)
     values = zip(rows.nodes, rows.q, rows.values[:, rows.cosines.index(0.0)], strict=True)
     slope, level = ends(network, **tokens)
-    last = {int(rows.depth[i]): i for i in rows.trunk}  # after this many nonlinear layers
+    last = {int(rows.depth[i]): i for i in rows.trunk}  # the last row at each depth
     trunk = list(last.values())
     found = Trace(
         list(last),
@@ -72,7 +73,7 @@ def trace(network: Network, **tokens: Any) -> Trace:
         rows.cosines,
     )
     if not np.all(np.isfinite(found.q)):
-        raise KcalcError("q values overflow on the way through the network")
+        raise KcalcError("q values overflow inside the network")
     return found
 
 
@@ -85,7 +86,7 @@ def ends(network: Network, **tokens: Any) -> tuple[float, float]:
 
 
 def verdict(found: Trace) -> str:
-    """Describe the effect of the network on pairs of inputs in a sentence."""
+    """Describe the effect of the network on pairs of inputs in one sentence."""
     slope, level = found.slope, found.level
     parts = []
     if not np.isfinite(slope) or slope > 1e6:
@@ -118,7 +119,7 @@ def verdict(found: Trace) -> str:
         )
     if found.kind != "exploding" and 4 < slope <= 1e6:
         parts.append(
-            f"its slope at c = 1 is large, {slope:.3g}: repeated, such a network is chaotic"
+            f"its slope at c = 1 is large, {slope:.3g}: a stack of such networks is chaotic"
         )
     if found.q_ratio > 100:
         parts.append(f"q values vary by a factor {found.q_ratio:.2g} on the way")
@@ -126,7 +127,7 @@ def verdict(found: Trace) -> str:
 
 
 def local_slopes(network: Network, found: Trace) -> dict[Any, float]:
-    """Return C'(1) of the local map at every nonlinear node whose channels share one q value."""
+    """Return C'(1) of the local map at every nonlinear node whose channels all have one q value."""
 
     @cache
     def slope(phi: Activation, q: float) -> float:

@@ -19,19 +19,19 @@ MOST = 2**31 - 1
 def classifier(
     network: Network, classes: int, image_shape: tuple[int, int] | None = None
 ) -> Network:
-    """Turn a network into a classifier of other inputs than it was built for.
+    """Turn a network into a classifier, possibly for other input sizes.
 
-    The input gets the extents of the data (``image_shape`` None for vectors). If the last layer is
-    an Affine, it gets ``classes`` channels. Otherwise one is added, after the activation of the
-    preceding layers (unless the network ends in one) and after pooling over all locations, if there
-    are any.
+    The input gets the sizes of the data; ``image_shape`` is None for vectors. If the last layer is
+    an Affine, it gets ``classes`` channels. Otherwise one is appended. It comes after pooling over
+    all locations, if there are any, and after the activation of the preceding layers, unless the
+    network ends in an activation.
 
     Parameters
     ----------
     network
         The :class:`kcalc.Network`.
     classes
-        The number of outputs.
+        The number of classes.
     image_shape
         (height, width) of the images.
 
@@ -51,8 +51,8 @@ def classifier(
     classes = whole(classes, "classes", 1, MOST)
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise KcalcError(
-            f"a classifier has one input and one output; this network has {len(network.inputs)} "
-            f"and {len(network.outputs)}"
+            "a classifier must have one input and one output; this network has "
+            f"{len(network.inputs)} and {len(network.outputs)}"
         )
     (source,), (last,) = network.inputs, network.outputs
     ends = last in network.nodes_of(L.Affine)

@@ -28,24 +28,25 @@ def compare(
 ) -> Comparison:
     """Train every network with every learning rate and seed.
 
-    All networks are built and checked before the first is trained. Runs whose loss becomes infinite
-    or nan count as 0 % correct.
+    All networks are built and checked before training starts. Runs whose loss becomes infinite or
+    nan count as 0 % correct.
 
     Parameters
     ----------
     networks
-        ``{label: network}``: a network or a result of :func:`kcalc.shape` (both run 64 channels
-        wide, with a channel per class at the end), or a model of :func:`kcalc.to_jax`.
+        ``{label: network}``. Each is a network, a result of :func:`kcalc.shape`, or a model of
+        :func:`kcalc.to_jax`. Networks and shaping results run 64 channels wide and end with one
+        channel per class.
     splits
-        The examples: one split, or several; seed i uses number i modulo their count.
+        The examples: one split or several. Seed i uses split i modulo their number.
     settings
-        The training settings that all have in common.
+        The training settings, shared by all networks.
     seeds
         The number of runs per network and learning rate, with seeds 0, 1, ...
     rates
-        The learning rates to try; by default those of the optimiser.
+        The learning rates to try. The default depends on the optimiser.
     report
-        A function that receives a line of text per run.
+        A function that receives one line of text per run.
 
     Returns
     -------
@@ -55,7 +56,7 @@ def compare(
     Raises
     ------
     KcalcError
-        For networks that cannot be built or trained; it names the network.
+        If a network cannot be built or trained; the message names the network.
 
     """
     seeds, chosen = whole(seeds, "seeds", 1), check_settings(settings)
@@ -63,7 +64,9 @@ def compare(
     if not parts:
         raise KcalcError("splits must contain at least one split, got none")
     if report is not None and not callable(report):
-        raise KcalcError(f"report must be a function of a line of text, got {glimpse(report)}")
+        raise KcalcError(
+            f"report must be a function that takes a line of text, got {glimpse(report)}"
+        )
     tried = learning_rates(optimiser(chosen.optimizer).rates if rates is None else rates)
     named = mapping(networks, "networks")
     if not named:
@@ -73,7 +76,7 @@ def compare(
         (text(label, "a label"), _trainer(label, named[label], parts, chosen)) for label in named
     ]
     results: list[Result] = []
-    while trainers:  # compiled functions of a network are freed with it
+    while trainers:  # dropping a trainer frees its compiled functions
         for result in _results(*trainers.pop(0), parts, tried, seeds):
             results.append(result)
             if report is not None:
@@ -82,13 +85,13 @@ def compare(
 
 
 def learning_rates(values: Any) -> tuple[float, ...]:
-    """Return learning rates to try.
+    """Check the learning rates to try and return them.
 
-    Raises: KcalcError if empty, or if a rate is not a number >= 0.
+    Raises: KcalcError if there are none, or if one is not a number >= 0.
     """
     found = tuple(Settings(learning_rate=value).learning_rate for value in items(values, "rates"))
     if not found:
-        raise KcalcError(f"rates must be learning rates, at least one, got {glimpse(values)}")
+        raise KcalcError(f"rates must contain at least one learning rate, got {glimpse(values)}")
     return found
 
 
@@ -103,12 +106,14 @@ def _trainer(label: str, source: Any, parts: Sequence[Split], settings: Settings
 
 
 def _model(source: Any, classes: int) -> Model:
-    """Return the model of a network or of a shaping, or the model itself."""
+    """Return the model of a network or of a shaping result; a model is returned as is."""
     if isinstance(source, Model):
         return source
     network = source if isinstance(source, Network) else getattr(source, "network", None)
     if not isinstance(network, Network):
-        raise KcalcError(f"expected a network, a shaping or a model, got {glimpse(source)}")
+        raise KcalcError(
+            f"expected a network, a result of kc.shape or a model, got {glimpse(source)}"
+        )
     affine = network.nodes_of(layers.Affine)
     ends = [node for node in network.outputs if node in affine]
     return to_jax(source, {None: WIDTH, **dict.fromkeys(ends, classes)})

@@ -14,7 +14,7 @@ from ...foundation.extras import imported
 from ...foundation.plain_arguments import text, truth, whole
 
 Array = np.ndarray
-SEEDS = 2**32  # in scikit-learn
+SEEDS = 2**32  # scikit-learn's limit
 RAREST = 174  # images of the least frequent digit
 
 
@@ -40,8 +40,8 @@ class Split:
     Raises
     ------
     KcalcError
-        For inputs that are not finite, labels other than class numbers, and rows that do not exist,
-        are repeated, or are in both parts.
+        If inputs are not finite or labels are not class numbers. Also if row numbers are out of
+        range, repeated, or in both parts.
 
     """
 
@@ -64,8 +64,8 @@ class Split:
         shared = np.intersect1d(self.train, self.test)
         if len(shared):
             raise KcalcError(
-                f"{name}: {len(shared)} examples are for both training and testing, the first at "
-                f"row {shared[0]}"
+                f"{name}: {len(shared)} examples are in both the training and the test part, the "
+                f"first at row {shared[0]}"
             )
 
     @property
@@ -81,7 +81,7 @@ class Split:
 
 
 def check_split(split: Any) -> Split:
-    """Return the split. Raises: KcalcError for anything else."""
+    """Return the split. Raises: KcalcError for any other object."""
     if not isinstance(split, Split):
         raise KcalcError(
             f"expected a split of a data set, got {type(split).__name__}; make one with "
@@ -98,7 +98,7 @@ def _check_inputs(name: str, x: Array) -> None:
     if not np.isfinite(x).all():
         row = int(np.argwhere(~np.isfinite(x))[0][0])
         raise KcalcError(
-            f"{name}: x has numbers that are not finite, the first in row {row}; remove or fix "
+            f"{name}: x contains infinite or nan values, the first in row {row}; remove or fix "
             "those examples"
         )
 
@@ -114,7 +114,7 @@ def _check_labels(name: str, y: Array, examples: int, classes: int) -> None:
     if y.dtype.kind not in "iu":
         raise KcalcError(
             f"{name}: labels must be whole numbers 0..{classes - 1}, got {y.dtype}; np.unique(y, "
-            "return_inverse=True) makes them"
+            "return_inverse=True) converts them"
         )
     if y.size and not 0 <= y.min() <= y.max() < classes:
         raise KcalcError(
@@ -127,29 +127,29 @@ def _check_rows(what: str, rows: Array, examples: int) -> None:
     numbers = rows.ndim == 1 and rows.dtype.kind in "iu" and rows.size
     if not numbers or not 0 <= rows.min() <= rows.max() < examples:
         raise KcalcError(
-            f"{what} must be row numbers of {examples} examples, at least one: whole numbers in "
-            f"0..{examples - 1}, "
-            f"got {rows.dtype} {rows.shape}"
+            f"{what} must contain at least one row number in 0..{examples - 1}, got {rows.dtype} "
+            f"{rows.shape}"
         )
     values, counts = np.unique(rows, return_counts=True)
     if counts.max() > 1:
         raise KcalcError(
-            f"{what} repeat a row: row {values[counts.argmax()]} occurs {counts.max()} times"
+            f"{what} must not repeat rows: row {values[counts.argmax()]} occurs {counts.max()} "
+            "times"
         )
 
 
 def digits(fold: int = 0, folds: int = 5, seed: int = 0, images: bool = False) -> Split:
-    """Load the 1797 handwritten digits of scikit-learn, 8 x 8.
+    """Load scikit-learn's 1797 handwritten digits, 8 x 8 pixels.
 
-    The ``fold``-th of ``folds`` parts is for testing; each part has all classes in equal
-    proportions. The mean of every pixel over the training examples is subtracted. Then follows
-    per-location normalisation (:func:`kcalc.normalise_locations`). An example is a vector, or an
-    array (8, 8, channels) with ``images=True``.
+    The data are divided into ``folds`` parts with equal class proportions; part ``fold`` is for
+    testing. The mean of every pixel over the training examples is subtracted, and then each
+    location is normalised (:func:`kcalc.normalise_locations`). An example is a vector, or an array
+    (8, 8, channels) with ``images=True``.
 
     Parameters
     ----------
     fold
-        The number of the test part, from 0.
+        The number of the test part, starting at 0.
     folds
         The number of parts.
     seed

@@ -19,9 +19,9 @@ from .steps import STEPS, Progress, Steps, Tree
 
 
 class Trainer:
-    """A model with settings, compiled once for many runs.
+    """A model and settings, compiled once for many runs.
 
-    The runs may use any number of seeds, learning rates and splits of the same data.
+    Runs may differ in seed, learning rate and split of the same data.
     """
 
     def __init__(self, model: Model, settings: Settings) -> None:
@@ -29,12 +29,15 @@ class Trainer:
         self.steps = (KfacSteps if settings.optimizer == KFAC else Steps)(model, settings)
 
     def check(self, split: Split) -> None:
-        """Raises: KcalcError if the model or the batches do not fit the split."""
+        """Check that the model and the batch size fit the split. Raises: KcalcError if not."""
         self.steps.check(split)
         batches(0, split.train, self.settings.batch_size, 0, 1)
 
     def fit(self, split: Split, params: Any = None, **changes: Any) -> Run:
-        """Train; the settings that need no new compilation, rate and seed, may differ."""
+        """Train the model.
+
+        ``changes`` are settings that need no recompilation: the rate and the seed.
+        """
         settings = replace(self.settings, **changes)
         with self.model.precision():
             self.check(split)
@@ -69,7 +72,7 @@ class Trainer:
     def _advanced(
         self, split: Split, settings: Settings, tree: Tree, arrays: Any, first: int, last: int
     ) -> tuple[Tree, Progress]:
-        """Take the steps from ``first`` to ``last``, fewer if the loss becomes infinite or nan."""
+        """Take the steps ``first`` to ``last``; stop early if the loss becomes infinite or nan."""
         total = Progress(0, 0.0, 0, 0.0)
         for start in range(first, last, STEPS):
             end = min(start + STEPS, last)
@@ -90,11 +93,13 @@ class Trainer:
 
 def _diverged(what: str, run: Run) -> Diverged:
     rate = run.settings.learning_rate
-    return Diverged(f"{what} with the learning rate {rate:g}; use a smaller one or a warm-up", run)
+    return Diverged(
+        f"{what} with learning rate {rate:g}; use a smaller learning rate or a warm-up", run
+    )
 
 
 def check_model(model: Any) -> Model:
-    """Return the model. Raises: KcalcError for anything else."""
+    """Return the model. Raises: KcalcError for any other object."""
     if not isinstance(model, Model):
         raise KcalcError(
             f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, "
@@ -104,7 +109,7 @@ def check_model(model: Any) -> Model:
 
 
 def check_settings(settings: Any) -> Settings:
-    """Return the settings, defaults for None. Raises: KcalcError for anything else."""
+    """Return the settings, or the defaults for None. Raises: KcalcError for any other object."""
     if settings is not None and not isinstance(settings, Settings):
         raise KcalcError(
             f"settings must be kcalc.training.Settings(...), got {type(settings).__name__}"
@@ -120,11 +125,11 @@ def fit(model: Model, split: Split, settings: Settings | None = None, params: An
     model
         A result of :func:`kcalc.to_jax`.
     split
-        The examples; those for testing are evaluated during training.
+        The examples. The test examples are evaluated during training.
     settings
         The optimiser, the learning rate, the number of steps and so on.
     params
-        Initial parameters, by default ``model.init(settings.seed)``.
+        The initial parameters; the default is ``model.init(settings.seed)``.
 
     Returns
     -------
@@ -134,32 +139,32 @@ def fit(model: Model, split: Split, settings: Settings | None = None, params: An
     Raises
     ------
     KcalcError
-        If model, split and settings do not fit together.
+        If the model, the split and the settings do not fit together.
     Diverged
-        If the loss becomes infinite or nan; it names the step.
+        If the loss becomes infinite or nan; the message names the step.
 
     """
     return Trainer(check_model(model), check_settings(settings)).fit(check_split(split), params)
 
 
 def evaluate(model: Model, params: Any, split: Split, state: Any = None) -> tuple[float, float]:
-    """Return (mean cross-entropy, fraction of correct answers) of a model on the test examples.
+    """Return the mean cross-entropy and the accuracy of a model on the test examples.
 
     Parameters
     ----------
     model
-        A :class:`kcalc.Model`, as :func:`kcalc.to_jax` returns it.
+        A :class:`kcalc.Model` from :func:`kcalc.to_jax`.
     params
-        The parameters of the model, as ``model.init`` returns them.
+        The parameters of the model, in the format of ``model.init``.
     split
-        The labelled data, of which the test examples are used.
+        The labelled data; only the test examples are used.
     state
-        The statistics of BatchNorm layers, ``run.state`` after training.
+        The statistics of BatchNorm layers: ``run.state`` after training.
 
     Returns
     -------
     tuple[float, float]
-        Cross-entropy in nats, and a fraction in [0, 1].
+        The cross-entropy in nats, and the fraction of correct answers in [0, 1].
 
     """
     steps, split = Steps(check_model(model), Settings()), check_split(split)
@@ -168,8 +173,8 @@ def evaluate(model: Model, params: Any, split: Split, state: Any = None) -> tupl
         plan, kept = model.plan(split.x[:1]), {} if state is None else state
         if plan.states and state is None:
             raise KcalcError(
-                f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps statistics: give "
-                f"state=run.state of its training"
+                f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps statistics; pass "
+                "state=run.state from its training run"
             )
         plan.check(kept, "state")
         tree = {"params": steps.checked(params, split), "state": kept}

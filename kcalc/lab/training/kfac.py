@@ -1,4 +1,4 @@
-"""K-FAC by kfac-jax, after a check.
+"""K-FAC from kfac-jax, checked before use.
 
 It is used only if it can take a step with the installed version of jax.
 """
@@ -25,9 +25,9 @@ INVERSE_PERIOD = 5  # steps between inversions of the factors
 
 @lru_cache(maxsize=1)
 def failure() -> str | None:
-    """Say why K-FAC cannot be used, found by taking a step on a network of two layers.
+    """Return the reason why K-FAC cannot be used, or None if it can.
 
-    None if it can.
+    The check takes a step on a network of two layers.
 
     Raises: KcalcError if kfac-jax is not installed.
     """
@@ -48,8 +48,8 @@ def failure() -> str | None:
         new, _, found = _step(optimizer, params, state, batch, 0, 1e-2, 0.9)
         moved = bool(jnp.any(new["a"]["weight"] != jnp.eye(2)))
         if not np.isfinite(float(found["loss"])) or not moved:
-            return "its step changed nothing"
-    except Exception as error:  # a library that does not fit the installed jax may raise anything
+            return "a step changed nothing"
+    except Exception as error:  # an incompatible library may raise anything
         return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
     return None
 
@@ -97,7 +97,7 @@ def _step(
 
 @dataclass(frozen=True, eq=False)
 class KfacSteps(Steps):
-    """The steps of K-FAC, one dispatch each."""
+    """Training steps of K-FAC, one dispatch each."""
 
     def __post_init__(self) -> None:
         found = failure()
@@ -112,7 +112,8 @@ class KfacSteps(Steps):
             or self.model.dtype != "float32"
         ):
             raise KcalcError(
-                "kfac supports only float32, no weight decay and no label smoothing; omit these"
+                "kfac supports only float32, without weight decay or label smoothing; omit these "
+                "settings"
             )
 
     def start(self, params: Any, x: Array) -> Tree:
@@ -120,7 +121,7 @@ class KfacSteps(Steps):
         import jax.numpy as jnp
 
         if self.model.init_state(x[:1]):
-            raise KcalcError("kfac has no rule for BatchNorm's statistics; use another optimizer")
+            raise KcalcError("kfac does not support BatchNorm's statistics; use another optimizer")
         batch = (
             jnp.asarray(x[: self.settings.batch_size]),
             jnp.zeros(min(self.settings.batch_size, len(x)), jnp.int32),

@@ -1,4 +1,4 @@
-"""Optimisers by name, all from optax, for the parameter trees of models."""
+"""Optimisers from optax, selected by name, for the parameter trees of models."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ Tree = Any
 
 @dataclass(frozen=True)
 class Optimiser:
-    """An optimiser.
+    """An optimiser and its default learning rates.
 
-    ``make(settings)`` returns an optax transformation with learning rate 1, to which updates are
-    proportional.
+    ``make(settings)`` returns an optax transformation with learning rate 1. Updates are then
+    multiplied by the learning rate of the step.
 
-    ``rates``: the learning rates to try by default, for deep shaped networks on small images.
+    ``rates`` are the learning rates to try by default, chosen for deep shaped networks on small
+    images.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Optimiser:
 
 
 def _sgd(settings: Settings) -> Any:
-    """Weight decay is part of the gradient, as usual with SGD."""
+    """Weight decay is added to the gradient, as usual with SGD."""
     optax, nesterov = imported("optax"), settings.optimizer == "nesterov"
     descent = optax.sgd(1.0, momentum=settings.momentum or None, nesterov=nesterov)
     decay = optax.add_decayed_weights(settings.weight_decay)
@@ -62,9 +63,9 @@ def _muon(settings: Settings) -> Any:
 
 
 def _matrices(params: Tree) -> Tree:
-    """Say which axes of each weight are inputs and outputs.
+    """Return which axes of each weight are inputs and which are outputs.
 
-    Weights of repeated blocks are stacked along a separate leading axis.
+    The weights of repeated blocks are stacked along an additional leading axis.
     """
     optax = imported("optax")
 
@@ -83,7 +84,8 @@ def _matrices(params: Tree) -> Tree:
 
 def _elsewhere(settings: Settings) -> Any:
     raise KcalcError(
-        f"{settings.optimizer} is not an optax transformation; train with kcalc.training.fit"
+        f"{settings.optimizer} is not an optax transformation; use kcalc.training.fit to train "
+        "with it"
     )
 
 
@@ -109,8 +111,8 @@ OPTIMISERS: dict[str, Optimiser] = {
 
 
 def optimiser(name: str) -> Optimiser:
-    """Return the optimiser of a name.
+    """Return the optimiser with this name.
 
-    Raises: KcalcError for other names, with the most similar ones.
+    Raises: KcalcError for unknown names; the message lists similar names.
     """
     return OPTIMISERS[choice(name, "optimizer", OPTIMISERS)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """The identity of a run, and its accuracies at each evaluation step.
+    """One run of a comparison, with its accuracy at each evaluation step.
 
     Attributes
     ----------
@@ -33,12 +33,12 @@ class Result:
     learning_rate
         The learning rate.
     seed
-        The seed.
+        The name of the split.
     split
         The name of the data.
     curve
-        ((step, accuracy on training batches, accuracy on test examples), ...), the fractions
-        correct.
+        Tuples (step, accuracy on training batches, accuracy on test examples), with accuracies as
+        fractions in [0, 1].
     accuracy
         The final test accuracy.
     seconds
@@ -70,7 +70,7 @@ class Result:
         Returns
         -------
         int | None
-            The number of steps, or None if the run never gets there.
+            The step, or None if the run never reaches this accuracy.
 
         """
         return next((step for step, _, test in self.curve if test >= share), None)
@@ -78,10 +78,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Row:
-    """A configuration at its best learning rate, the one with the best final mean test accuracy.
+    """Summary of a configuration at the learning rate with the best final mean test accuracy.
 
-    Over runs: the mean and standard error of the accuracy, the mean on training batches, the step
-    at which the mean curve reached the goal (None: never), and runs that diverged.
+    It has the mean and the standard error of the final accuracy over runs, and the mean accuracy on
+    training batches. It also has the step at which the mean curve reached the goal (None if never)
+    and the number of diverged runs.
     """
 
     label: str
@@ -97,7 +98,7 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Shown):
-    """All runs of a comparison; ``str`` is the table.
+    """All runs of a comparison; ``str`` gives the table.
 
     Attributes
     ----------
@@ -106,7 +107,7 @@ class Comparison(Shown):
     results
         The runs.
     goal
-        The test accuracy of the column of steps, or None.
+        The test accuracy for the table's column of steps, or None.
 
     """
 
@@ -116,23 +117,23 @@ class Comparison(Shown):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return the configurations, in order."""
+        """Return the labels of the configurations, in order."""
         return tuple(dict.fromkeys(result.label for result in self.results))
 
     def of(self, label: str, learning_rate: float | None = None) -> tuple[Result, ...]:
-        """Return the runs of a configuration, at one learning rate or all.
+        """Return the runs of a configuration, at one learning rate or at all of them.
 
         Parameters
         ----------
         label
             The label of a configuration.
         learning_rate
-            The learning rate; None means all.
+            The learning rate. None means all learning rates.
 
         Returns
         -------
         tuple[Result, ...]
-            One entry per learning rate and seed.
+            One result per learning rate and seed.
 
         """
         choice(label, "configuration", self.labels)
@@ -142,9 +143,9 @@ class Comparison(Shown):
         )
 
     def rates(self, label: str) -> dict[float, float]:
-        """Return {learning rate: final mean test accuracy} of a configuration.
+        """Return {learning rate: final mean test accuracy} for a configuration.
 
-        Runs that diverged count as 0.
+        Diverged runs count as 0.
 
         Parameters
         ----------
@@ -164,7 +165,7 @@ class Comparison(Shown):
         }
 
     def best_rate(self, label: str) -> float:
-        """Return the learning rate with the best mean test accuracy, the smallest if tied.
+        """Return the learning rate with the best mean test accuracy. In a tie, the smallest wins.
 
         Parameters
         ----------
@@ -181,9 +182,9 @@ class Comparison(Shown):
         return max(rates, key=lambda rate: (rates[rate], -rate))
 
     def curve(self, label: str) -> list[tuple[int, float]]:
-        """Return the mean test accuracy by step at the best learning rate.
+        """Return mean test accuracy by step, at the best learning rate.
 
-        The steps are the evaluation steps common to all runs at this learning rate.
+        It uses the evaluation steps that all runs at this learning rate have in common.
 
         Parameters
         ----------
@@ -205,7 +206,7 @@ class Comparison(Shown):
 
     @property
     def rows(self) -> list[Row]:
-        """Return a row per configuration."""
+        """Return one row per configuration."""
         return [self._row(label) for label in self.labels]
 
     def _row(self, label: str) -> Row:
@@ -254,7 +255,7 @@ class Comparison(Shown):
         return "\n".join([self.title, "", head, rule, *lines, *notes])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot mean test accuracy against steps, every configuration at its best learning rate.
+        """Plot mean test accuracy by step for every configuration at its best learning rate.
 
         Parameters
         ----------
@@ -290,7 +291,7 @@ class Comparison(Shown):
         }
 
     def save_table(self, path: str | os.PathLike[str]) -> None:
-        """Write the rows as ``.csv``.
+        """Write the rows to a ``.csv`` file.
 
         Parameters
         ----------
@@ -300,15 +301,15 @@ class Comparison(Shown):
         Raises
         ------
         KcalcError
-            For another suffix, and if the file cannot be written.
+            If the suffix is not ``.csv``, or if the file cannot be written.
 
         """
         if file_path(path).suffix.lower() != ".csv":
-            raise KcalcError(f"a table must be a .csv file, not {path}")
+            raise KcalcError(f"tables are saved as .csv files, got {path}; use the suffix .csv")
         write_whole(path, self.csv())
 
     def csv(self) -> str:
-        """Return the rows as text of a ``.csv`` file.
+        """Return the rows in CSV format.
 
         Returns
         -------

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Record:
     """One evaluation step of a run.
 
-    It contains losses and accuracies on the batches since the last one and on all test examples.
+    It has the losses and accuracies on the batches since the previous evaluation and on all test
+    examples.
     """
 
     step: int
@@ -39,11 +40,12 @@ class Run(Shown):
     settings
         The settings.
     history
-        A record per evaluation step.
+        One record per evaluation step.
     params
-        The parameters after training; if the run diverged, those of the last good evaluation step.
+        The parameters after training. If the run diverged, these are the parameters of the last
+        evaluation step with a finite loss.
     state
-        BatchNorm's statistics.
+        The statistics of BatchNorm layers.
     seconds
         The training time.
     diverged
@@ -60,9 +62,9 @@ class Run(Shown):
 
     @property
     def accuracy(self) -> float:
-        """Return the final fraction of correct answers on the test examples.
+        """Return the final accuracy on the test examples, a fraction in [0, 1].
 
-        0 if the run diverged.
+        It is 0 if the run diverged.
         """
         return (
             0.0 if self.diverged is not None or not self.history else self.history[-1].test_accuracy
@@ -81,7 +83,7 @@ class Run(Shown):
         Returns
         -------
         int | None
-            The number of steps, or None if the run never gets there.
+            The step, or None if the run never reaches this accuracy.
 
         """
         least = one_number(share, "share")
@@ -110,7 +112,7 @@ class Run(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return the run as plain data, without the parameters.
 
-        The data are settings, history, seconds and the step at which the run diverged.
+        The data include settings, history, seconds and the step at which the run diverged.
 
         Returns
         -------
@@ -152,9 +154,9 @@ class Run(Shown):
 
 
 class Diverged(KcalcError):
-    """The loss became infinite or nan.
+    """Error raised if the loss becomes infinite or nan.
 
-    ``step`` is the step of this loss, ``run`` the result before it.
+    ``step`` is the step at which it did, and ``run`` is the result up to then.
     """
 
     def __init__(self, message: str, run: Run) -> None:
@@ -163,5 +165,5 @@ class Diverged(KcalcError):
 
     @property
     def step(self) -> int:
-        """Return the step at which it happened."""
+        """Return the step at which the loss became infinite or nan."""
         return self.run.diverged or 0

@@ -1,4 +1,4 @@
-"""Training settings in one frozen record, and the learning rates that follow from them."""
+"""Training settings and the learning rates that follow from them."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import choice, text, whole
 
 Array = np.ndarray
-MOST = 2**31 - 1  # the integers with which compiled loops count
+MOST = 2**31 - 1  # compiled loops count in 32-bit integers
 SCHEDULES = ("constant", "cosine", "linear")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a network is trained.
+    """The training settings.
 
     Attributes
     ----------
     optimizer
         The name of the optimiser.
     learning_rate
-        The learning rate after the warmup.
+        The peak learning rate, reached after the warm-up.
     steps
         The number of steps.
     batch_size
         The number of examples per step.
     schedule
-        "constant"; "cosine" or "linear", which fall to 0 at the end along half a cosine or a line.
+        "constant", "cosine" or "linear". The last two decrease to 0 at the end, along half a cosine
+        or a line.
     warmup
-        The number of first steps over which the learning rate rises linearly from 0.
+        The number of initial steps over which the learning rate rises linearly from 0.
     label_smoothing
-        The share of the label that is spread over all classes.
+        The fraction of the label's probability that is spread over all classes.
     momentum
         The momentum of SGD.
     weight_decay
         The weight decay.
     seed
-        The seed of the initial weights and of the order of the examples.
+        The seed for the initial weights and the order of the examples.
     evaluate_every
-        The number of steps between two evaluations on the test examples.
+        The number of steps between evaluations on the test examples.
 
     """
 
@@ -67,7 +68,9 @@ class Settings:
         for name, least in leasts.items():
             self._set(name, whole(getattr(self, name), name, least, MOST))
         if self.warmup > self.steps:
-            raise KcalcError(f"warmup must be at most the {self.steps} steps, got {self.warmup}")
+            raise KcalcError(
+                f"warmup must be at most the number of steps, {self.steps}, got {self.warmup}"
+            )
         limits = {"label_smoothing": 1, "momentum": 1}
         for name in ("learning_rate", "weight_decay", *limits):
             value, high = one_number(getattr(self, name), name), limits.get(name, math.inf)
@@ -76,14 +79,14 @@ class Settings:
             self._set(name, value)
 
     def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)  # plain, as to_dict returns it
+        object.__setattr__(self, name, value)  # a plain Python value, for to_dict
 
     @property
     def rates(self) -> Array:
         """Return the learning rate of every step, float32 (steps,).
 
-        ``peak * min(1, (t+1)/(warmup+1)) * decay(u)``, where u is the fraction of the steps after
-        the warm-up that have passed, and decay is 1, (1 + cos pi u)/2 or 1 - u.
+        It is ``peak * min(1, (t+1)/(warmup+1)) * decay(u)``. u is the elapsed fraction of the steps
+        after the warm-up, and decay is 1, (1 + cos pi u)/2 or 1 - u.
         """
         t = np.arange(self.steps)
         u = np.clip((t - self.warmup) / max(self.steps - self.warmup, 1), 0, 1)
@@ -109,16 +112,15 @@ class Settings:
 
 
 def batches(seed: int, examples: Array, size: int, start: int, stop: int) -> Array:
-    """Return row numbers of the examples of steps ``start`` to ``stop``, (stop - start, size).
+    """Return the row numbers of the examples in steps ``start`` to ``stop``, (stop - start, size).
 
-    The order of each pass over the examples depends on (seed, pass); examples left over at its end
-    are used in the next one.
+    The order in each pass over the examples depends on (seed, pass). Examples left over at the end
+    of a pass are used in the next one.
     """
     per_pass = len(examples) // size
     if per_pass < 1:
         raise KcalcError(
-            f"batch_size {size} is more than the {len(examples)} training examples; use a smaller "
-            f"one"
+            f"batch_size {size} exceeds the {len(examples)} training examples; use a smaller batch"
         )
     rows: list[Array] = []
     for number in range(start // per_pass, -(-stop // per_pass)):

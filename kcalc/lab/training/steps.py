@@ -1,4 +1,4 @@
-"""Many steps in one dispatch: the compiled loops of training and evaluation, and the loss."""
+"""Compiled loops for training and evaluation, with many steps per dispatch, and the loss."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ STEPS = 50  # training steps per dispatch
 
 
 def cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0) -> Array:
-    """Return ``-sum_k p_k log softmax(z)_k`` per example.
+    """Return ``-sum_k p_k log softmax(z)_k`` for each example.
 
-    p is 1 - smoothing at the label plus smoothing / classes everywhere.
+    p is 1 - smoothing at the label, plus smoothing / classes for every class.
 
-    ``logits`` (examples, classes), ``labels`` (examples,). It uses at least single precision.
+    The shapes are ``logits`` (examples, classes) and ``labels`` (examples,). Computations use at
+    least single precision.
     """
     import jax
     import jax.numpy as jnp
@@ -37,16 +38,16 @@ def cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0) -> Array
 
 
 def correct(logits: Array, labels: Array) -> Array:
-    """Whether the largest logit is at the label, per example; False if a logit is nan."""
+    """Whether the largest logit of each example is at its label. It is False if a logit is nan."""
     import jax.numpy as jnp
 
     return (jnp.argmax(logits, axis=-1) == labels) & jnp.isfinite(logits).all(axis=-1)
 
 
 class Progress(NamedTuple):
-    """The result of a dispatch: steps, sums of losses and of correct answers, and the last loss.
+    """The result of a dispatch: steps done, sums of losses and correct answers, and last loss.
 
-    The steps done are those before a loss that is infinite or nan.
+    Only the steps before the first infinite or nan loss count.
     """
 
     done: int
@@ -57,12 +58,12 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The steps of an optax optimiser.
+    """The training steps of an optax optimiser.
 
-    Its tree has the entries "params", "state" (BatchNorm's statistics) and "optimizer". Learning
-    rates and batches are arguments, so one compilation covers all seeds, folds and rates. The
-    optimiser uses at least single precision, for any precision of the model: in float16, Adam's
-    1e-8 is 0.
+    The training state is a tree with the entries "params", "state" (BatchNorm's statistics) and
+    "optimizer". Learning rates and batches are arguments, so one compilation covers all seeds,
+    folds and rates. The optimiser uses at least single precision, whatever the precision of the
+    model, because Adam's 1e-8 is 0 in float16.
     """
 
     model: Model
@@ -77,7 +78,7 @@ class Steps:
     def check(self, split: Split) -> None:
         """Check that the model can classify the inputs of a split.
 
-        Raises: KcalcError unless the model maps the inputs of a split to at least one number per
+        Raises: KcalcError unless the model maps an input to a vector with at least one number per
         class.
         """
         plan, (output, *others) = self.model.plan(split.x[:1]), self.model.network.outputs
@@ -93,11 +94,12 @@ class Steps:
             found = (
                 "several outputs"
                 if others
-                else f"a feature map {shape.locations} x {shape.channels}"
+                else f"feature maps {shape.locations} x {shape.channels}"
             )
             raise KcalcError(
-                f"a classifier's output is (examples, classes), got {found}; end the network with "
-                "pooling over all locations, Flatten and one Affine with features = classes"
+                f"a classifier's output must have shape (examples, classes), got {found}; end the "
+                "network with pooling over all locations, Flatten and one Affine with features = "
+                "classes"
             )
         if shape.channels < split.classes:
             raise KcalcError(
@@ -107,9 +109,9 @@ class Steps:
             )
 
     def checked(self, params: Any, split: Split, what: str = "params") -> Any:
-        """Return parameters in the model's precision.
+        """Check the parameters and return them in the model's precision.
 
-        Raises: KcalcError for those of another network, and if one is not finite.
+        Raises: KcalcError if they belong to another network, or if one is not finite.
         """
         import jax
 
@@ -117,13 +119,13 @@ class Steps:
         own = jax.tree.map(lambda leaf: jax.numpy.asarray(leaf, self.model.dtype), params)
         if not self.finite(own):
             raise KcalcError(
-                f"the {what} contain numbers that are not finite; give those of model.init or of "
-                "a run"
+                f"the {what} contain infinite or nan values; use the parameters of model.init or "
+                "of a run"
             )
         return own
 
     def start(self, params: Any, x: Array) -> Tree:
-        """Return the tree before any step."""
+        """Return the initial training state."""
         return {
             "params": params,
             "state": self.model.init_state(x[:1]),
@@ -148,7 +150,7 @@ class Steps:
     ) -> tuple[Tree, Progress]:
         """Take training steps ``start``, ``start + 1``, ... on given batches.
 
-        ``rows`` (steps, examples) are the batches, at most ``STEPS`` of them.
+        ``rows`` (steps, examples) contains the batches, at most ``STEPS`` of them.
 
         ``seed`` determines dropout's random numbers.
         """
@@ -225,14 +227,14 @@ class Steps:
     def run(
         self, params: Any, state: Any, x: Array, train: bool, key: Array | None = None
     ) -> tuple[Array, Any]:
-        """Return (output, new state), whether or not the model keeps statistics."""
+        """Return (output, new state), for models with or without statistics."""
         found: Any = self.model.apply(params, x, state or None, train=train, key=key)
         return found if state else (found, state)
 
     def evaluate(self, tree: Tree, x: Array, y: Array, rows: np.ndarray) -> tuple[float, float]:
-        """Return (mean cross-entropy, fraction of correct answers) on the examples in some rows.
+        """Return mean cross-entropy and accuracy on the examples in the given rows.
 
-        The cross-entropy is without label smoothing.
+        The cross-entropy does not use label smoothing.
         """
         short = -len(rows) % EXAMPLES
         padded = np.pad(rows, (0, short)).reshape(-1, EXAMPLES).astype(np.int32)
@@ -263,7 +265,7 @@ class Steps:
 
     @cached_property
     def finite(self) -> Any:
-        """Whether every number in a tree of arrays is finite; compiled."""
+        """A compiled function: whether all numbers in a tree of arrays are finite."""
         import jax
         import jax.numpy as jnp
 
@@ -273,13 +275,13 @@ class Steps:
             ]
             return jnp.asarray(
                 [jnp.isfinite(leaf).all() for leaf in leaves], bool
-            ).all()  # there may be none
+            ).all()  # also True for an empty tree
 
         return jax.jit(finite)
 
 
 def _wide(tree: Any) -> Any:
-    """Return the arrays of a tree in at least single precision."""
+    """Return a tree with its arrays in at least single precision."""
     import jax
     import jax.numpy as jnp
 

@@ -1,7 +1,7 @@
-"""Residual branches: which operations belong to one, and which weights end it.
+"""Residual branches: the operations that belong to each branch, and the weights that end it.
 
-In ``x + f(x)`` a sum reads a feature map x (the stream) and something computed from it (the
-branch). The number of such sums is the depth.
+In ``x + f(x)``, a sum reads a feature map x (the stream) and a map computed from it (the branch).
+The number of such sums is the depth.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Node = Hashable
 class Branch:
     """One residual branch.
 
-    ``sum``: the node that adds it to the stream; ``slot``: its position among the inputs of that
-    node; ``inside``: the nodes of the branch; ``last``: the node of the weights that end it, or
-    None if the branch does not end in weights.
+    ``sum`` is the node that adds the branch to the stream, and ``slot`` is the branch's position
+    among the inputs of that node. ``inside`` contains the nodes of the branch. ``last`` is the node
+    of the weights that end it, or None if it does not end in weights.
     """
 
     sum: Node
@@ -35,11 +35,11 @@ class Branch:
 
 
 def branches(network: Network) -> tuple[Branch, ...]:
-    """The residual branches of a network, in order."""
+    """Return the residual branches of a network, in order."""
     made = {node: (op, reads) for node, op, reads in network.operations}
     place = {node: k for k, node in enumerate(made)}
     above: dict[Node, frozenset[Node]] = {}
-    added: dict[Node, frozenset[Node]] = {}  # what a node is a sum of, itself included
+    added: dict[Node, frozenset[Node]] = {}  # the addends of each node, with the node itself
     found: list[Branch] = []
     for node, op, reads in network.operations:
         above[node] = frozenset(reads).union(*(above[read] for read in reads))
@@ -59,9 +59,9 @@ def branches(network: Network) -> tuple[Branch, ...]:
 
 
 def _last(made: dict[Node, tuple[P.Primitive | None, tuple[Node, ...]]], node: Node) -> Node | None:
-    """The weights that a branch ends with, looking through dropout and multiplications.
+    """Return the weights that end a branch, ignoring dropout and multiplications after them.
 
-    None if other nodes also read their output.
+    The result is None if other nodes also read their output.
     """
     readers: dict[Node, int] = {}
     for _, reads in made.values():
@@ -80,11 +80,11 @@ def _last(made: dict[Node, tuple[P.Primitive | None, tuple[Node, ...]]], node: N
         node = reads[0]
 
 
-Place = tuple[str, str, int]  # (name with * for its numbers, primitive, operations since a sum)
+Place = tuple[str, str, int]  # ((name with * for numbers, primitive, operations since a sum))
 
 
 def on_stream(network: Network, found: tuple[Branch, ...]) -> dict[Node, Place]:
-    """The operations on the stream itself after the first sum, such as norms after sums."""
+    """Return the operations on the stream itself after the first sum, such as norms after sums."""
     inside = {node for branch in found for node in branch.inside}
     sums = {branch.sum for branch in found}
     since: dict[Node, int] = {}
@@ -101,10 +101,10 @@ def on_stream(network: Network, found: tuple[Branch, ...]) -> dict[Node, Place]:
 def grown_places(
     network: Network, found: tuple[Branch, ...], base: Network | None = None
 ) -> frozenset[Place]:
-    """The places on the stream whose number grows with the number of branches.
+    """Return the places on the stream whose number grows with the number of branches.
 
-    With a base, places of which the larger network has more. Without one, places that occur at
-    least twice and at least once per two branches.
+    With a base, these are the places that occur more often in the larger network. Without one,
+    these are the places that occur at least twice and at least once per two branches.
     """
     count = Counter(on_stream(network, found).values())
     if base is None:
@@ -116,20 +116,20 @@ def grown_places(
 def along_stream(
     network: Network, found: tuple[Branch, ...], places: frozenset[Place]
 ) -> frozenset[Node]:
-    """The operations on the stream at one of these places."""
+    """Return the operations on the stream at one of these places."""
     return frozenset(n for n, place in on_stream(network, found).items() if place in places)
 
 
 def refuse_nested(found: tuple[Branch, ...]) -> None:
-    """Reject branches that contain the sum of another branch, because depth then has no exponents.
+    """Reject branches that contain the sum of another branch: depth then has no exponents.
 
-    Raises: KcalcError for such a branch.
+    Raises: KcalcError if there is such a branch.
     """
     for branch in found:
         inner = next((other for other in found if other.sum in branch.inside), None)
         if inner is not None:
             raise KcalcError(
-                f"the residual branch that node {branch.sum!r} adds holds another, added by "
-                f"{inner.sum!r}: depth has exponents only for branches in sequence; keep the "
-                f"depth of the base"
+                f"the residual branch that node {branch.sum!r} adds contains another branch, added "
+                f"by {inner.sum!r}. Depth has exponents only for branches in sequence; keep the "
+                "depth of the base"
             )

@@ -1,4 +1,4 @@
-"""Coordinate check: how much training changes feature maps, at several sizes."""
+"""Coordinate checks: how much training changes feature maps, at several sizes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .torch_training import Family, default_loss, result_of
 
 @dataclass(frozen=True)
 class TrainedCoordinates(Shown):
-    """Root mean square changes of feature maps during training, and their powers of the size.
+    """Root mean square changes of feature maps during training, and their scaling with size.
 
     Attributes
     ----------
     sizes
-        The widths, or the values of ``along``.
+        The widths, or the values of the quantity ``along``.
     along
         The name of the quantity that changes between sizes.
     changes
@@ -36,7 +36,7 @@ class TrainedCoordinates(Shown):
     losses
         The training losses before the last step, of shape (sizes, seeds).
     edits
-        Changes to the model that the rules require; the check does not make them.
+        Changes to the model that the rules require. The check does not make them.
 
     """
 
@@ -49,16 +49,16 @@ class TrainedCoordinates(Shown):
     hidden = ("changes", "losses")
 
     def steady(self, module: str, slack: float = 0.05, errors: float = 3.0) -> bool:
-        """Whether the power of a module differs insignificantly from 0.
+        """Return whether the power of a module is 0 within its error.
 
         Parameters
         ----------
         module
             The name of the module, a key of ``slopes``.
         slack
-            A difference that counts as none, in addition to ``errors``.
+            The tolerance in addition to ``errors``.
         errors
-            The number of standard errors that count as no difference.
+            The number of standard errors that still count as 0.
 
         Returns
         -------
@@ -68,7 +68,7 @@ class TrainedCoordinates(Shown):
         Raises
         ------
         KcalcError
-            For unknown modules.
+            If the module is unknown.
 
         """
         if not is_key(module, self.slopes):
@@ -126,24 +126,25 @@ def trained_coordinates(
     unknown: str | None = None,
     rank: str | None = None,
 ) -> TrainedCoordinates:
-    """Train PyTorch models of several sizes by the rules of :func:`kcalc.transfer`, and compare.
+    """Train PyTorch models of several sizes by the rules of :func:`kcalc.transfer`.
 
-    Changes to the model that the rules require (multipliers) are not made; ``.edits`` lists them.
+    The check does not make the changes to the model that the rules require (multipliers);
+    ``.edits`` lists them.
 
     Parameters
     ----------
     build
         A function of the width (or of keywords) that returns a ``torch.nn.Module`` with one output.
     x
-        One batch of inputs: a tensor, or tensors by argument name, ``{"idx": ids}``.
+        One batch of inputs: a tensor, or tensors by argument name, such as ``{"idx": ids}``.
     y
         The targets of the batch, a tensor.
     lr
-        The learning rate of the first size; the rules give the others.
+        The learning rate of the first size. The rules give the rates of the others.
     widths
         The sizes: numbers, or dictionaries that differ in one number.
     optimizer
-        As for :func:`kcalc.transfer`.
+        See :func:`kcalc.transfer`.
     steps
         The number of training steps, each on the whole batch.
     seeds
@@ -151,26 +152,27 @@ def trained_coordinates(
     standard
         True keeps initial weights and learning rates unchanged, for comparison.
     zero_readout
-        True starts readouts at 0, so slopes are those of large widths.
+        True starts readouts at 0, so that slopes are close to their values at large width.
     only
         The name of a single parameter to train; None trains all.
     loss
-        A function of output and ``y``. None means cross-entropy for integer targets, else the mean
-        squared error.
+        A function of the output and ``y``. None means cross-entropy for integer targets and mean
+        squared error for others.
     unknown
-        As for :func:`kcalc.transfer`.
+        See :func:`kcalc.transfer`.
     rank
-        As for :func:`kcalc.transfer`.
+        See :func:`kcalc.transfer`.
 
     Returns
     -------
     TrainedCoordinates
-        Changes of the outputs of all modules with parameters, and of the model's output.
+        The changes of the outputs of all modules with parameters, and of the model's output.
 
     Raises
     ------
     KcalcError
-        If the sizes do not differ, for invalid numbers, and as :func:`kcalc.transfer` does.
+        If the sizes do not differ, if a number is invalid, or if :func:`kcalc.transfer` raises an
+        error.
 
     """
     sizes, along = extents(widths)
@@ -206,20 +208,21 @@ def trained_coordinates(
     kept = {n: v for n, v in whole_table.items() if (v > 0).all() and np.isfinite(v).all()}
     if not kept:
         raise KcalcError(
-            "no feature map changes, or none stays finite; use another lr or more steps"
+            "every feature map either stays constant or becomes infinite or nan; use another lr "
+            "or more steps"
         )
     slopes = {name: power(np.array(extent), values) for name, values in kept.items()}
-    edits = () if family.standard else rules.edits  # of the last size
+    edits = () if family.standard else rules.edits  # for the last size
     return TrainedCoordinates(extent, kept, slopes, np.array(losses), along, edits)
 
 
 def undone(edits: tuple[str, ...]) -> str:
-    """A note that the models were trained without the edits that the rules require."""
+    """Say that the models were trained without edits that the rules require."""
     return f"; trained without this edit: {'; '.join(edits)}" if edits else ""
 
 
 def family_of(build: Any, base: Any, batch: tuple[Any, Any], chosen: Options, loss: Any) -> Family:
-    """The family, with checked arguments."""
+    """Check the arguments and return the family of models."""
     torch = imported("torch")
     if not callable(build) or isinstance(build, torch.nn.Module):
         raise KcalcError(f"build must be a function of the width, got {type(build).__name__}")
@@ -237,12 +240,12 @@ def family_of(build: Any, base: Any, batch: tuple[Any, Any], chosen: Options, lo
         if len(tensor) != len(y):
             raise KcalcError(f"{name} has {len(tensor)} examples and y {len(y)}")
     if loss is not None and not callable(loss):
-        raise KcalcError(f"loss must be a function of output and y, got {glimpse(loss)}")
+        raise KcalcError(f"loss must be a function of the output and y, got {glimpse(loss)}")
     return Family(build, base, *batch, chosen, loss or default_loss, False, False)
 
 
 def extents(widths: Any) -> tuple[tuple[Any, ...], str]:
-    """(the sizes, the name of the quantity that changes between them).
+    """Return (sizes, name of the quantity that changes between them).
 
     Raises: KcalcError if fewer than two sizes differ, or if several numbers change.
     """
@@ -257,7 +260,7 @@ def extents(widths: Any) -> tuple[tuple[Any, ...], str]:
     names = {name for size in given for name in size}
     changing = [name for name in names if len({size.get(name) for size in given}) > 1]
     if len(changing) != 1:
-        raise KcalcError(f"exactly one number must change from size to size, not {changing}")
+        raise KcalcError(f"exactly one number must change from size to size, got {changing}")
     for size in given:
         whole(size.get(changing[0]), changing[0], 1)
     return tuple(dict(size) for size in given), str(changing[0])
@@ -268,7 +271,7 @@ def _extent(size: Any, along: str) -> int:
 
 
 def positive(number: Any, what: str) -> float:
-    """A number > 0.
+    """Return a number > 0.
 
     Raises: KcalcError for other values.
     """
@@ -279,17 +282,17 @@ def positive(number: Any, what: str) -> float:
 
 
 def outputs_of(model: Any, x: Any) -> dict[str, Any]:
-    """Return {module with parameters: its output}, and the model's own output.
+    """Return {module with parameters: output} and the output of the model.
 
-    If a layer reads a concatenation, ``"layer [k]"`` is the contribution of the channels of its
-    k-th part. Random numbers are the same in every call.
+    If a layer reads a concatenation, ``"layer [k]"`` is the contribution of the channels in part k.
+    Random numbers are the same in every call.
     """
     import torch
 
     found: dict[str, Any] = {}
 
     def keep(name: str, out: Any) -> None:
-        first = out[0] if isinstance(out, list | tuple) and out else out  # of an LSTM its outputs
+        first = out[0] if isinstance(out, list | tuple) and out else out  # for an LSTM, its outputs
         if isinstance(first, torch.Tensor):
             found[name] = first.detach().double().clone()
 
@@ -297,7 +300,7 @@ def outputs_of(model: Any, x: Any) -> dict[str, Any]:
         module.register_forward_hook(lambda _m, _i, out, name=name: keep(name, out))
         for name, module in model.named_modules()
         if name
-        and "parametrizations" not in name.split(".")  # these return weights
+        and "parametrizations" not in name.split(".")  # parametrizations return weights
         and any(True for _ in module.parameters(recurse=False))
     ]
     parts = watched_parts(model)
@@ -320,7 +323,7 @@ def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, flo
 
 
 def power(extent: np.ndarray, values: np.ndarray) -> tuple[float, float]:
-    """The least-squares power of the size, and its standard error over seeds."""
+    """Return the least-squares power of the size, and its standard error over seeds."""
     logs = np.log(extent) - np.log(extent).mean()
     each = logs @ np.log(values) / (logs @ logs)
     return float(each.mean()), float(each.std(ddof=1) / np.sqrt(each.size))

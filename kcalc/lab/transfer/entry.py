@@ -30,56 +30,56 @@ def transfer(
     unknown: str | None = None,
     rank: str | None = None,
 ) -> Transfer:
-    """How settings tuned on a small network change on a larger one, parameter by parameter.
+    """Return how settings tuned on a small network change on a larger one, for each parameter.
 
-    Three requirements determine powers of width and depth: feature maps have size 1, gradients have
-    known sizes, and a step changes the network by the same amount at every size. The powers give
-    the standard deviation of initial weights, the learning rate, Adam's epsilon and weight decay
-    [Yang et al. 2022 (muP); Everett et al. 2024; Dey et al. 2025 (depth, epsilon); the page on the
-    theory of transfer].
+    Powers of width and depth follow from three requirements: feature maps have size 1, gradients
+    have known sizes, and a step changes the network by the same amount at every size. The powers
+    give the standard deviation of initial weights, the learning rate, Adam's epsilon and weight
+    decay [Yang et al. 2022 (muP); Everett et al. 2024; Dey et al. 2025 (depth, epsilon); the page
+    on the theory of transfer].
 
     Parameters
     ----------
     model
-        A network with open widths (``features=None``); or the larger network or
-        ``torch.nn.Module``, with the smaller one as ``base``; or a function of the width (or of
-        keywords) that builds either.
+        A network with open widths (``features=None``). Or the larger network or
+        ``torch.nn.Module``, with the smaller one as ``base``. Or a function of the width (or of
+        keywords) that builds a network or module.
     *example_inputs
-        Inputs of a ``torch.nn.Module`` as for :func:`kcalc.read`, also by argument name, ``{"idx":
-        ids}``.
+        Inputs of a ``torch.nn.Module``, as for :func:`kcalc.read`. They may be given by argument
+        name, ``{"idx": ids}``.
     optimizer
-        "sgd", "adamw", "adafactor", "lion" or "soap". "muon" has the factor ``sqrt(max(1, rows /
-        columns))``, "muon-match-rms" ``0.2 sqrt(max(rows, columns))``, as in ``torch.optim``.
-        "adamh" and "muonh" keep the norm of hidden weights. "shampoo" has no grafting;
-        "shampoo-adamw" and "shampoo-sgd" take the norm of AdamW's or SGD's step.
+        "sgd", "adamw", "adafactor", "lion" or "soap". "muon" multiplies steps by ``sqrt(max(1, rows
+        / columns))`` and "muon-match-rms" by ``0.2 sqrt(max(rows, columns))``, as in
+        ``torch.optim``. "adamh" and "muonh" keep the norm of hidden weights constant. "shampoo" has
+        no grafting; "shampoo-adamw" and "shampoo-sgd" use the norm of AdamW's or SGD's step.
     base
-        The smaller network or model. For a function, its argument: 64, or ``{"width": 64, "depth":
-        4}``. For a network with open widths, its width; None gives symbolic results.
+        The smaller network or model. For a function: its argument, 64 or ``{"width": 64, "depth":
+        4}``. For a network with open widths: its width, or None for symbolic results.
     to
-        For a function, the argument that builds the larger model: 1024. For a network with open
-        widths, the larger width.
+        For a function: the argument that builds the larger model, such as 1024. For a network with
+        open widths: the larger width.
     axes
-        Which of "width", "depth" and "rank" change. None means those that do. "rank" is the inner
-        size of low-rank changes ``W x + s B A x`` in which B starts at 0 (LoRA).
+        Which of "width", "depth" and "rank" change. None detects them. "rank" is the inner size of
+        low-rank changes ``W x + s B A x`` in which B starts at 0 (LoRA).
     gauge
-        "none", multipliers only if necessary; "mup", readouts multiplied by 1 / width; "abc", the
-        parametrisation of [Yang, Hu 2021]; or "unit", all weights start with a standard deviation
-        of order 1.
+        "none" uses multipliers only if necessary. "mup" multiplies readouts by 1 / width. "abc" is
+        the parametrisation of [Yang, Hu 2021]. With "unit", all weights start with a standard
+        deviation of order 1.
     decay
-        Weight decay is multiplied by ``(factor of the learning rate)^-decay``: 1 (their product
-        stays the same), 1/2 or 0.
+        Weight decay is multiplied by ``(factor of the learning rate)^-decay``. With 1, the product
+        of both stays the same; 1/2 and 0 are also allowed.
     branch_exponent
         The exponent a in ``x + L^-a f(x)``, from 1/2 to 1.
     alignment
-        "full" if changes of weights align with the layer's input, else "none".
+        "full" if changes of weights align with the layer's input, "none" otherwise.
     unknown
-        None: operations of a ``torch.nn.Module`` without a rule raise an error. "heuristic": kcalc
-        assumes that they keep coordinates of order 1 in both directions, and marks the rules that
-        depend on this.
+        What to do with operations of a ``torch.nn.Module`` that have no rule. None raises an error.
+        "heuristic" assumes that they keep coordinates of order 1 in both directions, and marks the
+        rules that depend on this.
     rank
         For "muonh", "soap" and grafted Shampoo: "full" if the rank of updates grows with the width,
-        "fixed" if it does not. None means "full" for MuonH and "fixed" for grafted Shampoo;
-        SOAP requires it.
+        "fixed" if it does not. None means "full" for MuonH and "fixed" for grafted Shampoo. SOAP
+        has no default.
 
     Returns
     -------
@@ -89,11 +89,12 @@ def transfer(
     Raises
     ------
     KcalcError
-        For optimisers and layers without rules, models that differ from the base in more than width
-        and depth, axes along which nothing changes, and parameters whose uses conflict.
+        If an optimiser or a layer has no rules, or if a model differs from the base in more than
+        width and depth. Also if nothing changes along an axis, or if the uses of a parameter
+        conflict.
     KcalcError
-        For residual streams that forget the contributions of blocks, and for different numbers of
-        experts or streams.
+        If a residual stream forgets the contributions of blocks, or if the number of experts or
+        streams differs from the base.
 
     Examples
     --------
@@ -107,8 +108,8 @@ def transfer(
     along = _axes(axes)
     if isinstance(model, Network) and along is not None and "rank" in along:
         raise KcalcError(
-            "axes='rank' is for models of PyTorch, whose weights B start at 0; a network does not "
-            "hold weights. Use axes='width'"
+            "axes='rank' applies only to PyTorch models, because it depends on weights B that "
+            "start at 0, and a network has no weights. Use axes='width'"
         )
     if isinstance(model, Network) and example_inputs:
         raise KcalcError("a network needs no example inputs; leave them out")
@@ -118,7 +119,7 @@ def transfer(
     small, large = (base, model) if to is None else _built(model, base, to)
     if small is None:
         raise KcalcError(
-            "the smaller network is unknown; give it as base=, or give a function that builds "
+            "the smaller network is unknown; pass it as base=, or pass a function that builds "
             "both, with base= and to="
         )
     if isinstance(small, Network) and isinstance(large, Network):
@@ -136,12 +137,12 @@ def _axes(axes: Any) -> tuple[str, ...] | None:
     for axis in given:
         choice(axis, "axis", AXES)
     if not given:
-        raise KcalcError("axes must not be empty; leave axes=None for those that change")
+        raise KcalcError("axes must not be empty; use axes=None to detect the axes that change")
     return tuple(given)
 
 
 def _ratio(base: Any, to: Any) -> float | None:
-    """The ratio of two widths; None without them."""
+    """Return the ratio of two widths, or None without them."""
     if base is None and to is None:
         return None
     if base is None or to is None:
@@ -153,21 +154,21 @@ def _ratio(base: Any, to: Any) -> float | None:
 
 
 def _built(build: Any, base: Any, to: Any) -> tuple[Any, Any]:
-    """The small and the large model that a function builds.
+    """Return the small and the large model that a function builds.
 
     Raises: KcalcError for anything but a function, and if the function fails.
     """
     made = hasattr(build, "named_parameters") and not isinstance(build, type)
     if made or not callable(build):
         raise KcalcError(
-            f"to= needs a function that builds a model, got {type(build).__name__}; for a model "
-            f"give the smaller one as base="
+            f"to= needs a function that builds a model, got {type(build).__name__}; for a model, "
+            "pass the smaller model as base="
         )
     return call_builder(build, base, "base"), call_builder(build, to, "to")
 
 
 def call_builder(build: Any, given: Any, what: str) -> Any:
-    """A model of the given size, a width or {keyword: number}.
+    """Build a model of the given size, a width or {keyword: number}.
 
     Raises: KcalcError for other sizes, and if the function fails.
     """
@@ -186,5 +187,8 @@ def call_builder(build: Any, given: Any, what: str) -> Any:
             f"{' '.join(str(error).split())[:200]}"
         ) from error
     if built is None:
-        raise KcalcError(f"{glimpse(build)} returned None with {what}={glimpse(given)}")
+        raise KcalcError(
+            f"{glimpse(build)} must return a model, but it returned None for "
+            f"{what}={glimpse(given)}"
+        )
     return built

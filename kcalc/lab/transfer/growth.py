@@ -1,4 +1,4 @@
-"""What grows from a base network to a larger one: channels, groups, head widths and depth."""
+"""Find what grows from a base network to a larger one: channels, groups, head widths and depth."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Node = Hashable
 
 
 class NotInNetwork(KcalcError):
-    """For models whose networks omit, or cannot express, what their programs do."""
+    """Raised if a network omits, or cannot express, what the model's program does."""
 
 
 WEIGHTS = (L.Affine, L.Embedding, L.Positions, L.ClassToken)
@@ -34,11 +34,11 @@ WEIGHTS = (L.Affine, L.Embedding, L.Positions, L.ClassToken)
 class Growth:
     """How the sizes of a network grow.
 
-    ``channels``, ``groups``: by node with weights, or attention; ``scores``: {Attend: the factor
-    that its scores need}; ``branches``: the residual branches if their number grows, else none;
-    ``ratios``: {symbol: its ratio}, for known ones; ``along``: nodes on the stream itself that are
-    as many as branches; ``carried``: the powers of the depth by which the network itself multiplies
-    its branches.
+    ``channels`` and ``groups`` are given by node with weights, or attention. ``scores`` is {Attend:
+    the factor that its scores need}. ``branches`` are the residual branches if their number grows,
+    and empty otherwise. ``ratios`` is {symbol: ratio} for known ratios. ``along`` contains nodes on
+    the stream itself whose number grows with the branches. ``carried`` has the powers of the depth
+    by which the network already multiplies its branches.
     """
 
     channels: Mapping[Node, Power]
@@ -51,9 +51,9 @@ class Growth:
 
 
 def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = None) -> Growth:
-    """The growth of a network with open widths (``features=None`` or symbols), all by one ratio.
+    """Return the growth of a network with open widths (``features=None`` or symbols), by one ratio.
 
-    Raises: KcalcError if no width is open, and for depth without residual branches.
+    Raises: KcalcError if no width is open, or if depth is requested without residual branches.
     """
     width = axes is None or "width" in axes
     channels: dict[Node, Power] = {}
@@ -63,14 +63,14 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
         channels[node] = WIDTH if width and is_open else ONE
     if width and WIDTH not in channels.values():
         raise KcalcError(
-            "no hidden layer leaves its width open: build the network with features=None, or give "
+            "no hidden layer leaves its width open; build the network with features=None, or pass "
             "a base of another width, base="
         )
     found = branches(network)
     if axes is not None and "depth" in axes and not found:
         raise KcalcError(
-            "the network has no residual branches, x + f(x): only their number has exponents of "
-            "depth; leave 'depth' out of axes"
+            "the network has no residual branches, x + f(x), and depth has exponents only for "
+            "their number; leave 'depth' out of axes"
         )
     deep = found if axes is None or "depth" in axes else ()
     refuse_nested(deep)
@@ -81,21 +81,21 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
         if node in along and isinstance(op, P.Fresh):
             raise KcalcError(
                 f"node {owner(node)!r} and others like it have weights on the stream between "
-                f"residual branches: depth has exponents where only branches grow in number; leave "
-                f"'depth' out of axes"
+                "residual branches, and depth has exponents only if nothing but branches grows in "
+                "number; leave 'depth' out of axes"
             )
     given = carried_alone(network, deep, along) if deep else Carried()
     return Growth(channels, {}, scores, deep, known, along, given)
 
 
 def _open_scores(layer: Any, width: bool) -> Power:
-    """The factors of scores for attention whose heads widen, unless it fixes their width."""
+    """Return the factors of attention scores if heads widen; a fixed head width has none."""
     grown = width and layer.key_width is None
     return WIDTH**-HALF if grown and layer.scale == "sqrt" else ONE
 
 
 def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None) -> Growth:
-    """What grows from one network to another of the same form.
+    """Return what grows from one network to another of the same form.
 
     Raises: KcalcError if they differ in more than widths and the number of branches.
     """
@@ -149,14 +149,14 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
 def _stream(
     base: tuple[Network, tuple[Branch, ...]], network: tuple[Network, tuple[Branch, ...]]
 ) -> tuple[frozenset[Node], Carried]:
-    """(what grows in number on the stream, what it carries) for a network deeper than its base.
+    """Return (what grows in number on the stream, what the stream carries) for a deeper network.
 
     Raises: KcalcError if the base has no branches, and for streams without powers of the depth.
     """
     if not base[1]:
-        raise KcalcError("the base has no residual branches, and the larger network has some")
+        raise KcalcError("the base has no residual branches, but the larger network has some")
     if not network[1]:
-        raise KcalcError("the base has residual branches, and the larger network has none")
+        raise KcalcError("the base has residual branches, but the larger network has none")
     places = grown_places(*network, base[0])
     forms, streams = [], []
     for one in (base, network):
@@ -168,9 +168,9 @@ def _stream(
 
 
 def _check_axes(axes: tuple[str, ...] | None, wide: bool, deep: bool) -> None:
-    """Reject growth that differs from ``axes``, and networks in which nothing grows.
+    """Reject growth that does not match ``axes``, and networks in which nothing grows.
 
-    Raises: KcalcError for these.
+    Raises: KcalcError in both cases.
     """
     if not wide and not deep:
         raise KcalcError("the base has the widths and the depth of the network, so nothing grows")
@@ -178,7 +178,7 @@ def _check_axes(axes: tuple[str, ...] | None, wide: bool, deep: bool) -> None:
         if axes is not None and (axis in axes) != grown:
             told = "is of another" if grown else "has the same"
             advice = f"{'add' if grown else 'leave out'} {axis!r} in axes"
-            raise KcalcError(f"the base {told} {axis}; {advice}, or give another base")
+            raise KcalcError(f"the base {told} {axis}; {advice}, or use another base")
 
 
 def _check_places(
@@ -186,9 +186,10 @@ def _check_places(
     network: tuple[Network, tuple[Branch, ...]],
     pairs: Mapping[Node, list[Node]],
 ) -> None:
-    """Reject weights whose counterparts have other places on branches.
+    """Reject weights whose counterparts are at other places on branches.
 
-    Raises: KcalcError for these, and if the networks differ in more than the number of branches.
+    Raises: KcalcError for such weights, and if the networks differ in more than the number of
+    branches.
     """
     small, large = (_places(*one) for one in (base, network))
     for node, others in pairs.items():
@@ -196,8 +197,8 @@ def _check_places(
             if large.get(node) != small.get(other):
                 raise KcalcError(
                     f"node {node!r} and {other!r} of the base have different places on residual "
-                    f"branches; nodes of networks of different depth are matched by their names, "
-                    f"as blocks.7.up by blocks.0.up"
+                    "branches; if depths differ, nodes are matched by name, such as blocks.7.up "
+                    "with blocks.0.up"
                 )
     outside, inside = (
         [sum((place == "outside") == out for place in one.values()) for one in (small, large)]
@@ -211,7 +212,7 @@ def _check_places(
 
 
 def _places(network: Network, found: tuple[Branch, ...]) -> dict[Node, str]:
-    """{node with weights: "outside" of branches, "inside" or "last" of one}."""
+    """Return {node with weights: "outside", or "inside" or "last" within a branch}."""
     inside = {owner(node) for branch in found for node in branch.inside}
     last = {owner(branch.last) for branch in found if branch.last is not None}
     return {
@@ -223,15 +224,14 @@ def _places(network: Network, found: tuple[Branch, ...]) -> dict[Node, str]:
 def counterparts(
     base: Network, network: Network, node: Node, names: tuple[dict[Node, str], dict[Node, str]]
 ) -> list[Node]:
-    """The counterparts of a node in the base: nodes of its name, up to numbers in the name.
+    """Return the counterparts of a node in the base: nodes with the same name, up to numbers.
 
-    In a base of another depth, ``blocks.0.up`` is the counterpart of ``blocks.7.up``. ``names``:
-    the labels of both networks.
-    Raises: KcalcError if there is none.
+    In a base of another depth, ``blocks.0.up`` is the counterpart of ``blocks.7.up``. ``names`` has
+    the labels of both networks. Raises: KcalcError if there is no counterpart.
     """
     kind = type(network.layer(node))
     known = {names[0][n]: n for n in base.nodes_of(kind)}
-    # the first call of a function has no number, the second is sum_2
+    # the first call of a function has no number, and the second has the suffix _2
     named = matching_name(names[1][node], known) or matching_name(
         re.sub(r"_\d+$", "", names[1][node]), known
     )
@@ -254,10 +254,10 @@ def counterparts(
 
 
 def labels(network: Network) -> dict[Node, str]:
-    """{node: its name, with a range of channels replaced by the number of the part}.
+    """Return {node: its name, with a range of channels replaced by the number of the part}.
 
-    For example, ``qkv[128:192]``, the second of three parts of a fused projection, matches the
-    second part in the base, ``qkv[64:96]``, even if fewer heads have keys.
+    For example, ``qkv[128:192]`` is the second of three parts of a fused projection. It matches the
+    second part in the base, ``qkv[64:96]``, even if keys have fewer heads.
     """
     found: dict[Node, str] = {}
     parts: dict[str, list[tuple[tuple[int, ...], Node]]] = {}
@@ -275,9 +275,9 @@ def labels(network: Network) -> dict[Node, str]:
 
 
 def matching_name(name: str, known: Mapping[str, Any]) -> list[Any]:
-    """The values of the names nearest to ``name``: itself, or names with other numbers.
+    """Return the values for ``name``, or for the most similar names.
 
-    Names that differ in one number come first, from the left, then any.
+    Similar names have other numbers. Names that differ in one number come first, leftmost first.
     """
     if name in known:
         return [known[name]]
@@ -293,25 +293,25 @@ def matching_name(name: str, known: Mapping[str, Any]) -> list[Any]:
 
 
 def _one_ratio(node: Node, own: Any, others: list[Any]) -> Fraction:
-    """The ratio of a size to that of its counterparts.
+    """Return the ratio of a size to the size of its counterparts.
 
-    Raises: KcalcError if it is unknown or differs between them.
+    Raises: KcalcError if it is unknown or differs between counterparts.
     """
     if own is None and all(other is None for other in others):
         return Fraction(1)
     if not isinstance(own, int) or not all(isinstance(other, int) for other in others):
-        raise KcalcError(f"node {node!r}: its number of channels is not known in both networks")
+        raise KcalcError(f"node {node!r}: the number of channels must be known in both networks")
     ratios = {Fraction(own, other) for other in others}
     if len(ratios) > 1:
         raise NotInNetwork(
-            f"node {node!r} has several counterparts in the base, of different widths; give a base "
-            f"of the same depth"
+            f"node {node!r} has several counterparts of different widths in the base; use a base "
+            "of the same depth"
         )
     return ratios.pop()
 
 
 def _key_width(network: Network, node: Node) -> int | None:
-    """The number of channels of a head's queries."""
+    """Return the number of channels of a head's queries."""
     layer = network.layer(node)
     queries = network.features[network.parents(node)[0]]
     if layer.key_width is None and queries is not None and layer.heads is not None:
@@ -320,7 +320,7 @@ def _key_width(network: Network, node: Node) -> int | None:
 
 
 def _scores(own: Any, base: Any, ratio: Fraction, grown: Power, node: Node) -> Power:
-    """The factor by which scores must be multiplied: they are divided by the channels of a head."""
+    """Return the factor that scores need so that they are divided by the channels of a head."""
     present = {"sqrt": HALF, "linear": ONE}
     if isinstance(own.scale, str):
         if own.scale != base.scale:
@@ -339,11 +339,11 @@ def _scores(own: Any, base: Any, ratio: Fraction, grown: Power, node: Node) -> P
 
 
 def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: bool) -> None:
-    """Reject operations without weights that differ from those of the base.
+    """Reject operations without weights that differ from the base.
 
-    Raises: KcalcError for these.
+    Raises: KcalcError if there are any.
     """
-    if deep:  # nodes have other numbers: every form must occur in both
+    if deep:  # node numbers differ, so every form must occur in both
         strange = [n for n, form in large.items() if not form.among(small.values())]
         strange += [n for n, form in small.items() if not form.among(large.values())]
     else:
@@ -357,7 +357,7 @@ def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: b
     name = strange[0]
     shown = [one[name].text if name in one else "has no counterpart" for one in (large, small)]
     node = next(one[name].node for one in (large, small) if name in one)
-    # factors that programs give to the weights before them
+    # programs attribute these factors to the weights before them
     kinds = ("multiplies by", "adds with factors", "computes Max(0")
     factors = any(all(t.startswith(w) for t in shown) for w in kinds)
     kind = NotInNetwork if factors else KcalcError
@@ -369,11 +369,11 @@ def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: b
 
 @dataclass(frozen=True)
 class _Form:
-    """The function that an operation without weights computes, whatever the sizes of its arrays.
+    """The function that an operation without weights computes, regardless of array sizes.
 
-    ``key``: including its numbers; ``unbiased``: without the factors sqrt(1 - 1 / n) that the
-    standard deviation of n channels brings into a hand-written norm, ``h.std()`` instead of
-    ``h.std(unbiased=False)``; they tend to 1.
+    ``key`` includes the numbers of the function. ``unbiased`` omits the factors sqrt(1 - 1 / n)
+    that an unbiased standard deviation of n channels, ``h.std()``, brings into a hand-written norm;
+    they tend to 1.
     """
 
     key: tuple[Any, ...]
@@ -390,7 +390,7 @@ class _Form:
 
 
 def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
-    """{label: form}, except for ``sums`` on the stream, whose factors have separate rules."""
+    """Return {label: form}, without ``sums`` on the stream, whose factors have separate rules."""
     found, added = {}, set(network.nodes_of(L.Positions))
     known, norms = labels(network), _bessel(network)
     for node, op, reads in network.operations:
@@ -403,7 +403,7 @@ def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
 
 
 def _bessel(network: Network) -> dict[Node, float]:
-    """{norm over channels: the factor after it if it divides by an unbiased deviation}."""
+    """Return {norm over channels: the factor after it if it uses an unbiased deviation}."""
     counts = {
         node: (network.features[owner(node)], op.groups)
         for node, op, _ in network.operations
@@ -417,9 +417,10 @@ def _bessel(network: Network) -> dict[Node, float]:
 
 
 def _form(op: Any, factors: Sequence[float]) -> _Form | None:
-    """The form; None for weights, inputs, attention, and operations that only move numbers.
+    """Return the form, or None for weights, inputs, attention and operations that only move data.
 
-    ``factors``: those of unbiased norms among the nodes that it reads, else 1.
+    ``factors`` has the factor of each node that the operation reads: that of an unbiased norm, or
+    1.
     """
     if isinstance(op, P.Post | P.Surrogate):
         phi, symbols = op.activation, bool(op.activation.free_symbols)

@@ -13,7 +13,7 @@ from .torch_groups import warn_guessed
 
 
 def transformation(transfer: Transfer, lr: Any, weight_decay: Any, eps: Any) -> Any:
-    """Return one transformation for every rule; see :meth:`Transfer.optax`."""
+    """Return one transformation that applies all rules; see :meth:`Transfer.optax`."""
     optax = imported("optax")
     having = [name for name, one in OPTIMIZERS.items() if one.optax]
     if transfer.optimizer not in having:

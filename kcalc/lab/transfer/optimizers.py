@@ -1,20 +1,20 @@
 """How optimisers turn gradients into steps, and the gauge in which weights are written.
 
-A weight of total size ``m w`` has a multiplier m. A change of size D of ``m w`` and gradients of
-size g with respect to ``m w`` require these learning rates:
+A weight of total size ``m w`` has a multiplier m. Let D be the required change of ``m w`` and g the
+size of gradients with respect to ``m w``. The learning rates are then:
 
     SGD                       D / (g m^2)
     AdamW, Lion, SOAP         D / m
-    Adafactor, AdamH          D / size of the weight. Their steps are relative
+    Adafactor, AdamH          D / size of the weight, because steps are relative
 
-For orthogonal steps they are:
+For orthogonal steps, they are:
 
     Muon, Shampoo             D sqrt(fan_in fan_out) / (m A)
     MuonH                     D sqrt(rank) / size of the weight
     Shampoo with a graft      sqrt(rank) times that of the graft
 
 A is the factor by which an implementation multiplies the orthogonal matrix. ``OPTIMIZERS`` contains
-all facts about each optimiser; to add one, add an entry.
+everything about each optimiser; to add an optimiser, add an entry.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ RANKS = ("full", "fixed")
 
 @dataclass(frozen=True)
 class Step:
-    """The quantities on which the learning rate of a parameter depends.
+    """The quantities that determine the learning rate of a parameter.
 
-    ``change``: the required change of the parameter; ``gradient``: the size of an entry of the
-    gradient; ``size``: that of an entry of the parameter; ``spread``: sqrt(fan_in
-    fan_out); ``rank``: the rank of an update, 1 if it does not grow; ``fans``: (fan_in, fan_out);
-    ``tall``: whether there are at least as many rows as columns.
+    ``change`` is the required change of the parameter. ``gradient`` and ``size`` are the sizes of
+    an entry of the gradient and of the parameter. ``spread`` is sqrt(fan_in fan_out), and ``fans``
+    is (fan_in, fan_out). ``rank`` is the rank of an update, or 1 if it does not grow. ``tall`` says
+    whether there are at least as many rows as columns.
     """
 
     change: Power
@@ -51,7 +51,7 @@ class Step:
     tall: bool = True
 
     def larger_fan(self) -> Power:
-        """The fan of the longer side."""
+        """Return the fan of the longer side."""
         return self.fans[1] if self.tall else self.fans[0]
 
 
@@ -62,13 +62,14 @@ Rule = Callable[[Step], Power]
 class Optimizer:
     """All facts about one optimiser.
 
-    ``rate``, ``epsilon``: powers of the learning rate and of epsilon; ``takes``: the parameters
-    that it trains, "all", hidden weights ("hidden") or hidden matrices ("matrices"); AdamW trains
-    the rest. ``rank``: the assumed rank of updates, None if it does not matter, "" if the user must
-    give it. ``default``: epsilon in parameter groups, None for optimisers without one; ``floor``:
-    whether that is the second of a pair. ``kept``: whether the norm of weights is kept. ``torch``:
-    the class in ``torch.optim`` and its arguments; ``like``: an optimiser there with the same
-    powers; ``optax``: whether there is a transformation.
+    ``rate`` and ``epsilon`` give the powers of the learning rate and of epsilon. ``takes`` says
+    which parameters it trains: "all", hidden weights ("hidden") or hidden matrices ("matrices");
+    AdamW trains the rest. ``rank`` is the assumed rank of updates: None if it does not matter, and
+    "" if the user must specify it. ``default`` is epsilon in parameter groups, or None for
+    optimisers without one, and ``floor`` says whether that is the second of a pair. ``kept`` says
+    whether the norm of weights stays constant. ``torch`` is the class in ``torch.optim`` with its
+    arguments, and ``like`` names an optimiser there with the same powers. ``optax`` says whether
+    there is a transformation.
     """
 
     title: str
@@ -161,14 +162,14 @@ OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
 
 
 def named_optimizer(name: Any) -> str:
-    """The name itself.
+    """Check the name of an optimiser and return it.
 
     Raises: KcalcError for optimisers without rules.
     """
     if isinstance(name, str) and name.lower() == "adam":
         raise KcalcError(
-            "Adam's weight decay is added to gradients and divided by their size, so it has no "
-            "exponent; use optimizer='adamw', which without decay is Adam"
+            "Adam adds weight decay to the gradient and then divides by its size, so decay has no "
+            "exponent; use optimizer='adamw', which is Adam if there is no decay"
         )
     if not isinstance(name, str) or name not in OPTIMIZERS:
         raise KcalcError(
@@ -178,7 +179,7 @@ def named_optimizer(name: Any) -> str:
 
 
 def assumed_rank(name: str, rank: str | None) -> str | None:
-    """How the rank of updates grows; None for an optimiser whose steps do not depend on it.
+    """Return how the rank of updates grows, or None if the optimiser does not depend on it.
 
     Raises: KcalcError if the rank is required but missing, or given although it has no effect.
     """
@@ -186,24 +187,24 @@ def assumed_rank(name: str, rank: str | None) -> str | None:
     if rank is None and own == "":
         raise KcalcError(
             f"the norm of an update of {OPTIMIZERS[name].title} depends on the rank of the "
-            f"gradients that it averages; give rank='full' if that grows with the width (many "
-            f"examples and steps), or rank='fixed' if it does not"
+            "averaged gradients; use rank='full' if that rank grows with the width (many examples "
+            "and steps), or rank='fixed' if it does not"
         )
     if rank is not None and own is None:
         having = ", ".join(n for n, one in OPTIMIZERS.items() if one.rank is not None)
         raise KcalcError(
             f"steps of optimizer={name!r} do not depend on the rank of gradients; leave out rank=, "
-            f"which is for {having}"
+            f"which applies only to {having}"
         )
     return own if rank is None else rank
 
 
 def multiplier(gauge: str, use: Use) -> Power:
-    """The factor m before weights of the total size that ``use`` gives.
+    """Return the factor m before weights whose total size is given by ``use``.
 
-    "none": 1. "mup": readouts are multiplied by 1 / width [Yang et al. 2022, Table 8]. "abc":
-    weights that read few channels are multiplied by sqrt(width), readouts by 1 / sqrt(width) [Yang,
-    Hu 2021; Table 9]. "unit": all weights start with size 1 [Blake et al. 2024].
+    "none" has m = 1. "mup" multiplies readouts by 1 / width [Yang et al. 2022, Table 8]. "abc"
+    multiplies weights that read few channels by sqrt(width), and readouts by 1 / sqrt(width) [Yang,
+    Hu 2021; Table 9]. With "unit", all weights start with size 1 [Blake et al. 2024].
     """
     if gauge == "unit":
         return use.initial
@@ -216,7 +217,7 @@ def multiplier(gauge: str, use: Use) -> Power:
 
 @dataclass(frozen=True)
 class Rates:
-    """Powers of width and depth of one parameter."""
+    """Powers of width and depth for one parameter."""
 
     optimizer: str
     init_std: Power
@@ -225,7 +226,7 @@ class Rates:
 
 
 def taker(optimizer: str, role: str, shape: tuple[int, ...]) -> str:
-    """The optimiser that trains a weight: the requested one, or AdamW."""
+    """Return the optimiser that trains a weight: the requested one, or AdamW."""
     takes = OPTIMIZERS[optimizer].takes
     wanted = role == "hidden" and (takes == "hidden" or len(shape) == 2)
     return optimizer if takes == "all" or wanted else "adamw"
@@ -238,17 +239,18 @@ def rates(
     factor: Power,
     shape: tuple[int, ...],
 ) -> Rates:
-    """The powers for the weights of ``use``.
+    """Return the powers for the weights of ``use``.
 
-    ``optimizer``: its name, and how the rank of its updates grows; ``gradient``: the size of the
-    gradient with respect to their output; ``factor``: their multiplier; ``shape``: their shape.
+    ``optimizer`` is (name, how the rank of updates grows). ``gradient`` is the size of the gradient
+    with respect to the output of the weights, ``factor`` their multiplier, and ``shape`` their
+    shape.
     """
     name, rank = optimizer
     chosen = taker(name, use.role, shape)
     tall = len(shape) < 2 or shape[0] >= shape[1]
     step = Step(
         use.change / factor,
-        factor * gradient * use.reads,  # by one weight, multiplier included
+        factor * gradient * use.reads,  # for one weight, with its multiplier
         use.size / factor,
         (use.fan_in * use.fan_out) ** HALF,
         (use.fan_in if tall else use.fan_out) if rank == "full" else ONE,
@@ -260,7 +262,7 @@ def rates(
 
 
 def bias_rates(optimizer: str, change: Power, output: Power, gradient: Power) -> Rates:
-    """The powers for a bias or a gain: a vector that starts with the size of the output."""
+    """Return the powers for a bias or a gain, a vector that starts with the size of the output."""
     chosen = taker(optimizer, "", ())
     # Adafactor's steps are relative to the size of a parameter, with a floor
     step, rule = Step(change, gradient, ONE), OPTIMIZERS[chosen]
@@ -268,8 +270,9 @@ def bias_rates(optimizer: str, change: Power, output: Power, gradient: Power) ->
 
 
 def decay_power(rate: Power, decay: Any) -> Power:
-    """The weight decay of a parameter whose learning rate is multiplied by ``rate``.
+    """Return the power of the weight decay if the learning rate is multiplied by ``rate``.
 
-    1: the product of rate and decay stays the same; 0: decay stays the same; 1/2: in between.
+    decay = 1 keeps the product of learning rate and decay constant, 0 keeps the decay constant, and
+    1/2 is in between.
     """
     return rate**-decay

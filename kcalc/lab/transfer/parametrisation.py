@@ -24,9 +24,9 @@ def abc_exponents(
 ) -> dict[str, Any]:
     """Return the learning rates that an abc-parametrisation needs, as powers of the width.
 
-    A weight of role r is n^-a w, where w starts with standard deviation n^-b and learns at the rate
-    n^-c [Yang, Hu 2021]. For hidden layers the standard parametrisation has a = 0 and b = 1/2, the
-    NTK parametrisation a = 1/2 and b = 0.
+    A weight of role r is n^-a w, in which w starts with standard deviation n^-b and has the
+    learning rate n^-c [Yang, Hu 2021]. For hidden layers, the standard parametrisation has a = 0
+    and b = 1/2, and the NTK parametrisation has a = 1/2 and b = 0.
 
     Parameters
     ----------
@@ -34,22 +34,22 @@ def abc_exponents(
         A network with open widths (``features=None``).
     parametrisation
         ``{role: (a, b)}`` for the roles "input", "hidden", "readout" and "embedding". Omitted roles
-        are as in :func:`kcalc.transfer`.
+        are treated as in :func:`kcalc.transfer`.
     optimizer
-        As for :func:`kcalc.transfer`.
+        See :func:`kcalc.transfer`.
     alignment
-        As for :func:`kcalc.transfer`.
+        See :func:`kcalc.transfer`.
 
     Returns
     -------
     dict[str, Any]
-        ``{role: c}`` for the given roles, as exact numbers. At these rates changes of the weights
-        change the network by order 1 [Everett et al. 2024, Table 1].
+        ``{role: c}`` for the given roles, as exact numbers. At these learning rates, changes of the
+        weights change the network by order 1 [Everett et al. 2024, Table 1].
 
     Raises
     ------
     KcalcError
-        For roles that no weight of the network has, and for layers without rules.
+        If no weight of the network has a given role, or if a layer has no rules.
 
     """
     if not isinstance(network, Network):
@@ -80,7 +80,7 @@ def abc_exponents(
 
 
 def _given(parametrisation: Any, roles: set[str]) -> dict[str, tuple[Any, Any]]:
-    """{role: (multiplier, standard deviation)} as powers of the width.
+    """Return {role: (multiplier, standard deviation)} as powers of the width.
 
     Raises: KcalcError for anything but pairs of exponents by role.
     """
@@ -96,7 +96,7 @@ def _given(parametrisation: Any, roles: set[str]) -> dict[str, tuple[Any, Any]]:
         exponents = items(pair, f"parametrisation[{role!r}]")
         if len(exponents) != 2:
             raise KcalcError(
-                f"parametrisation[{role!r}] must be the two exponents (a, b), got {glimpse(pair)}"
+                f"parametrisation[{role!r}] must be a pair of exponents (a, b), got {glimpse(pair)}"
             )
         a, b = (exponent(one, f"an exponent of {role!r}") for one in exponents)
         found[role] = (WIDTH**-a, WIDTH**-b)

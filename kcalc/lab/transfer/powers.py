@@ -1,10 +1,10 @@
 """Sizes as powers of width and depth: products of symbols, compared for large widths.
 
-A symbol is the ratio of a size in the larger network to that in the base. Widths may grow at
-different rates: if one width is 4 times the base's and another 16 times, the first grows as the
-square root of the second. Powers are compared by their degree in the fastest-growing width, counted
-with these rates; if degrees are equal, the power of the depth decides. Degrees that differ by less
-than 1/10 (rounded widths) count as equal.
+A symbol is the ratio of a size in the larger network to the same size in the base. Widths may grow
+at different rates: if one width grows 4 times and another 16 times, the first grows as the square
+root of the second. Powers are compared by their degree in the fastest-growing width, taking these
+rates into account. In a tie, the power of the depth decides. Degrees that differ by less than 1/10
+(because of rounded widths) count as equal.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from typing import Any
 
 import sympy as sp
 
-Power = Any  # a SymPy product of powers of positive symbols; 0 is smaller than all
+Power = Any  # a SymPy product of powers of positive symbols; 0 is smaller than all others
 
 WIDTH = sp.Symbol("n", positive=True)
 DEPTH = sp.Symbol("L", positive=True)
 ONE = sp.S.One
 ZERO = sp.S.Zero
 HALF = sp.Rational(1, 2)
-ROUNDING = 0.1  # degrees of widths that differ by less come from rounding
+ROUNDING = 0.1  # smaller differences between degrees are rounding
 
 
 @dataclass(frozen=True)
 class Order:
     """The order of powers for large widths.
 
-    ``rates``: {symbol of a width: its degree in the fastest-growing width}, 1 if not given.
+    ``rates`` is {symbol of a width: its degree in the fastest-growing width}. Missing symbols have
+    degree 1.
     """
 
     rates: Mapping[sp.Symbol, float] = field(default_factory=dict)
 
     def degrees(self, power: Power) -> tuple[Any, Any]:
-        """(degree in the width, all widths counting equally, degree in the depth) of a product."""
+        """Return (degree in the width, that degree with equal rates, degree in the depth)."""
         powers = sp.sympify(power).as_powers_dict()
         depth = sp.Rational(powers.pop(DEPTH, 0))
         width = [
@@ -51,17 +52,17 @@ class Order:
         return power != 1 and self.degrees(power)[0] > ROUNDING
 
     def alike(self, one: Power, two: Power) -> bool:
-        """Whether two powers have the same degrees, up to rounded widths."""
+        """Whether two powers have equal degrees, up to rounding of widths."""
         (width, depth), (other, shallow) = self.degrees(one), self.degrees(two)
         return depth == shallow and abs(width - other) < ROUNDING
 
     def exceeds(self, one: Power, two: Power) -> bool:
-        """Whether a power is the larger of two."""
+        """Whether the first power is larger than the second."""
         (width, depth), (other, shallow) = self.degrees(one), self.degrees(two)
         return bool(depth > shallow if abs(width - other) < ROUNDING else width > other)
 
     def larger(self, *powers: Power) -> Power:
-        """The largest; the first of those with equal degrees. Zeros are ignored."""
+        """Return the largest power, the first one in a tie. Zeros are ignored."""
         found = ZERO
         for power in powers:
             if power != 0 and (found == 0 or self.exceeds(power, found)):
@@ -69,7 +70,7 @@ class Order:
         return found
 
     def smaller(self, *powers: Power) -> Power:
-        """The smallest; the first of those with equal degrees."""
+        """Return the smallest power, the first one in a tie."""
         found = powers[0]
         for power in powers[1:]:
             if self.exceeds(found, power):
@@ -78,10 +79,10 @@ class Order:
 
 
 def order_of(ratios: Mapping[sp.Symbol, float]) -> Order:
-    """The order of powers of widths whose ratios are known.
+    """Return the order of powers of widths with known ratios.
 
-    A width may shrink while others grow, as the channels of more heads do; the growing ones are
-    large.
+    A width may shrink while others grow, such as the head width if there are more heads. Widths
+    that grow count as large.
     """
     logs = {s: math.log(r) for s, r in ratios.items() if s != DEPTH}
     most = max(logs.values(), default=0.0)
@@ -90,14 +91,15 @@ def order_of(ratios: Mapping[sp.Symbol, float]) -> Order:
 
 
 def degrees(power: Power) -> tuple[Any, Any]:
-    """(degree in the width, all widths alike, degree in the depth) of a product of powers."""
+    """Return (degree in the width, counting all widths equally, degree in the depth)."""
     return Order().degrees(power)
 
 
 def width_symbols(ratios: Iterable[Any]) -> dict[Any, Power]:
-    """{ratio: its power}: 1 for the ratio 1, and one symbol for each other ratio.
+    """Return {ratio: its power}: 1 for the ratio 1, and a symbol for each other ratio.
 
-    The symbol is ``n`` if there is one ratio, else ``n_1``, ``n_2`` ... from the smallest.
+    The symbol is ``n`` if there is a single ratio, and otherwise ``n_1``, ``n_2``, ... in ascending
+    order.
     """
     others = sorted({r for r in ratios if r != 1})
     if len(others) == 1:
@@ -107,6 +109,6 @@ def width_symbols(ratios: Iterable[Any]) -> dict[Any, Power]:
 
 
 def value(power: Power, ratios: Mapping[sp.Symbol, Any]) -> Any:
-    """A float if the ratios of all symbols are known, else the product itself."""
+    """Return a float if the ratios of all symbols are known, and the product itself otherwise."""
     found = sp.sympify(power).subs(dict(ratios))
     return found if found.free_symbols else float(found)

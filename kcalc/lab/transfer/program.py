@@ -1,8 +1,8 @@
 """The operations of two PyTorch models of the same form, side by side.
 
-Sizes that differ between the two grow. A kernel-calculus network omits many operations that move
-numbers, and cannot express that a parameter is read twice or that values are selected; the program
-contains everything.
+Sizes that differ between the two models grow. A kernel-calculus network omits many operations that
+only move data. It cannot express that a parameter is read twice or that values are selected. The
+program contains all operations.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .powers import HALF, ONE, WIDTH, ZERO, Power
 POWERS = (HALF, -HALF, 1, -1, 3 * HALF, -3 * HALF, 2, -2)
 RANDOM = ("rand", "bernoulli", "multinomial", "normal", "dropout", "poisson", "exponential")
 UNSIZED = ("nonzero", "unique", "masked_select")
-ALIKE = 0.3  # e-folds by which sizes of arrays of numbers may differ by chance
+ALIKE = 0.3  # sizes of arrays of random numbers may differ by this many e-folds
 
 
 @dataclass(frozen=True)
 class Ref:
-    """An array of the program."""
+    """A reference to an array of the program."""
 
     name: str
 
@@ -39,11 +39,11 @@ class Ref:
 class Step:
     """One operation.
 
-    ``name``: its name in the user's model, and that of the array that it returns; ``kind``: the
-    name of the operator, such as "linear"; ``args`` and ``base``: its arguments by name, arrays as
-    :class:`Ref`, in this model and in the base;
-    ``axes``: how the axes of every returned array grow; ``real``: whether the arrays contain real
-    numbers; ``several``: whether it returns a list of them.
+    ``name`` is the operation's name in the user's model and the name of the array that it returns.
+    ``kind`` is the name of the operator, such as "linear". ``args`` and ``base`` are its arguments
+    by name in this model and in the base, with arrays as :class:`Ref`. ``axes`` says how the axes
+    of every returned array grow. ``real`` says whether the arrays contain real numbers, and
+    ``several`` whether the operation returns a list of arrays.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Step:
 
     @property
     def refs(self) -> list[Ref]:
-        """The arrays that it reads, in order."""
+        """Return the arrays that the step reads, in order."""
         return [leaf for leaf in leaves(self.args) if isinstance(leaf, Ref)]
 
 
@@ -64,9 +64,9 @@ class Step:
 class Program:
     """The operations of a model together with those of its base.
 
-    ``parameters``: {array: name}; ``inputs``: arrays; ``constants``: {array: the power of the
-    ratios by which its numbers differ from those of the base}; ``axes``: of all of these;
-    ``whole``: the integer arrays among them; ``outputs``: arrays; ``ratios``: {symbol: ratio}.
+    ``parameters`` is {array: name}. ``inputs`` and ``outputs`` are arrays. ``constants`` is {array:
+    the power of the ratios by which its numbers differ from the base}. ``axes`` gives the axes of
+    all these arrays, and ``whole`` the integer arrays among them. ``ratios`` is {symbol: ratio}.
     """
 
     steps: tuple[Step, ...]
@@ -80,11 +80,11 @@ class Program:
 
 
 class Unlike(KcalcError):
-    """Raised for programs of different forms, which have no rules."""
+    """Raised for programs of different forms. These have no rules."""
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """The values in nested lists and mappings."""
+    """Yield the values in nested lists and mappings."""
     if isinstance(tree, Mapping):
         tree = list(tree.values())
     if isinstance(tree, list | tuple):
@@ -95,10 +95,10 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def program_of(base: Reading, model: Reading) -> Program:
-    """The programs of two models.
+    """Return the program of a model together with its base.
 
-    Raises: KcalcError if they run different operations, and for axes that grow unlike those of
-    parameters.
+    Raises: KcalcError if the models run different operations, or if an axis grows in a way that no
+    parameter does.
     """
     graphs = [one.trace.model.program.captured for one in (base, model)]  # pyright: ignore
     small, large = ([n for n in one.graph.nodes if _counts(n)] for one in graphs)
@@ -114,18 +114,18 @@ def program_of(base: Reading, model: Reading) -> Program:
 
 
 def _counts(node: Any) -> bool:
-    """Whether a node creates arrays."""
+    """Whether a node returns arrays."""
     value = node.meta.get("val")
     held = node.op in ("placeholder", "get_attr", "call_function") and value is not None
     return held and (hasattr(value, "shape") or isinstance(value, list | tuple))
 
 
 class _Growth:
-    """Ratios as powers of symbols, the ratios of the axes of parameters."""
+    """Growth of axes as powers of symbols, the ratios of parameter axes."""
 
     def __init__(self, pairs: Mapping[Any, Any], graphs: Sequence[Any], recorded: Any) -> None:
         self.recorded = any(recorded)
-        self.chosen = {  # of arrays whose size the data decide
+        self.chosen = {  # sizes of arrays that depend on the data
             (_shape(node)[0], _shape(other)[0])
             for node, other in pairs.items()
             if any(word in _kind(node) for word in UNSIZED) and _shape(node)
@@ -153,7 +153,7 @@ class _Growth:
         self.known |= dict(zip(order, symbols, strict=True))
 
     def of(self, own: int, other: int, name: str) -> Power:
-        """The power of the length of an axis.
+        """Return the growth of an axis as a power.
 
         Raises: KcalcError for a length that does not grow with a parameter.
         """
@@ -165,14 +165,14 @@ class _Growth:
             if power is None and not self.recorded:
                 raise KcalcError(
                     f"node {name!r} has an axis of length {own}, but {other} in the base; the "
-                    f"ratio is not a power of the width ratios. Let axes grow as widths do"
+                    "ratio is not a power of the width ratios. Make the axis grow with a width"
                 )
-            # of a recorded run: how many entries there are depends on the data
+            # in a recorded run, the number of entries may depend on the data
             self.known[ratio] = ONE if power is None else power
         return self.known[ratio]
 
     def power(self, ratio: float) -> Power | None:
-        """A positive number as a power of the ratios; None if it is not one."""
+        """Return a positive number as a power of the ratios, or None if it is not one."""
         symbols = list(self.ratios)
         if math.isclose(ratio, 1, rel_tol=1e-5):
             return ONE
@@ -189,7 +189,7 @@ class _Growth:
 
 
 class _Matched:
-    """The nodes of the larger graph with their counterparts in the base."""
+    """The nodes of the larger graph, matched with their counterparts in the base."""
 
     def __init__(
         self, pairs: Mapping[Any, Any], graphs: Sequence[Any], growth: _Growth, names: Any
@@ -200,7 +200,7 @@ class _Matched:
         self.taken: set[str] = set()
 
     def program(self) -> Program:
-        """The program."""
+        """Return the program."""
         captured = self.graphs[1]
         steps: list[Step] = []
         parameters: dict[str, str] = {}
@@ -222,7 +222,7 @@ class _Matched:
             elif node.op != "call_function":
                 inputs.append(name)
             if not hasattr(node.meta["val"], "shape"):
-                continue  # a list of numbers, of which getitem takes some
+                continue  # a list of numbers, for getitem to select from
             axes[name] = self._axes(node, other)
             if not _is_real(node.meta["val"]):
                 whole.add(name)
@@ -240,7 +240,7 @@ class _Matched:
         )
 
     def name(self, node: Any) -> str:
-        """The unique name of an array."""
+        """Return the unique name of an array."""
         if node not in self.given:
             self.given[node] = self._free(self._wish(node))
         return self.given[node]
@@ -273,12 +273,12 @@ class _Matched:
         return tuple(self.growth.of(a, b, self.name(node)) for a, b in zip(*shapes, strict=True))
 
     def _steps(self, node: Any, other: Any) -> list[Step]:
-        """A call; later calls that read an array into which it writes then read its result."""
+        """Return the steps of a call. Readers of an array that it writes into read its result."""
         made = self._step(node, other)
         root = _written(node)
         if root is None:
             return [made]
-        if root is not node.args[0]:  # a view of it
+        if root is not node.args[0]:  # writes through a view
             base = _written(other)
             args = {"self": Ref(self.name(root)), "src": Ref(made.name)}
             axes, real = self._axes(root, base), _is_real(root.meta["val"])
@@ -311,7 +311,7 @@ class _Matched:
         )
 
     def _computed(self, node: Any, other: Any) -> bool:
-        """Whether a call reads only numbers; such calls are computed."""
+        """Whether a call reads only numbers; such calls are computed now."""
         from torch.fx.node import map_aggregate
 
         if any(word in _kind(node) for word in RANDOM) or _written(node) is not None:
@@ -327,7 +327,7 @@ class _Matched:
         return True
 
     def _scale(self, node: Any, other: Any) -> Power:
-        """The power of the ratios by which numbers differ from those of the base.
+        """Return the power of the ratios by which numbers differ from those of the base.
 
         Raises: KcalcError if they do not differ by a power.
         """
@@ -350,7 +350,7 @@ class _Matched:
 
 
 def _written(node: Any) -> Any:
-    """The array that a call writes into, of which its argument is a view; None for other calls."""
+    """Return the array that a call writes into through its argument, or None for other calls."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or not schema.arguments or not node.args or not _is_node(node.args[0]):
         return None
@@ -402,7 +402,7 @@ def _kind(node: Any) -> str:
 
 
 def _arguments(node: Any, name: Callable[[Any], str]) -> dict[str, Any]:
-    """The arguments of a call by name, arrays as references."""
+    """Return the arguments of a call by name, with arrays as references."""
     from torch.fx.node import map_aggregate
 
     def told(leaf: Any) -> Any:
@@ -426,7 +426,7 @@ def _arguments(node: Any, name: Callable[[Any], str]) -> dict[str, Any]:
 
 
 def total(axes: Iterable[Power]) -> Power:
-    """How the number of entries grows."""
+    """Return how the number of entries grows."""
     found = ONE
     for axis in axes:
         found *= axis

@@ -1,4 +1,4 @@
-"""Changes that rules cannot follow: numbers of experts or streams, and normalised codes."""
+"""Changes without transfer rules: the number of experts or streams, and normalised codes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SOFTMAX = ("softmax", "safe_softmax", "log_softmax", "softmin")
 
 
 def check_counts(f: Fold, step: Step) -> None:
-    """Note codes that are normalised.
+    """Check the counts at a step, and record codes that are normalised.
 
-    Raises: KcalcError if the number of experts, of those chosen, or of streams changes.
+    Raises: KcalcError if the number of experts, of selected experts, or of streams changes.
     """
     refs = step.refs
     if not refs:
@@ -28,7 +28,7 @@ def check_counts(f: Fold, step: Step) -> None:
         if own != base:
             raise KcalcError(
                 f"node {step.name!r} selects {own} entries, but {base} in the base. The sum of "
-                f"squared gates depends on that number, and not as a power of the width; keep k"
+                "squared gates depends on this number, but not as a power of the width; keep k"
             ).at(step.name)
         _check_gates(f, step, x)
     elif step.kind in SOFTMAX and x.maker is not None and not x.scores:
@@ -38,18 +38,18 @@ def check_counts(f: Fold, step: Step) -> None:
 
 
 def _check_gates(f: Fold, step: Step, x: Value) -> None:
-    """Reject routers that choose among, or weigh, more entries than in the base."""
+    """Reject routers that select or weight more entries than in the base."""
     dim = step.args.get("dim", -1)
     if x.axes and f.grows(x.axes[-1 if dim is None else int(dim)]):
         raise KcalcError(
-            f"node {step.name!r} weighs more entries than in the base. If these are experts, their "
-            f"gates and gradients shrink by a factor that is not a power of the width, so no rule "
-            f"transfers; keep the number of experts"
+            f"node {step.name!r} weights more entries than in the base. If these are experts, "
+            "their gates and gradients shrink by a factor that is not a power of the width, so no "
+            "rule transfers; keep the number of experts"
         ).at(step.name)
 
 
 def _check_copies(f: Fold, step: Step, x: Value) -> None:
-    """Reject more copies of a feature map along an axis that grows, beside such channels."""
+    """Reject more copies of a feature map along an axis that grows next to growing channels."""
     if not x.real or x.fixed:
         return
     axes = step.axes[0]

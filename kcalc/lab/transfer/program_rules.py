@@ -1,4 +1,4 @@
-"""The effect of operations without weights on sizes and gradients: one rule per kind."""
+"""Rules for operations without weights: how each kind changes sizes and gradients."""
 
 from __future__ import annotations
 
@@ -47,32 +47,32 @@ PARTS = frozenset(_PARTS.split())
 
 @rule(*MOVES, *POOLS)
 def moved(f: Fold, step: Step) -> Found:
-    """Operations that move or copy numbers, and means and maxima of a fixed number of positions."""
+    """Move or copy numbers, or take means and maxima over a fixed number of positions."""
     given = operand(step)
     x = f.value(given)
     f.edge(step, given, f.shared(step, step.axes[0], given))
     found = [f.like(step, x, k) for k in range(len(step.axes))]
-    if step.kind.strip("_") in POOLS:  # new numbers of the same size
+    if step.kind.strip("_") in POOLS:  # new numbers with the same size
         found = [replace(one, parameter=None) for one in found]
     return several(step, found)
 
 
 @rule("cumsum", "logcumsumexp")
 def running(f: Fold, step: Step) -> Found:
-    """Running sums over positions; the number of positions stays the same."""
+    """Compute running sums over positions. The number of positions must stay the same."""
     given = operand(step)
     x = f.value(given)
     if f.grows(x.axes[int(step.args.get("dim") or 0)]):
-        return f.guess(step, "the axis that it runs along grows")
+        return f.guess(step, "the axis that it runs over grows")
     f.edge(step, given, ONE)
     return replace(f.like(step, x), parameter=None)
 
 
 @rule(*PARTS)
 def parted(f: Fold, step: Step) -> Found:
-    """Some of the entries.
+    """Select some of the entries.
 
-    The parts of a matrix have one rule, so they must grow in the same way.
+    All parts of a matrix share one rule, so they must grow in the same way.
     """
     given = operand(step)
     found = f.values[given.name]
@@ -89,8 +89,8 @@ def parted(f: Fold, step: Step) -> Found:
             raise KcalcError(
                 f"the weights of {use.node!r} are used in two roles that conflict: their outputs "
                 f"grow as {_text(found.total)}, and the part that {step.name!r} takes as "
-                f"{_text(total(axes))}. These are rows of one matrix, and a parameter has one "
-                f"rule; give each of them a separate layer"
+                f"{_text(total(axes))}. These are rows of one matrix, and a parameter can have "
+                "only one rule; use a separate layer for each role"
             ).at(step.name)
     return several(step, [f.like(step, found, k) for k in range(len(step.axes))])
 
@@ -101,7 +101,10 @@ def _text(power: Power) -> str:
 
 @rule("cat", "concatenate", "concat", "stack", "hstack", "vstack", "dstack", "column_stack")
 def joined(f: Fold, step: Step) -> Found:
-    """Concatenation. Parts of different sizes or growth do not share a rule for their readers."""
+    """Concatenate arrays.
+
+    Parts with different sizes or growth need different rules in their readers.
+    """
     refs = step.args["tensors"]
     values = [f.value(ref) for ref in refs]
     for ref in refs:
@@ -119,7 +122,7 @@ def joined(f: Fold, step: Step) -> Found:
 
 @rule("broadcast_tensors", "meshgrid", "atleast_1d", "atleast_2d", "atleast_3d")
 def each(f: Fold, step: Step) -> Found:
-    """Several arrays, each with its own shape."""
+    """Return several arrays, each with its own shape."""
     values = [f.like(step, f.value(ref), k) for k, ref in enumerate(step.refs)]
     for ref, axes in zip(step.refs, step.axes, strict=True):
         f.edge(step, ref, f.shared(step, axes, ref))
@@ -128,7 +131,7 @@ def each(f: Fold, step: Step) -> Found:
 
 @rule("detach", "stop_gradient")
 def stopped(f: Fold, step: Step) -> Found:
-    """The same numbers; no gradient passes."""
+    """Pass the same numbers, without a gradient."""
     x = f.value(operand(step))
     return replace(f.like(step, x), parameter=None, maker=None)
 
@@ -146,7 +149,7 @@ FUNCTIONS = (
 
 @rule("relu", "leaky_relu", "abs", "neg", "clamp_min", "negative", "rsub_zero")
 def homogeneous(f: Fold, step: Step) -> Found:
-    """phi(a x) = a phi(x)."""
+    """Apply a homogeneous function, phi(a x) = a phi(x)."""
     given = operand(step)
     f.edge(step, given, ONE)
     x = f.like(step, f.value(given))
@@ -155,7 +158,7 @@ def homogeneous(f: Fold, step: Step) -> Found:
 
 @rule(*FUNCTIONS.split())
 def function(f: Fold, step: Step) -> Found:
-    """A function that is not homogeneous, so its input must have size 1."""
+    """Apply a function that is not homogeneous, so that its input must have size 1."""
     values = []
     for ref in step.refs:
         x = f.value(ref)
@@ -170,7 +173,7 @@ def function(f: Fold, step: Step) -> Found:
 
 @rule("prelu")
 def prelu(f: Fold, step: Step) -> Found:
-    """A learned slope."""
+    """Apply a leaky ReLU with a learned slope."""
     x = f.value(step.args["self"])
     f.edge(step, step.args["self"], ONE)
     f.edge(step, step.args["weight"], x.of * f.shared(step, step.axes[0], step.args["weight"]))
@@ -180,7 +183,7 @@ def prelu(f: Fold, step: Step) -> Found:
 
 @rule("glu")
 def halves(f: Fold, step: Step) -> Found:
-    """a sigmoid(b) of the two halves."""
+    """Compute a sigmoid(b) for the two halves a and b of the input."""
     x = f.value(step.args["self"])
     factor = f.settle(step, x)
     f.edge(step, step.args["self"], factor)
@@ -188,7 +191,7 @@ def halves(f: Fold, step: Step) -> Found:
 
 
 def raised(f: Fold, step: Step, power: Any) -> Found:
-    """x^p."""
+    """Compute x^p."""
     given = operand(step)
     x = f.value(given)
     f.edge(step, given, x.of ** (power - 1))
@@ -197,31 +200,31 @@ def raised(f: Fold, step: Step, power: Any) -> Found:
 
 @rule("sqrt")
 def root(f: Fold, step: Step) -> Found:
-    """The square root."""
+    """Compute the square root."""
     return raised(f, step, HALF)
 
 
 @rule("rsqrt")
 def inverse_root(f: Fold, step: Step) -> Found:
-    """1 / the square root."""
+    """Compute 1 / sqrt(x)."""
     return raised(f, step, -HALF)
 
 
 @rule("square")
 def square(f: Fold, step: Step) -> Found:
-    """x^2."""
+    """Compute x^2."""
     return raised(f, step, 2 * ONE)
 
 
 @rule("reciprocal")
 def reciprocal(f: Fold, step: Step) -> Found:
-    """1 / x."""
+    """Compute 1 / x."""
     return raised(f, step, -ONE)
 
 
 @rule("pow", "float_power")
 def power(f: Fold, step: Step) -> Found:
-    """x^p for a number p."""
+    """Compute x^p for a number p."""
     exponent = step.args.get("exponent")
     if isinstance(exponent, int | float) and isinstance(step.args["self"], Ref):
         return raised(f, step, sp.Rational(Fraction(exponent).limit_denominator(100)))
@@ -257,7 +260,7 @@ def power(f: Fold, step: Step) -> Found:
     "add_relu",
 )
 def added(f: Fold, step: Step) -> Found:
-    """Sums, and arrays some of whose entries come from others: the largest counts."""
+    """Add arrays, or replace some entries of one by another's: the largest size counts."""
     if step.kind in ("max", "min") and len(step.refs) == 1:
         return extreme(f, step)
     refs = [ref for ref in step.refs if f.value(ref).real]
@@ -266,7 +269,7 @@ def added(f: Fold, step: Step) -> Found:
     values = []
     for ref in refs:
         x = f.value(ref)
-        # scores are brought to their size before biases are added
+        # scores are scaled before biases are added
         factor = f.settle(step, x, ref.name) if x.scores and len(refs) > 1 else ONE
         f.edge(step, ref, factor * f.shared(step, step.axes[0], ref))
         f.role(ref, "vector")
@@ -287,7 +290,7 @@ def _numbers(step: Step) -> bool:
 
 @rule("mul", "div", "multiply", "divide", "true_divide", "truediv")
 def multiplied(f: Fold, step: Step) -> Found:
-    """Products and quotients of arrays, or with a number, which may differ from the base's."""
+    """Multiply or divide arrays, or an array by a number, which may differ from the base's."""
     first, second = step.args["self"], step.args["other"]
     inverse = step.kind.startswith(("div", "true"))
     if not isinstance(second, Ref):
@@ -310,13 +313,13 @@ def multiplied(f: Fold, step: Step) -> Found:
         f.role(ref, "gain" if f.grows(f.value(ref).total) else "shared")
     found = largest(f, step, [one, two])
     of = one.of / two.of if inverse else one.of * two.of
-    # a learned vector times the outputs of weights leaves them those of these weights
+    # the output of weights times a learned vector still counts as output of these weights
     maker = one.maker if two.fixed else two.maker if one.fixed else None
     return replace(found, of=of, maker=maker, scores=one.scores or two.scores)
 
 
 def _own_factor(f: Fold, step: Step, one: tuple[Ref, Value], two: tuple[Ref, Value]) -> Found:
-    """A product of two parameters: the one with fewer entries is a gain of the other."""
+    """Multiply two parameters. The parameter with fewer entries is a gain of the other."""
     (ref, small), (_, large) = (one, two) if one[1].axes != step.axes[0] else (two, one)
     f.roles.setdefault(small.parameter or "", "gain")
     axes, of = step.axes[0], one[1].of * two[1].of
@@ -324,7 +327,7 @@ def _own_factor(f: Fold, step: Step, one: tuple[Ref, Value], two: tuple[Ref, Val
 
 
 def scaled(f: Fold, step: Step, given: Any, factor: Power, inverse: bool) -> Found:
-    """A fixed factor; one that changes with the width is attributed to the weights before it."""
+    """Multiply by a fixed factor. The weights before it absorb factors that change with width."""
     x = f.value(given)
     factor = ONE / factor if inverse else factor
     found = replace(f.like(step, x), of=x.of * factor)
@@ -358,7 +361,7 @@ def _absorbs(f: Fold, step: Step, given: Any, use: Any) -> bool:
 
 
 def _beyond_moves(f: Fold, key: str) -> list[Step]:
-    """The operations that read an array, looking through those that only move it."""
+    """Return the operations that read an array, looking through those that only move data."""
     found: list[Step] = []
     for one in f.program.steps:
         if Ref(key) in one.refs:
@@ -369,7 +372,7 @@ def _beyond_moves(f: Fold, key: str) -> list[Step]:
 
 @rule("addcmul")
 def added_product(f: Fold, step: Step) -> Found:
-    """a + b c."""
+    """Compute a + b c."""
     one, two = f.value(step.args["tensor1"]), f.value(step.args["tensor2"])
     axes = step.axes[0]
     f.edge(step, step.args["self"], f.shared(step, axes, step.args["self"]))
@@ -384,13 +387,13 @@ def added_product(f: Fold, step: Step) -> Found:
 
 
 def _reduced(step: Step, x: Value) -> Power:
-    """How the number of entries grows that are reduced to one."""
+    """Return the growth of the number of entries that are reduced to one."""
     return x.total / total(step.axes[0])
 
 
 @rule("mean", "nanmean")
 def mean(f: Fold, step: Step) -> Found:
-    """A mean; its entries share the gradient."""
+    """Take a mean, whose entries share the gradient."""
     given = operand(step)
     x = f.value(given)
     f.edge(step, given, ONE / _reduced(step, x))
@@ -400,7 +403,7 @@ def mean(f: Fold, step: Step) -> Found:
 
 @rule("sum", "nansum")
 def summed(f: Fold, step: Step) -> Found:
-    """A sum: changes by training add up."""
+    """Take a sum, in which changes by training add up."""
     given = operand(step)
     x = f.value(given)
     count = _reduced(step, x)
@@ -411,11 +414,11 @@ def summed(f: Fold, step: Step) -> Found:
 
 @rule("amax", "amin", "logsumexp", "median", "nanmedian", "aminmax", "mode", "kthvalue", "prod")
 def extreme(f: Fold, step: Step) -> Found:
-    """The largest of some entries, whose number must stay the same."""
+    """Take the largest of some entries. Their number must stay the same."""
     given = operand(step)
     x = f.value(given)
     if f.grows(_reduced(step, x)):
-        return f.guess(step, "the number of entries of which it takes one grows")
+        return f.guess(step, "the number of entries that it selects from grows")
     factor = ONE
     if step.kind in ("logsumexp", "prod"):
         factor = f.settle(step, x)
@@ -429,7 +432,7 @@ def extreme(f: Fold, step: Step) -> Found:
 
 @rule("linalg_vector_norm", "norm", "frobenius_norm")
 def length(f: Fold, step: Step) -> Found:
-    """The square root of a sum of squares."""
+    """Compute a norm, the square root of a sum of squares."""
     given = operand(step)
     order = step.args.get("ord", step.args.get("p", 2))
     if order not in (None, 2, 2.0):
@@ -442,7 +445,7 @@ def length(f: Fold, step: Step) -> Found:
 
 @rule("var", "std", "var_mean", "std_mean")
 def deviation(f: Fold, step: Step) -> Found:
-    """A variance or its square root, about the mean of a coordinate."""
+    """Compute a variance or its square root, about the mean of each coordinate."""
     given = operand(step)
     x = f.value(given)
     square = step.kind.startswith("var")
@@ -472,7 +475,7 @@ def deviation(f: Fold, step: Step) -> Found:
     "cudnn_batch_norm",
 )
 def normed(f: Fold, step: Step) -> Found:
-    """Division by the size."""
+    """Divide by the size."""
     given = operand(step)
     x = f.value(given)
     f.edge(step, given, ONE / x.of)
@@ -490,7 +493,7 @@ def normed(f: Fold, step: Step) -> Found:
 
 @rule("softmax", "log_softmax", "safe_softmax", "softmin")
 def softmax(f: Fold, step: Step) -> Found:
-    """Weights of a mean; their input must have size 1."""
+    """Compute the weights of a mean. The input must have size 1."""
     given = operand(step)
     x = f.value(given)
     factor = f.settle(step, x)
@@ -502,7 +505,7 @@ def softmax(f: Fold, step: Step) -> Found:
 
 @rule("cdist")
 def distances(f: Fold, step: Step) -> Found:
-    """Norms of differences of rows."""
+    """Compute norms of differences between rows."""
     refs = step.args["x1"], step.args["x2"]
     values = [f.value(ref) for ref in refs]
     count = values[0].axes[-1] ** HALF
@@ -514,7 +517,7 @@ def distances(f: Fold, step: Step) -> Found:
 
 @rule("cosine_similarity")
 def cosine(f: Fold, step: Step) -> Found:
-    """A cosine, whose gradient is shared by the coordinates."""
+    """Compute a cosine, whose gradient is shared by the coordinates."""
     one, two = f.value(step.args["x1"]), f.value(step.args["x2"])
     for x, given in ((one, step.args["x1"]), (two, step.args["x2"])):
         f.edge(step, given, total(step.axes[0]) / x.total / x.of)
@@ -545,7 +548,7 @@ def cosine(f: Fold, step: Step) -> Found:
     "triplet_margin_loss",
 )
 def loss(f: Fold, step: Step) -> Found:
-    """A loss at the end of the model."""
+    """Compute a loss at the end of the model."""
     for ref in step.refs:
         x = f.value(ref)
         if x.real and any(map(f.grows, x.axes)):

@@ -1,4 +1,4 @@
-"""Both passes over a program: sizes forward, gradients backward."""
+"""Both passes over a program: forward for sizes, backward for gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Node = Hashable
 def run(program: Program, setting: Setting, unknown: str | None) -> tuple[Fold, Sizes]:
     """Run both passes.
 
-    Raises: KcalcError for operations without a rule and outputs that grow.
+    Raises: KcalcError for operations without a rule, and for outputs that grow.
     """
     fold = Fold(program, setting, unknown)
     for key, name in program.parameters.items():
@@ -43,9 +43,9 @@ def run(program: Program, setting: Setting, unknown: str | None) -> tuple[Fold, 
 
 
 def _found(fold: Fold, step: Step, rule: Rule) -> Found:
-    """The result of a rule, or a guess if the rule does not know this way of calling the operator.
+    """Apply a rule, or guess if the rule does not handle this way of calling the operator.
 
-    One such call must not prevent the rest from being read.
+    A single such call must not prevent the rest from being read.
     """
     try:
         return rule(fold, step)
@@ -53,11 +53,11 @@ def _found(fold: Fold, step: Step, rule: Rule) -> Found:
         raise
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
         fold.edges.pop(step.name, None)
-        return fold.guess(step, "its arguments are not understood")
+        return fold.guess(step, "its arguments have an unknown form")
 
 
 def _noted(fold: Fold, step: Step, found: Found) -> Found:
-    """The result of a step, marked as made only of parameters or numbers if all its inputs are."""
+    """Mark the result of a step as made only of parameters or numbers, if all its inputs are."""
     reads = [fold.values[ref.name] for ref in step.refs]
     flat = [one for read in reads for one in (read if isinstance(read, list) else [read])]
     known = bool(flat) and step.name not in fold.uses
@@ -81,7 +81,7 @@ def _check_outputs(fold: Fold) -> None:
 
 
 def _backward(fold: Fold) -> dict[Node, Power]:
-    """{array, or further weights of a step: the size of its gradient}."""
+    """Return {array, or further weights of a step: size of its gradient}."""
     order = fold.setting.order
     messages: dict[Node, Power] = dict.fromkeys(fold.values, ZERO)
     for key in fold.program.outputs:
@@ -97,7 +97,7 @@ def _backward(fold: Fold) -> dict[Node, Power]:
 
 
 def guessed_of(fold: Fold) -> dict[str, str]:
-    """{parameter: the operation without a rule on a path through it}."""
+    """Return {parameter: an operation without a rule on a path through it}."""
     reads = {step.name: [ref.name for ref in step.refs] for step in fold.program.steps}
     found: dict[str, str] = {}
     for guess in reversed(fold.guessed):
@@ -125,7 +125,7 @@ def guessed_of(fold: Fold) -> dict[str, str]:
 
 
 def before_zeros(fold: Fold, zeros: set[str]) -> frozenset[Node]:
-    """The weights whose output reaches, entry by entry, only weights that start at 0."""
+    """Return the weights whose output reaches only weights that start at 0, entry by entry."""
     silent = {one.node for one in fold.kept if one.kind == "weight" and one.name in zeros}
     readers: dict[Node, list[Step]] = {}
     for step in fold.program.steps:

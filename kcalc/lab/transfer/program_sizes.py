@@ -1,9 +1,9 @@
-"""Sizes along a program: one pass forward, and back along the same edges.
+"""Sizes along a program: a forward pass, and a backward pass along the same edges.
 
 The rule of an operation gives the size of its result and, for each input, the factor by which the
 size of a gradient changes on the way back. Parameters are arrays like any others. A parameter that
 is not a weight (a gain, a temperature, a table of biases) keeps its size and changes by order 1,
-whatever reads it, and its gradient sums over the entries that share it.
+whatever reads it. Its gradient sums over the entries that share it.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from .sizes import Part, Setting, Use, passed, two_roles, used
 
 Node = Hashable
 ALONE = (
-    "it is assumed to keep coordinates of order 1 in both directions: its rules, and those of the "
-    "parameters before and after it, are a guess"
+    "it is assumed to keep coordinates of order 1 in both directions, so its rules, and the rules "
+    "of the parameters before and after it, are a guess"
 )
 
 
 @dataclass(frozen=True)
 class Value:
-    """An array.
+    """An array, with what is known about its size and origin.
 
-    ``of``: the size of an entry; ``axes``: how its axes grow; ``real``: False for ids and choices,
-    which pass no gradient; ``parameter``: the parameter whose numbers it contains, in any order and
-    times fixed numbers of the size ``of``; ``gains``: learned factors of these; ``length``: the
-    parameter that is the norm of their rows; ``fixed``: made only of parameters and numbers;
-    ``numbers``: only of numbers; ``maker``: the weights that produce these outputs, up to
-    elementwise functions; ``unlike``: its parts, if they have different rules; ``scores``: whether
-    it is a sum of products of two feature maps.
+    ``of`` is the size of an entry, and ``axes`` says how the axes grow. ``real`` is False for ids
+    and choices, which pass no gradient. ``parameter`` is the parameter whose numbers the array
+    contains, in any order and times fixed numbers of size ``of``; ``gains`` are learned factors of
+    these numbers, and ``length`` is the parameter that is the norm of their rows. ``fixed`` means
+    made only of parameters and numbers, and ``numbers`` means only of numbers. ``maker`` are the
+    weights that produced these outputs, up to elementwise functions. ``unlike`` are the parts of
+    the array if they have different rules. ``scores`` says whether it is a sum of products of two
+    feature maps.
     """
 
     of: Power
@@ -50,13 +51,13 @@ class Value:
 
     @property
     def total(self) -> Power:
-        """How the number of its entries grows."""
+        """Return the growth of the number of entries."""
         return total(self.axes)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The use of a parameter at a node: as "weight", "bias" or "length"."""
+    """The use of a parameter at a node, as "weight", "bias" or "length"."""
 
     name: str
     node: Node
@@ -64,7 +65,7 @@ class Kept:
 
 
 def whole(node: Node) -> str:
-    """The step of some weights; a step may have several."""
+    """Return the step that some weights belong to. A step may have several weights."""
     return str(node).partition(" #")[0]
 
 
@@ -74,13 +75,13 @@ Rule = Callable[["Fold", Step], Found]
 
 @dataclass
 class Fold:
-    """The state of the pass: values by array, edges backward, weights and assumptions so far.
+    """The state of a pass over a program: values by array, backward edges, weights and assumptions.
 
-    ``edges``: {array: [(array that it reads, factor of the gradient)]}; ``settled``: {node: the
-    factor that its input needs, and whether these are scores}; ``behind``: {weights: the power by
-    which the model multiplies them}; ``guessed``: operations without a rule; ``columns``: {weights:
-    the parts of a concatenation that they read}; ``codes``: operations that normalise the result of
-    a readout.
+    ``edges`` is {array: [(array that it reads, factor of the gradient)]}. ``settled`` is {node:
+    (factor that its input needs, whether these are scores)}. ``behind`` is {weights: the power by
+    which the model multiplies them}. ``guessed`` lists operations without a rule. ``columns`` is
+    {weights: the parts of a concatenation that they read}. ``codes`` lists operations that
+    normalise the result of a readout.
     """
 
     program: Program
@@ -100,31 +101,31 @@ class Fold:
     # -- what rules ask ----------------------------------------------------------------------------
 
     def value(self, given: object) -> Value:
-        """The value of an array argument."""
+        """Return the value of an array argument."""
         assert isinstance(given, Ref)
         found = self.values[given.name]
         return found[0] if isinstance(found, list) else found
 
     def edge(self, step: Step, given: object, factor: Power) -> None:
-        """Pass gradients to an argument."""
+        """Add an edge that passes gradients to an argument."""
         assert isinstance(given, Ref)
         if self.value(given).real:
             self.edges.setdefault(step.name, []).append((given.name, factor))
 
     def shared(self, step: Step, axes: Sequence[Power], given: object) -> Power:
-        """How many entries with these axes read one entry of an argument."""
+        """Return how many entries with these axes read one entry of an argument."""
         ratio = total(axes) / self.value(given).total
         return ratio if self.setting.order.grows(ratio) else ONE
 
     def like(self, step: Step, x: Value, k: int = 0) -> Value:
-        """A value with the shape of the result of a step."""
+        """Return a value with the shape of the step's result."""
         return replace(x, axes=step.axes[k], real=x.real and step.real[k])
 
     def settle(self, step: Step, x: Value, place: str = "") -> Power:
-        """The factor that gives the input of a function size 1; it is 1 if the input has that size.
+        """Return the factor that gives the input of a function size 1, and record it.
 
-        The form of a function that is not homogeneous depends on the size of its input. ``place``:
-        the array to multiply, if that is not the input of the step.
+        A function that is not homogeneous changes its form with the size of its input. ``place`` is
+        the array to multiply, if it is not the input of the step.
         """
         if self.setting.order.alike(x.of, ONE) or not x.real:
             return ONE
@@ -132,7 +133,7 @@ class Fold:
         return ONE / x.of
 
     def grows(self, power: Power) -> bool:
-        """Whether a number of entries grows, or shrinks."""
+        """Whether a number of entries grows or shrinks."""
         return self.setting.order.grows(power) or self.setting.order.grows(1 / power)
 
     # -- weights -----------------------------------------------------------------------------------
@@ -140,10 +141,10 @@ class Fold:
     def weights(
         self, step: Step, x: Value, w: Value, fans: tuple[Power, Power, Power], hot: bool = False
     ) -> Use:
-        """A use of weights at a step; they read ``x``."""
+        """Record the use of weights at a step and return it. The weights read ``x``."""
         assert w.parameter is not None
         key, n = step.name, 1
-        while key in self.uses:  # an operation with several weights
+        while key in self.uses:  # the operation has several weights
             n += 1
             key = f"{step.name} #{n}"
         use = used(self.setting, key, x.of, fans, hot)
@@ -158,9 +159,9 @@ class Fold:
         return use
 
     def parted(self, step: Step, x: Value, use: Use, fans: tuple[Power, Power, Power]) -> None:
-        """Gradients of weights that read parts, some of which grow.
+        """Record gradients of weights that read parts, some of which grow.
 
-        Raises: KcalcError for parts of different sizes or growth rates.
+        Raises: KcalcError for parts with different sizes or growth rates.
         """
         order = self.setting.order
         parts: tuple[Part, ...] = tuple(x.unlike or ())
@@ -179,7 +180,7 @@ class Fold:
                 self.edges.setdefault(step.name, []).append((part.node, self.backward_of(own)))
 
     def bias(self, step: Step, use: Use, given: object) -> None:
-        """A bias after weights."""
+        """Record the bias after some weights."""
         if given is None:
             return
         found = self.value(given)
@@ -189,18 +190,18 @@ class Fold:
             self.edge(step, given, self.shared(step, step.axes[0], given))
 
     def gained(self, step: Step, w: Value, use: Use) -> None:
-        """Gradients of learned factors of weights."""
+        """Record gradients of learned factors of weights."""
         for name in w.gains:
             shares = total(step.axes[0]) / self.value(Ref(name)).total
             factor = shares if self.setting.order.grows(shares) else ONE
             self.edges.setdefault(step.name, []).append((name, factor * use.output))
 
     def backward_of(self, use: Use) -> Power:
-        """The factor by which weights multiply the size of a gradient."""
+        """Return the factor by which weights multiply the size of a gradient."""
         return passed(self.setting, use)
 
     def role(self, given: object, kind: str) -> None:
-        """Note how a parameter that is not a weight is read."""
+        """Record how a parameter that is not a weight is read."""
         x = self.value(given)
         if x.parameter is not None:
             self.roles.setdefault(x.parameter, kind)
@@ -208,16 +209,16 @@ class Fold:
     # -- what has no rule --------------------------------------------------------------------------
 
     def guess(self, step: Step, why: str = "") -> Found:
-        """The assumed result of an operation without a rule, if the user allows guesses.
+        """Return the assumed result of an operation without a rule, if the user allows guesses.
 
-        Raises: KcalcError that names the option, if the user does not.
+        Raises: KcalcError if the user does not; the message names the option.
         """
         told = f"{step.name!r} ({step.kind})"
         if self.unknown is None:
             reason = f": {why}" if why else ""
             raise KcalcError(
-                f"node {told} has no rule of width{reason}; compute it by operations that have "
-                f'one, or give unknown="heuristic", which assumes that it keeps coordinates of '
+                f"node {told} has no rule of width{reason}; compute it with operations that have "
+                f'one, or use unknown="heuristic", which assumes that it keeps coordinates of '
                 f"order 1 in both directions"
             ).at(step.name)
         self.guessed.append(step.name)

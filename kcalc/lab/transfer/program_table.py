@@ -1,4 +1,4 @@
-"""The table of operators, and functions that rules share."""
+"""The table of operators, and functions shared by rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*kinds: str) -> Callable[[Rule], Rule]:
-    """Register a rule for operators."""
+    """Register a rule for some operators."""
 
     def register(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(kinds, function))
@@ -27,7 +27,7 @@ NUMBERS = ("exponent", "alpha", "other", "num_layers", "value", "min", "max", "t
 
 
 def rule_of(step: Step) -> Rule:
-    """The rule of a step; operators whose name ends in _ write in place.
+    """Return the rule of a step. A name that ends in _ is an in-place operator.
 
     Raises: KcalcError for a function whose numbers differ from those in the base.
     """
@@ -57,7 +57,7 @@ def _no_rule(f: Fold, step: Step) -> Found:
 
 
 def operand(step: Step) -> Ref:
-    """The first array of a step."""
+    """Return the first array that a step reads."""
     for name in ("self", "input", "0"):
         if isinstance(step.args.get(name), Ref):
             return step.args[name]
@@ -65,12 +65,12 @@ def operand(step: Step) -> Ref:
 
 
 def several(step: Step, values: list[Value]) -> Found:
-    """The result of a step: a list, or a single value."""
+    """Return the result of a step: a list, or a single value."""
     return values if step.several else values[0]
 
 
 def largest(f: Fold, step: Step, values: Sequence[Value]) -> Value:
-    """A sum of values, or one of them: the largest counts."""
+    """Combine values in a sum or a selection. The largest value counts."""
     return Value(
         f.setting.order.larger(*(one.of for one in values)),
         step.axes[0],
@@ -92,7 +92,7 @@ _MADE = """
 
 @rule(*_MADE.split())
 def made(f: Fold, step: Step) -> Found:
-    """Numbers that the operation creates itself: noise, zeros."""
+    """Return numbers that the operation creates itself, such as noise or zeros."""
     found = [Value(ONE, axes, real) for axes, real in zip(step.axes, step.real, strict=True)]
     return several(step, found)
 
@@ -105,12 +105,12 @@ _CHOSEN = """
 
 @rule(*_CHOSEN.split())
 def chosen(f: Fold, step: Step) -> Found:
-    """A choice or a comparison: a new input that passes no gradient."""
+    """Return a choice or a comparison: a new input that passes no gradient."""
     return several(step, [Value(ONE, axes, False) for axes in step.axes])
 
 
 def ratio_of(f: Fold, step: Step, name: str) -> Power:
-    """A number relative to that of the base, as a power.
+    """Return the ratio of a number to its value in the base, as a power.
 
     Raises: KcalcError if the ratio is not a power.
     """

@@ -1,4 +1,4 @@
-"""Weights along a program: dense layers, convolutions, attention, recurrent layers."""
+"""Rules for operations with weights: dense layers, convolutions, attention, recurrent layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .program_table import more, ratio_of, rule, several
 
 
 def _weighed(f: Fold, step: Step, x: Ref, w: Ref, fans: tuple[Power, Power, Power]) -> Value:
-    """A product with weights."""
+    """Apply weights to a feature map."""
     read, weights = f.value(x), f.value(w)
     use = f.weights(step, read, weights, fans)
     f.edge(step, x, f.backward_of(use))
@@ -21,10 +21,10 @@ def _weighed(f: Fold, step: Step, x: Ref, w: Ref, fans: tuple[Power, Power, Powe
 
 
 def _computed(f: Fold, w: Value) -> str:
-    """The reason why weights have no rule."""
+    """Return the reason why weights have no rule."""
     return (
-        "its weights are computed from parameters, and only their order, fixed factors, gains and "
-        "weight norm have rules"
+        "its weights are computed from parameters, and there are rules only for reordering, fixed "
+        "factors, gains and weight norm"
         if w.fixed
         else ""
     )
@@ -32,7 +32,7 @@ def _computed(f: Fold, w: Value) -> str:
 
 @rule("linear")
 def linear(f: Fold, step: Step) -> Found:
-    """Weights (outputs, inputs)."""
+    """Apply weights (outputs, inputs)."""
     w = f.value(step.args["weight"])
     if w.parameter is None:
         if w.fixed and not w.numbers:
@@ -40,7 +40,7 @@ def linear(f: Fold, step: Step) -> Found:
         if isinstance(step.args.get("bias"), Ref):
             f.edge(step, step.args["bias"], f.shared(step, step.axes[0], step.args["bias"]))
         return contraction(f, step, step.args["input"], step.args["weight"], w.axes[-1])
-    out = w.total / w.axes[-1]  # 1 of a vector, which makes one output
+    out = w.total / w.axes[-1]  # 1 for a vector, which has one output
     return _weighed(f, step, step.args["input"], step.args["weight"], (w.axes[-1], out, out))
 
 
@@ -54,7 +54,7 @@ def linear(f: Fold, step: Step) -> Found:
     "convolution",
 )
 def convolution(f: Fold, step: Step) -> Found:
-    """Weights (outputs, inputs per group, taps); a transposed convolution swaps the first two."""
+    """Apply weights (outputs, inputs per group, taps); transposed convolutions swap two axes."""
     given = step.args["input"] if "input" in step.args else step.args["self"]
     w, x = f.value(step.args["weight"]), f.value(given)
     if w.parameter is None:
@@ -64,13 +64,13 @@ def convolution(f: Fold, step: Step) -> Found:
     channels = w.axes[1] * groups if turned else w.axes[0]
     fan_in = w.axes[0] / groups if turned else w.axes[1]
     found = _weighed(f, step, given, step.args["weight"], (fan_in, channels / groups, channels))
-    # a convolution of every channel by itself keeps parts apart
+    # a depthwise convolution keeps parts apart
     return replace(found, unlike=x.unlike if f.grows(groups) else None)
 
 
 @rule("embedding", "embedding_bag")
 def embedding(f: Fold, step: Step) -> Found:
-    """Rows of a table."""
+    """Look up rows of a table."""
     w = f.value(step.args["weight"])
     if w.parameter is None:
         return f.guess(step, _computed(f, w))
@@ -83,7 +83,7 @@ def embedding(f: Fold, step: Step) -> Found:
 
 @rule("matmul", "mm", "bmm", "mv", "dot", "vdot", "inner", "outer")
 def product_of(f: Fold, step: Step) -> Found:
-    """Matrices: weights times a feature map, or two feature maps."""
+    """Multiply matrices: weights and a feature map, or two feature maps."""
     names = [name for name in step.args if isinstance(step.args[name], Ref)]
     first, second = step.args[names[0]], step.args[names[1]]
     one, two = f.value(first), f.value(second)
@@ -101,7 +101,7 @@ def product_of(f: Fold, step: Step) -> Found:
 
 @rule("addmm", "baddbmm", "addmv", "addbmm")
 def added_matrices(f: Fold, step: Step) -> Found:
-    """A bias, and a product of matrices."""
+    """Add a bias to a product of matrices."""
     one, two = step.refs[-2:]
     found = product_of(f, replace(step, args={"self": one, "other": two}))
     use = f.uses.get(step.name)
@@ -113,7 +113,7 @@ def added_matrices(f: Fold, step: Step) -> Found:
 
 
 def contraction(f: Fold, step: Step, one: Ref, two: Ref, inner: Power) -> Found:
-    """Sums of products of two feature maps, which training aligns."""
+    """Sum products of two feature maps, which training aligns."""
     a, b = f.value(one), f.value(two)
     found = Value(a.of * b.of * inner, step.axes[0])
     out = total(step.axes[0])
@@ -124,7 +124,7 @@ def contraction(f: Fold, step: Step, one: Ref, two: Ref, inner: Power) -> Found:
 
 @rule("einsum")
 def einsum(f: Fold, step: Step) -> Found:
-    """A contraction by letters."""
+    """Compute a contraction written with letters."""
     text = str(step.args["equation"]).replace(" ", "")
     refs = list(step.args["tensors"])
     if "." in text or len(refs) > 2:
@@ -156,7 +156,10 @@ def einsum(f: Fold, step: Step) -> Found:
     "scaled_dot_product_efficient_attention",
 )
 def attention(f: Fold, step: Step) -> Found:
-    """Scores of size 1: divided by the channels of a head."""
+    """Compute attention.
+
+    Its scores have size 1, because they are divided by the channels of a head.
+    """
     refs = step.args["query"], step.args["key"], step.args["value"]
     q, k, v = map(f.value, refs)
     width = q.axes[-1]
@@ -179,7 +182,7 @@ def attention(f: Fold, step: Step) -> Found:
 
 @rule("weight_norm", "weight_norm_interface")
 def weight_norm(f: Fold, step: Step) -> Found:
-    """g v / |v|: v is set like plain weights, and g is the norm of their rows."""
+    """Compute g v / |v|. v is initialised like plain weights, and g is the norm of the rows."""
     v, g = f.value(step.args["v"]), f.value(step.args["g"])
     if v.parameter is None or g.parameter is None:
         return f.guess(step)
@@ -189,13 +192,13 @@ def weight_norm(f: Fold, step: Step) -> Found:
 
 @rule("lstm", "gru", "rnn_tanh", "rnn_relu")
 def recurrent(f: Fold, step: Step) -> Found:
-    """Steps share weights and their number stays the same, so all uses of a matrix share a rule."""
+    """Apply a recurrent layer. Its steps share weights, so all uses of a matrix share a rule."""
     weights = step.args["params"]
     biases = bool(step.args["has_biases"])
     per = 4 if biases else 2
     ends = 2 if step.args["bidirectional"] else 1
     if len(weights) != per * int(step.args["num_layers"]) * ends:
-        return f.guess(step, "it projects its state")
+        return f.guess(step, "it projects its hidden state")
     x = f.value(step.args["input"])
     for start in range(0, len(weights), per):
         group = weights[start : start + per]

@@ -1,4 +1,4 @@
-"""The result: rules of parameters, multipliers of operations, edits of a model."""
+"""The result of a transfer: rules of parameters, multipliers of operations, edits of a model."""
 
 from __future__ import annotations
 
@@ -39,26 +39,27 @@ class ParameterRule(Shown):
     role
         Its role, such as "hidden" or "readout".
     optimizer
-        The optimiser that trains it. Muon leaves all but hidden matrices to AdamW.
+        The optimiser that trains the parameter. Muon leaves everything except hidden matrices to
+        AdamW.
     init_std
-        The factor of the standard deviation of initial values.
+        The factor for the standard deviation of initial values.
     learning_rate
-        The factor of the learning rate.
+        The factor for the learning rate.
     weight_decay
-        The factor of the weight decay.
+        The factor for the weight decay.
     epsilon
-        The factor of epsilon; for Adafactor that of the second one, the lower bound for the size of
-        a parameter.
+        The factor for epsilon. For Adafactor, this is the second epsilon, the lower bound on the
+        size of a parameter.
     exponents
         {factor: the product of powers}.
     base_std
-        The standard deviation of the parameter in the base; None if the base is not a model.
+        The standard deviation of the parameter in the base, or None if the base is not a model.
     base_entries
-        Its number of entries in the base.
+        The number of entries of the parameter in the base.
     shape
-        Its shape in the larger PyTorch model, else empty.
+        The parameter's shape in the larger PyTorch model; empty for networks.
     guessed
-        The operation without a rule on a path through it; "" if all have one.
+        An operation without a rule on a path through the parameter, or "" if all have one.
 
     """
 
@@ -78,7 +79,7 @@ class ParameterRule(Shown):
     def exponent(self, quantity: str, axis: str = "width") -> Fraction | sp.Expr:
         """Return the exact exponent of the width or the depth in one of the four factors.
 
-        If widths grow by several ratios, n_1, n_2, ..., it is the sum of their exponents.
+        If several ratios n_1, n_2, ... describe the widths, it is the sum of their exponents.
 
         Parameters
         ----------
@@ -90,12 +91,12 @@ class ParameterRule(Shown):
         Returns
         -------
         Fraction | sp.Expr
-            The exponent; 0 if the factor does not depend on the axis.
+            The exponent, or 0 if the factor does not depend on the axis.
 
         Raises
         ------
         KcalcError
-            For unknown names.
+            If a name is unknown.
 
         """
         if not is_key(quantity, self.exponents):
@@ -131,15 +132,15 @@ EPSILONS = {n: one.default for n, one in OPTIMIZERS.items() if one.default is no
 class Transfer(Keyed[ParameterRule], Shown):
     """How a network's settings change with its width and depth, relative to a base.
 
-    In the printed table, parameters share a row, ``blocks.*.up.weight``, if they have the same rule
-    and their names differ only in the number of a block.
+    In the printed table, parameters share a row, such as ``blocks.*.up.weight``, if they have the
+    same rule and their names differ only in the block number.
 
     Attributes
     ----------
     optimizer
         The optimiser given to :func:`kcalc.transfer`.
     gauge
-        The gauge of the weights.
+        The gauge of the weights; see :func:`kcalc.transfer`.
     parameters
         {name: :class:`ParameterRule`}.
     multipliers
@@ -183,10 +184,10 @@ class Transfer(Keyed[ParameterRule], Shown):
         weight_decay
             The weight decay that was tuned on the base.
         eps
-            The epsilon that was tuned on the base: AdamW's (default 1e-8) or Adafactor's second one
-            (default 1e-3).
+            The epsilon that was tuned on the base: AdamW's epsilon (default 1e-8) or Adafactor's
+            second epsilon (default 1e-3).
         optimizer
-            Return the groups of only this optimiser; required if parameters are divided between
+            The optimiser whose groups to return. It is required if parameters are divided between
             Muon and AdamW.
 
         Returns
@@ -198,8 +199,8 @@ class Transfer(Keyed[ParameterRule], Shown):
         Raises
         ------
         KcalcError
-            For a model whose parameters are not those of the rules, for unknown ratios, and for
-            numbers that are negative or not finite.
+            If the model's parameters do not match the rules, if ratios are unknown, or if a number
+            is negative or not finite.
 
         """
         from .torch_groups import param_groups
@@ -209,11 +210,11 @@ class Transfer(Keyed[ParameterRule], Shown):
     def rescale(self, model: Any) -> None:
         """Give the larger model the initial weights that the rules require, in place.
 
-        Every parameter is multiplied to give it the standard deviation of the base times
-        ``init_std``. If its mean is not 0, as for gains near 1, its deviations from the mean are
-        multiplied instead. Constant parameters (gains of norms, biases of zeros) do not change.
-        Fewer than 24 entries do not determine a standard deviation well, so they are multiplied
-        only by ``init_std``.
+        Every parameter is multiplied so that its standard deviation becomes ``init_std`` times that
+        of the base. If its mean is not 0, as for gains near 1, only its deviations from the mean
+        are multiplied. Constant parameters (gains of norms, zero biases) do not change. Parameters
+        with fewer than 24 entries are multiplied by ``init_std`` alone, because so few entries do
+        not determine a standard deviation well.
 
         Parameters
         ----------
@@ -223,8 +224,7 @@ class Transfer(Keyed[ParameterRule], Shown):
         Raises
         ------
         KcalcError
-            For a model whose parameters are not those of the rules, and if the base was not a
-            model.
+            If the model's parameters do not match the rules, or if the base was not a model.
 
         """
         from .torch_groups import rescale
@@ -236,9 +236,9 @@ class Transfer(Keyed[ParameterRule], Shown):
     ) -> GradientTransformation:
         """Return an optax transformation for trees of parameters.
 
-        The name of a parameter consists of the keys on the way to its leaf, joined by dots, as in
-        ``{node: {"weight": ..., "bias": ...}}`` of :meth:`kcalc.Model.unstack`. SGD, AdamW and Lion
-        are supported.
+        The name of a parameter consists of the keys on the path to its leaf, joined by dots, as in
+        ``{node: {"weight": ..., "bias": ...}}`` from :meth:`kcalc.Model.unstack`. SGD, AdamW and
+        Lion are supported.
 
         Parameters
         ----------
@@ -252,12 +252,12 @@ class Transfer(Keyed[ParameterRule], Shown):
         Returns
         -------
         GradientTransformation
-            One transformation, which applies the rule of every parameter.
+            A transformation that applies the rule of every parameter.
 
         Raises
         ------
         KcalcError
-            For other optimisers and for unknown ratios.
+            If the optimiser is another one, or if ratios are unknown.
 
         """
         from .optax_rules import transformation
@@ -334,13 +334,13 @@ def numbers(powers: Mapping[str, Power], ratios: Mapping[Any, float]) -> dict[st
 
 
 def require_known(transfer: Transfer) -> None:
-    """Raises: KcalcError if a factor still contains symbols."""
+    """Check that all factors are numbers. Raises: KcalcError if one still contains symbols."""
     for rule in transfer.parameters.values():
         for quantity in QUANTITIES:
             if not isinstance(getattr(rule, quantity), float):
                 raise KcalcError(
-                    f"the {quantity} of {rule.name!r} is a factor {rule.exponents[quantity]} of "
-                    "unknown ratios; give base= and to="
+                    f"the {quantity} of {rule.name!r} is the factor {rule.exponents[quantity]}, "
+                    "and its ratios are unknown; give base= and to="
                 )
 
 

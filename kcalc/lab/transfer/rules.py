@@ -1,4 +1,4 @@
-"""From sizes to rules: one record per parameter, the multipliers of operations, and edits."""
+"""Turn sizes into rules: one record per parameter, multipliers of operations, and edits."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ from .sizes import Part, Setting, Sizes, Use, sizes, two_roles, used
 Node = Hashable
 HEURISTIC = "heuristic"
 CODES = (
-    "it normalises the output of a readout, which starts at 1/sqrt(n) of its later size: its first "
-    "gradients are sqrt(n) larger than those of the rules. Let that feature map grow with the width"
+    "it normalises the output of a readout, which starts at 1/sqrt(n) of its later size, so its "
+    "first gradients are sqrt(n) times larger than the rules assume. Let that feature map grow "
+    "with the width"
 )
 RANK_NOTES = {
     "full": "the rank of updates grows with the width (rank='full'), which needs more examples per "
@@ -52,10 +53,10 @@ BOTH_ENDS = ({"embedding", "readout"}, {"input", "readout"})
 
 @dataclass(frozen=True)
 class Options:
-    """The user's choices; ``branch`` is the exponent a of ``x + L^-a f(x)``.
+    """The user's choices. ``branch`` is the exponent a of ``x + L^-a f(x)``.
 
-    ``unknown``: the assumption about operations without a rule; None raises an error. ``rank``: how
-    the rank of updates grows; None for optimisers for which it does not matter.
+    ``unknown`` is the assumption about operations without a rule; None raises an error. ``rank``
+    says how the rank of updates grows, and is None if it does not matter for the optimiser.
     """
 
     optimizer: str
@@ -76,9 +77,9 @@ def options(
     unknown: Any = None,
     rank: Any = None,
 ) -> Options:
-    """The options, checked.
+    """Check the options and return them.
 
-    Raises: KcalcError for unknown names and numbers out of range.
+    Raises: KcalcError for unknown names and for numbers out of range.
     """
     name = named_optimizer(optimizer)
     choice(gauge, "gauge", GAUGES)
@@ -98,7 +99,7 @@ def options(
 
 
 def exponent(number: Any, what: str) -> Any:
-    """A rational number.
+    """Return a rational number.
 
     Raises: KcalcError naming ``what`` for anything else.
     """
@@ -111,13 +112,13 @@ def exponent(number: Any, what: str) -> Any:
 class Placement:
     """One use of a parameter in the network.
 
-    ``kind``: "weight", "bias", "gain" (of a norm, or another factor with an entry per channel),
+    ``kind`` is "weight", "bias", "gain" (of a norm, or another factor with one entry per channel),
     "vector" (added, or a separate token), "shared" (a factor that many channels share) or "length"
-    (of the rows of weights, as in weight norm); ``shape``: its shape; ``base_std``: its standard
-    deviation in the base, None if there is none; ``base_entries``: its number of entries there;
-    ``repeated``: whether the larger network has more parameters of its name; ``zero``: whether all
-    entries start at 0; ``behind``: the multiplier that the model applies after it, relative to the
-    base.
+    (of the rows of weights, as in weight norm). ``shape`` is its shape. ``base_std`` and
+    ``base_entries`` are its standard deviation (None if unknown) and number of entries in the base.
+    ``repeated`` says whether the larger network has more parameters of this name, and ``zero``
+    whether all entries start at 0. ``behind`` is the multiplier that the model applies after it,
+    relative to the base.
     """
 
     name: str
@@ -132,7 +133,7 @@ class Placement:
 
 
 def _before_zeros(network: Network, zeros: frozenset[Node]) -> frozenset[Node]:
-    """The weights whose output reaches, channel by channel, only weights that start at 0."""
+    """Return the weights whose output reaches only weights that start at 0, channel by channel."""
     readers: dict[Node, list[tuple[Node, Any]]] = {}
     for node, op, reads in network.operations:
         for read in reads:
@@ -151,7 +152,7 @@ def _before_zeros(network: Network, zeros: frozenset[Node]) -> frozenset[Node]:
 
 
 def placements(network: Network) -> list[Placement]:
-    """The parameters of a kcalc network: ``node.weight`` and ``node.bias``."""
+    """Return the parameters of a kcalc network, ``node.weight`` and ``node.bias``."""
     found = []
     for node, op, _ in network.operations:
         if isinstance(op, P.Fresh):
@@ -162,14 +163,14 @@ def placements(network: Network) -> list[Placement]:
 
 
 def _shape(op: P.Fresh) -> tuple[int, ...]:
-    """(outputs, inputs per output, taps); 1 for unknown numbers of channels."""
+    """Return (outputs, inputs per output, taps), with 1 for unknown numbers of channels."""
     inputs = op.reads // op.groups if isinstance(op.reads, int) else 1
     taps = () if op.one_tap else (op.kernel if isinstance(op.kernel, tuple) else (op.kernel,))
     return (op.features if isinstance(op.features, int) else 1, inputs, *taps)
 
 
 def setting(growth: Growth, chosen: Options) -> Setting:
-    """The setting of the folds for the user's choices."""
+    """Return the setting of the folds for the user's choices."""
     return Setting(
         growth.channels,
         growth.groups,
@@ -186,12 +187,14 @@ def setting(growth: Growth, chosen: Options) -> Setting:
 def derive(
     network: Network, growth: Growth, chosen: Options, placed: Sequence[Placement]
 ) -> Transfer:
-    """The rules of all parameters.
+    """Derive the rules of all parameters.
 
     Raises: KcalcError if the network has no exponents.
     """
     if growth.branches and not chosen.aligned:
-        raise KcalcError("alignment='none' has no exponents of depth; keep the depth of the base")
+        raise KcalcError(
+            "with alignment='none', depth has no exponents; keep the depth of the base"
+        )
     zeros = frozenset(one.node for one in placed if one.zero)
     told = replace(setting(growth, chosen), zeros=zeros)
     found = sizes(network, told)
@@ -202,7 +205,7 @@ def derive(
 
 
 def _codes(network: Network, found: Sizes) -> Iterable[Assumption]:
-    """Norms of the result of a readout."""
+    """Yield assumptions for norms of the result of a readout."""
     for node, op, reads in network.operations:
         use = found.uses.get(reads[0]) if isinstance(op, P.Norm) else None
         if use is not None and use.role == "readout":
@@ -212,7 +215,7 @@ def _codes(network: Network, found: Sizes) -> Iterable[Assumption]:
 def derive_program(
     growth: Growth, chosen: Options, both: tuple[Setting, Sizes], rest: Guesses
 ) -> Transfer:
-    """The rules of all parameters of a program, from its sizes."""
+    """Derive the rules of all parameters of a program from its sizes."""
     book = _Book(growth, chosen, *both, rest.before_zeros)
     book.columns = rest.columns
     for node, power in rest.settled.items():
@@ -222,11 +225,12 @@ def derive_program(
 
 @dataclass(frozen=True)
 class Guesses:
-    """The findings of a program other than sizes.
+    """Findings about a program other than sizes.
 
-    ``settled``: {function: the factor that its input needs}; ``guessed``: {parameter: the operation
-    without a rule on a path through it}; ``before_zeros``: weights read only by weights of zeros;
-    ``columns``: {weights: the parts of a concatenation that they read}.
+    ``settled`` is {function: the factor that its input needs}. ``guessed`` is {parameter: an
+    operation without a rule on a path through it}. ``before_zeros`` contains weights that are read
+    only by weights that start at 0. ``columns`` is {weights: the parts of a concatenation that they
+    read}.
     """
 
     placed: Sequence[Placement]
@@ -263,7 +267,10 @@ class _Book:
         last: Sequence[Assumption],
         guessed: Mapping[str, str] = MappingProxyType({}),
     ) -> Transfer:
-        """The result; ``first`` and ``last``: its assumptions besides those of rules."""
+        """Return the result.
+
+        ``first`` and ``last`` are assumptions to list before and after those of rules.
+        """
         by_name: dict[str, list[Placement]] = {}
         for one in placed:
             by_name.setdefault(one.name, []).append(one)
@@ -285,21 +292,21 @@ class _Book:
         )
 
     def settle(self, node: Node, power: Power) -> None:
-        """The multiplier of the input of a function."""
+        """Add the multiplier of the input of a function."""
         self.multipliers[f"{node} (input)"] = value(power, self.growth.ratios)
         self.edits.append(
-            f"multiply what {node!r} reads by {self._told(power)}: its size must be that of the "
-            f"base"
+            f"multiply the input of {node!r} by {self._told(power)}, to give it the same size as "
+            "in the base"
         )
 
     def rule(self, name: str, uses: list[Placement]) -> ParameterRule:
-        """The rule of a parameter, by the strictest of its uses."""
+        """Return the rule of a parameter, determined by the strictest of its uses."""
         roles = [self._role(one) for one in uses]
         tied = set(roles) in BOTH_ENDS
         order = self.told.order
         every = [self._rates(one, self._table(uses) if tied else None) for one in uses]
         for k, one in enumerate(every):
-            # the gradient of a layer that is used several times is that of its largest use
+            # if a layer is used several times, the largest use determines its gradient
             alike = order.alike(one.init_std, every[0].init_std)
             if not tied and not (alike and roles[k] == roles[0]):
                 raise _conflict(name, (uses[0], roles[0], every[0]), (uses[k], roles[k], one))
@@ -309,7 +316,7 @@ class _Book:
             "init_std": order.smaller(*(one.init_std for one in every)),
             "learning_rate": strictest.learning_rate,
             "epsilon": strictest.epsilon,
-            "weight_decay": ONE  # on a sphere decay has no effect
+            "weight_decay": ONE  # decay has no effect at fixed norm
             if OPTIMIZERS[strictest.optimizer].kept
             else decay_power(strictest.learning_rate, self.chosen.decay),
         }
@@ -328,17 +335,17 @@ class _Book:
         return self.found.uses[one.node].role if one.kind == "weight" else one.kind
 
     def _table(self, uses: list[Placement]) -> Power:
-        """The standard deviation of a table that is also a readout."""
+        """Return the standard deviation of a table that is also a readout."""
         first = [one for one in uses if self._role(one) != "readout"]
         return self.found.uses[first[0].node].initial / first[0].behind
 
     def _rates(self, one: Placement, table: Power | None) -> Rates:
-        """The powers of one use; ``table``: the size of a table that is also a readout."""
+        """Return the powers of one use. ``table`` is the size of a table that is also a readout."""
         optimizer, gradient = self.chosen.optimizer, self.found.gradients[one.node]
         if gradient == 0:
             raise KcalcError(
                 f"{one.name} at node {owner(one.node)!r} reaches none of the outputs that were "
-                f"read, so it has no gradient; return what is computed from it, or delete it"
+                "read, so it has no gradient; return a value computed from it, or delete it"
             )
         if one.kind != "weight":
             change, initial, slope = self._vector(one, gradient)
@@ -354,8 +361,8 @@ class _Book:
         if one.zero and OPTIMIZERS[taker(optimizer, use.role, one.shape)].kept:
             raise KcalcError(
                 f"{one.name} starts at 0, and {OPTIMIZERS[optimizer].title} keeps the norm of "
-                f"weights, so it would stay 0; initialise it at random, or train it with "
-                f"optimizer='adamw'"
+                "weights constant, so it would stay 0; initialise it at random, or train it with "
+                "optimizer='adamw'"
             )
         found = rates((optimizer, self.chosen.rank), use, gradient, factor, one.shape)
         if one.node in self.columns:
@@ -363,10 +370,10 @@ class _Book:
         return found
 
     def _columns(self, one: Placement, use: Use, found: Rates) -> None:
-        """The edit for weights that read parts, some of which do not grow.
+        """Add the edit for weights that read several parts, some of which do not grow.
 
-        The factor of these parts gives their columns the learning rate of the others.
-        Raises: KcalcError for optimisers of whole matrices, and in other gauges.
+        A factor on these parts gives their columns the learning rate of the others. Raises:
+        KcalcError for optimisers of whole matrices, and in other gauges.
         """
         parts, order = self.columns[one.node], self.told.order
         whole = OPTIMIZERS[found.optimizer].takes != "all"
@@ -380,7 +387,7 @@ class _Book:
             own = used(self.told, one.node, use.reads, fans)
             factor = own.change / use.change
             if found.optimizer == "sgd":
-                factor = factor**HALF  # their gradients grow by the factor, too
+                factor = factor**HALF  # the factor also multiplies their gradients
             rest = own.initial / factor / use.initial
             key = f"{owner(part.node)} (input of {node})"
             self.multipliers[key] = value(factor, self.growth.ratios)
@@ -388,18 +395,19 @@ class _Book:
                 "" if rest == 1 else f", and their columns by {self._told(rest)} after t.rescale"
             )
             self.edits.append(
-                f"split {node!r} into two layers and add the results, a(h) + b(x), with b for the "
-                f"channels of {owner(part.node)!r}, and transfer again; or keep one layer and "
-                f"multiply these channels by {self._told(factor)} where {node!r} reads them{start}"
+                f"split {node!r} into two layers and add their results, a(h) + b(x), with b "
+                f"reading the channels of {owner(part.node)!r}, and transfer again; or keep one "
+                f"layer and multiply these channels by {self._told(factor)} at the input of "
+                f"{node!r}{start}"
             )
         if found.optimizer != "sgd":
             self.uneven.append(one.node)
 
     def _started(self, use: Use) -> Use:
-        """Give the output of weights into a narrow map that weights of zeros read (LoRA) size 1.
+        """Give output size 1 to weights into a narrow map that weights of zeros read (LoRA).
 
-        Otherwise the first steps of the weights that read it, which are proportional to it, would
-        shrink with the width. While these weights are 0, changes of the map have no effect.
+        Otherwise, the first steps of the weights that read the map, which are proportional to it,
+        would shrink with the width. While these weights are 0, changes of the map have no effect.
         """
         narrow = self.told.order.exceeds(use.fan_in, use.fan_out)
         if use.node not in self.before_zeros or not narrow:
@@ -409,7 +417,7 @@ class _Book:
         return replace(use, initial=initial, size=self.told.order.larger(initial, use.change))
 
     def _vector(self, one: Placement, gradient: Power) -> tuple[Power, Power, Power]:
-        """(change, initial size, size of the gradient) of a parameter that is not a weight."""
+        """Return (change, initial size, gradient size) of a parameter that is not a weight."""
         if one.kind == "bias":
             use = self.found.uses[one.node]
             return use.shift, use.output, gradient
@@ -420,11 +428,11 @@ class _Book:
         state = self.found.states[one.node]
         change, initial = self.told.share(one.node), ONE
         if one.repeated and one.node in self.growth.along:
-            # one per branch: independent at first, aligned when they change
+            # one parameter per branch: independent at first, aligned after training
             change, initial = 1 / DEPTH, DEPTH**-HALF
         if one.kind == "vector":
             return change * state.of, initial * state.of, gradient
-        shared = state.channels if one.kind == "shared" else ONE  # its gradient sums over them
+        shared = state.channels if one.kind == "shared" else ONE  # they share its gradient
         return change, initial, gradient * state.of * shared
 
     def _multiply(self, one: Placement, use: Use, factor: Power, tied: bool) -> None:
@@ -435,7 +443,7 @@ class _Book:
         self.edits.append(f"multiply the {what} of {node!r} by {self._told(factor)}{reason}")
 
     def scores(self) -> None:
-        """Multipliers of attention scores."""
+        """Add the multipliers of attention scores."""
         needed: dict[Power, list[Node]] = {}
         for node, power in self.growth.scores.items():
             if power != 1:
@@ -443,12 +451,12 @@ class _Book:
                 self.multipliers[f"{node} (scores)"] = value(power, self.growth.ratios)
         for power, nodes in needed.items():
             self.edits.append(
-                f"multiply the scores of {_listed(nodes)} by {self._told(power)}: scores are to be "
-                f"divided by the channels of a head, not by their square root"
+                f"multiply the scores of {_listed(nodes)} by {self._told(power)}, because scores "
+                "must be divided by the channels of a head, not by their square root"
             )
 
     def branches(self) -> None:
-        """Multipliers of residual branches that end without weights that could absorb them."""
+        """Add multipliers of residual branches without final weights that could absorb them."""
         nodes: dict[Power, list[Node]] = {}
         for branch in self.growth.branches:
             power = self.told.factor(branch)
@@ -461,19 +469,20 @@ class _Book:
             )
 
     def notes(self) -> Iterable[Assumption]:
-        """Statements that hold only for the first steps."""
+        """Yield assumptions that hold only for the first steps."""
         for node in dict.fromkeys(self.uneven):
             yield Assumption(
                 owner(node),
-                "its columns for channels that do not grow have gradients of a different size; "
-                "epsilon is that of the other columns",
+                "the columns that read channels that do not grow have gradients of a different "
+                "size; epsilon is chosen for the other columns",
                 "heuristic",
             )
         for node in dict.fromkeys(self.kept_size):
             yield Assumption(
                 owner(node),
-                "its output has size 1 at the start, because the weights that read it start at 0. "
-                "This is right for the first steps; later it may grow as the root of the width",
+                "its output has size 1 initially, because the weights that read it start at 0. "
+                "This is right for the first steps; later it may grow as the square root of the "
+                "width",
                 "heuristic",
             )
 
@@ -486,7 +495,7 @@ class _Book:
 def _conflict(
     name: str, one: tuple[Placement, str, Rates], two: tuple[Placement, str, Rates]
 ) -> KcalcError:
-    """The error for a parameter whose uses require different rules."""
+    """Return the error for a parameter whose uses require different rules."""
     places = ", ".join(f"{role} at node {owner(use.node)!r}" for use, role, _ in (one, two))
     asked = (
         f"initial weights {one[2].init_std} and {two[2].init_std}, learning rates "
@@ -494,8 +503,8 @@ def _conflict(
     ).replace("**", "^")
     rows = all("[" in str(owner(use.node)) for use, _, _ in (one, two))
     advice = (
-        "these are rows of one matrix, and a parameter has one rule; give each of them a layer of "
-        "its own"
+        "these are rows of one matrix, and a parameter can have only one rule; use a separate "
+        "layer for each role"
         if rows
         else "untie them"
     )

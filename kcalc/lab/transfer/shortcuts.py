@@ -1,10 +1,10 @@
-"""How much a residual stream keeps from block to block, and the factors of its branches.
+"""How much of a residual stream survives from block to block, and the factors of its branches.
 
 Powers of the depth assume a stream that carries the contribution of every block to its end, x +
-f(x). A shortcut of weight 0.7 forgets: the share of the first block shrinks as 0.7^L, the stream is
-renewed every few blocks, and changes of the output are not powers of L. The share that a stream
-keeps over all of its blocks must therefore be about the same in both networks. Derivation: the page
-on the theory of transfer.
+f(x). A stream with shortcuts of weight 0.7 forgets: the share of the first block shrinks as 0.7^L,
+the stream is renewed every few blocks, and changes of the output are not powers of L. The share
+that survives all blocks must therefore be about the same in both networks. The page on the theory
+of transfer has the derivation.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from ...network import owner
 from .branches import Branch, on_stream
 
 Node = Hashable
-SLACK = 0.25  # e-folds by which what a stream keeps may differ between the networks
+SLACK = 0.25  # the surviving shares of both networks may differ by this many e-folds
 EXACT = 1e-6
 PROBES = np.linspace(-3.1, 2.9, 9)
 ADVICE = (
-    "add branches to the stream with a shortcut of weight 1, x + f(x), or put a norm on the stream "
-    "after every sum, or keep the depth of the base, axes='width'"
+    "use shortcuts of weight 1, x + f(x), or put a norm on the stream after every sum, or keep "
+    "the depth of the base, axes='width'"
 )
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The remainder of the stream at one place, relative to its beginning.
+    """What remains of the stream at one place, relative to its beginning.
 
-    ``share``: of the initial stream; ``total``: of everything that shortcuts carry. Norms divide
-    both by the total.
+    ``share`` is what remains of the initial stream, and ``total`` of everything that shortcuts
+    carry. Norms divide both by the total.
     """
 
     share: float
@@ -49,10 +49,10 @@ class Kept:
 
 @dataclass(frozen=True)
 class Stream:
-    """The stream of a network.
+    """The residual stream of a network.
 
-    ``kept``: its remainder at the first and at the last sum; ``factors``: {branch: its factor,
-    divided by that of its shortcut if norms divide the sums by their size}.
+    ``kept`` describes what remains at the first and at the last sum. ``factors`` is {branch: its
+    factor}, divided by the factor of its shortcut if norms divide the sums by their size.
     """
 
     kept: tuple[Kept, Kept]
@@ -61,10 +61,10 @@ class Stream:
 
 @dataclass(frozen=True)
 class Carried:
-    """The powers of the depth by which the network multiplies its branches.
+    """The powers of the depth by which a network multiplies its branches.
 
-    ``powers``: {branch: p, if the network multiplies it by L^-p}, 0 if missing; ``notes``:
-    statements that hold only approximately.
+    ``powers`` is {branch: p} if the network multiplies the branch by L^-p; missing branches have p
+    = 0. ``notes`` contains statements that hold only approximately.
     """
 
     powers: Mapping[Branch, Any] = field(default_factory=dict)
@@ -72,11 +72,11 @@ class Carried:
 
 
 def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) -> Stream:
-    """The remainder of a network's stream, and the factors of its branches.
+    """Return what remains of a network's stream, and the factors of its branches.
 
-    ``along``: the operations on it whose number grows with its branches.
-    Raises: KcalcError if one of these is not a sum, a norm, or a function that preserves its own
-    values.
+    ``along`` contains the operations on the stream whose number grows with its branches. Raises:
+    KcalcError if one of them is not a sum, a norm, or a function that leaves its own values
+    unchanged.
     """
     slots: dict[Node, set[int]] = {}
     for branch in found:
@@ -111,15 +111,16 @@ def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) ->
         for branch in found
     }
     ends = [kept[found[k].sum] for k in (0, -1)]
-    if normed:  # which share is left counts, the size does not
+    if normed:  # with norms, only the share matters, not the size
         ends = [Kept(one.share / one.total if one.total else 0.0, 1.0) for one in ends]
     return Stream((ends[0], ends[1]), factors)
 
 
 def _summed(taken: Sequence[tuple[float, Kept | None]]) -> tuple[Kept, float]:
-    """What remains after a sum of these (factor, kept before), and the stream's own factor.
+    """Return what remains after a sum of (factor, what remained before), and the stream's factor.
 
-    The part from before the first sum is the stream at that sum, and is not counted later.
+    At the first sum, the inputs from before it count as the whole stream; later sums ignore such
+    inputs.
     """
     begun = any(one is not None for _, one in taken)
     share = sum(w * (one.share if one else float(not begun)) for w, one in taken)
@@ -133,8 +134,8 @@ def _number(weight: Any, node: Node) -> float:
         return float(weight)
     except (TypeError, ValueError):
         raise KcalcError(
-            f"node {owner(node)!r} adds with the factor {weight}, and powers of the depth need "
-            f"numbers; give them by net.subs, or keep the depth of the base, axes='width'"
+            f"node {owner(node)!r} adds with the factor {weight}, but powers of the depth need "
+            "numbers; substitute them with net.subs, or keep the depth of the base, axes='width'"
         ) from None
 
 
@@ -144,22 +145,22 @@ def _check_carries(op: Any, node: Node) -> None:
         return
     if isinstance(op, P.Post) and not op.activation.free_symbols:
         once = op.activation(PROBES)
-        if np.allclose(op.activation(once), once, rtol=EXACT, atol=EXACT):  # as ReLU
+        if np.allclose(op.activation(once), once, rtol=EXACT, atol=EXACT):  # such as ReLU
             return
     if isinstance(op, P.Mask) and op.rate == 0:
         return
     if isinstance(op, P.Fresh):
-        return  # weights on the stream raise other errors
+        return  # weights on the stream are rejected elsewhere
     what = {P.Post: "a function", P.Mask: "dropout", P.Prod: "a gate", P.Window: "pooling"}
     word = next((text for kind, text in what.items() if isinstance(op, kind)), type(op).__name__)
     raise KcalcError(
-        f"node {owner(node)!r}, {word}, acts on the residual stream after every block, so "
-        f"the stream forgets what blocks added, and depth has no exponents; {ADVICE}"
+        f"node {owner(node)!r}, {word}, acts on the residual stream after every block. The stream "
+        f"forgets the contributions of blocks, and depth has no exponents; {ADVICE}"
     )
 
 
 def carried_alone(network: Network, found: Sequence[Branch], along: frozenset[Node]) -> Carried:
-    """The powers of a network without a base.
+    """Return the powers of a network without a base.
 
     Raises: KcalcError if its stream does not keep everything.
     """
@@ -170,7 +171,7 @@ def carried_alone(network: Network, found: Sequence[Branch], along: frozenset[No
 
 
 def carried(small: Stream, large: Stream) -> Carried:
-    """The powers of a network with more branches than its base.
+    """Return the powers of a network with more branches than its base.
 
     Raises: KcalcError if the streams keep different shares, and if factors of branches change by
     anything but a power of the depth.
@@ -182,14 +183,14 @@ def carried(small: Stream, large: Stream) -> Carried:
         raise _forgets(last, kept, "in the base and in this network")
     text = (
         f"shortcuts carry {kept[0].share:.3g} of the stream to its end in the base, "
-        f"{kept[1].share:.3g} here: the powers of L take these as equal"
+        f"{kept[1].share:.3g} here; the powers of L treat these as equal"
     )
     notes = (Assumption("network", text, "heuristic"),) if apart > EXACT else ()
     return Carried(_powers(small, large), notes)
 
 
 def _apart(one: Kept, two: Kept) -> float:
-    """The number of e-folds by which two shares differ."""
+    """Return the number of e-folds by which two shares differ."""
     pairs = ((one.share, two.share), (one.total, two.total))
     if any(min(abs(a), abs(b)) < 1e-300 for a, b in pairs):
         return 0.0 if all(a == b for a, b in pairs) else math.inf
@@ -197,7 +198,7 @@ def _apart(one: Kept, two: Kept) -> float:
 
 
 def _forgets(node: Node, kept: tuple[Kept, Kept], where: str) -> KcalcError:
-    """The error for streams that keep different shares."""
+    """Return the error for streams that keep different shares."""
     use = (
         [one.share for one in kept]
         if kept[0].share != kept[1].share
@@ -206,13 +207,13 @@ def _forgets(node: Node, kept: tuple[Kept, Kept], where: str) -> KcalcError:
     return KcalcError(
         f"the residual stream that ends at node {owner(node)!r} forgets: shortcuts with weights "
         f"other than 1 carry {use[0]:.3g} and {use[1]:.3g} of it to its end ({where}), but powers "
-        f"of the depth need equal shares; {ADVICE}, or choose weights whose product over all "
-        f"blocks does not depend on the depth"
+        f"of the depth need equal shares; {ADVICE}, or choose shortcut weights so that their "
+        "product over all blocks does not depend on the depth"
     )
 
 
 def _powers(small: Stream, large: Stream) -> dict[Branch, Any]:
-    """{branch: p} if its factor, divided by that of the base, is (ratio of the depths)^-p."""
+    """Return {branch: p} if its factor, relative to the base, is (ratio of the depths)^-p."""
     ratio = len(large.factors) / len(small.factors)
     before, after = (_by_form(one.factors) for one in (small, large))
     powers = {form: _power(before.get(form, after[form]), after[form], ratio) for form in after}
@@ -224,8 +225,8 @@ def _powers(small: Stream, large: Stream) -> dict[Branch, Any]:
             )
             raise KcalcError(
                 f"node {owner(branch.sum)!r} multiplies its branch by {own}, but by {other} in the "
-                f"base; the ratio is not a power of the number of branches. Keep the multipliers "
-                f"of the base; kc.transfer says which to change"
+                "base; the ratio is not a power of the number of branches. Keep the multipliers "
+                "of the base; kc.transfer returns the multipliers to change"
             )
     return {branch: powers[_form(branch)] for branch in large.factors}
 
@@ -242,7 +243,7 @@ def _by_form(factors: Mapping[Branch, float]) -> dict[tuple[str, int], set[float
 
 
 def _power(before: set[float], after: set[float], ratio: float) -> Any:
-    """p, a multiple of 1/4; None if the factors change otherwise."""
+    """Return p, a multiple of 1/4, or None if the factors change in another way."""
     if before == after:
         return sp.S.Zero
     if len(before) == len(after) == 1 and min(*before, *after) > 0:

@@ -1,10 +1,10 @@
 """Sizes of feature maps and of their gradients, as powers of width and depth.
 
-The sizes come from two folds over the primitives of a network. Forward: the typical size of a
-coordinate, and the initial values and changes of weights that give feature maps of size 1.
-Backward: the typical size of the derivative of the loss with respect to a coordinate, through
-initial weights or through their changes, whichever is larger. Derivations: the page on the theory
-of transfer.
+The sizes come from two folds over the primitives of a network. The forward fold computes the
+typical size of a coordinate, and the initial values and changes of weights that give feature maps
+of size 1. The backward fold computes the typical size of the derivative of the loss with respect to
+a coordinate, through initial weights or through their changes, whichever is larger. The page on the
+theory of transfer has the derivations.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME = "exponents of width and depth"
 
 @dataclass(frozen=True)
 class Part:
-    """Channels that a concatenation puts next to others, by the node that makes them."""
+    """Some of the channels of a concatenation, with the node that makes them."""
 
     node: Node
     of: Power
@@ -36,10 +36,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a coordinate of a feature map, and how its number of channels grows.
+    """The size of a coordinate of a feature map, and the growth of its number of channels.
 
-    ``unlike``: its parts, if their sizes or numbers of channels grow differently; None if all
-    channels are equivalent.
+    ``unlike`` lists the parts if their sizes or numbers of channels grow differently. It is None if
+    all channels are equivalent.
     """
 
     of: Power
@@ -51,14 +51,15 @@ class Size:
 class Setting:
     """The setting of the folds.
 
-    ``channels``: {node with weights, or attention: growth of the channels that it emits};
-    ``groups``: {node: growth of the number of groups}; ``branches``: residual branches, none if the
-    depth is that of the base; ``branch``: the exponent a of ``x + L^-a f(x)``; ``absorb``: whether
-    weights that end a branch take the factor ``L^-a``; ``aligned``: whether changes of weights are
-    aligned with the layer's input; ``initial``: {role: size of initial weights relative to the
-    choice of this calculus}, for other parametrisations; ``capped``: whether changes may not exceed
-    the weights; ``zeros``: weights that start at 0, to which ``capped`` does not apply; ``order``:
-    the order of powers; ``given``: {branch: p, if the network already multiplies it by L^-p}.
+    ``channels`` is {node with weights, or attention: growth of the channels that it emits}, and
+    ``groups`` is {node: growth of the number of groups}. ``branches`` are the residual branches,
+    none if the depth does not change. ``branch`` is the exponent a of ``x + L^-a f(x)``, and
+    ``absorb`` says whether weights that end a branch take the factor ``L^-a``. ``aligned`` says
+    whether changes of weights are aligned with the layer's input. ``initial`` is {role: size of
+    initial weights relative to the choice of this calculus}, for other parametrisations. ``capped``
+    says whether changes may not exceed the weights; this does not apply to ``zeros``, the weights
+    that start at 0. ``order`` is the order of powers. ``given`` is {branch: p} if the network
+    already multiplies the branch by L^-p.
     """
 
     channels: Mapping[Node, Power]
@@ -74,22 +75,22 @@ class Setting:
     given: Mapping[Branch, Any] = field(default_factory=dict)
 
     def target(self, node: Node) -> tuple[Power, Power]:
-        """(size of the output of weights, size of its change) that training needs."""
+        """Return (size of the output of weights, size of its change) that training needs."""
         ended = next((branch for branch in self.branches if node == branch.last), None)
         own = self.factor(ended) if self.absorb and ended is not None else ONE
         return own, own * self.share(node)
 
     def share(self, node: Node) -> Power:
-        """How much the output of a node may change, relative to its size."""
+        """Return how much the output of a node may change, relative to its size."""
         inside = any(node in branch.inside for branch in self.branches)
         return DEPTH ** (self.branch - 1) if inside else ONE
 
     def factor(self, branch: Branch) -> Power:
-        """``L^-a``, divided by the factor that the network has already."""
+        """Return ``L^-a``, divided by the factor that the network already has."""
         return DEPTH ** (self.given.get(branch, ZERO) - self.branch)
 
     def factors(self, node: Node, count: int) -> list[Power]:
-        """The multiplier of all inputs of a sum."""
+        """Return the multipliers of all inputs of a sum."""
         found = [ONE] * count
         for branch in self.branches:
             if branch.sum == node:
@@ -101,14 +102,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Use:
-    """Weights at one place of a network.
+    """The use of weights at one place of a network.
 
-    ``role``: "embedding", "input" (few channels to many), "hidden" (many to many), "readout" (many
-    to few), "elementwise" (groups of a few channels) or "finite". ``reads``: the size of their
-    input; ``fan_in``, ``fan_out``: how the numbers of inputs per output and of outputs per input
-    grow; ``output``: the size of their output; ``initial`` and ``change``: the sizes of an initial
-    weight and of its change, multipliers included; ``size``: the larger of the two; ``shift``: the
-    change of a bias.
+    ``role`` is "embedding", "input" (few channels to many), "hidden" (many to many), "readout"
+    (many to few), "elementwise" (groups of a few channels) or "finite". ``reads`` and ``output``
+    are the sizes of input and output. ``fan_in`` and ``fan_out`` are the growth of the numbers of
+    inputs per output and of outputs per input. ``initial`` and ``change`` are the sizes of an
+    initial weight and of its change, multipliers included, and ``size`` is the larger of the two.
+    ``shift`` is the change of a bias.
     """
 
     node: Node
@@ -131,15 +132,15 @@ def used(
     fans: tuple[Power, Power, Power],
     one_hot: bool = False,
 ) -> Use:
-    """The required initial size and change of weights at a node.
+    """Return the required initial size and change of weights at a node.
 
-    ``reads``: the size of their input; ``fans``: how the numbers of inputs per output, of outputs
-    per input, and of channels grow.
+    ``reads`` is the size of their input. ``fans`` gives the growth of the numbers of inputs per
+    output, of outputs per input, and of channels.
     """
     order, (fan_in, fan_out, channels) = setting.order, fans
     role = "embedding" if one_hot else _role(order, fan_in, fan_out, channels)
     output, change = setting.target(node)
-    # fewer outputs than inputs: their change must not grow with that of what they read
+    # with fewer outputs than inputs, their change must not grow with the change of the inputs
     narrowed = order.smaller(ONE, (fan_out / fan_in) ** HALF)
     initial = output / reads / fan_in**HALF * (ONE if one_hot else narrowed)
     initial *= setting.initial.get(role, ONE)
@@ -163,28 +164,28 @@ def used(
 
 
 def passed(setting: Setting, use: Use) -> Power:
-    """The factor by which gradients grow through weights.
+    """Return the factor by which gradients grow through weights.
 
-    It is the larger of those of the initial weights and of their changes.
+    It is the larger of the factors of the initial weights and of their changes.
     """
     along = ONE if setting.aligned else HALF
     return setting.order.larger(use.initial * use.fan_out**HALF, use.change * use.fan_out**along)
 
 
 class Forward:
-    """The forward fold; ``uses`` collects the weights."""
+    """The forward fold. ``uses`` collects the weights."""
 
     def __init__(self, setting: Setting, reads: Mapping[Node, Sequence[Node]]) -> None:
         self.setting, self.reads = setting, reads
         self.uses: dict[Node, Use] = {}
 
     def rule(self, op: P.Primitive, node: Node, inputs: list[Size]) -> Size:
-        """The size of a primitive's output; channels that differ stay different up to weights."""
+        """Return the size of a primitive's output. Different channels stay apart up to weights."""
         found = self.size(op, node, inputs)
         unlike = next((one.unlike for one in inputs if one.unlike is not None), None)
         if unlike is None:
             return found
-        one_each = isinstance(op, P.Fresh) and op.groups > 1  # as depthwise convolutions read
+        one_each = isinstance(op, P.Fresh) and op.groups > 1  # such as depthwise convolutions
         if isinstance(op, P.Fresh) and (
             not one_each or self.setting.order.grows(self.uses[node].fan_in)
         ):
@@ -235,7 +236,7 @@ class Forward:
 
     @size.register
     def _(self, op: P.Prefix, node: Node, inputs: list[Size]) -> Size:
-        """Tokens in front of others: the larger of the two."""
+        """Put tokens in front of others; the larger size counts."""
         return Size(self.setting.order.larger(*(s.of for s in inputs)), inputs[0].channels)
 
     @size.register
@@ -247,7 +248,7 @@ class Forward:
         )
 
     def _unlike(self, reads: Sequence[Node], inputs: list[Size]) -> tuple[Part, ...] | None:
-        """The parts of a concatenation that do not share a rule."""
+        """Return the parts of a concatenation if they cannot share a rule."""
         parts = tuple(Part(n, s.of, s.channels) for n, s in zip(reads, inputs, strict=True))
         return parts if differing(self.setting.order, parts) else None
 
@@ -260,13 +261,16 @@ class Forward:
 
     @size.register
     def _(self, op: P.Attend, node: Node, inputs: list[Size]) -> Size:
-        """Weights of attention are of size 1: scores are divided by the channels of a head."""
+        """Attention weights have size 1, because scores are divided by the channels of a head."""
         values = inputs[2]
         return Size(values.of, self.setting.channels.get(owner(node), values.channels))
 
 
 class Backward:
-    """The reversed fold: messages are sizes of derivatives of the loss by a coordinate."""
+    """The backward fold.
+
+    Messages are sizes of derivatives of the loss with respect to a coordinate.
+    """
 
     def __init__(
         self, setting: Setting, states: Mapping[Node, Size], uses: Mapping[Node, Use]
@@ -295,9 +299,9 @@ class Backward:
     def _(
         self, op: P.Prod | P.Attend, node: Node, message: Power, reads: Sequence[Node]
     ) -> list[Power]:
-        """The sizes of the other factors.
+        """Multiply the message by the sizes of the other factors.
 
-        Scores sum over a head's channels and are divided by their number. Keys and values that
+        Scores sum over the channels of a head and are divided by their number. Keys and values that
         several heads share receive the sum of the gradients of these heads.
         """
         sizes = [self.states[read].of for read in reads]
@@ -315,7 +319,7 @@ class Backward:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The result of both folds: uses of weights; the size, gradient and channels of every node."""
+    """The result of both folds: uses of weights, and size, gradient and channels by node."""
 
     uses: Mapping[Node, Use]
     states: Mapping[Node, Size]
@@ -323,9 +327,9 @@ class Sizes:
 
 
 def sizes(network: Network, setting: Setting) -> Sizes:
-    """Sizes of feature maps, weights, changes and gradients of a network.
+    """Return the sizes of feature maps, weights, changes and gradients of a network.
 
-    Raises: NoRule for layers without a rule; KcalcError if an output grows with the width.
+    Raises: NoRule for layers without a rule, and KcalcError if an output grows with the width.
     """
     forward = Forward(setting, {node: reads for node, _, reads in network.operations})
     start = dict.fromkeys(network.inputs, Size(ONE, ONE))
@@ -344,11 +348,11 @@ def sizes(network: Network, setting: Setting) -> Sizes:
 
 
 class TwoRoles(KcalcError):
-    """Columns of one matrix need different rules."""
+    """Raised if columns of one matrix need different rules."""
 
 
 def differing(order: Order, parts: Sequence[Part]) -> tuple[Part, Part] | None:
-    """The first of the parts, and the first other one that differs in growth or size."""
+    """Return the first part, and the first other part that differs in growth or size."""
     for part in parts[1:]:
         alike = order.alike(part.channels, parts[0].channels) and order.alike(part.of, parts[0].of)
         if not alike:
@@ -357,7 +361,7 @@ def differing(order: Order, parts: Sequence[Part]) -> tuple[Part, Part] | None:
 
 
 def two_roles(order: Order, node: Node, parts: Sequence[Part]) -> TwoRoles:
-    """The error for weights that read, through a concatenation, parts with different rules."""
+    """Return the error for weights that read parts of a concatenation with different rules."""
     unlike = differing(order, parts)
     assert unlike is not None
     names = [repr(owner(part.node)) for part in unlike]
@@ -368,8 +372,9 @@ def two_roles(order: Order, node: Node, parts: Sequence[Part]) -> TwoRoles:
         what = f"whose sizes are {sizes[0]} and {sizes[1]}"
     return TwoRoles(
         f"the weights of {owner(node)!r} read the channels of {names[0]} and {names[1]} side by "
-        f"side, {what}: these columns have two roles, and a parameter has one rule. Read the parts "
-        f"with layers of their own and add the results, a(h) + b(x) instead of layer(cat([h, x]))"
+        f"side, {what}. These columns have two roles, but a parameter can have only one rule. Read "
+        "the parts with separate layers and add the results, a(h) + b(x) instead of layer(cat([h, "
+        "x]))"
     )
 
 

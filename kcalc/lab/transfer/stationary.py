@@ -1,4 +1,4 @@
-"""The size that weights reach under AdamW with independent gradients."""
+"""The size that weights reach under AdamW if gradients are independent."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ...foundation.printing import Shown
 from ...maps import Assumption
 
 TEXT = (
-    "gradients are independent between steps, with mean 0 and one constant variance, and epsilon "
-    "is negligible; gradients of a training run are neither, so measured weights differ"
+    "gradients are independent between steps, with mean 0 and constant variance, and epsilon is "
+    "negligible; gradients of real training are not like this, so measured weights differ"
 )
 
 
@@ -25,11 +25,11 @@ class Equilibrium(Shown):
     Attributes
     ----------
     rms
-        The root mean square of an entry.
+        The root mean square of an entry of the weights.
     steps
-        The number of steps after which weights have forgotten half of their initial values.
+        The number of steps after which half of the initial values is forgotten.
     assumptions
-        The reasons why the number is heuristic.
+        The reasons why the value is heuristic.
 
     """
 
@@ -46,12 +46,12 @@ class Equilibrium(Shown):
         Parameters
         ----------
         fan_in
-            The number of inputs of each output; for a convolution, channels times taps.
+            The number of inputs of each output. For a convolution, this is channels times taps.
 
         Returns
         -------
         float
-            A number for ``kc.layers.Affine(sigma_w=...)``.
+            A value for ``kc.layers.Affine(sigma_w=...)``.
 
         Raises
         ------
@@ -87,7 +87,7 @@ def equilibrium(
 ) -> Equilibrium:
     """Return the size that weights reach in a long run of AdamW.
 
-    With independent gradients a weight is a sum of random steps that decay by ``1 - lr *
+    With independent gradients, a weight is a sum of random steps that decay by ``1 - lr *
     weight_decay`` per step. Its variance tends to a constant, about ``lr / (2 weight_decay)`` if
     ``lr * weight_decay`` is small. To compute maps of a trained network, give a layer
     ``sigma_w=equilibrium(...).sigma_w(fan_in)``.
@@ -95,23 +95,23 @@ def equilibrium(
     Parameters
     ----------
     lr
-        The learning rate, constant.
+        The constant learning rate.
     weight_decay
         AdamW's decoupled weight decay.
     betas
-        AdamW's betas. The second one is assumed to be so close to 1 that the denominator is
-        constant; it does not change the result.
+        AdamW's betas. The second is assumed to be so close to 1 that the denominator is constant;
+        it does not change the result.
 
     Returns
     -------
     Equilibrium
-        With ``.rms``, marked as heuristic in ``.assumptions``.
+        A result with ``.rms``, marked as heuristic in ``.assumptions``.
 
     Raises
     ------
     KcalcError
-        If ``lr`` or ``weight_decay`` is not positive, if their product is at least 1, and for betas
-        outside [0, 1).
+        If ``lr`` or ``weight_decay`` is not positive, if their product is at least 1, or if a beta
+        is outside [0, 1).
 
     Examples
     --------
@@ -124,8 +124,8 @@ def equilibrium(
     rate, decay = _positive(lr, "lr"), _positive(weight_decay, "weight_decay")
     if not rate * decay < 1:
         raise KcalcError(
-            f"lr * weight_decay must be less than 1, got {rate * decay:.4g}: a step would remove "
-            f"more than the whole weight"
+            f"lr * weight_decay must be less than 1, got {rate * decay:.4g}, with which a step "
+            "would remove more than the whole weight"
         )
     given = items(betas, "betas")
     if len(given) != 2:

@@ -1,4 +1,4 @@
-"""Best learning rates at several widths, measured."""
+"""Measured best learning rates at several widths."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .coordinates import extents, family_of, positive, undone
 from .rules import options
 from .torch_training import Family, part
 
-FEWEST = 5  # seeds; with fewer, an interval says little
+FEWEST = 5  # seeds; with fewer, an interval means little
 
 
 @dataclass(frozen=True)
 class Gain:
-    """How much the rules lower the loss: the mean of log(loss without / loss with) over seeds.
+    """How much the rules lower the loss: the mean over seeds of log(loss without / loss with).
 
     Attributes
     ----------
     mean
         The mean over seeds, in nats.
     low
-        The lower end of its 95 % interval (Student's t over paired seeds).
+        The lower end of the 95 % interval (Student's t over paired seeds).
     high
-        The upper end.
+        The upper end of the interval.
 
     """
 
@@ -51,7 +51,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class TransferCheck(Shown):
-    """Losses at the end of training by size and learning rate.
+    """Final training losses by size and learning rate.
 
     Attributes
     ----------
@@ -60,13 +60,13 @@ class TransferCheck(Shown):
     sizes
         The sizes.
     rates
-        The learning rates of the first size.
+        The learning rates at the first size.
     losses
-        The losses, of shape (sizes, rates, seeds); infinite for runs that diverge.
+        The losses, (sizes, rates, seeds). They are infinite for runs that diverge.
     plain
-        The losses without rules, None if these runs were not made.
+        The losses without rules, or None if these runs were not made.
     edits
-        Changes to the model that the rules require; the check does not make them.
+        Changes to the model that the rules require. The check does not make them.
 
     """
 
@@ -79,7 +79,7 @@ class TransferCheck(Shown):
 
     @property
     def means(self) -> np.ndarray:
-        """Geometric means of the losses over seeds, of shape (sizes, rates)."""
+        """Geometric means of the losses over seeds, (sizes, rates)."""
         return _means(self.losses)
 
     @property
@@ -105,7 +105,7 @@ class TransferCheck(Shown):
 
     @property
     def shift(self) -> float:
-        """The number of octaves by which the best rate moves from the first size to the last."""
+        """How far the best learning rate moves from the first size to the last, in octaves."""
         return float(np.log2(self.best[-1] / self.best[0]))
 
     def gain(self, at: str = "optimum") -> Gain:
@@ -114,25 +114,25 @@ class TransferCheck(Shown):
         Parameters
         ----------
         at
-            "optimum": with and without rules, each at its own best rate of the largest size; or
-            "transferred": both at the best rate of the first size.
+            With "optimum", runs with and without rules use their own best learning rates at the
+            largest size. With "transferred", both use the best learning rate of the first size.
 
         Returns
         -------
         Gain
-            ``.mean``, ``.low``, ``.high``, and ``.tie`` if the interval contains 0.
+            The gain, with ``.mean``, ``.low``, ``.high``, and ``.tie`` if the interval contains 0.
 
         Raises
         ------
         KcalcError
-            With fewer than five seeds, without the runs without rules, and if all runs diverge.
+            If there are fewer than five seeds or no runs without rules, or if all runs diverge.
 
         """
         choice(at, "at", ("optimum", "transferred"))
         pair = (self.losses, self._plain())
         if self.losses.shape[2] < FEWEST:
             raise KcalcError(
-                f"an interval needs {FEWEST} seeds or more, got {self.losses.shape[2]}; give "
+                f"an interval needs {FEWEST} seeds or more, got {self.losses.shape[2]}; use "
                 f"seeds={FEWEST}"
             )
         size = -1 if at == "optimum" else 0
@@ -145,17 +145,17 @@ class TransferCheck(Shown):
         return self.plain
 
     def crossing_shift(self, level: float) -> float:
-        """The number of octaves by which the smallest rate whose loss is below ``level`` moves.
+        """Return how far the smallest rate with a loss below ``level`` moves, in octaves.
 
         Parameters
         ----------
         level
-            The loss, > 0.
+            The loss level, > 0.
 
         Returns
         -------
         float
-            log2 of the rate at the last size over that at the first.
+            log2 of the ratio between the rates at the last and the first size.
 
         Raises
         ------
@@ -168,7 +168,7 @@ class TransferCheck(Shown):
         for size, one in zip(self.sizes, found, strict=True):
             if one is None:
                 raise KcalcError(
-                    f"at {self.along} {size:g} the losses do not cross {asked:g}: they go from "
+                    f"at {self.along} {size:g} the losses do not cross {asked:g}; they range from "
                     f"{self.means[self.sizes.index(size)].max():.4g} to "
                     f"{self.means[self.sizes.index(size)].min():.4g}"
                 )
@@ -197,7 +197,7 @@ class TransferCheck(Shown):
 
     @property
     def at_edge(self) -> tuple[str, ...]:
-        """Where the lowest loss is at an end of ``rates``, so that the best rate may lie beyond."""
+        """Sizes whose lowest loss is at an end of ``rates``; the best rate may lie beyond it."""
         both = [("", self.losses)] if self.plain is None else self._pair()
         found = []
         for told, losses in both:
@@ -208,7 +208,7 @@ class TransferCheck(Shown):
                     rules = f" {told} rules" if told else ""
                     found.append(
                         f"{self.along} {size:g}{rules}: the lowest loss is at the {end} rate, "
-                        f"{self.rates[k]:.3g}; give {end.replace('est', 'er')} ones"
+                        f"{self.rates[k]:.3g}; try {end.replace('est', 'er')} rates"
                     )
         return tuple(found)
 
@@ -242,7 +242,7 @@ def _best(rates: tuple[float, ...], losses: np.ndarray) -> tuple[float, ...]:
 
 
 def _interval(without: np.ndarray, by: np.ndarray) -> Gain:
-    """The mean difference of paired logarithms, and its 95 % interval.
+    """Return the mean difference of paired logarithms, and its 95 % interval.
 
     Raises: KcalcError if runs on both sides diverge.
     """
@@ -251,7 +251,7 @@ def _interval(without: np.ndarray, by: np.ndarray) -> Gain:
     with np.errstate(invalid="ignore"):
         each = without - by
     if np.isnan(each).any():
-        raise KcalcError("runs with and without rules diverge at this rate; give smaller rates")
+        raise KcalcError("runs with and without rules diverge at this rate; use smaller rates")
     if np.isinf(each).any():
         sign = 1 if (each > 0).all() else -1 if (each < 0).all() else 0
         ends = {1: (0.0, np.inf), -1: (-np.inf, 0.0), 0: (-np.inf, np.inf)}[sign]
@@ -277,9 +277,9 @@ def transfer_check(
     unknown: str | None = None,
     rank: str | None = None,
 ) -> TransferCheck:
-    """Train PyTorch models of several sizes and learning rates, with rules and without.
+    """Train PyTorch models of several sizes and learning rates, with and without the rules.
 
-    The loss of a run is the geometric mean of the losses of the last fifth of its steps.
+    The loss of a run is the geometric mean of the losses in the last fifth of its steps.
 
     Parameters
     ----------
@@ -290,35 +290,35 @@ def transfer_check(
     y
         The targets of all examples, a tensor.
     rates
-        The learning rates of the first size, at least three.
+        The learning rates at the first size, at least three.
     widths
         The sizes: numbers, or dictionaries that differ in one number.
     optimizer
-        As for :func:`kcalc.transfer`.
+        See :func:`kcalc.transfer`.
     steps
         The number of training steps.
     batch
         The number of random examples per step.
     seeds
-        The number of runs of every kind; the interval of the gain needs five.
+        The number of runs of each kind. The interval of the gain needs five.
     standard
         True makes only the runs without rules.
     loss
-        As for :func:`kcalc.trained_coordinates`.
+        See :func:`kcalc.trained_coordinates`.
     unknown
-        As for :func:`kcalc.transfer`.
+        See :func:`kcalc.transfer`.
     rank
-        As for :func:`kcalc.transfer`.
+        See :func:`kcalc.transfer`.
 
     Returns
     -------
     TransferCheck
-        The losses of all runs, with best rates and gains.
+        The losses of all runs, with best learning rates and gains.
 
     Raises
     ------
     KcalcError
-        For invalid numbers, and as :func:`kcalc.transfer` does.
+        If a number is invalid, or if :func:`kcalc.transfer` raises an error.
 
     """
     sizes, along = extents(widths)
@@ -336,7 +336,7 @@ def transfer_check(
     plain = None
     if not family.standard:
         others = _losses(replace(family, standard=True), sizes[1:], plan)[0]
-        plain = np.concatenate([by[:1], others])  # at the first size nothing changes
+        plain = np.concatenate([by[:1], others])  # the rules change nothing at the first size
     extent = tuple(float(size[along] if isinstance(size, dict) else size) for size in sizes)
     return TransferCheck(extent, tried, by, along, edits, plain)
 
@@ -344,7 +344,7 @@ def transfer_check(
 def _losses(
     family: Family, sizes: tuple[Any, ...], plan: tuple[tuple[float, ...], int, int, int]
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The losses by size, rate and seed, and the edits that the rules require at the last size."""
+    """Return the losses by size, rate and seed, and the edits required at the last size."""
     tried, count, taken, draws = plan
     found = np.empty((len(sizes), len(tried), draws))
     edits: tuple[str, ...] = ()
@@ -359,7 +359,7 @@ def _losses(
 
 
 def _run(family: Family, model: Any, made: list[Any], plan: tuple[int, int, int]) -> float:
-    """The loss at the end of one run; infinite if it diverges."""
+    """Return the loss at the end of one run, or infinity if it diverges."""
     import torch
 
     steps, batch, seed = plan
@@ -376,7 +376,7 @@ def _run(family: Family, model: Any, made: list[Any], plan: tuple[int, int, int]
 
 
 def _lowest(logs: np.ndarray, losses: np.ndarray) -> float:
-    """The rate at the vertex of a parabola through the lowest loss and its neighbours."""
+    """Return the rate at the vertex of a parabola through the lowest loss and its neighbours."""
     usable = np.isfinite(losses)
     if not usable.any():
         return float("nan")
@@ -388,7 +388,7 @@ def _lowest(logs: np.ndarray, losses: np.ndarray) -> float:
 
 
 def _crossing(logs: np.ndarray, losses: np.ndarray, level: float) -> float | None:
-    """log2 of the smallest rate at which the loss falls below a level, between two rates."""
+    """Return log2 of the smallest rate with an interpolated loss below a level, or None."""
     for k in range(len(logs) - 1):
         above, below = losses[k], losses[k + 1]
         if np.isfinite(above) and above >= level > below:

@@ -15,7 +15,7 @@ from .result import EPSILONS, ParameterRule, Transfer, require_known
 def param_groups(
     transfer: Transfer, model: Any, settings: tuple[Any, Any, Any], optimizer: str | None
 ) -> list[dict[str, Any]]:
-    """Return groups of parameters with the same rule; see :meth:`Transfer.param_groups`."""
+    """Return groups of parameters with equal rules; see :meth:`Transfer.param_groups`."""
     lr, decay = _setting(settings[0], "lr"), _setting(settings[1], "weight_decay")
     eps = None if settings[2] is None else _setting(settings[2], "eps")
     require_known(transfer)
@@ -50,15 +50,15 @@ def warn_guessed(transfer: Transfer) -> None:
     if guessed:
         places = ", ".join(repr(name) for name in dict.fromkeys(rule.guessed for rule in guessed))
         warnings.warn(
-            f"the rules of {len(guessed)} parameters are heuristic, as {guessed[0].name!r}: "
-            f"{places} without a rule lies on a path through them (unknown='heuristic'); check "
-            f"with kc.trained_coordinates",
+            f"the rules of {len(guessed)} parameters, such as {guessed[0].name!r}, are heuristic, "
+            f"because {places} without a rule lies on a path through them (unknown='heuristic'); "
+            "check them with kc.trained_coordinates",
             stacklevel=4,
         )
 
 
 def rescale(transfer: Transfer, model: Any) -> None:
-    """See :meth:`Transfer.rescale`."""
+    """Rescale the initial weights of a model; see :meth:`Transfer.rescale`."""
     import torch
 
     require_known(transfer)
@@ -66,20 +66,20 @@ def rescale(transfer: Transfer, model: Any) -> None:
     for name in own:
         if transfer.parameters[name].base_std is None:
             raise KcalcError(
-                f"the standard deviation of {name} in the base is unknown: rescaling needs a "
-                "model as the base"
+                f"the standard deviation of {name} in the base is unknown; use a model as the base "
+                "to rescale"
             )
     with torch.no_grad():
         for name, parameter in own.items():
             _rescale(transfer.parameters[name], parameter)
 
 
-FEW = 24  # entries; with fewer, the standard deviation is known only to a sixth or worse
+FEW = 24  # with fewer entries, the standard deviation has an error of a sixth or more
 
 
 def _rescale(rule: ParameterRule, parameter: Any) -> None:
-    """Rescale one parameter; constants do not change."""
-    if rule.role == "length":  # of rows: a factor of all
+    """Rescale one parameter. Constants do not change."""
+    if rule.role == "length":  # the lengths of rows, which share one factor
         size = float(parameter.detach().double().square().mean()) ** 0.5
         if rule.base_std and size:
             parameter.mul_(rule.base_std * rule.init_std / size)
@@ -112,9 +112,9 @@ def moments(parameters: list[Any]) -> tuple[float, float]:
 
 
 def _matched(transfer: Transfer, model: Any) -> dict[str, Any]:
-    """Return {name: parameter}.
+    """Return {name: parameter} of a model.
 
-    Raises: KcalcError if the model's parameters differ from those of the rules.
+    Raises: KcalcError if the model's parameters do not match the rules.
     """
     if not hasattr(model, "named_parameters"):
         raise KcalcError(f"expected a torch.nn.Module, got a {type(model).__name__}")
@@ -129,7 +129,7 @@ def _matched(transfer: Transfer, model: Any) -> dict[str, Any]:
         shape = transfer.parameters[name].shape
         if shape and shape != tuple(parameter.shape):
             raise KcalcError(
-                f"{name!r} has the shape {tuple(parameter.shape)}, and the rules are for {shape}: "
+                f"{name!r} has the shape {tuple(parameter.shape)}, but the rules are for {shape}; "
                 "give kc.transfer this model's width, to="
             )
     for name in transfer.parameters:

@@ -1,4 +1,4 @@
-"""PyTorch models: reads the base and the model, and places every parameter in the network."""
+"""PyTorch models: read the base and the model, and place every parameter in the network."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from .torch_groups import moments
 
 Node = Hashable
 UNREAD = (
-    "no operation that was read takes it, as where the output of a head is not returned; delete "
-    "it, or freeze it"
+    "no recorded operation reads it, for example because the output of a head is not returned; "
+    "delete it, or freeze it with"
 )
 
 
@@ -40,23 +40,23 @@ def torch_transfer(
     axes: tuple[str, ...] | None,
     chosen: Options,
 ) -> Transfer:
-    """The rules for a ``torch.nn.Module``, grown from another.
+    """Return the rules for a ``torch.nn.Module``, grown from a base.
 
-    Raises: KcalcError for other objects, models that cannot be read, and parameters whose place in
-    the network is unknown.
+    Raises: KcalcError for other objects, for models that cannot be read, and for parameters whose
+    place in the network is unknown.
     """
     if isinstance(base, int | Mapping) and not hasattr(model, "named_parameters"):
         raise KcalcError(
-            f"base={base} is a size, and the model is a function that builds models; give the "
-            f"size of the larger model too, to="
+            f"base={base} is a size, so the model is a function that builds models; also give the "
+            "size of the larger model, to="
         )
     for one in (base, model):
         if not hasattr(one, "named_parameters"):
             raise KcalcError(f"expected two networks or two torch.nn.Modules, got {glimpse(one)}")
     if not inputs:
         raise KcalcError(
-            "PyTorch models are read by running them: give example inputs, or their shapes, "
-            "after the model, kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
+            "PyTorch models are read by running them; pass example inputs, or their shapes, after "
+            "the model, such as kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
         )
     if axes is not None and "rank" in axes:
         if "width" not in axes:
@@ -76,7 +76,7 @@ def torch_transfer(
 
 
 def _check_rank(base: Any, model: Any) -> None:
-    """Raises: KcalcError unless all that grows is the inner size of products B A with B = 0."""
+    """Raises: KcalcError unless only the inner size of products B A with B = 0 grows."""
     small, inner, zeros = dict(base.named_parameters()), [], False
     for name, parameter in model.named_parameters():
         shapes = {tuple(other.shape) for other in matching_name(name, small)}
@@ -92,16 +92,16 @@ def _check_rank(base: Any, model: Any) -> None:
         inner.append(name)
         zeros = zeros or _is_zero(parameter)
     if not inner:
-        raise KcalcError("the base has the ranks of the model: nothing grows")
+        raise KcalcError("the base has the same ranks as the model, so nothing grows")
     if not zeros:
         raise KcalcError(
             f"none of the weights that grow, {', '.join(map(repr, inner[:3]))}, starts at 0, so "
-            f"they are no low-rank changes B A with B = 0; use axes='width'"
+            "these are not low-rank changes B A with B = 0; use axes='width'"
         )
 
 
 def _counted(error: KcalcError, base: Any, model: Any) -> KcalcError:
-    """The error, extended by the parameters of which the model has more than the base."""
+    """Extend an error by the parameters that occur more often in the model than in the base."""
     families = [
         {re.sub(r"\d+", "*", name): 0 for name, _ in one.named_parameters()}
         for one in (base, model)
@@ -113,9 +113,10 @@ def _counted(error: KcalcError, base: Any, model: Any) -> KcalcError:
         before = families[0].get(name, 0)
         if before and count != before:
             return KcalcError(
-                f"the model has {count} parameters {name!r} and the base {before}. If these are "
-                f"experts, heads or streams, keep their number: gates and gradients change with it "
-                f"by factors that are not powers of the width. If they are blocks: {error}"
+                f"the model has {count} parameters {name!r}, but the base has {before}. If these "
+                "are experts, heads or streams, keep their number, because it changes gates and "
+                "gradients by factors that are not powers of the width. If they are blocks: "
+                f"{error}"
             )
     return error
 
@@ -126,18 +127,18 @@ def _by_network(
     axes: tuple[str, ...] | None,
     chosen: Options,
 ) -> Transfer:
-    """The rules from kernel-calculus networks, which also cover depth.
+    """Return the rules from kernel-calculus networks, which also cover depth.
 
-    Raises: KcalcError, NotInNetwork and NoRule if programs may have more to say.
+    Raises: KcalcError, NotInNetwork and NoRule if a program may give rules instead.
     """
     small, large = readings
     for network in (small.network, large.network):
         for node in network.nodes_of(L.Opaque):
             unread = network.layer(node)
             advice = (
-                "one table may be an embedding and a readout; untie these"
+                "a table may be both an embedding and a readout; untie these"
                 if unread.name == "shared weights"
-                else "compute it by operations that are read"
+                else "compute it with operations that kcalc can read"
             )
             raise NotInNetwork(
                 f"node {node!r} was not read ({unread.name}: {unread.reason}), so its sizes have "
@@ -150,20 +151,20 @@ def _by_network(
 
 
 def _check_axes(axes: tuple[str, ...] | None) -> None:
-    """Raises: KcalcError if ``axes`` asks for the depth of models with equal depth."""
+    """Raises: KcalcError if ``axes`` requests the depth of models with equal depth."""
     if axes is not None and "depth" in axes:
-        raise KcalcError("the base has the same depth; leave out 'depth' in axes")
+        raise KcalcError("the base has the same depth; leave 'depth' out of axes")
 
 
 def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> Transfer:
-    """The rules from the operations that both models run."""
+    """Return the rules from the operations that both models run."""
     if not program.ratios:
-        raise KcalcError("the base has the widths and the depth of the network, so nothing grows")
+        raise KcalcError("the base has the same widths and depth as the network, so nothing grows")
     growth = Growth({}, {}, {}, (), program.ratios)
     told = setting(growth, chosen)
     fold, found = run(program, told, chosen.unknown)
     zeros = {n for n, p in models[1].named_parameters() if _is_zero(p)}
-    if told.capped and zeros:  # the nodes of these weights are known after a first run
+    if told.capped and zeros:  # these nodes are known only after a first run
         told = replace(told, zeros=frozenset(w.node for w in fold.kept if w.name in zeros))
         fold, found = run(program, told, chosen.unknown)
     scores = {node: power for node, (power, of_scores) in fold.settled.items() if of_scores}
@@ -186,7 +187,7 @@ def _by_program(program: Program, models: tuple[Any, Any], chosen: Options) -> T
 
 
 def _uses_of(fold: Fold, found: Sizes) -> Iterator[tuple[str, Node, str, Any]]:
-    """(parameter, node, kind, multiplier after it) for all uses of parameters."""
+    """Yield (parameter, node, kind, multiplier after it) for all uses of parameters."""
     met = set()
     for one in fold.kept:
         met.add(one.name)
@@ -202,21 +203,21 @@ def _check_placed(placed: Sequence[Placement], model: Any) -> None:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and name not in known:
             raise KcalcError(
-                f"the place of parameter {name!r} in the network is not known: {UNREAD}, "
-                f"requires_grad_(False): frozen parameters need no rule"
+                f"the place of parameter {name!r} in the network is not known: {UNREAD} "
+                f"requires_grad_(False), because frozen parameters need no rule"
             )
 
 
 def _placement(
     base: Any, model: Any, name: str, node: Node, kind: str, behind: Any = ONE
 ) -> Placement:
-    """A use of a parameter of a model."""
+    """Return the placement for one use of a model's parameter."""
     small, own = dict(base.named_parameters()), dict(model.named_parameters())
     others = matching_name(name, small)
     pattern = re.sub(r"\d+", "*", name)
     counts = [sum(re.sub(r"\d+", "*", n) == pattern for n in one) for one in (own, small)]
     deviation, mean = moments(others) if others else (None, 0.0)
-    if kind == "length" and deviation is not None:  # their size
+    if kind == "length" and deviation is not None:  # the size of the lengths
         deviation = math.hypot(deviation, mean)
     return Placement(
         name,
@@ -232,7 +233,7 @@ def _placement(
 
 
 def _read(model: Any, inputs: tuple[Any, ...]) -> Reading:
-    """The architecture, with branches whose trained factor starts at 0 (ReZero)."""
+    """Read the architecture, including branches whose trained factor starts at 0 (ReZero)."""
     found = read(model, *inputs, sigmas=False)
     zeros = [
         name
@@ -265,27 +266,26 @@ def _multiplies(name: str, reading: Reading) -> bool:
 
 
 def _check_constants(base: Any, model: Any) -> None:
-    """Reject constant parameters whose value differs from that in the base.
+    """Reject constant parameters whose value differs from the base.
 
     An example is a LayerScale that starts at 1 / depth. Rules are relative to the initial values of
-    the base, and rescaling does not change constants.
-    Raises: KcalcError for these.
+    the base, and rescaling does not change constants. Raises: KcalcError for such parameters.
     """
     small = dict(base.named_parameters())
     for name, parameter in model.named_parameters():
         if parameter.numel() == 1 and name.rpartition(".")[2] == "bias":
-            continue  # of a layer with one output: as a rule it is drawn
+            continue  # a layer with one output, whose parameter is usually drawn at random
         others = matching_name(name, small)
         one, two = (_constants(group) for group in ([parameter], others))
         if one and two and not any(math.isclose(a, b, rel_tol=1e-5) for a in one for b in two):
             raise KcalcError(
                 f"parameter {name!r} starts at {min(one):.4g}, but at {min(two):.4g} in the base; "
-                f"keep the initial values of the base. kc.transfer says how they change"
+                "keep the initial values of the base. kc.transfer returns how they change"
             )
 
 
 def _constants(parameters: Sequence[Any]) -> set[float]:
-    """The values of constant parameters; none if one contains several values."""
+    """Return the values of constant parameters, or an empty set if one is not constant."""
     found = set()
     for parameter in parameters:
         values = parameter.detach().flatten()
@@ -319,7 +319,7 @@ def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
 
 
 def _epsilons(op: Normalise) -> tuple[float, float]:
-    """The epsilon, and that of an unbiased variance, which the reader multiplies by 1 - 1 / n."""
+    """Return the epsilon as given, and as changed by an unbiased variance (by 1 - 1 / n)."""
     count = math.prod(op.shape[axis] for axis in op.axes) / op.groups
     return op.epsilon, op.epsilon / (1 - 1 / count) if count > 1 else op.epsilon
 
@@ -329,7 +329,7 @@ def _norms(reading: Reading) -> list[Normalise]:
 
 
 def _placed(base: Any, model: Any, reading: Reading) -> list[Placement]:
-    """All uses of all parameters, except frozen ones whose place is unknown."""
+    """Return all uses of all parameters, except frozen parameters whose place is unknown."""
     small = dict(base.named_parameters())
     own = dict(model.named_parameters())
     uses = list(_uses(reading))
@@ -343,7 +343,7 @@ def _placed(base: Any, model: Any, reading: Reading) -> list[Placement]:
 
 
 def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
-    """(parameter, node of its primitive, kind) of weights and their biases."""
+    """Yield (parameter, node of its primitive, kind) for weights and their biases."""
     network = reading.network
     made = {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
     added = set(network.nodes_of(L.Positions, L.ClassToken))
@@ -365,7 +365,7 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
 def _vector(
     name: str, own: Mapping[str, Any], small: Mapping[str, Any], reading: Reading
 ) -> tuple[Node, str] | None:
-    """(node, kind) of a gain or another vector; None for frozen ones whose place is unknown.
+    """Return (node, kind) of a gain or another vector, or None if it is frozen with unknown place.
 
     Raises: KcalcError for anything but vectors with at most one axis that grows.
     """
@@ -382,10 +382,10 @@ def _vector(
     if not parameter.requires_grad:
         return None
     takers = [op.name for op in _ops(reading) if _takes(op, name)]
-    told = f"{takers[0]!r} takes it in a way that has no rule; freeze it" if takers else UNREAD
+    told = f"{takers[0]!r} reads it in a way that has no rule; freeze it with" if takers else UNREAD
     raise NotInNetwork(
-        f"the place of parameter {name!r} in the network is not known: {told}, "
-        f"requires_grad_(False): frozen parameters need no rule"
+        f"the place of parameter {name!r} in the network is not known: {told} "
+        "requires_grad_(False), because frozen parameters need no rule"
     )
 
 
@@ -394,13 +394,13 @@ def _ops(reading: Reading) -> Sequence[Op]:
 
 
 def _takes(op: Op, name: str) -> bool:
-    """Whether an operation reads a parameter, or something computed from it."""
+    """Whether an operation reads a parameter, or a value computed from it."""
     parameter = (getattr(op, "parameter", None) or "").partition(" #")[0]
     return name in parameter.split(", ")
 
 
 def _place(name: str, own: Container[str], reading: Reading) -> tuple[Node, bool] | None:
-    """(node, whether the parameter is a factor there) of a parameter that is not a weight."""
+    """Return (node, whether it is a factor there) for a parameter that is not a weight."""
     ops = _ops(reading)
     held = {op.name for op in ops if isinstance(op, Held) and _takes(op, name)}
     readers = [op for op in ops if held.intersection(op.reads)]
@@ -412,22 +412,23 @@ def _place(name: str, own: Container[str], reading: Reading) -> tuple[Node, bool
     if len(nodes) > 1 or None in nodes or not all(isinstance(op, Pointwise) for op in readers):
         return None
     added = all(isinstance(op, Pointwise) and op.label in ("add", "sub") for op in readers)
-    return nodes.pop(), not added  # tokens alone are added, too
+    return nodes.pop(), not added  # separate tokens are also added
 
 
 def _of_norm(name: str, op: Normalise, own: Container[str]) -> bool:
     """Whether a norm is the module that owns a parameter, or is computed in that module."""
     module = name.rpartition(".")[0]
-    # an unbiased standard deviation puts a factor behind the norm, which gets a name of its own
+    # an unbiased standard deviation adds a factor after the norm, and the norm then gets the suffix
+    # .norm
     inner = op.name.removeprefix(f"{module}.").removesuffix(".norm")
     here = inner != op.name and "." not in inner and f"{op.name}.weight" not in own
     return op.name == module or here
 
 
 def _node(op: Op, reading: Reading, arrays: Container[str]) -> Node | None:
-    """The node whose feature map an operation returns, or else the only one that it reads.
+    """Return the node whose feature map an operation returns, or else the only one that it reads.
 
-    None if there is no such node.
+    Return None if there is no such node.
     """
     ops = {one.name: one for one in _ops(reading)}
     made = {node for node, _, _ in reading.network.operations}

@@ -9,12 +9,12 @@ LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
 
 
 def watched_parts(model: Any) -> Any:
-    """Return a context in which the calls of a model are watched.
+    """Return a context that watches the calls of a model.
 
-    ``.found`` is {"layer [k]": the contribution of the channels of the k-th part to its output},
+    ``.found`` is {"layer [k]": the contribution of the channels in part k to the layer's output},
     for layers of the kinds in ``LAYERS`` whose weights are parameters. Functions that keep the
-    shape of an array keep its parts. Contributions exclude the bias, and add up to the output
-    without it.
+    shape of an array keep its parts. Contributions exclude the bias; their sum is the output
+    without bias.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -42,7 +42,7 @@ def watched_parts(model: Any) -> Any:
             return out
 
         def join(self, out: Any, args: Any, kwargs: Any) -> None:
-            """Note the parts along the axis on which they differ from the whole."""
+            """Record the parts along the axis on which they differ from the whole."""
             arrays = args[0] if args else kwargs["tensors"]
             for axis in range(1, out.ndim):
                 extents = tuple(one.shape[axis] for one in arrays if one.ndim == out.ndim)
@@ -50,13 +50,13 @@ def watched_parts(model: Any) -> Any:
                     self.parts[id(out)] = (out, axis, extents)
 
         def follow(self, out: Any, args: Any) -> None:
-            """Let functions that keep a shape keep parts."""
+            """Keep the parts of an array through functions that keep its shape."""
             for one in args:
                 if id(one) in self.parts and one.shape == out.shape:
                     self.parts[id(out)] = (out, *self.parts[id(one)][1:])
 
         def read(self, func: Any, args: Any, kwargs: Any, channels: int) -> None:
-            """The contribution of every part to a layer that reads them."""
+            """Record the contribution of every part to a layer that reads them."""
             x, weight, *rest = args
             place = self.layers.get(id(weight))
             if place is None or id(x) not in self.parts:

@@ -1,4 +1,4 @@
-"""Short training runs of PyTorch models, with the rules of a transfer or without."""
+"""Short training runs of PyTorch models, with or without the rules of a transfer."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from .optimizers import OPTIMIZERS
 from .result import QUANTITIES, Transfer
 from .rules import Options
 
-READ = 3  # examples with which models are read: few, and seldom the number of heads
+READ = 3  # number of examples for reading models: small, and seldom the number of heads
 
 
 @dataclass(frozen=True)
 class Family:
-    """A function that builds models of several sizes, and how they are trained.
+    """A function that builds models of several sizes, and how to train them.
 
-    ``build`` is called with ``base`` or another size; ``x``, ``y``: examples, ``x`` a tensor or
-    {argument: tensor}; ``loss(output, y)``; ``standard``: all sizes keep their initial weights and
-    the same learning rate; ``zero_readout``: readouts start at 0.
+    ``build`` is called with ``base`` or another size. ``x`` and ``y`` are examples, with ``x`` a
+    tensor or {argument: tensor}, and the loss is ``loss(output, y)``. ``standard`` means that all
+    sizes keep their initial weights and the same learning rate. ``zero_readout`` means that
+    readouts start at 0.
     """
 
     build: Callable[..., Any]
@@ -35,7 +36,7 @@ class Family:
     zero_readout: bool
 
     def model(self, size: Any, seed: int) -> Any:
-        """A model of the given size, with weights drawn from a seed."""
+        """Return a model of the given size, with weights drawn from a seed."""
         import torch
 
         with torch.random.fork_rng(devices=[]):
@@ -48,9 +49,9 @@ class Family:
         return found.train()
 
     def rules(self, size: Any, other: Any) -> Transfer:
-        """The rules of a size; all factors are 1 at the base and in standard parametrisation.
+        """Return the rules of a size. All factors are 1 at the base and with ``standard``.
 
-        ``other``: a size that is not the base.
+        ``other`` is a size that differs from the base.
         """
         from .torch_model import torch_transfer
 
@@ -66,7 +67,7 @@ class Family:
         )
 
     def started(self, rules: Transfer, size: Any, seed: int, lr: float) -> tuple[Any, list[Any]]:
-        """A model with its initial weights, and its optimisers."""
+        """Return a model with its initial weights, and its optimisers."""
         import torch
 
         model = self.model(size, seed)
@@ -80,11 +81,12 @@ class Family:
         return model, optimizers(rules, model, lr)
 
     def step(self, model: Any, made: list[Any], x: Any, y: Any) -> float:
-        """Make one step of all optimisers; return the loss before it."""
+        """Take one step with all optimisers, and return the loss before it."""
         value = self.loss(result_of(model, x), y)
         if getattr(value, "grad_fn", None) is None or value.numel() != 1:
             raise KcalcError(
-                "the loss must be one number, a tensor that depends on the output of the model"
+                "the loss must be a tensor with a single number that depends on the output of the "
+                "model"
             )
         for one in made:
             one.zero_grad()
@@ -95,13 +97,13 @@ class Family:
 
 
 def part(x: Any, rows: Any) -> Any:
-    """The examples of some rows, or those of the first ``rows``."""
+    """Return the examples in some rows, or the first ``rows`` examples."""
     chosen = slice(rows) if isinstance(rows, int) else rows
     return {n: t[chosen] for n, t in x.items()} if isinstance(x, Mapping) else x[chosen]
 
 
 def result_of(model: Any, x: Any) -> Any:
-    """The model's output; a dictionary contains arguments by name, as for :func:`kcalc.read`."""
+    """Return the output of a model. A dictionary passes arguments by name."""
     from ...interchange import by_name
 
     args, kwargs = by_name(model.forward, (x,))
@@ -109,10 +111,10 @@ def result_of(model: Any, x: Any) -> Any:
 
 
 def optimizers(rules: Transfer, model: Any, lr: float) -> list[Any]:
-    """The optimisers of ``torch.optim`` with the groups of the rules."""
+    """Return optimisers from ``torch.optim`` with the groups of the rules."""
     made: list[Any] = []
     for name in dict.fromkeys(rule.optimizer for rule in rules.parameters.values()):
-        with warnings.catch_warnings():  # of guesses, which the training is to check
+        with warnings.catch_warnings():  # guesses are checked by training
             warnings.simplefilter("ignore")
             groups = rules.param_groups(model, lr, optimizer=name)
         if not groups:
@@ -122,7 +124,7 @@ def optimizers(rules: Transfer, model: Any, lr: float) -> list[Any]:
 
 
 def _class_of(name: str) -> Any:
-    """The optimiser's class.
+    """Return the optimiser's class.
 
     Raises: KcalcError if ``torch.optim`` has none.
     """
@@ -131,7 +133,9 @@ def _class_of(name: str) -> Any:
     one = OPTIMIZERS[name]
     if not one.torch:
         like = (
-            f"optimizer={one.like!r}, which has the same powers" if one.like else "one that it has"
+            f"optimizer={one.like!r}, which has the same powers"
+            if one.like
+            else "an optimiser in torch.optim"
         )
         raise KcalcError(
             f"torch.optim has no {one.title} to train with; check the rules with {like}"
@@ -144,7 +148,7 @@ def _class_of(name: str) -> Any:
 
 
 def default_loss(output: Any, y: Any) -> Any:
-    """Cross-entropy for integer targets, else the mean squared error."""
+    """Return cross-entropy for integer targets, and mean squared error for others."""
     from torch.nn import functional
 
     if y.dtype.is_floating_point:

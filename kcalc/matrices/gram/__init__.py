@@ -1,4 +1,4 @@
-"""Matrices of a kernel that depends on pairs of rows through their angle.
+"""Matrices of kernels that depend on pairs of rows through their angle.
 
-They are tabulated, blocked and streamed, independently of networks.
+The kernels are tabulated, and the matrices are computed in blocks, independently of networks.
 """

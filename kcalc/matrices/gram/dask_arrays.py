@@ -1,6 +1,6 @@
 """Kernel matrices as lazy dask arrays.
 
-One plan covers all rows; the scheduler then computes block by block.
+One plan covers all rows. The scheduler then computes block by block.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ Array = np.ndarray
 def dask_matrices(
     kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: Options
 ) -> list[Any]:
-    """As :func:`kcalc.matrices.gram.entry.compute`, lazily.
+    """Compute kernel matrices lazily; see :func:`kcalc.matrices.gram.entry.compute`.
 
-    X and Y (dask arrays, one of them at least) are cut into blocks of rows.
+    X and Y are cut into blocks of rows. At least one of them is a dask array.
     """
     import dask
     import dask.array as da
 
     if options.out is not None or options.mesh is not None or options.backend is not None:
         raise KcalcError(
-            "dask arrays are computed only by dask, without out, mesh or backend; store the "
-            "result with dask"
+            "dask arrays are computed by dask, which does not support out, mesh or backend; leave "
+            "these out, and store the result with dask"
         )
     options.refuse(
         "block_rows",
         "progress",
-        why="dask chooses its blocks: rechunk X, and use dask's progress bar",
+        why="dask chooses its own blocks; rechunk X, and use dask's progress bar",
     )
     left = _rows(X, "X")
     right = left if Y is None or Y is X else _rows(Y, "Y")
@@ -85,7 +85,7 @@ def _rows(data: Any, what: str) -> Any:
         )
     if data.ndim != 2 or 0 in data.shape:
         raise KcalcError(
-            f"{what} must have two axes, (rows, features), and not be empty, got shape {data.shape}"
+            f"{what} must be a non-empty array (rows, features), got shape {data.shape}"
         )
     if data.dtype.kind not in "iuf":
         raise KcalcError(f"{what} must be a matrix of real numbers, got an array of {data.dtype}")
@@ -97,7 +97,7 @@ def _rows(data: Any, what: str) -> Any:
 
 
 def _starts(rows: Any) -> Any:
-    """The index of every row, in the same blocks."""
+    """Return the index of every row, in the same blocks."""
     import dask.array as da
 
     return da.arange(rows.shape[0], chunks=(rows.chunks[0],))  # pyright: ignore[reportArgumentType]
@@ -114,15 +114,15 @@ def _plan(
     for q, means, what in ((left, mean1, "X"), (right, mean2, "Y")):
         if not np.isfinite(q).all():
             raise KcalcError(
-                f"row {np.flatnonzero(~np.isfinite(q))[0]} of the data is not finite; every entry "
-                "must be a finite number"
+                f"row {np.flatnonzero(~np.isfinite(q))[0]} of the data must contain finite "
+                "numbers; remove infinite and nan entries"
             )
         if means is not None:
             check_means(kernels, means, q, what)
     plan = planned(kernels, left, right, equal)
     inner, _ = unpacked(plan)
     if isinstance(inner, TablePlan):
-        _ = inner.table.near_rows  # computed once here, not by every worker
+        _ = inner.table.near_rows  # computed once here instead of by every worker
     return plan
 
 

@@ -1,4 +1,4 @@
-"""From data to kernel matrices: it checks arrays, sets up the result, and calls the engine."""
+"""From data to kernel matrices: check arrays, set up the result, and call the engine."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Array = np.ndarray
 def compute(
     kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: Options
 ) -> list[Any]:
-    """The kernels ``parts`` of all pairs of rows of X and Y, one matrix each.
+    """Return the kernels ``parts`` of all pairs of rows of X and Y, one matrix each.
 
-    ``parts``: 0 for NNGP, 1 for NTK. Y = None means X.
+    In ``parts``, 0 means NNGP and 1 means NTK. Y = None means X.
 
-    NumPy in, NumPy out; JAX in, JAX out; dask in, dask out. Raises: KcalcError for data and options
-    that cannot be used.
+    The result has the array type of the data: NumPy, JAX or dask. Raises: KcalcError for data and
+    options that cannot be used.
     """
     if _is_dask(X) or _is_dask(Y):
         from .dask_arrays import dask_matrices
@@ -39,16 +39,16 @@ def compute(
 
         if options.out is not None:
             raise KcalcError(
-                'out= is only for NumPy data; give np.asarray(X) (backend="jax" still '
+                'out= is only for NumPy data; pass np.asarray(X) (backend="jax" still '
                 "computes on the device)"
             )
         options.refuse(
             "block_rows",
             "progress",
-            why="JAX arrays are computed in one compiled piece; memory= bounds its blocks",
+            why="JAX matrices are computed by one compiled function; memory= bounds its blocks",
         )
         if options.backend == "numpy":
-            raise KcalcError('X is a JAX array; give np.asarray(X) for backend="numpy"')
+            raise KcalcError('X is a JAX array; pass np.asarray(X) for backend="numpy"')
         return jax_matrices(kernels, X, Y, parts, options)
     left = RowSet.of(X, "X")
     right = left if Y is None or Y is X else RowSet.of(Y, "Y")
@@ -81,7 +81,7 @@ def _filled(
         and any(isinstance(t, np.ndarray) and t.dtype != dtype for t in targets.values())
     ):
         raise KcalcError(
-            f"dtype is {dtype}, but out is an array of another type; leave dtype out, or give an "
+            f"dtype is {dtype}, but out is an array of another type; leave dtype out, or pass an "
             f"array of {dtype}"
         )
     paths = {part: item for part, item in (targets or {}).items() if isinstance(item, Path)}
@@ -122,18 +122,18 @@ def _arrays(
 
 
 def _check_apart(targets: list[Array], left: RowSet, right: RowSet) -> None:
-    """Raises: KcalcError if results would be written over each other or over the data."""
+    """Raises: KcalcError if results would overwrite each other or the data."""
     for k, array in enumerate(targets):
         if any(
             np.may_share_memory(array, other) for other in (*targets[:k], left.rows, right.rows)
         ):
             raise KcalcError(
-                "out shares memory with X, Y or the other result; give separate arrays"
+                "out shares memory with X, Y or the other result; pass separate arrays"
             )
 
 
 def _pairs(job: Job) -> int:
-    """The number of kernel values to compute."""
+    """Return the number of kernel values to compute."""
     return sum(
         (rows.stop - rows.start) * (len(job.right) - job.columns(rows).start)
         for rows in job.stripes

@@ -1,7 +1,7 @@
 """Kernel matrices compiled by JAX.
 
-They run on a CPU or an accelerator, distribute rows over a mesh, and are differentiable in the
-data.
+The compiled functions run on a CPU or an accelerator, distribute rows over a mesh, and can be
+differentiated with respect to the data.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Array = np.ndarray
 def jax_matrices(
     kernels: Kernels, X: Any, Y: Any, parts: tuple[int, ...], options: Options
 ) -> list[Any]:
-    """As :func:`kcalc.matrices.gram.entry.compute`, for JAX arrays.
+    """Compute kernel matrices of JAX arrays; see :func:`kcalc.matrices.gram.entry.compute`.
 
-    Inside ``jax.grad`` and ``jax.jit``, only kernels of the angle are supported.
+    Inside ``jax.grad`` and ``jax.jit``, only kernels that depend on the angle are supported.
     """
     import jax
     import jax.numpy as jnp
@@ -59,14 +59,14 @@ def jax_matrices(
 
 
 def _without_zeros(value: Any) -> Any:
-    """The rows, ones in the place of zero rows, which have no angle."""
+    """Return the rows, with zero rows, which have no angle, replaced by ones."""
     import jax.numpy as jnp
 
     return jnp.where((value == 0).all(axis=1)[:, None], 1.0, value)
 
 
 def _overwritten(zeros: WithZeros, part: int, values: Any) -> Any:
-    """The matrix with the kernels of zero rows and columns."""
+    """Return the matrix with the kernels of zero rows and columns filled in."""
     import jax.numpy as jnp
 
     (above, beside), (one, two) = zeros.zero, zeros.kernels
@@ -76,14 +76,17 @@ def _overwritten(zeros: WithZeros, part: int, values: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Lookup:
-    """Kernels by an :class:`.tables.AngleTable` of so many octaves, ``first`` as there."""
+    """Kernels from an :class:`.tables.AngleTable`, with ``octaves`` and ``first`` as in it."""
 
     parts: tuple[int, ...]
     octaves: int
     first: int
 
     def __call__(self, w: Any, upper: Any, rows: Any, columns: Any, whole: Any) -> list[Any]:
-        """The kernels at distances w; rows and columns: (scales, classes); whole: (table,)."""
+        """Return the kernels at distances w.
+
+        rows and columns are (scales, classes); whole is (table,).
+        """
         import jax.numpy as jnp
 
         (one, first), (two, second), (table,) = rows, columns, whole
@@ -100,12 +103,15 @@ class _Lookup:
 
 @dataclass(frozen=True)
 class _Clenshaw:
-    """Kernels by a :class:`.norms.NormTable`."""
+    """Kernels from a :class:`.norms.NormTable`."""
 
     coordinate: Coordinate
 
     def __call__(self, w: Any, upper: Any, rows: Any, columns: Any, whole: Any) -> list[Any]:
-        """The kernels at distances w; rows and columns: factors (n, degrees, rank) per part."""
+        """Return the kernels at distances w.
+
+        rows and columns are factors (n, degrees, rank) by part.
+        """
         import jax.numpy as jnp
 
         x = self.coordinate(w, upper, jnp)
@@ -116,13 +122,13 @@ class _Clenshaw:
 
 @dataclass(frozen=True)
 class _Layers:
-    """Kernels by the recursion ``traced`` of a :class:`.plans.PairPlan`."""
+    """Kernels from the recursion ``traced`` of a :class:`.plans.PairPlan`."""
 
     traced: Callable[..., Any]
     parts: tuple[int, ...]
 
     def __call__(self, w: Any, upper: Any, rows: Any, columns: Any, whole: Any) -> list[Any]:
-        """The kernels at distances w; rows and columns: (q,)."""
+        """Return the kernels at distances w. rows and columns are (q,)."""
         import jax.numpy as jnp
 
         gap = jnp.where(upper, 2 - w, w)
@@ -132,10 +138,11 @@ class _Layers:
 
 @dataclass(frozen=True, eq=False)
 class _Shares:
-    """A plan for the compiled function.
+    """A plan in the form that the compiled function takes.
 
-    ``program``: (w, upper, rows, columns, whole) -> kernels of a block; ``rows`` and ``columns``:
-    arrays with an entry per row and per column of the matrices; ``whole``: arrays of the program.
+    ``program`` maps (w, upper, rows, columns, whole) to the kernels of a block. ``rows`` and
+    ``columns`` are arrays with one entry per row and per column of the matrices. ``whole`` are
+    further arrays of the program.
     """
 
     program: _Lookup | _Clenshaw | _Layers
@@ -148,7 +155,7 @@ class _Shares:
 def _known(
     kernels: Kernels, given: list[Any], single: bool, parts: tuple[int, ...]
 ) -> tuple[_Shares, WithZeros | None]:
-    """The arrays of concrete data, and the plan of zero rows if there are any."""
+    """Return the arrays of concrete data, and the plan of zero rows if there are any."""
     q = [_q(value, what) for value, what in zip(given, "XY", strict=False)]
     for value, level, what in zip(given, q, "XY", strict=False):
         check_means(kernels, np.asarray(value, dtype=np.float64).mean(axis=1), level, what)
@@ -157,9 +164,9 @@ def _known(
 
 
 def _traced(kernels: Kernels, given: list[Any], parts: tuple[int, ...]) -> _Shares:
-    """The same inside a transformation.
+    """Return the arrays inside a JAX transformation.
 
-    q values enter through a power, so derivatives in X include norms.
+    The kernels are multiplied by a power of the q values, so derivatives in X include norms.
     """
     import jax
     import jax.numpy as jnp
@@ -168,7 +175,7 @@ def _traced(kernels: Kernels, given: list[Any], parts: tuple[int, ...]) -> _Shar
     with jax.enable_x64(True):
         sizes = [(value.astype(jnp.float64) ** 2).mean(axis=1) for value in given]
         scales = [
-            # the kernel with 0 is 0, but for degree 0
+            # the kernel with a zero row is 0, except for degree 0
             jnp.where(q > 0, jnp.where(q > 0, q, 1.0) ** (degree / 2), 0.0 if degree else jnp.nan)
             for q in sizes
         ]
@@ -181,22 +188,22 @@ def _check(value: Any, what: str) -> None:
 
     if value.ndim != 2 or 0 in value.shape:
         raise KcalcError(
-            f"{what} must be a matrix (rows, features) that is not empty, got shape {value.shape}"
+            f"{what} must be a non-empty matrix (rows, features), got shape {value.shape}"
         )
     if not (jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)):
         raise KcalcError(f"{what} must be a matrix of real numbers, got an array of {value.dtype}")
 
 
 def _q(value: Any, what: str) -> Array:
-    """|x|^2/d of the rows as concrete numbers.
+    """Return |x|^2/d of the rows as concrete numbers.
 
     Raises: KcalcError for rows that are not finite.
     """
     q = (np.asarray(value, dtype=np.float64) ** 2).mean(axis=1)
     if not np.isfinite(q).all():
         raise KcalcError(
-            f"row {np.flatnonzero(~np.isfinite(q))[0]} of {what} is not finite; every entry must "
-            f"be a finite number"
+            f"row {np.flatnonzero(~np.isfinite(q))[0]} of {what} must contain finite numbers; "
+            "remove infinite and nan entries"
         )
     return q
 
@@ -219,15 +226,16 @@ def _shares(plan: ChunkPlan, parts: tuple[int, ...], rows: int, columns: int) ->
     if isinstance(plan, PairPlan) and plan.traced is not None:
         return _Shares(_Layers(plan.traced, parts), (plan.q[0],), (plan.q[1],), (), len(parts))
     raise KcalcError(
-        "JAX computes kernels by tables, and these rows have many different norms, on which the "
-        "kernel of this network depends in a way that no table follows. "
+        "JAX computes kernels from tables, but these rows have many different norms, and no table "
+        'covers the way in which this network\'s kernel depends on them. Use backend="numpy" '
+        "(the general recursion), rescale the rows to one norm, or pass q= to compare only angles"
         'Use backend="numpy" (the general recursion), rescale the rows to one norm, or pass q= to '
         "compare only angles"
     )
 
 
 def _whole(X: Any, Y: Any, symmetric: bool, shares: _Shares, options: Options) -> list[Any]:
-    """The matrices at once; JAX arrays of doubles."""
+    """Return the matrices in one piece, as JAX arrays of doubles."""
     import jax.numpy as jnp
 
     ids: Any = np.arange(len(X)) if symmetric else np.full(len(X), -1)
@@ -248,9 +256,9 @@ def _whole(X: Any, Y: Any, symmetric: bool, shares: _Shares, options: Options) -
 def run_jax(
     job: Job, sink: ArrayOutput | FileOutput, advance: Callable[[int], None], mesh: Any = None
 ) -> None:
-    """As :func:`.stripes.run`, the stripes computed by JAX over the devices of ``mesh``.
+    """Fill ``sink`` like :func:`.stripes.run`, with JAX on the devices of ``mesh``.
 
-    All have one shape, compiled once.
+    All stripes have the same shape, so the function is compiled once.
     """
     import jax
     import jax.numpy as jnp
@@ -303,9 +311,10 @@ def _coefficients(table: AngleTable) -> tuple[Any, ...]:
 def _compiled(
     program: _Lookup | _Clenshaw | _Layers, mesh: Any, height: int, parts: int
 ) -> Callable[..., Any]:
-    """(X, Y, ids, rows, columns, whole) -> matrices; see :class:`_Shares`.
+    """Return the compiled function (X, Y, ids, rows, columns, whole) -> matrices.
 
-    ``ids``: the column each row is identical with, or -1; ``height``: rows at once.
+    ``ids`` has, for each row, the column that is identical with it, or -1. ``height`` is the number
+    of rows computed at once. See :class:`_Shares`.
     """
     import jax
     from jax.sharding import PartitionSpec
@@ -328,7 +337,7 @@ def _compiled(
 
 
 def _height(memory: int | None, columns: int, parts: int) -> int:
-    """Rows computed at once, a power of two so that few sizes are compiled."""
+    """Return the number of rows computed at once, a power of two to compile few sizes."""
     fitting = (memory or MEMORY) // (8 * (parts + 3) * columns)
     return 1 << max(3, fitting.bit_length() - 1)
 
@@ -336,7 +345,7 @@ def _height(memory: int | None, columns: int, parts: int) -> int:
 def _stacked(
     program: Any, height: int, X: Any, Y: Any, ids: Any, rows: Any, columns: Any, whole: Any
 ) -> list[Any]:
-    """The matrices, ``height`` rows at a time."""
+    """Return the matrices, computed ``height`` rows at a time."""
     import jax
     import jax.numpy as jnp
     from jax import lax
@@ -359,7 +368,7 @@ def _stacked(
 
 
 def _distances(X: Any, Y: Any, ids: Any) -> tuple[Any, Any]:
-    """(w, upper): the distances of c from 1 or, where ``upper``, from -1."""
+    """Return (w, upper): distances of c from 1, or from -1 if ``upper`` is set."""
     import jax.numpy as jnp
     from jax import lax
 
@@ -372,7 +381,7 @@ def _distances(X: Any, Y: Any, ids: Any) -> tuple[Any, Any]:
 
 
 def _sharpened(X: Any, Y: Any, long: Any, wide: Any, w: Any, upper: Any, near: Any) -> Any:
-    """Distances of near pairs by differences: row by row, only rows that have some."""
+    """Compute distances of near pairs by differences, one row at a time, for rows that have any."""
     import jax.numpy as jnp
     from jax import lax
 
@@ -397,10 +406,10 @@ def _sharpened(X: Any, Y: Any, long: Any, wide: Any, w: Any, upper: Any, near: A
 
 @lru_cache(maxsize=1)
 def _lookup() -> Callable[..., Any]:
-    """The JAX function that evaluates a table at distances w, with a derivative in w.
+    """Return the JAX function that evaluates a table at distances w, with a derivative in w.
 
     It maps (shape, w, first row of the side, columns) to values. The derivative is the slope of the
-    polynomials, and 0 if w is 0.
+    polynomials, and it is 0 at w = 0.
     """
     import jax
     import jax.numpy as jnp
@@ -448,6 +457,8 @@ def _lookup() -> Callable[..., Any]:
 
     @slope.defjvp
     def _(shape: tuple[int, int], primals: Any, tangents: Any) -> tuple[Any, Any]:
-        raise KcalcError("a tabulated kernel has only first derivatives")
+        raise KcalcError(
+            "a tabulated kernel has only first derivatives; differentiate it only once"
+        )
 
     return values

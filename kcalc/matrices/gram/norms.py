@@ -1,9 +1,9 @@
-"""Kernels of rows with many norms: one Chebyshev table in the angle and log q of both rows.
+"""Kernels of rows with many norms: one Chebyshev table in the angle and in log q of both rows.
 
-The kernel of two rows is a function F(x, log q1, log q2), x a coordinate of the gap 1 - c. As a
-Chebyshev series in x its coefficients are functions of q1 and q2, symmetric and of low rank, so
-those of all pairs of rows are products of a factor per row and a factor per column. Clenshaw's rule
-sums the series at a cost independent of the network's depth.
+The kernel of two rows is a function F(x, log q1, log q2), with x a coordinate of the gap 1 - c. The
+coefficients of its Chebyshev series in x are symmetric functions of q1 and q2 with low rank. The
+coefficients of all pairs of rows are therefore products of a factor per row and a factor per
+column. Clenshaw's rule sums the series at a cost that does not depend on the network's depth.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .tables import AngleTable
 Array = np.ndarray
 
 ACCURATE = 4e-11
-"""largest accepted error bound of a table"""
+"""the largest accepted error bound of a table"""
 
-_STEP = 0.25  # ranges of log q are rounded outwards to its multiples, to serve further data
+_STEP = 0.25  # ranges of log q are rounded outwards to multiples of this, to cover further data
 _OFFSETS = tuple(4.0**k for k in range(2, -14, -1))
 _MOST_ANGLES, _MOST_NORMS = 384, 72
 _SAFETY, _ROUNDING = 4.0, 1e-14
@@ -39,11 +39,11 @@ _PAIRS_AT_ONCE = 1 << 14
 
 @dataclass(frozen=True)
 class Coordinate:
-    """x in [-1, 1] of a gap u in [0, 2], increasing; kernels are short Chebyshev series in x.
+    """An increasing coordinate x in [-1, 1] of a gap u in [0, 2], for short Chebyshev series in x.
 
-    x is linear in log(u + offset), or if ``both`` in log((u + offset) / (2 - u + offset)): where a
-    kernel is singular beyond the ends of [0, 2] at distances of about the offset, it is regular in
-    x on a wide strip.
+    x is linear in log(u + offset), or in log((u + offset) / (2 - u + offset)) with ``both``. A
+    kernel may be singular beyond the ends of [0, 2], at distances of about the offset. In x, it is
+    regular on a wide strip.
     """
 
     offset: float
@@ -51,11 +51,11 @@ class Coordinate:
 
     @property
     def length(self) -> float:
-        """log(1 + 2/offset)."""
+        """Return log(1 + 2/offset)."""
         return math.log1p(2 / self.offset)
 
     def __call__(self, w: Any, upper: Any, xp: Any = np) -> Any:
-        """x at distances w <= 1 from the gap 0 or, where ``upper``, from the gap 2."""
+        """Return x at distances w <= 1 from the gap 0, or from the gap 2 if ``upper`` is set."""
         if self.both:
             far = xp.log((w + self.offset) / (2 + self.offset - w)) / self.length
             return xp.where(upper, -far, far)
@@ -65,7 +65,7 @@ class Coordinate:
         )
 
     def gaps(self, x: Array) -> Gap:
-        """The gaps at coordinates x."""
+        """Return the gaps at coordinates x."""
         a, span = self.offset, self.length
         if self.both:
             sides = (
@@ -78,13 +78,13 @@ class Coordinate:
 
 @dataclass(frozen=True, eq=False)
 class NormTable:
-    """NNGP and NTK of pairs whose log q lie in [low, high].
+    """NNGP and NTK of pairs of rows with log q in [low, high].
 
-    ``scale``: Chebyshev coefficients in log q of the logarithm of sqrt(NNGP(x, x)), by which both
-    kernels are divided. ``parts``: the series in x of NNGP and NTK. error_bound: of |table -
-    kernel| over |kernel| or, where it is larger, a hundredth of sqrt(K(x, x) K(y, y)), measured at
-    random pairs and multiplied by 4. evaluations: the number of pairs at which the kernels were
-    evaluated.
+    ``scale`` has Chebyshev coefficients in log q of log sqrt(NNGP(x, x)); both kernels are divided
+    by exp of this function. ``parts`` has the series in x of NNGP and NTK. ``error_bound`` bounds
+    |table - kernel| relative to |kernel| or to a hundredth of sqrt(K(x, x) K(y, y)), whichever is
+    larger; it is measured at random pairs and multiplied by 4. ``evaluations`` is the number of
+    pairs at which the kernels were evaluated.
     """
 
     coordinate: Coordinate
@@ -96,7 +96,7 @@ class NormTable:
     error_bound: float = 0.0
 
     def factors(self, part: int, q: Array) -> Array:
-        """The factors of rows of q values ``q`` (n,): (sum of the ranks, n)."""
+        """Return the factors of rows with q values ``q`` (n,): (sum of the ranks, n)."""
         log = self._log(q)
         waves = np.polynomial.chebyshev.chebvander(log, len(self.scale) - 1)
         size = np.exp(waves @ self.scale)
@@ -107,7 +107,7 @@ class NormTable:
         return np.clip((2 * np.log(q) - self.low - self.high) / (self.high - self.low), -1, 1)
 
     def at(self, gap: Gap, q1: Array, q2: Array) -> Array:
-        """(NNGP, NTK) of some pairs, (2, n)."""
+        """Return (NNGP, NTK) of some pairs, (2, n)."""
         flat, rest = np.asarray(gap), np.asarray(gap.rest)
         x = self.coordinate(np.minimum(flat, rest), flat > rest)
         out = np.empty((2, flat.size))
@@ -127,7 +127,7 @@ class NormTable:
 
 
 def q_range(*q: Array) -> tuple[float, float]:
-    """(low, high): the least and the largest log q, rounded outwards to multiples of 0.25."""
+    """Return the smallest and the largest log q, rounded outwards to multiples of 0.25."""
     low, high = (float(f([f(np.log(v)) for v in q])) for f in (np.min, np.max))
     return math.floor(low / _STEP) * _STEP, max(
         math.ceil(high / _STEP) * _STEP, math.floor(low / _STEP) * _STEP + _STEP
@@ -138,8 +138,9 @@ def q_range(*q: Array) -> tuple[float, float]:
 class NormFunctions:
     """The kernels to tabulate.
 
-    ``pairs``: (NNGP, NTK) of gaps, q1, q2 (n,), exactly; ``blocks``: as a plan's function; angle: q
-    -> the table of pairs of that q; ``odd``: as for :func:`.tables.tabulate`.
+    ``pairs`` computes exact (NNGP, NTK) from gaps, q1 and q2 (n,). ``blocks`` has the form of a
+    plan's function. ``angle`` maps q to the table of pairs with that q. ``odd`` is as for
+    :func:`.tables.tabulate`.
     """
 
     pairs: Callable[[Gap, Array, Array], Array]
@@ -148,15 +149,15 @@ class NormFunctions:
     odd: bool = False
 
     def own(self, q: Array) -> Array:
-        """NNGP(x, x) of rows of q values q."""
+        """Return NNGP(x, x) of rows with the given q values."""
         return self.pairs(Gap.of(np.zeros(q.size), np.full(q.size, 2.0)), q, q)[0]
 
 
 def tabulate_norms(functions: NormFunctions, low: float, high: float) -> NormTable | None:
-    """The table for log q in [low, high], or None if no short series suffices."""
+    """Return the table for log q in [low, high], or None if no short series suffices."""
     try:
         coordinate, angles = _coordinate(functions.angle(math.exp(high)), functions.odd)
-    except (OverflowError, KcalcError):  # kernels of the rows themselves may yet be finite
+    except (OverflowError, KcalcError):  # kernels at the norms of the rows may still be finite
         return None
     norms = _norm_count(functions, low, high)
     while angles <= _MOST_ANGLES and norms <= _MOST_NORMS:
@@ -177,7 +178,7 @@ def tabulate_norms(functions: NormFunctions, low: float, high: float) -> NormTab
 
 
 def _coordinate(table: AngleTable, odd: bool) -> tuple[Coordinate, int]:
-    """(the coordinate of the shortest series, an even length) for the kernels of one q value."""
+    """Return (coordinate with the shortest series, an even length) for kernels at one q value."""
     best: tuple[Coordinate, int] | None = None
     count = _MOST_ANGLES
     for both in (True,) if odd else (False, True):
@@ -194,7 +195,7 @@ def _coordinate(table: AngleTable, odd: bool) -> tuple[Coordinate, int]:
 
 
 def _norm_count(functions: NormFunctions, low: float, high: float) -> int:
-    """The number of q values needed, from kernels with the largest q."""
+    """Return the number of q values needed, judged from kernels with the largest q."""
     spread = high - low
     count = min(_MOST_NORMS, 16 + math.ceil(16 * spread))
     q = np.exp((low + high) / 2 + spread / 2 * points(count))
@@ -211,7 +212,7 @@ def _tabulated(
     counts: tuple[int, int],
     ends: tuple[float, float],
 ) -> tuple[NormTable | None, tuple[int, int]]:
-    """(table, numbers of angles and of norms whose coefficients matter)."""
+    """Return (table, numbers of angles and of norms whose coefficients matter)."""
     (angles, norms), (low, high) = counts, ends
     q = np.exp((low + high) / 2 + (high - low) / 2 * points(norms))
     gap = coordinate.gaps(points(angles)[angles // 2 if functions.odd else 0 :])
@@ -240,7 +241,7 @@ def _tabulated(
 
 
 def _measured(table: NormTable, pairs: Callable[[Gap, Array, Array], Array]) -> NormTable:
-    """The table with its error at random pairs, some of close angles and q values."""
+    """Measure the error at random pairs, some with close angles and q values; return the table."""
     random = np.random.default_rng(0)
     some = np.exp(np.append(random.uniform(table.low, table.high, 6), (table.low, table.high)))
     some = np.append(some, some[:6] * (1 - 10.0 ** -random.uniform(2, 12, 6)))
@@ -255,13 +256,13 @@ def _measured(table: NormTable, pairs: Callable[[Gap, Array, Array], Array]) -> 
     zero = Gap.of(np.zeros(_PROBES), np.full(_PROBES, 2.0))
     size = np.sqrt(table.at(zero, one, one) * table.at(zero, two, two))
     size = np.maximum(np.abs(wanted), 1e-2 * size)
-    error = np.abs(found - wanted) / np.where(size > 0, size, 1.0)  # the part may be 0 throughout
+    error = np.abs(found - wanted) / np.where(size > 0, size, 1.0)  # the kernel may be 0 everywhere
     return replace(table, error_bound=_SAFETY * float(error.max()) + _ROUNDING)
 
 
 @dataclass(frozen=True, eq=False)
 class NormPlan:
-    """Kernels of the angle and of the q values of rows and columns by a :class:`NormTable`."""
+    """Kernels from a :class:`NormTable`, for the angles and q values of rows and columns."""
 
     table: NormTable
     q: tuple[Array, Array]
@@ -269,12 +270,12 @@ class NormPlan:
 
     @property
     def error_bound(self) -> float:
-        """Relative, of the table."""
+        """The relative error bound of the table."""
         return self.table.error_bound
 
     @property
     def method(self) -> str:
-        """A description."""
+        """A description of the method."""
         return (
             "table in the angle between rows and in the q values of both, relative error <= "
             f"{self.error_bound:.0e}"
@@ -285,7 +286,7 @@ class NormPlan:
         return {}
 
     def factors(self, part: int) -> tuple[Array, Array]:
-        """Those of rows and columns, the signs with the columns."""
+        """Return the factors of rows and columns; those of the columns include the signs."""
         if part not in self._factors:
             one = self.table.factors(part, self.q[0])
             two = one if self.q[1] is self.q[0] else self.table.factors(part, self.q[1])
@@ -293,7 +294,7 @@ class NormPlan:
         return self._factors[part]
 
     def padded_factors(self, part: int) -> tuple[Array, Array]:
-        """The same as arrays (rows, degrees, rank) and (columns, degrees, rank), filled with 0."""
+        """Return factors (rows, degrees, rank) and (columns, degrees, rank), padded with 0."""
         one, two = (self.table.parts[part].padded(side) for side in self.factors(part))
         return one, two
 
@@ -307,7 +308,7 @@ class NormPlan:
         parts: tuple[int, ...],
         out: tuple[Array, ...],
     ) -> None:
-        """As :meth:`.plans.ChunkPlan.fill`."""
+        """Fill ``out``; see :meth:`.plans.ChunkPlan.fill`."""
         x = self.table.coordinate(np.clip(w, 0.0, 1.0), upper)
         for part, values in zip(parts, out, strict=True):
             one, two = self.factors(part)
@@ -315,12 +316,12 @@ class NormPlan:
             values[:] = clenshaw(x, ranks, one[:, rows], two[:, columns])
 
     def cut(self, rows: Array, columns: Array) -> NormPlan:
-        """The plan of some rows and columns."""
+        """Return the plan for some rows and columns."""
         return NormPlan(self.table, (self.q[0][rows], self.q[1][columns]))
 
     @cached_property
     def fingerprint(self) -> list[float]:
-        """Values that tell one plan from another."""
+        """Return values that distinguish one plan from another."""
         gap = np.array([0.0, 0.01, 0.3, 0.7, 1.0, 1.3, 1.9, 2.0])
         q = np.exp(np.linspace(self.table.low, self.table.high, 8))
         found = self.table.at(Gap.of(gap, 2 - gap), q, q[::-1])

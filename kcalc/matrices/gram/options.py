@@ -1,4 +1,4 @@
-"""The request to an engine: kernels and options for their matrices."""
+"""The input of an engine: kernels, and options for their matrices."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .tables import AngleTable
 Array = np.ndarray
 
 BACKENDS = ("numpy", "jax")
-_CENTRED = 1e-6  # means of rows over their root mean square that come from rounding
-_EQUAL = 64  # rounding units within which q values count as equal
+_CENTRED = 1e-6  # smaller means of rows, relative to their root mean square, are rounding
+_EQUAL = 64  # q values within this many rounding units count as equal
 
 
 class Widths(Protocol):
-    """The requirements of a kernel on the rows of data.
+    """What a kernel requires of the rows of data.
 
-    ``features``: the number of features of the rows (None: any); ``centred``: whether their mean
-    must be 0.
+    ``features`` is the number of features of the rows, or None for any number. ``centred`` says
+    whether their mean must be 0.
     """
 
     @property
@@ -34,12 +34,12 @@ class Widths(Protocol):
 
 
 class Kernels(Widths, Protocol):
-    """The options of kernel matrices.
+    """Kernels from which an engine can fill matrices.
 
-    A plan for rows of given q values (``tabled``: by a table however few the pairs), and, for data
-    that are not known yet, a table T and a degree k with ``K = T(c) (q1 q2)^(k/2)``. ``at_zero``:
-    (2, n) kernels of a zero row with rows of q values >= 0. ``q``: the q value that all rows count
-    as having, or None.
+    A kernel gives a plan for rows with known q values (with ``tabled``, always from a table). For
+    data that are not known yet, it gives a table T and a degree k with ``K = T(c) (q1 q2)^(k/2)``.
+    ``at_zero`` gives the kernels (2, n) of a zero row with rows of q values >= 0. ``q`` is the q
+    value assumed for all rows, or None.
     """
 
     @property
@@ -54,7 +54,7 @@ class Kernels(Widths, Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """How matrices are computed; see :meth:`kcalc.calculi.ntk.KernelFunction.matrix`."""
+    """Options for computing matrices; see :meth:`kcalc.calculi.ntk.KernelFunction.matrix`."""
 
     dtype: Any = None
     out: Any = None
@@ -79,7 +79,7 @@ class Options:
         if self.dtype is not None:
             try:
                 kind = np.dtype(self.dtype)
-            except Exception:  # user objects may raise anything as they are read
+            except Exception:  # user objects may raise any error
                 raise KcalcError(
                     f"dtype must be float64 or float32, got {glimpse(self.dtype)}"
                 ) from None
@@ -87,11 +87,14 @@ class Options:
                 raise KcalcError(f"dtype must be float64 or float32, got {kind}")
 
     def kind(self, single: bool) -> Any:
-        """The data type of matrices; ``single``: the rows are of single precision."""
+        """Return the data type of the matrices.
+
+        ``single`` says whether the rows have single precision.
+        """
         return np.dtype(self.dtype or (np.float32 if single else np.float64))
 
     def refuse(self, *names: str, why: str) -> None:
-        """Raises: KcalcError for an option without effect."""
+        """Raises: KcalcError if an option without effect was given."""
         given = next((name for name in names if getattr(self, name)), None)
         if given is not None:
             raise KcalcError(f"{given}= has no effect here: {why}")
@@ -107,9 +110,9 @@ def _check_mesh(mesh: Any, backend: str | None) -> None:
 
 
 def check_widths(kernels: Widths, left: int, right: int) -> None:
-    """Raises: KcalcError if X, Y and the network do not agree on the number of features."""
+    """Raises: KcalcError if X, Y and the network disagree on the number of features."""
     if left != right:
-        raise KcalcError(f"X has {left} features and Y has {right}; they must agree")
+        raise KcalcError(f"X and Y must have the same number of features, got {left} and {right}")
     if kernels.features is not None and kernels.features != left:
         raise KcalcError(
             f"the network's input has {kernels.features} features, but X has {left}; set "
@@ -118,17 +121,17 @@ def check_widths(kernels: Widths, left: int, right: int) -> None:
 
 
 def check_means(kernels: Widths, means: Array, q: Array, what: str) -> None:
-    """Raises: KcalcError if rows of q values ``q`` have means that the kernels take to be 0."""
+    """Raises: KcalcError if rows do not have mean 0 although the kernels require it."""
     off = np.flatnonzero(np.abs(means) > _CENTRED * np.sqrt(q)) if kernels.centred else means[:0]
     if off.size:
         i = int(off[0])
         raise KcalcError(
-            f"row {i} of {what} has mean {means[i]:.3g}, but this network's kernel needs inputs of "
-            "mean 0 (a norm, standardised weights or a sum reads the mean of the input); subtract "
-            "the mean of each row, or put an Affine first"
+            f"row {i} of {what} has mean {means[i]:.3g}, but this network's kernel needs inputs "
+            "with mean 0 (a norm, standardised weights or a sum reads the mean of the input); "
+            "subtract the mean of each row, or put an Affine first"
         )
 
 
 def tolerance(single: bool) -> float:
-    """Relative differences of q values that come from rounding."""
+    """Return the relative difference of q values up to which it counts as rounding."""
     return float(_EQUAL * np.finfo(np.float32 if single else np.float64).eps)

@@ -1,4 +1,4 @@
-"""Outputs of kernel matrices: an array, or a file from which an interrupted run can continue."""
+"""Outputs of kernel matrices: arrays, or files from which an interrupted run can continue."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ RECORD = "a record of finished rows"
 
 @dataclass
 class ArrayOutput:
-    """Arrays of the result's shape, one per kernel: {part: array}."""
+    """Arrays with the shape of the result, one per kernel, as {part: array}."""
 
     arrays: dict[int, Array]
 
     def direct(self, part: int) -> Array | None:
-        """The array itself, if it is one of doubles."""
+        """Return the array itself if its entries are doubles."""
         return self.arrays[part] if self.arrays[part].dtype == np.float64 else None
 
     def write(self, part: int, rows: slice, columns: slice, values: Array) -> None:
-        """A block into its place."""
+        """Write a block to its place."""
         self.arrays[part][rows, columns] = values
 
     def finished(self, stripe: int) -> None:
-        """Nothing to record."""
+        """Do nothing, because arrays need no record."""
 
     def has(self, stripe: int) -> bool:
-        """Always False: arrays are always refilled."""
+        """Return False: arrays are always refilled."""
         return False
 
 
@@ -47,7 +47,9 @@ class ArrayOutput:
 class FileOutput:
     """Memory-mapped ``.npy`` files with a JSON record of the finished stripes.
 
-    The record is the file ``<name>.progress.json`` beside the first ``.npy`` file.
+    The record is ``<name>.progress.json`` next to the first ``.npy`` file. It is replaced in one
+    step, after the numbers have reached the file. It contains a fingerprint of the data and some
+    values of the kernel, so a run with other data raises an error.
 
     The record is replaced in one step, after the numbers have reached the file; it holds a
     fingerprint of the data and some values of the kernel, so a run with other data raises an error.
@@ -60,9 +62,9 @@ class FileOutput:
 
     @classmethod
     def opened(cls, paths: dict[int, Path], job: Job, dtype: np.dtype) -> FileOutput:
-        """New files, or those of a run that was interrupted.
+        """Open new files, or the files of a run that was interrupted.
 
-        Raises: KcalcError if they belong to another run.
+        Raises: KcalcError if the files belong to another run.
         """
         shape = (len(job.left), len(job.right))
         record = {
@@ -82,7 +84,7 @@ class FileOutput:
         taken = next((path for path, exists in known.items() if exists), None)
         if taken is not None and not fresh:
             raise KcalcError(
-                f"{taken} exists and was not created by K.matrix; remove it or give another name"
+                f"{taken} exists and was not created by K.matrix; remove it or use another name"
             )
         arrays: dict[int, Array] = {}
         for path in paths.values():
@@ -90,7 +92,7 @@ class FileOutput:
                 raise KcalcError(f"the folder {path.parent} for {path.name} does not exist")
         sink = cls(paths, arrays, record)
         try:
-            sink._save()  # first, so files without numbers are recognised
+            sink._save()  # saved first, to recognise files without numbers
             for part, path in paths.items():
                 arrays[part] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
         except OSError as error:
@@ -112,7 +114,7 @@ class FileOutput:
                 raise ValueError("it lists stripes that are not in the matrix")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise KcalcError(
-                f"{beside} cannot be read ({error}); remove it and the matrix to start again"
+                f"{beside} cannot be read ({error}); remove it and the matrix file to start again"
             ) from None
         same_kernel = kernel.shape == np.shape(record["kernel"]) and np.allclose(
             kernel, record["kernel"], rtol=1e-9, atol=0
@@ -128,8 +130,8 @@ class FileOutput:
                 else ""
             )
             raise KcalcError(
-                f"{first} contains a matrix of another run (different {', '.join(differing)}); "
-                f"remove it or give another name{same}"
+                f"{first} contains the matrix of another run (different {', '.join(differing)}); "
+                f"remove it or use another name{same}"
             )
         arrays = {}
         for part, path in paths.items():
@@ -151,28 +153,28 @@ class FileOutput:
         sink = cls(paths, arrays, record, done)
         if any(sink._mark(stripe) != marks for stripe, marks in done.items()):
             raise KcalcError(
-                f"{next(iter(paths.values()))} was changed in the meantime; remove it and "
+                f"{next(iter(paths.values()))} was changed after the interruption; remove it and "
                 f"{beside.name} to start again"
             )
         return sink
 
     def direct(self, part: int) -> Array | None:
-        """Always False: numbers reach the file only when a stripe is complete."""
+        """Return None: numbers reach the file only when a stripe is complete."""
         return None
 
     def write(self, part: int, rows: slice, columns: slice, values: Array) -> None:
-        """A block into its place."""
+        """Write a block to its place."""
         self.arrays[part][rows, columns] = values
 
     def finished(self, stripe: int) -> None:
-        """The stripe's numbers to the file, then the record."""
+        """Write the stripe's numbers to the file, and then the record."""
         for array in self.arrays.values():
             array.flush()  # pyright: ignore[reportAttributeAccessIssue]
         self._done[stripe] = self._mark(stripe)
         self._save()
 
     def _mark(self, stripe: int) -> list[int]:
-        """The identity of the stripe's numbers: the checksum of its rows, per kernel."""
+        """Return the checksum of the stripe's rows for each kernel."""
         height = self.record["block_rows"]
         rows = slice(stripe * height, (stripe + 1) * height)
         return [
@@ -188,7 +190,7 @@ class FileOutput:
 
 
 def _begun(beside: Path, record: dict[str, Any]) -> bool:
-    """Whether this very run was begun and interrupted before it had any numbers."""
+    """Whether this run was started and interrupted before it had any numbers."""
     try:
         old = json.loads(read_at_most(beside, RECORD))
     except (OSError, ValueError):
@@ -201,7 +203,7 @@ def _begun(beside: Path, record: dict[str, Any]) -> bool:
 
 
 def recorded_block(paths: dict[int, Path]) -> int | None:
-    """Rows per stripe of the run that created these files, if there was one."""
+    """Return the rows per stripe of the run that created these files, if there was one."""
     try:
         return int(json.loads(read_at_most(_beside(paths), RECORD))["block_rows"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
@@ -222,7 +224,7 @@ def _fingerprint(job: Job) -> str:
 
 
 def places(out: Any, parts: Sequence[int]) -> dict[int, Any]:
-    """{part: path or array} from the argument for one kernel, or a pair for two.
+    """Return {part: path or array}, from one path or array, or from a pair for two kernels.
 
     Raises: KcalcError for anything else.
     """
@@ -234,7 +236,9 @@ def places(out: Any, parts: Sequence[int]) -> dict[int, Any]:
         else None
     )
     if given is None or len(given) != len(parts):
-        raise KcalcError(f"out must hold {len(parts)} paths or arrays, one per kernel (NNGP first)")
+        raise KcalcError(
+            f"out must contain {len(parts)} paths or arrays, one per kernel (NNGP first)"
+        )
     if all(isinstance(item, str | os.PathLike) for item in given):
         paths = [Path(item) for item in given]
         if any(not path.name or path.is_dir() for path in paths):
@@ -245,7 +249,7 @@ def places(out: Any, parts: Sequence[int]) -> dict[int, Any]:
             path if path.suffix == ".npy" else path.with_name(path.name + ".npy") for path in paths
         ]
         if len(set(named)) < len(named):
-            raise KcalcError("out names the same file for both kernels; give two files")
+            raise KcalcError("out must name different files for the two kernels")
         return dict(zip(parts, named, strict=True))
     if all(isinstance(item, np.ndarray) for item in given):
         return dict(zip(parts, given, strict=True))

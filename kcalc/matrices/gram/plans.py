@@ -17,7 +17,7 @@ from .tables import AngleTable
 
 Array = np.ndarray
 PairFunction = Callable[[Gap, Array, Array], Any]
-"""Gaps (rows, columns), q1 (rows, 1), q2 (1, columns) -> two matrices."""
+"""Maps gaps (rows, columns), q1 (rows, 1) and q2 (1, columns) to two matrices."""
 
 _PAIRS_AT_ONCE = 1 << 17
 _TABLE_AT_ONCE = 1 << 15
@@ -26,8 +26,8 @@ _TABLE_AT_ONCE = 1 << 15
 class ChunkPlan(Protocol):
     """A method to compute the kernels of a chunk of pairs.
 
-    ``at_once``: pairs in a chunk; ``error_bound``: relative; ``method``: a description for
-    people; ``fingerprint``: values that tell one plan from another.
+    ``at_once`` is the number of pairs in a chunk, and ``error_bound`` is relative. ``method`` is a
+    description for users. ``fingerprint`` has values that distinguish one plan from another.
     """
 
     @property
@@ -48,25 +48,25 @@ class ChunkPlan(Protocol):
         parts: tuple[int, ...],
         out: tuple[Array, ...],
     ) -> None:
-        """Kernels at distances w (rows, columns) from c = 1 or, where ``upper``, -1, into ``out``.
+        """Fill ``out`` with kernels at distances w (rows, columns) from c = 1, or -1 if ``upper``.
 
         w is overwritten.
 
-        ``near``: flat indices of the pairs with w < NEAR.
+        ``near`` has the flat indices of the pairs with w < NEAR.
         """
         ...
 
     def cut(self, rows: Array, columns: Array) -> ChunkPlan:
-        """The plan of some rows and columns."""
+        """Return the plan for some rows and columns."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class TablePlan:
-    """Kernels by table.
+    """Kernels from a table.
 
-    ``classes``: of q values, one number per row and per column; ``scale``: factors per row and per
-    column.
+    ``classes`` has a number for the q value of each row and each column. ``scale`` has a factor for
+    each row and each column.
     """
 
     table: AngleTable
@@ -76,12 +76,12 @@ class TablePlan:
 
     @property
     def error_bound(self) -> float:
-        """Relative, of the table."""
+        """The relative error bound of the table."""
         return self.table.error_bound
 
     @property
     def method(self) -> str:
-        """A description."""
+        """A description of the method."""
         return f"table in the angle between rows, relative error <= {self.error_bound:.0e}"
 
     def fill(
@@ -94,7 +94,7 @@ class TablePlan:
         parts: tuple[int, ...],
         out: tuple[Array, ...],
     ) -> None:
-        """As :meth:`ChunkPlan.fill`."""
+        """Fill ``out``; see :meth:`ChunkPlan.fill`."""
         flat, sides = w.reshape(-1), upper.reshape(-1)
         bank = None if self.classes is None else self._banks(rows, columns)
         special = None
@@ -115,7 +115,7 @@ class TablePlan:
                 values *= self.scale[1][None, columns]
 
     def cut(self, rows: Array, columns: Array) -> TablePlan:
-        """The plan of some rows and columns."""
+        """Return the plan for some rows and columns."""
         classes, scale = (
             None if pair is None else (pair[0][rows], pair[1][columns])
             for pair in (self.classes, self.scale)
@@ -130,15 +130,16 @@ class TablePlan:
 
     @cached_property
     def fingerprint(self) -> list[float]:
-        """Values that tell one plan from another."""
+        """Return values that distinguish one plan from another."""
         return [*self.table.fingerprint, *(() if self.scale is None else _summary(self.scale))]
 
 
 @dataclass(frozen=True, eq=False)
 class PairPlan:
-    """Kernels by a recursion through the layers at every pair.
+    """Kernels from a recursion through the layers at every pair.
 
-    ``traced``: the function for JAX arrays, its number system the last argument, if there is one.
+    ``traced`` is the function for JAX arrays, if there is one. Its last argument is the number
+    system.
     """
 
     function: PairFunction
@@ -158,7 +159,7 @@ class PairPlan:
         parts: tuple[int, ...],
         out: tuple[Array, ...],
     ) -> None:
-        """As :meth:`ChunkPlan.fill`."""
+        """Fill ``out``; see :meth:`ChunkPlan.fill`."""
         near_, far = np.clip(w, 0.0, 1.0), 2 - np.clip(w, 0.0, 1.0)
         gap = Gap.of(np.where(upper, far, near_), np.where(upper, near_, far))
         found = self.function(gap, self.q[0][rows, None], self.q[1][None, columns])
@@ -166,12 +167,12 @@ class PairPlan:
             values[:] = found[part]
 
     def cut(self, rows: Array, columns: Array) -> PairPlan:
-        """The plan of some rows and columns."""
+        """Return the plan for some rows and columns."""
         return replace(self, q=(self.q[0][rows], self.q[1][columns]))
 
     @cached_property
     def fingerprint(self) -> list[float]:
-        """Values that tell one plan from another."""
+        """Return values that distinguish one plan from another."""
         gap = np.array([[0.0, 0.01, 0.3], [0.7, 1.0, 1.3], [1.6, 1.9, 2.0]])
         one, two = (np.quantile(q, (0.0, 0.5, 1.0)) for q in self.q)
         found = self.function(Gap.of(gap, 2 - gap), one[:, None], two[None, :])
@@ -179,7 +180,7 @@ class PairPlan:
 
 
 def _summary(pair: tuple[Array, Array]) -> list[float]:
-    """Two numbers for each of some arrays > 0, one that knows their order."""
+    """Return two numbers for each of two positive arrays; one depends on the order of entries."""
     return [
         float(v @ weights)
         for v in pair

@@ -1,6 +1,6 @@
-"""The rows of a data matrix: checked, with norms, and with distances of near-duplicates.
+"""The rows of a data matrix, checked, with their norms and the distances of near-duplicates.
 
-The distances of near-duplicates are computed from differences.
+Distances of near-duplicates are computed from differences of the rows.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ...foundation.process_state import cached_property
 Array = np.ndarray
 
 _SMALLEST, _LARGEST = 1e-145, 1e145
-_FEW = 1 << 19  # numbers of rows gathered at once
-_ALIKE = 1e-6  # norms that differ by less stay unchanged
+_FEW = 1 << 19  # number of entries gathered at once
+_ALIKE = 1e-6  # norms that differ by less are not rescaled
 _SPLIT = 2.0**27 + 1
-_CLOSE = 0.01  # of the distance to the centre: closer pairs lose digits in a centred Gram matrix
+_CLOSE = 0.01  # of the distance to the centre; closer pairs lose digits in a centred Gram matrix
 
 
 @dataclass(frozen=True, eq=False)
 class RowSet:
     """Rows x_i, float64 (n, d), with |x_i| (n,) and x_i / |x_i|.
 
-    ``single`` if they came in single precision. ``zero``: mask of the rows that are 0, in whose
-    place ``rows`` and ``norms`` have those of another row; see :mod:`.zeros`.
+    ``single`` says whether they came in single precision. ``zero`` is a mask of the zero rows;
+    ``rows`` and ``norms`` contain another row in their place; see :mod:`.zeros`.
     """
 
     rows: Array
@@ -38,7 +38,7 @@ class RowSet:
 
     @classmethod
     def of(cls, data: Any, what: str = "X") -> RowSet:
-        """Make a RowSet of a data matrix.
+        """Make a RowSet from a data matrix.
 
         Raises: KcalcError unless ``data`` is a matrix of finite real numbers.
         """
@@ -71,12 +71,12 @@ class RowSet:
 
     @property
     def width(self) -> int:
-        """d."""
+        """The number of features d."""
         return self.rows.shape[1]
 
     @cached_property
     def unit(self) -> Array:
-        """x_i / |x_i|."""
+        """The unit rows x_i / |x_i|."""
         return self.rows / self.norms[:, None]
 
     @property
@@ -91,7 +91,7 @@ class RowSet:
 
 
 def real_matrix(data: Any, what: str) -> Array:
-    """``data`` as a NumPy matrix of real numbers, integers as float64.
+    """Return ``data`` as a NumPy matrix of real numbers, with integers as float64.
 
     Raises: KcalcError for anything else.
     """
@@ -102,18 +102,18 @@ def real_matrix(data: Any, what: str) -> Array:
         raise KcalcError(f"{what} must be a matrix of real numbers, got an array of {array.dtype}")
     if array.ndim != 2:
         raise KcalcError(
-            f"{what} must have two axes, (rows, features), got shape {array.shape}; one example "
-            f"is X[None, :]"
+            f"{what} must have two axes, (rows, features), got shape {array.shape}; pass one "
+            "example as X[None, :]"
         )
     if 0 in array.shape:
-        raise KcalcError(f"{what} is empty: it has shape {array.shape}")
+        raise KcalcError(f"{what} must not be empty, got shape {array.shape}")
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
 def distances(left: RowSet, right: RowSet, i: Array, j: Array, upper: Array) -> Array:
-    """w = 1 - c of the pairs (i, j), or 1 + c where ``upper``, from differences (sums).
+    """Return w = 1 - c of the pairs (i, j), or 1 + c if ``upper``, from differences (or sums).
 
-    ``(|x - y|^2 - (|x| - |y|)^2) / (2 |x| |y|)``.
+    The formula is ``(|x - y|^2 - (|x| - |y|)^2) / (2 |x| |y|)``.
 
     The relative accuracy is full even for close rows, and equal rows give exactly 0. Rows with
     different norms are rescaled by an exact product.
@@ -138,7 +138,7 @@ def distances(left: RowSet, right: RowSet, i: Array, j: Array, upper: Array) -> 
 
 
 def _product(a: Array, b: Array) -> tuple[Array, Array]:
-    """a b as an unevaluated sum of two doubles [Dekker 1971]."""
+    """Return a b as an unevaluated sum of two doubles [Dekker 1971]."""
     product = a * b
     high_a, high_b = (x * _SPLIT - (x * _SPLIT - x) for x in (a, b))
     low_a, low_b = a - high_a, b - high_b
@@ -150,12 +150,12 @@ def _product(a: Array, b: Array) -> tuple[Array, Array]:
 def cluster_distances(
     left: RowSet, right: RowSet, rows: slice, columns: slice, near: Array, upper: Array
 ) -> tuple[Array, Array]:
-    """(w, found): distances in a whole block, if many pairs in it are near.
+    """Return (w, found): the distances in a whole block, if many pairs in it are near.
 
-    They are computed from the Gram matrix of the rows, relative to one of the rows as centre.
+    They are computed from the Gram matrix of the rows relative to one of the rows, the centre.
 
-    Found are those of ``near`` that are not much closer to each other than to that centre (or its
-    opposite).
+    ``found`` marks pairs of ``near`` that are not much closer to each other than to the centre (or
+    its negative).
     """
     i, j = np.unravel_index(int(near.argmax()), near.shape)
     centre = left.rows[rows][i]
@@ -177,6 +177,6 @@ def cluster_distances(
 
 
 def _about(rows: Array, centre: Array) -> tuple[Array, Array, Array]:
-    """(x - r, |x - r|^2, |x|^2 - |r|^2) for the rows x."""
+    """Return (x - r, |x - r|^2, |x|^2 - |r|^2) for the rows x and the centre r."""
     moved = rows - centre
     return moved, np.einsum("ij,ij->i", moved, moved), np.einsum("ij,ij->i", moved, rows + centre)

@@ -1,6 +1,7 @@
-"""Chebyshev series in one variable whose coefficients depend on two rows, by few products.
+"""Chebyshev series in one variable with low-rank coefficients that depend on two rows.
 
-sum_k T_k(x) sum_r s_kr b_kr(row) b_kr(column): the b_kr are themselves Chebyshev series in log q.
+The series is sum_k T_k(x) sum_r s_kr b_kr(row) b_kr(column). The b_kr are Chebyshev series in log
+q.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from ...foundation.process_state import cached_property
 Array = np.ndarray
 
 CUT = 1e-14
-"""Coefficients below this part of the largest one are left out."""
-_PAIRS = 8192  # at once
+"""Coefficients below this fraction of the largest one are dropped."""
+_PAIRS = 8192  # pairs computed at once
 
 
 def series(values: Array, axis: int) -> Array:
-    """Chebyshev coefficients of functions given by their values at the nodes."""
+    """Return Chebyshev coefficients of functions, given their values at the nodes."""
     found = dct(values, type=2, axis=axis) / values.shape[axis]
     np.moveaxis(found, axis, 0)[0] /= 2
     return found
 
 
 def needed(coefficients: Array, axis: int) -> int:
-    """The number of leading coefficients along an axis that are not rounding."""
+    """Return the number of leading coefficients along an axis that exceed rounding."""
     sizes = np.abs(np.moveaxis(coefficients, axis, 0)).reshape(coefficients.shape[axis], -1).max(1)
     return 1 + int(np.flatnonzero(sizes > CUT * sizes.max()).max(initial=0))
 
 
 def waves(x: Any, count: int, xp: Any = np) -> Any:
-    """T_0 to T_(count - 1) at x (n,), clipped to [-1, 1]: (n, count)."""
+    """Return T_0 to T_(count - 1) at x (n,), clipped to [-1, 1], as an array (n, count)."""
     return xp.cos(xp.arccos(xp.clip(x, -1.0, 1.0))[:, None] * xp.arange(count))
 
 
@@ -43,8 +44,8 @@ def waves(x: Any, count: int, xp: Any = np) -> Any:
 class LowRank:
     """The coefficients of a series in x, symmetric in the two rows.
 
-    ``ranks``: the number of products of each degree; ``basis`` (sum of the ranks, count): Chebyshev
-    coefficients in log q of their factors; ``signs``: of the products.
+    ``ranks`` has the number of products for each degree. ``basis`` (sum of the ranks, count) has
+    the Chebyshev coefficients in log q of their factors. ``signs`` has the signs of the products.
     """
 
     ranks: tuple[int, ...]
@@ -53,7 +54,7 @@ class LowRank:
 
     @classmethod
     def of(cls, coefficients: Array) -> LowRank:
-        """From coefficients in both log q and x, (norms, norms, degrees)."""
+        """Build it from coefficients in both log q and x, (norms, norms, degrees)."""
         ranks, bases, signs = [], [], []
         largest = np.abs(coefficients).max()
         for degree in range(needed(coefficients, 2)):
@@ -76,13 +77,13 @@ class LowRank:
         return np.arange(max(1, ranks.max())) < ranks[:, None]
 
     def padded(self, factors: Array) -> Array:
-        """Factors (sum of the ranks, n) as (n, degrees, largest rank), filled with 0."""
+        """Return factors (sum of the ranks, n) as (n, degrees, largest rank), padded with 0."""
         out = np.zeros((factors.shape[1], *self._place.shape))
         out[:, self._place] = factors.T
         return out
 
     def summed(self, x: Any, one: Array, two: Array, xp: Any = np) -> Any:
-        """The series at x (rows, columns) from the waves of rows and columns."""
+        """Return the series at x (rows, columns), given ``waves`` of rows and columns."""
         if xp is np:
             first = self.basis @ one[:, : self.count].T
             second = (self.basis @ two[:, : self.count].T) * self.signs[:, None]
@@ -97,7 +98,7 @@ class LowRank:
         return scanned(x, *sides)
 
     def paired(self, x: Array, one: Array, two: Array) -> Array:
-        """The series at x (n,) from the waves of both sides of single pairs."""
+        """Return the series at x (n,), given ``waves`` of both sides of single pairs."""
         out = np.empty(x.size)
         starts = np.concatenate([[0], np.cumsum(self.ranks)[:-1]]).astype(int)
         some = np.array(self.ranks) > 0
@@ -112,7 +113,7 @@ class LowRank:
 
 
 def clenshaw(x: Array, ranks: tuple[int, ...], one: Array, two: Array) -> Array:
-    """The sum of (one_k^T two_k) T_k(x) over the degrees k, each with its ranks[k] factors."""
+    """Return the sum of (one_k^T two_k) T_k(x) over the degrees k, each with ranks[k] factors."""
     product, last, before, new = (np.zeros(x.shape) for _ in range(4))
     double, stop = 2 * x, len(one)
     for degree in range(len(ranks) - 1, -1, -1):
@@ -128,7 +129,7 @@ def clenshaw(x: Array, ranks: tuple[int, ...], one: Array, two: Array) -> Array:
 
 
 def scanned(x: Any, one: Any, two: Any) -> Any:
-    """As :func:`clenshaw` in JAX; factors (degrees, rows, rank), (degrees, columns, rank)."""
+    """Sum like :func:`clenshaw`, in JAX, with factors (degrees, rows or columns, rank)."""
     import jax.numpy as jnp
     from jax import lax
 

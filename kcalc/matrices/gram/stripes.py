@@ -1,6 +1,7 @@
 """Kernel matrices in stripes of rows.
 
-Steps: a Gram matrix, distances, near-duplicates by differences, kernels by a plan.
+Each stripe takes four steps: a Gram matrix, distances, near-duplicates by differences, and kernels
+from a plan.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from .tables import NEAR
 Array = np.ndarray
 
 MEMORY = 1 << 29
-"""default work space in bytes"""
+"""the default work space in bytes"""
 
-_CROWDED = 1 / 16  # share of near pairs above which a block is recomputed as a whole
+_CROWDED = 1 / 16  # with a larger share of near pairs, a block is recomputed as a whole
 _CENTRES = 6
 _THREADS = min(os.cpu_count() or 1, 16)
 
@@ -32,8 +33,9 @@ _THREADS = min(os.cpu_count() or 1, 16)
 class MatrixOutput(Protocol):
     """The destination of a matrix.
 
-    ``direct``: the result itself if it can be worked in; ``write``: a block of one kernel;
-    ``finished``: a stripe is complete; ``has``: it was before.
+    ``direct`` returns an array in which the result can be computed, if there is one. ``write``
+    stores a block of one kernel, ``finished`` marks a stripe as complete, and ``has`` says whether
+    it was complete before.
     """
 
     def direct(self, part: int) -> Array | None: ...
@@ -44,9 +46,9 @@ class MatrixOutput(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """The kernels ``parts`` (0 NNGP, 1 NTK) of all pairs of rows.
+    """The kernels ``parts`` (0 for NNGP, 1 for NTK) of all pairs of rows.
 
-    ``symmetric``: right is left, and half of the pairs are computed.
+    ``symmetric`` means that ``right`` is ``left``, so that only half of the pairs are computed.
     """
 
     left: RowSet
@@ -58,24 +60,24 @@ class Job:
 
     @property
     def stripes(self) -> list[slice]:
-        """The rows of each stripe."""
+        """Return the rows of each stripe."""
         return [
             slice(start, min(start + self.block, len(self.left)))
             for start in range(0, len(self.left), self.block)
         ]
 
     def columns(self, rows: slice) -> slice:
-        """The columns computed in a stripe."""
+        """Return the columns computed in a stripe."""
         return slice(rows.start if self.symmetric else 0, len(self.right))
 
 
 def block_rows(rows: int, columns: int, parts: int, memory: int) -> int:
-    """Rows of a stripe whose Gram matrix and kernels fit ``memory`` bytes."""
+    """Return the number of rows whose Gram matrix and kernels fit into ``memory`` bytes."""
     return int(max(1, min(rows, memory // (8 * (parts + 1) * columns))))
 
 
 def run(job: Job, sink: MatrixOutput, advance: Callable[[int], None]) -> None:
-    """Fill ``sink`` stripe by stripe; ``advance`` is told the number of pairs done."""
+    """Fill ``sink`` stripe by stripe. ``advance`` receives the number of pairs done."""
     direct = [sink.direct(part) if job.block >= len(job.left) else None for part in job.parts]
     space = np.empty((1 + sum(place is None for place in direct)) * job.block * len(job.right))
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -99,9 +101,9 @@ def run(job: Job, sink: MatrixOutput, advance: Callable[[int], None]) -> None:
 
 
 def _pieces(job: Job, height: int, width: int) -> Iterator[tuple[slice, slice]]:
-    """(rows, columns) of a stripe, a cacheful each.
+    """Yield (rows, columns) of the pieces of a stripe, each small enough for the cache.
 
-    On and above the diagonal where the matrix is symmetric.
+    If the matrix is symmetric, only pieces on and above the diagonal are yielded.
     """
     tall = max(1, min(job.plan.at_once // width, height))
     for top in range(0, height, tall):
@@ -120,7 +122,7 @@ def _piece(
     down: slice,
     across: slice,
 ) -> None:
-    """The kernels of one piece of a stripe, and of its mirror image in the stripe."""
+    """Compute the kernels of one piece of a stripe, and of its mirror image in the stripe."""
     here = cosines[down, across]
     upper = np.signbit(here)
     w = np.ascontiguousarray(np.abs(here))
@@ -129,7 +131,7 @@ def _piece(
     those = slice(columns.start + across.start, columns.start + across.stop)
     near = sharpened(job, w, upper, these, those) if w.min() < NEAR else np.zeros(0, dtype=np.intp)
     out = tuple(np.empty(w.shape) for _ in values)
-    with np.errstate(over="ignore"):  # refused below
+    with np.errstate(over="ignore"):  # checked below
         job.plan.fill(w, np.ascontiguousarray(upper), these, those, near, job.parts, out)
     for place, part in zip(values, out, strict=True):
         _check_finite(part)
@@ -145,18 +147,18 @@ def _piece(
 
 def _check_finite(values: Array) -> None:
     with np.errstate(over="ignore"):
-        # checking the sum is faster
+        # checking the sum first is faster
         if np.isfinite(values.sum()) or np.isfinite(values).all():
             return
     raise KcalcError(
-        "kernels exceed double precision: lower sigma_w, the depth or the norms of the rows"
+        "kernels exceed double precision; reduce sigma_w, the depth or the norms of the rows"
     )
 
 
 def _moved(
     job: Job, sink: MatrixOutput, rows: slice, columns: slice, part: int, values: Array
 ) -> None:
-    """A stripe to its place, and to that of its transpose."""
+    """Write a stripe to its place, and to the place of its transpose."""
     try:
         with np.errstate(over="raise"):
             if values is not sink.direct(part):
@@ -166,14 +168,14 @@ def _moved(
                 sink.write(part, beyond, rows, values[:, rows.stop - columns.start :].T)
     except FloatingPointError:
         raise KcalcError(
-            "kernels exceed single precision; use dtype=float, or lower the norms of the rows"
+            "kernels exceed single precision; use dtype=float, or reduce the norms of the rows"
         ) from None
 
 
 def sharpened(job: Job, w: Array, upper: Array, rows: slice, columns: slice) -> Array:
-    """Replace the distances below NEAR, which the Gram matrix rounds, by exact ones.
+    """Replace distances below NEAR, which are inaccurate in the Gram matrix, by exact distances.
 
-    Returns: their flat indices, the diagonal left out.
+    Returns: their flat indices, without the diagonal.
     """
     flat = w.reshape(-1)
     near = np.flatnonzero(flat < NEAR)

@@ -1,11 +1,12 @@
 """Tables of kernels as functions of the gap.
 
-NNGP and tangent kernel together, one gather and one Horner pass each over a shared interval index.
+NNGP and tangent kernel share an interval index; each takes one gather and one Horner pass.
 
-As in :mod:`kcalc.fields.tables.dyadic`, the octaves of the distance w to the nearer of c = 1 and c
-= -1 are cut into equal intervals, so the leading bits of w are the index and those that follow the
-coordinate. Rows that differ need few octaves, which stay in cache; near-duplicates, whose gaps come
-from differences, need up to a thousand: those are created on demand.
+As in :mod:`kcalc.fields.tables.dyadic`, the distance w to c = 1 or c = -1, whichever is nearer, is
+divided into octaves, and these into equal intervals. The leading bits of w are the index, and the
+following bits the coordinate. Rows that differ need only a few octaves, which stay in cache.
+Near-duplicates, whose gaps come from differences, need up to a thousand octaves, which are created
+on demand.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ Array = np.ndarray
 BITS = 9
 PARTS = 1 << BITS
 NEAR = 2.0**-7
-"""Distances below this (c > 0.992) are taken from differences of rows, not from the Gram matrix."""
+"""Distances below this (c > 0.992) come from differences of rows, not from the Gram matrix."""
 
 _SHIFT = 52 - BITS
 _FRACTION, _ONE = (1 << 52) - 1, 1023 << 52
 _DEGREES = (3, 4, 6, 8)
-_SAMPLES = 24  # Chebyshev points an octave is taken over at
+_SAMPLES = 24  # Chebyshev points at which an octave is sampled
 _TOLERANCE = 3e-14
 _SAFETY, _ROUNDING = 4.0, 1e-14
 _KEPT = 4
-_FEW = 4096  # gaps that are evaluated on the panels themselves, where no deep rows exist yet
+_FEW = 4096  # up to this many gaps are evaluated on the panels if no deep rows exist yet
 
 
 @dataclass(frozen=True, eq=False)
 class OctaveRows:
-    """The intervals of ``octaves`` octaves on both sides. coefficients.
+    """The intervals of ``octaves`` octaves on both sides, as polynomials.
 
-    (2, degree + 1, banks * 2 * rows), ascending powers, NNGP first.
+    ``coefficients`` is (2, degree + 1, banks * 2 * rows), in ascending powers, NNGP first.
     """
 
     coefficients: Array
@@ -54,7 +55,7 @@ class OctaveRows:
 
     @property
     def side(self) -> int:
-        """Rows of one side: below the last octave, the intervals, w = 1."""
+        """The number of rows for one side: below the last octave, the intervals, and w = 1."""
         return self.octaves * PARTS + 2
 
     @property
@@ -63,9 +64,9 @@ class OctaveRows:
         return ((1023 - self.octaves) << BITS) - 1
 
     def locate(self, w: Array, upper: Array) -> tuple[Array, Array]:
-        """(row, coordinate in [-1/2, 1/2)) of distances w <= 1, contiguous float64.
+        """Return (row, coordinate in [-1/2, 1/2)) of distances w <= 1, contiguous float64.
 
-        w is overwritten. Smaller ones are row 0.
+        w is overwritten. Distances below the last octave belong to row 0.
         """
         bits = w.view(np.int64)
         row = bits >> _SHIFT
@@ -79,7 +80,7 @@ class OctaveRows:
         return row, w
 
     def values(self, part: int, row: Array, t: Array, out: Array, work: Array) -> None:
-        """NNGP (part 0) or NTK (part 1) by Horner's rule into ``out``."""
+        """Evaluate NNGP (part 0) or NTK (part 1) by Horner's rule into ``out``."""
         columns = self.coefficients[part]
         np.take(columns[-1], row, mode="clip", out=out)
         for column in columns[-2::-1]:
@@ -90,14 +91,14 @@ class OctaveRows:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AngleTable:
-    """Kernels of the gap u = 1 - c.
+    """Kernels as functions of the gap u = 1 - c.
 
-    ``banks`` of them, one per pair of q values: NNGP and NTK of each.
+    There are ``banks`` pairs of q values, with NNGP and NTK for each.
 
-    error_bound: of |table - kernel| over |kernel| or, if that is larger, a hundredth of the NNGP of
-    equal inputs (near a zero a part of the values around), measured between nodes and multiplied by
-    4, plus rounding. evaluations: at how many gaps the exact kernels were evaluated. factor:
-    multiplies the fitted functions.
+    ``error_bound`` bounds |table - kernel| relative to |kernel|, or to a hundredth of the NNGP at
+    equal inputs if that is larger (near a zero, to a part of the values around it). It is measured
+    between nodes, multiplied by 4, plus rounding. ``evaluations`` is the number of gaps at which
+    the exact kernels were evaluated. ``factor`` multiplies the fitted functions.
     """
 
     fitted: Fitted
@@ -108,12 +109,12 @@ class AngleTable:
 
     @cached_property
     def error_bound(self) -> float:
-        """See the class."""
+        """The relative error bound; see the class."""
         return _SAFETY * max(self.near_rows.error, float(self.fitted.error.max())) + _ROUNDING
 
     @property
     def evaluations(self) -> int:
-        """See the class."""
+        """The number of exact evaluations; see the class."""
         return self.fitted.evaluations
 
     @property
@@ -132,9 +133,9 @@ class AngleTable:
         return self._rows[octaves]
 
     def at(self, w: Array, upper: Array, bank: Array | int = 0) -> Array:
-        """(2, n): NNGP and NTK at any distances w <= 1 (n,).
+        """Return NNGP and NTK, (2, n), at any distances w <= 1 (n,).
 
-        The distances are from c = 1 or, where ``upper``, from c = -1.
+        The distances are from c = 1, or from c = -1 if ``upper`` is set.
         """
         if w.size <= _FEW:
             with np.errstate(divide="ignore"):
@@ -150,7 +151,7 @@ class AngleTable:
         return out
 
     def every_bank(self, w: Array, upper: Array) -> Array:
-        """(banks, 2, n): as :meth:`at`, of all banks."""
+        """Return the values of all banks, (banks, 2, n); see :meth:`at`."""
         out = np.empty((2 * self.banks, w.size))
         for start in range(0, w.size, _FEW):
             here = slice(start, start + _FEW)
@@ -161,16 +162,19 @@ class AngleTable:
         return out.reshape(self.banks, 2, w.size)
 
     def at_gap(self, gap: Any, bank: int = 0) -> tuple[Array, Array]:
-        """(NNGP, NTK) at gaps in [0, 2] of any shape."""
+        """Return (NNGP, NTK) at gaps in [0, 2], in any shape."""
         gap = np.asarray(gap, dtype=float)
         if not np.all((gap >= 0) & (gap <= 2)):
-            raise KcalcError("a gap is 1 - c and must lie in [0, 2]")
+            raise KcalcError("a gap, 1 - c, must be in [0, 2]")
         flat = gap.reshape(-1)
         out = self.at(np.minimum(flat, 2 - flat), flat > 1, bank)
         return out[0].reshape(gap.shape), out[1].reshape(gap.shape)
 
     def scaled(self, factor: float) -> AngleTable:
-        """The table of ``factor`` times the kernels; the last few are kept, with their rows."""
+        """Return the table of ``factor`` times the kernels.
+
+        The last few tables are cached with their rows.
+        """
         if factor == 1:
             return self
         with ALONE:
@@ -182,7 +186,7 @@ class AngleTable:
 
     @cached_property
     def fingerprint(self) -> list[float]:
-        """Some values: equal for equal kernels, up to rounding."""
+        """Return some values that are equal for equal kernels, up to rounding."""
         probes = np.array([0.0, 0.01, 0.3, 0.7, 1.0, 1.3, 1.9, 2.0])
         return [
             float(v)
@@ -205,10 +209,10 @@ class AngleTable:
 
 
 def tabulate(function: GapFunctions, banks: int = 1, odd: bool = False) -> AngleTable:
-    """The table of ``function``: gaps (n,) -> (2 * banks, n), NNGP and NTK of every bank in turn.
+    """Return the table of ``function``: gaps (n,) -> (2 * banks, n), NNGP and NTK of each bank.
 
-    ``odd``: the kernels of an odd network, -NNGP(-c) = NNGP(c) and NTK likewise; then c < 0 is not
-    evaluated. Raises: KcalcError if the function is not finite.
+    ``odd`` means that the kernels belong to an odd network, with NNGP(-c) = -NNGP(c), and likewise
+    for the NTK. c < 0 is then not evaluated. Raises: KcalcError if the function is not finite.
     """
     return AngleTable(
         fit(function, _TOLERANCE, _floor, -np.ones(2 * banks) if odd else None), banks
@@ -216,15 +220,15 @@ def tabulate(function: GapFunctions, banks: int = 1, odd: bool = False) -> Angle
 
 
 def _floor(end: Array) -> Array:
-    """A hundredth of the NNGP at c = 1: errors are not measured against less.
+    """Return a hundredth of the NNGP at c = 1, the least scale of relative errors.
 
-    (The NNGP comes as 1 - u and has no more digits.).
+    A smaller NNGP comes from 1 - u and has no more digits.
     """
     return 1e-2 * np.repeat(np.abs(end[::2]), 2)
 
 
 def _rows(fitted: Fitted, banks: int, octaves: int, factor: float) -> OctaveRows:
-    """Rows of the least degree that adds little to the error of the panels."""
+    """Return the rows of least degree that add little to the error of the panels."""
     best: OctaveRows | None = None
     for degree in _DEGREES:
         sides = [_side_columns(side, octaves, degree) for side in (fitted.lower, fitted.upper)]
@@ -257,15 +261,15 @@ def _missed(rows: OctaveRows, fitted: Fitted) -> float:
 
 
 def _side_columns(side: Callable[[Array], Array], octaves: int, degree: int) -> Array:
-    """Coefficients (functions, degree + 1, rows) of one side."""
-    nodes = (3 + points(_SAMPLES)) / 2  # of [1, 2)
+    """Return coefficients (functions, degree + 1, rows) for one side."""
+    nodes = (3 + points(_SAMPLES)) / 2  # nodes in [1, 2)
     s = np.arange(octaves, 0, -1.0)[:, None] - np.log2(nodes)
     values = side(np.concatenate([s.ravel(), [np.inf, 0.0]]))
     inside = values[:, :-2].reshape(-1, _SAMPLES)
     out = np.zeros((len(values), degree + 1, octaves * PARTS + 2))
     out[:, 0, 0], out[:, 0, -1] = values[:, -2], values[:, -1]
     matrix = _conversion(degree)
-    # einsum and not BLAS, whose threads cost more than so small a product
+    # use einsum instead of BLAS, whose threads cost more than such a small product
     for k in range(degree + 1):
         out[:, k, 1:-1] = np.einsum("im,mp->ip", inside, matrix[k]).reshape(len(values), -1)
     return out
@@ -273,9 +277,9 @@ def _side_columns(side: Callable[[Array], Array], octaves: int, degree: int) -> 
 
 @lru_cache(maxsize=4)
 def _conversion(degree: int) -> Array:
-    """Values at the Chebyshev points of an octave -> coefficient k in the parts' coordinate t.
+    """Return the matrix from values at an octave's Chebyshev points to coefficients.
 
-    shape (degree + 1, SAMPLES, PARTS).
+    Its shape is (degree + 1, SAMPLES, PARTS), for coefficient k in the coordinate t of a part.
     """
     rows = power_rows(_SAMPLES, PARTS, degree)
     return np.ascontiguousarray(np.einsum("nm,npk->kmp", transform(_SAMPLES), rows))

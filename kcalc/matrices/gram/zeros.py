@@ -1,4 +1,4 @@
-"""Rows that are 0: they have no angle, and their kernels are functions of the other row's norm."""
+"""Zero rows. They have no angle, and their kernels are functions of the other row's norm."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Two = tuple[Array, Array]
 
 @dataclass(frozen=True, eq=False)
 class WithZeros:
-    """A plan for rows that include zeros.
+    """A plan for rows of which some are zero.
 
-    ``plan``: that with other rows in their place; ``zero``: masks of the rows and of the columns
-    that are 0; ``kernels``: (2, n) arrays, the kernels of every row, and of every column, with 0.
+    ``plan`` is a plan with other rows in their place. ``zero`` has masks of the zero rows and of
+    the zero columns. ``kernels`` has arrays (2, n) with the kernels between a zero row and every
+    row, and every column.
     """
 
     plan: ChunkPlan
@@ -30,22 +31,22 @@ class WithZeros:
 
     @property
     def at_once(self) -> int:
-        """As :class:`ChunkPlan` says."""
+        """The number of pairs in a chunk; see :class:`ChunkPlan`."""
         return self.plan.at_once
 
     @property
     def error_bound(self) -> float:
-        """The error bound of the other rows; zero rows are exact."""
+        """The error bound for the other rows. Kernels of zero rows are exact."""
         return self.plan.error_bound
 
     @property
     def method(self) -> str:
-        """A description."""
-        return f"{self.plan.method}; zero rows by the norms of the others"
+        """A description of the method."""
+        return f"{self.plan.method}; zero rows from the norms of the others"
 
     @cached_property
     def fingerprint(self) -> list[float]:
-        """Values that tell one plan from another."""
+        """Return values that distinguish one plan from another."""
         places = [float(v) for mask in self.zero for v in np.flatnonzero(mask)]
         ends = [float(v) for found in self.kernels for v in found.sum(axis=1)]
         return [*self.plan.fingerprint, *places, *ends]
@@ -60,19 +61,19 @@ class WithZeros:
         parts: tuple[int, ...],
         out: tuple[Array, ...],
     ) -> None:
-        """As :meth:`ChunkPlan.fill`."""
+        """Fill ``out``; see :meth:`ChunkPlan.fill`."""
         self.plan.fill(w, upper, rows, columns, near, parts, out)
         for part, values in zip(parts, out, strict=True):
             self.overwrite(part, rows, columns, values)
 
     def overwrite(self, part: int, rows: slice, columns: slice, values: Array) -> None:
-        """Put the kernels of zero rows and columns into a block."""
+        """Write the kernels of zero rows and columns into a block."""
         above, beside = self.zero[0][rows], self.zero[1][columns]
         values[above] = self.kernels[1][part, columns]
         values[:, beside] = self.kernels[0][part, rows][:, None]
 
     def cut(self, rows: Array, columns: Array) -> WithZeros:
-        """The plan of some rows and columns."""
+        """Return the plan for some rows and columns."""
         zero = self.zero[0][rows], self.zero[1][columns]
         kernels = self.kernels[0][:, rows], self.kernels[1][:, columns]
         return replace(self, plan=self.plan.cut(rows, columns), zero=zero, kernels=kernels)
@@ -81,9 +82,10 @@ class WithZeros:
 def planned(
     kernels: Kernels, left: Array, right: Array, tolerance: float, tabled: bool = False
 ) -> ChunkPlan:
-    """The plan for rows of q values ``left`` and ``right``, of which some may be 0.
+    """Return the plan for rows with q values ``left`` and ``right``, some of which may be 0.
 
-    Raises: KcalcError for zero rows if only angles count, and as ``kernels.plan`` does.
+    Raises: KcalcError for zero rows if only angles count, and under the conditions of
+    ``kernels.plan``.
     """
     zero = left == 0, right == 0
     if not (zero[0].any() or zero[1].any()):
@@ -91,8 +93,8 @@ def planned(
     if kernels.q is not None:
         what, mask = ("X", zero[0]) if zero[0].any() else ("Y", zero[1])
         raise KcalcError(
-            f"row {np.flatnonzero(mask)[0]} of {what} is zero, so it has no angle to the others; "
-            "leave it out, or drop q= so that norms count"
+            f"row {np.flatnonzero(mask)[0]} of {what} is zero, so it has no angle to other rows; "
+            "leave it out, or drop q= to take norms into account"
         )
     sizes, places = np.unique(np.concatenate([left, right]), return_inverse=True)
     found = kernels.at_zero(sizes)[:, places]
@@ -103,5 +105,5 @@ def planned(
 
 
 def unpacked(plan: ChunkPlan) -> tuple[Any, WithZeros | None]:
-    """The plan of the rows that are not 0, and that of all of them if some are."""
+    """Return the plan of the nonzero rows, and the plan of all rows if some are zero."""
     return (plan.plan, plan) if isinstance(plan, WithZeros) else (plan, None)

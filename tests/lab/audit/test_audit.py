@@ -143,14 +143,14 @@ def _exits() -> Any:
 
 REFUSED: dict[str, tuple[Any, Any, str]] = {
     "meta tensors": (_meta, (2, 3), "meta tensor"),
-    "quantised weights": (_quantised, (2, 4), "before it is quantised"),
-    "dynamically quantised weights": (_quantised_later, (2, 4), "before it is quantised"),
+    "quantised weights": (_quantised, (2, 4), "before quantising it"),
+    "dynamically quantised weights": (_quantised_later, (2, 4), "before quantising it"),
     "a builder that exits": (_exits, (2, 3), "the builder raised SystemExit"),
-    "labels": (_labelled, (4, 8), "a model that needs labels"),
+    "labels": (_labelled, (4, 8), "if the model needs labels"),
     "a builder that raises": (lambda: 1 / 0, (2, 3), "the builder raised ZeroDivisionError"),
     "a builder of something else": (lambda: 3, (2, 3), "the builder returned a int"),
-    "no builder": (3, (2, 3), "give a torch.nn.Module"),
-    "no examples": (lambda: nn.Linear(3, 3), None, "give example inputs"),
+    "no builder": (3, (2, 3), "expected a torch.nn.Module"),
+    "no examples": (lambda: nn.Linear(3, 3), None, "pass example inputs"),
     "wrong examples": (lambda: nn.Linear(3, 3), (2, 5), "did not run on the example inputs"),
     "no parameters": (nn.ReLU, (2, 3), "no parameters"),
     "a lazy module": (lambda: nn.LazyLinear(3), (2, 3), "has no shape yet"),
@@ -178,10 +178,10 @@ def test_labels_go_in_a_dictionary() -> None:
     [
         ({"recipe": "gpt3"}, "unknown recipe"),
         ({"recipe": {"first.weight": "hee"}}, "must be a standard deviation"),
-        ({"recipe": {"nothing": 0.1}}, "no parameter has such a name"),
+        ({"recipe": {"nothing": 0.1}}, "no parameter name matches"),
         ({"recipe": 3}, "recipe must be"),
         ({"recipe": "mup"}, "a builder of the base width"),
-        ({"recipe": ("mup", 64)}, "give a torch.nn.Module"),
+        ({"recipe": ("mup", 64)}, "expected a torch.nn.Module"),
         ({"recipe": ("mup", lambda: torch.nn.Linear(8, 8))}, "no parameter first.weight"),
         ({"optimizer": 3}, "optimizer must be"),
         ({"also": "INIT-TRUNK"}, "INIT-TRUNC"),
@@ -351,7 +351,7 @@ def test_missing_parameters_have_their_line() -> None:
     assert findings and all("audit_models.py:" in finding.place for finding in findings)
 
 
-@pytest.mark.parametrize(("scale", "advice"), [(1.0, "divide scores"), (None, "draw smaller")])
+@pytest.mark.parametrize(("scale", "advice"), [(1.0, "divide scores"), (None, "a smaller sigma")])
 def test_advice_on_scores_sees_whether_they_are_divided(scale: Any, advice: str) -> None:
     found = kc.audit(lambda: Decoder(sigma=lambda _: 1.0, scale=scale), IDS, predict=False)
     (fix,) = {f.fix for f in found.findings if f.code == "ATT-FROZEN"}
@@ -374,7 +374,9 @@ def test_one_finding_of_fans_for_a_line() -> None:
 
 def test_a_result_that_is_not_read_as_logits_is_a_remark() -> None:
     remarks = kc.audit(lambda: Perceptron(nothing), (16, 8), predict=False).remarks
-    assert remarks == ("LOSS-START is not applied: the result is not interpreted as logits",)
+    assert remarks == (
+        "LOSS-START is not applied, because the result is not interpreted as logits",
+    )
 
 
 def test_several_optimizers_share_the_parameters() -> None:

@@ -182,7 +182,7 @@ def test_shortened_networks_keep_ends() -> None:
 def test_explorer_says_what_does_not_slide() -> None:
     reasons = explored(A.densenet(3, activation="relu"))["reasons"]
     assert any("no block of the network repeats" in reason for reason in reasons)
-    assert any("no sums of two" in reason for reason in reasons)
+    assert any("no sum of two" in reason for reason in reasons)
     choices = explored(A.vanilla(1, "sign"))["choices"]
     assert "jumps" in choices[0]["reason"] and "reason" not in choices[1]
 

@@ -225,7 +225,7 @@ def test_two_outputs_are_reported_by_the_first() -> None:
     assert len(both.outputs) == 2
     page = kc.report(both, tokens=8)
     first = both.outputs[0]
-    assert f"those of the output {first!r}" in page.html.replace("&#x27;", "'").replace(
+    assert f"refer to the output {first!r}" in page.html.replace("&#x27;", "'").replace(
         "&#39;", "'"
     )
 

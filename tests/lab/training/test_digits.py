@@ -22,11 +22,11 @@ SPLITS: dict[str, tuple[dict[str, Any], str]] = {
     "one-hot labels": ({"y": np.eye(10)[SPLIT.y]}, r"argmax\(axis=1\)"),
     "float rows": ({"test": SPLIT.test + 0.5}, "row numbers.*float64"),
     "repeated rows": ({"train": np.zeros(64, int)}, "row 0 occurs 64 times"),
-    "rows in both": ({"train": SPLIT.test}, "for both training and testing"),
+    "rows in both": ({"train": SPLIT.test}, "in both the training and the test part"),
     "rows beyond": ({"train": np.array([1797])}, r"0\.\.1796"),
     "nan": (
         {"x": np.where(np.arange(1797)[:, None] == 7, np.nan, SPLIT.x)},
-        "not finite, the first in row 7",
+        "infinite or nan values, the first in row 7",
     ),
     "no numbers": ({"x": SPLIT.x[:, 0]}, "examples, ..., channels"),
     "classes": ({"classes": 2.5}, "classes must be"),

@@ -284,13 +284,13 @@ def test_parameters_and_statistics_of_an_evaluation() -> None:
     run = training.fit(model, SPLIT, QUICK)
     loss, accuracy = training.evaluate(model, run.params, SPLIT, run.state)
     assert (loss, accuracy) == pytest.approx((run.history[-1].test_loss, run.accuracy), rel=1e-6)
-    with refused(r"keeps statistics: give state=run\.state"):
+    with refused(r"keeps statistics; pass state=run\.state"):
         training.evaluate(model, run.params, SPLIT)
     spoilt = {
         name: {leaf: array * np.inf for leaf, array in leaves.items()}
         for name, leaves in run.params.items()
     }
-    with refused("numbers.*finite"):
+    with refused("infinite or nan"):
         training.evaluate(model, spoilt, SPLIT, run.state)
 
 
@@ -329,7 +329,7 @@ def test_models_that_cannot_be_trained() -> None:
     with refused("to_jax"):
         training.fit(kc.architectures.vanilla(2), SPLIT)  # pyright: ignore[reportArgumentType]
     images = training.digits(images=True)
-    with refused(r"output is \(examples, classes\)"):
+    with refused(r"output must have shape \(examples, classes\)"):
         training.fit(
             kc.to_jax(kc.chain(L.Input(), L.Affine(10, kernel=3)), image_shape=(8, 8)),
             images,

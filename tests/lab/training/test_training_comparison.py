@@ -168,7 +168,7 @@ def test_the_plot_has_a_line_per_configuration(untouched_pyplot) -> None:
         ({"splits": []}, "splits"),
         ({"splits": [SPLIT.x]}, "expected a split"),
         ({"settings": {"steps": 3}}, "Settings"),
-        ({"report": "print"}, "report must be a function of a line of text, got 'print'"),
+        ({"report": "print"}, "report must be a function that takes a line of text, got 'print'"),
     ],
 )
 def test_comparisons_that_cannot_be(changes: dict[str, Any], match: str) -> None:

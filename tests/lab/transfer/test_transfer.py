@@ -416,7 +416,7 @@ REFUSED = {
     "both widths": lambda: kc.transfer(perceptron(), base=64),
     "needs no example inputs": lambda: kc.transfer(perceptron(), 64),
     "leaves its width open": lambda: kc.transfer(vanilla(2, features=8)),
-    "no exponents of depth": lambda: kc.transfer(residual_network(), alignment="none"),
+    "depth has no exponents": lambda: kc.transfer(residual_network(), alignment="none"),
     "nothing grows": lambda: kc.transfer(residual_network(16), base=residual_network(16)),
     "is of another width": lambda: kc.transfer(
         residual_network(16), base=residual_network(8), axes="depth"
@@ -439,7 +439,7 @@ REFUSED = {
         biased_network(16, 2), base=biased_network(8, 1)
     ),
     "ZeroDivisionError": lambda: kc.transfer(lambda width: 1 / 0, base=1, to=2),
-    "returned None with base=1": lambda: kc.transfer(lambda width: None, base=1, to=2),
+    "returned None for base=1": lambda: kc.transfer(lambda width: None, base=1, to=2),
     "smaller network is unknown": lambda: kc.transfer(perceptron),
     "a function that builds a model": lambda: kc.transfer(3, base=1, to=2),
 }

@@ -31,7 +31,7 @@ function logTicks(low, high) {
   return out;
 }
 
-// As people write them: 0.01, 200, 10⁻⁵, 3·10⁶.
+// Numbers as people write them: 0.01, 200, 10⁻⁵, 3·10⁶.
 function tickText(x, log) {
   const value = log ? Math.pow(10, x) : x, exponent = value ? Math.floor(Math.log10(Math.abs(value)) + 1e-9) : 0;
   if (Math.abs(exponent) < 4) return String(Number(value.toPrecision(log ? 3 : 6))).replace("-", "\u2212");
@@ -45,7 +45,7 @@ function drawChart(place, options) {
   if (!place) return;
   const redraw = () => paintChart(place, options);
   place.redraw = redraw;
-  place.style.display = "block"; // empty places are hidden, and have no width to draw to
+  place.style.display = "block"; // hidden places have no width, so show the place first
   redraw();
 }
 

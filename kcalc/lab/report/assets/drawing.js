@@ -1,4 +1,4 @@
-// The drawing: zoom and pan by mouse, touch and keys; subnetworks; what is known of a layer.
+// The drawing: zoom and pan by mouse, touch and keys; subnetworks; the numbers of a layer.
 
 class Drawing {
   constructor(frame, data) {

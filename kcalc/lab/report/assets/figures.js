@@ -1,4 +1,4 @@
-// Charts that do not move: slopes, kernels, what happens over the depth, finite width.
+// Charts without sliders: slopes, kernels, values over the depth, finite width.
 
 function drawSlopes(data) {
   if (!data) return;
@@ -6,7 +6,7 @@ function drawSlopes(data) {
   const greatest = data.psi.map((_, i) => Math.max(...all.map((y) => y[i])));
   const series = data.pieces.length > 1 ? [...data.pieces.map((p, i) => ({ name: `piece ${i + 1}`, points: data.psi.map((x, n) => [x, p.y[n]]), style: `s${1 + i % 4}` })),
     { name: "maximum", points: data.psi.map((x, n) => [x, greatest[n]]), style: "s0" }] : [{ name: "", points: data.psi.map((x, n) => [x, greatest[n]]) }];
-  drawChart(place, { title: data.at === null ? `The steepest subnetwork has a slope above ${short(data.target)} whatever the activations` : `Local slopes of ${Number(data.at.toPrecision(7))} give the steepest subnetwork the slope ${short(data.target)}`, lines: data.at === null ? [] : [data.at],
+  drawChart(place, { title: data.at === null ? `The steepest subnetwork has a slope above ${short(data.target)} for any activations` : `Local slopes of ${Number(data.at.toPrecision(7))} give the steepest subnetwork the slope ${short(data.target)}`, lines: data.at === null ? [] : [data.at],
     x: { label: "slope psi of one nonlinear layer at c = 1" }, y: { label: "largest slope of a subnetwork", log: true }, series });
 }
 
@@ -44,7 +44,7 @@ function drawTokens(data) {
   if (data.maps.length) {
     const own = data.maps.filter((row) => row[1] !== null), series = [{ name: "cosine c of two inputs", style: "s1", points: data.maps.map((row) => [row[0], row[2]]) }];
     if (own.length) series.unshift({ name: "token cosine", style: "s0", points: own.map((row) => [row[0], row[1]]) });
-    drawChart(place("maps"), { title: "Cosines behind the network over those of its inputs", equal: true, identity: true,
+    drawChart(place("maps"), { title: "Cosines at the output against cosines at the input", equal: true, identity: true,
       x: { label: "cosine at the input", range: [0, 1] }, y: { label: "cosine at the output", range: [Math.min(0, ...data.maps.map((row) => row[2])), 1] }, series });
   }
   if (data.modes.length > 1) {
@@ -55,7 +55,7 @@ function drawTokens(data) {
 }
 
 function drawDepths(depths) {
-  depths = depths.map((d) => (d && Math.max(...d.depth) > 1 ? d : null)); // one layer has no course to draw
+  depths = depths.map((d) => (d && Math.max(...d.depth) > 1 ? d : null)); // a single layer gives no curve
   const names = ["before", "after"];
   depths.forEach((d, i) => {
     if (!d) return;

@@ -1,4 +1,4 @@
-// The sliders: settings, the maps that follow, and the values read from them.
+// The sliders: settings, the maps for these settings, and values of the maps.
 
 class MapsPanel {
   constructor(data) {
@@ -7,7 +7,7 @@ class MapsPanel {
     this.tables = this.json.tables.map((t) => new LocalTable(t));
     const own = this.json.families.findIndex((f) => f.own && f.kind !== "none");
     this.fixed = this.json.families.findIndex((f) => f.kind === "fixed");
-    // The activations of the network are never replaced silently: if they have no tables, the reader chooses others (-1: none yet).
+    // The activations of the network are never replaced silently: if they have no tables, the reader chooses others (-1 if none is chosen yet).
     this.state = {
       choice: this.json.choices.length && !this.json.choices[0].reason ? 0 : -1, family: own, output: this.outputs.length - 1,
       method: own >= 0 && own === this.fixed ? "fixed" : data.method === "tat" ? "tat" : "dks", zeta: data.setting.zeta || Math.max(1.5, this.json.zeta[0]), eta: data.setting.eta || 0.9, q: 1, c: 0.5,
@@ -138,7 +138,7 @@ class MapsPanel {
     return this.state.shortcut === null && this.json.depths.every((d, i) => d.shaped === undefined || d.count === this.state.counts[i]);
   }
 
-  // The shaped network with the constants that were computed for it, its own activations in tables.
+  // The shaped network with the constants that were computed for it; tables represent its activations.
   still(program, family) {
     if (!this.asBuilt()) throw new OutOfTable(`the constants of ${family.label} were computed for the network as built, and do not follow the sliders; reset, or choose another shaped activation`);
     const local = rawLocal(family.tables.map((i) => this.tables[i])), counts = program.pieces.map((p) => p.count);
@@ -171,11 +171,11 @@ class MapsPanel {
     const psi = slopeFor(program, pairs, this.state.zeta, counts, shortcut);
     if (psi === null) throw new OutOfTable("the network has no subnetwork with a nonlinear layer");
     const k = Math.PI * (1 - 1 / psi);
-    if (family.kind === "leaky" && k > 1) throw new OutOfTable(`a leaky ReLU reaches slopes up to 1.46694, and ${psi.toFixed(5)} is asked for`);
+    if (family.kind === "leaky" && k > 1) throw new OutOfTable(`a leaky ReLU reaches slopes up to 1.46694, but ${psi.toFixed(5)} is needed`);
     return { psi, k, centred: true };
   }
 
-  // -- what follows -------------------------------------------------------------------------------------------------------------------
+  // -- results -------------------------------------------------------------------------------------------------------------------
 
   update() {
     const notes = this.state.choice < 0 && this.json.notes.raw ? [this.json.notes.raw] : [], found = [], method = this.state.method;
@@ -273,7 +273,7 @@ class MapsPanel {
   }
 }
 
-// What is rounding beside 1 is shown as 0.
+// Values that are rounding errors relative to 1 are shown as 0.
 function snapped(x) { return Math.abs(x) < 1e-12 ? 0 : x; }
 
 function digits(x) { return Number.isFinite(x) ? String(Number(x.toPrecision(10))).replace("-", "\u2212") : short(x); }

@@ -1,4 +1,4 @@
-// Start: read the data, build what moves, and the page's own buttons.
+// Start: read the data, and build the interactive parts and the buttons of the page.
 
 function themeButton() {
   const button = document.getElementById("theme"), root = document.documentElement;
@@ -36,7 +36,7 @@ function printOpen() {
   if (controls) { const panel = new MapsPanel(data); panel.build(controls); panel.update(); }
   drawSlopes(data.slopes); drawKernels(data.kernels, data.sphere); drawDepths(data.depths); drawTokens(data.tokens); listenWidths(data.widths);
   const redrawAll = () => document.querySelectorAll(".chart").forEach((place) => place.redraw && place.redraw());
-  redrawAll(); // now that all are there, and know their widths
+  redrawAll(); // all charts exist now and know their widths
   let waiting = 0, width = innerWidth;
   addEventListener("resize", () => {
     if (innerWidth === width) return;

@@ -1,5 +1,5 @@
 "use strict";
-// The program of the network, run in the page: the same rules as the kernel calculus, local maps from tables.
+// The program of the network, run in the page: with the rules of the kernel calculus and local maps from tables.
 
 function unpacked(text) {
   const raw = atob(text), bytes = new Uint8Array(raw.length);
@@ -198,7 +198,7 @@ function outputOf(program, setting, which) {
   return whole(runProgram(program, setting)[i][k]);
 }
 
-// A subnetwork inside one piece, from a step (-1: what the piece reads) to another, started with the given gaps.
+// Run a subnetwork inside one piece, from a step (-1: the input of the piece) to another, starting with the given gaps.
 function runInside(piece, from, to, setting) {
   const start = [{ f: 1, q: 1, u: Float64Array.from(setting.gaps), m: 0, s: 1 }], states = [], activated = (n, g) => setting.local(n, g);
   if (from >= 0) states[from] = start;
