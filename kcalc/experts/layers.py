@@ -32,14 +32,14 @@ class Route(Layer):
 
     Parameters
     ----------
-    Number of selected experts.
+    k
         The number of selected experts.
-    How the logits become weights: "softmax" or "sigmoid".
-        "softmax" or "sigmoid": how logits become weights.
-    Whether the weights of the selected experts sum to 1. Otherwise the softmax runs over all
-    experts, and sigmoids are not normalised.
-        experts, and sigmoids are used as they are.
-    Factor of the mixture, such as DeepSeek's ``routed_scaling_factor``.
+    score
+        How the logits become weights: "softmax" or "sigmoid".
+    normalise
+        Whether the weights of the selected experts sum to 1. Otherwise the softmax runs over all
+        experts, and sigmoids are not normalised.
+    scale
         A factor of the mixture, such as DeepSeek's ``routed_scaling_factor``.
 
     Notes
@@ -48,7 +48,6 @@ class Route(Layer):
     has ``q = scale^2 S_2 q_e`` and the kernel ``scale^2 W kappa_e``. It is not Gaussian, and its q
     value varies between draws of the router at any width. Results are exact if an Affine follows. A
     norm or an activation after it is an approximation, which ``.assumptions`` notes.
-    an activation after it is an approximation, which ``.assumptions`` notes.
 
     Examples
     --------

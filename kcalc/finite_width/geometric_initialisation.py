@@ -194,9 +194,9 @@ def geometric(
     input_scaling
         Whether to multiply inputs of mean square ``input_moment`` so that E[x_0^2] = 1/(k_0 sqrt
         n_0). The first weights and their biases then have the same scaling [sec. 8.1].
-        output_std
-            The root mean square of the output, which a multiplier sets according to the scaling
-            calculus [sec. 7]. None adds no multiplier.
+    output_std
+        The root mean square of the output, which a multiplier sets according to the scaling
+        calculus [sec. 7]. None adds no multiplier.
     balance
         "gamma", or "nu", the ratio E[gW^2]/E[W^2]. Only nu includes the
         correlations from mean pooling, so the two differ there.
