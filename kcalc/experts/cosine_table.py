@@ -170,7 +170,7 @@ class AngleTable:
             if worst <= TOLERANCE:
                 return made
         raise KcalcError(
-            f"interpolating the router statistics in the cosine of two tokens has an error of "
+            "interpolating the router statistics in the cosine of two tokens has an error of "
             f"{worst:.1g}; lower the variance of the logits"
         )
 

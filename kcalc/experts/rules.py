@@ -133,8 +133,8 @@ def _variances(kernel: Kernel, op: Route, node: Node, inputs: Sequence[Channels]
     """Check the hypotheses and return the variances of the logits of both inputs."""
     if kernel.field is not NUMPY:
         raise NoRule(
-            f"node {node!r}: mixtures of experts support only double precision, not "
-            "formulas, enclosures or JAX functions"
+            f"node {node!r}: mixtures of experts support only double precision, not formulas, "
+            "enclosures or JAX functions"
         )
     for what, state in zip(("logits", "expert"), inputs, strict=True):
         if len(state.groups) > 1 or not state.pairs[0].gaussian:

@@ -41,7 +41,7 @@ def closed_value(value: sp.Basic) -> sp.Expr:
     if value.free_symbols:
         names = sorted(str(symbol) for symbol in value.free_symbols)
         hint = ", ".join(f"{name}: ..." for name in names)
-        remedy = f"first give them values in the network or activation: net.subs({{{hint}}})"
+        remedy = f"give them numbers in the network or activation first: net.subs({{{hint}}})"
         raise KcalcError(f"{glimpse(value)} has free symbols ({', '.join(names)}); {remedy}")
     if value.is_real is False or value.has(sp.nan, sp.oo, -sp.oo, sp.zoo, sp.I):
         raise refused(value, "nan, infinite and complex values are not allowed")
@@ -84,9 +84,9 @@ def _as_float(value: int | float | Fraction | sp.Expr) -> float:
     try:
         number = float(value)
     except (TypeError, OverflowError) as error:
-        raise refused(value, "it is not real, or exceeds double precision") from error
+        raise refused(value, "it is not real, or beyond double precision") from error
     if not math.isfinite(number):
-        raise refused(value, "it exceeds double precision")
+        raise refused(value, "it is beyond double precision")
     return number
 
 
@@ -202,8 +202,8 @@ def q_array(q: Any, what: str = "q") -> Array:
         )
     if np.any(array < TINY):
         raise KcalcError(
-            f"{what} = {array[array < TINY].ravel()[0]} is too small for double precision; "
-            f"use at least {TINY:.3g}"
+            f"{what} = {array[array < TINY].ravel()[0]} is too small for double precision; use at "
+            f"least {TINY:.3g}"
         )
     return array
 

@@ -245,8 +245,7 @@ class Builder:
         if len(piece.outputs) != 1 or (tail is not None and len(piece.inputs) != 1):
             raise GraphError(
                 f"a piece needs one input and one output, but this piece has {len(piece.inputs)} "
-                "and "
-                f"{len(piece.outputs)}; join such networks with networkx and kc.Network"
+                f"and {len(piece.outputs)}; join such networks with networkx and kc.Network"
             )
         names: dict[Node, Node] = {}
         for node, layer, parents in piece.steps():

@@ -192,8 +192,7 @@ def refuse_dropping(calculus: str, operation: Any, node: Hashable) -> None:
     if isinstance(operation, Mask) and operation.drops:
         raise NoRule(
             f"node {owner(node)!r}: {calculus} have no rule for Dropout with active=True; to "
-            "describe "
-            "evaluation, use Dropout(rate) with active=False"
+            "describe evaluation, use Dropout(rate) with active=False"
         )
 
 
@@ -216,10 +215,10 @@ OVER_TOKENS = (
     "tokens=128)"
 )
 OF_NORMS = {
-    "batch": "it couples the examples of a batch; remove it with net.without_normalization() and "
+    "batch": "it couples the examples of a batch; drop it with net.without_normalization() and "
     "normalise the sums "
     "with net.normalised()",
-    "positions": "its statistics also run over locations; remove it with "
+    "positions": "its statistics also run over locations; drop it with "
     "net.without_normalization() and normalise the sums with net.normalised()",
 }
 REWRITES = {
@@ -229,8 +228,7 @@ REWRITES = {
     "TokenMix": "its effect on c values depends on the c values between tokens; follow pairs of "
     "tokens with kc.c_map(net, spatial='exact', image_shape=(tokens,))",
     "Product": "if the gate is one activation of a single pre-activation, write it as that "
-    "activation; "
-    "otherwise cut the network there",
+    "activation; otherwise cut the network there",
     "Opaque": "replace the node with layers that kcalc supports, or analyse the parts before and "
     "after it",
 }

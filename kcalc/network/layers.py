@@ -326,7 +326,7 @@ class Affine(Layer):
         for name, value in (("sigma_w", self.sigma_w), ("sigma_b", self.sigma_b)):
             if value != 0 and not _symbolic(value) and not SMALL < float(value) < 1 / SMALL:
                 raise _fail(
-                    self, f"the square of {name} exceeds double precision, got {glimpse(value)}"
+                    self, f"the square of {name} is beyond double precision, got {glimpse(value)}"
                 )
         if not self.bias and self.sigma_b != 0:
             raise _fail(self, f"sigma_b = {self.sigma_b} needs bias=True")
@@ -759,8 +759,8 @@ class TokenMix(Layer):
         if not np.abs(array).sum(axis=1).all():
             raise _fail(
                 self,
-                f"row {int(np.argmin(np.abs(array).sum(axis=1)))} of the matrix is 0, so its "
-                "token is always 0; give it a nonzero entry",
+                f"row {int(np.argmin(np.abs(array).sum(axis=1)))} of the matrix is 0, so its token "
+                "is always 0; give it a nonzero entry",
             )
         object.__setattr__(self, "matrix", tuple(map(tuple, array.tolist())))
         object.__setattr__(self, "random", truth(self.random, "TokenMix: random"))
@@ -1016,9 +1016,8 @@ class Attend(Layer):
         if self.causal and self.prefix is not None:
             raise _fail(
                 self,
-                "prefix is a causal mask that shows the first tokens to all, and causal=True "
-                "would hide "
-                "them from each other; use causal=False",
+                "prefix is a causal mask that shows the first tokens to all, and causal=True would "
+                "hide them from each other; use causal=False",
             )
         for name in ("sink", "alibi", "wide"):
             if name != "wide" or self.wide is not None:
@@ -1075,8 +1074,8 @@ class Attend(Layer):
         ):
             raise _fail(
                 self,
-                "wide=False requires softmax without a sink and key_width >= 4, the channels "
-                "of a head's queries and keys",
+                "wide=False requires softmax without a sink and key_width >= 4, the channels of a "
+                "head's queries and keys",
             )
         if self.rotary is not None and self.key_width is not None and self.key_width % 2:
             raise _fail(
@@ -1160,8 +1159,7 @@ class Attend(Layer):
             if heads is None and None not in (queries, keys) and queries != keys:
                 raise GraphError(
                     f"node {reads.node!r}: queries have {queries} channels and keys have {keys}; "
-                    "give "
-                    "heads= and key_heads="
+                    "give heads= and key_heads="
                 )
             return values
         return values // (shared or 1) * heads

@@ -428,8 +428,7 @@ class Network:
         if not all(isinstance(note, Note) for note in given):
             raise KcalcError(
                 "notes must come from a reading, r.notes, or another network, net.notes; [] "
-                "removes "
-                "them"
+                "removes them"
             )
         other = self._same_structure(self._layers)
         other.notes = tuple(note for note in given if note.level in CARRIED)

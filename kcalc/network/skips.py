@@ -138,7 +138,7 @@ def _average(network: Network, node: Node, read: Node) -> list[Step]:
     if before is None or after is None:
         raise KcalcError(
             f"node {node!r}: the widths on both sides of the shortcut must be known; build the "
-            f"network with features="
+            "network with features="
         )
     stride = (
         layer.stride

@@ -76,8 +76,8 @@ def value_skip(tokens: int, skip: float = 1.0, mix: float = 0.0, causal: bool = 
     dead = np.flatnonzero(np.abs(matrix).sum(axis=1) <= 1e-15 * (abs(a) + abs(b)))
     if dead.size:
         raise KcalcError(
-            f"skip = {a:g} and mix = {b:g} make row {dead[0]} 0, so its token is always 0; "
-            "change one of them"
+            f"skip = {a:g} and mix = {b:g} make row {dead[0]} 0, so its token is always 0; change "
+            "one of them"
         )
     return matrix
 
@@ -173,8 +173,8 @@ def rescaled(matrix: Any, source: Any) -> Array:
     dead = np.flatnonzero(sizes <= 1e-14 * np.abs(rows).sum(axis=1) ** 2)
     if dead.size:
         raise KcalcError(
-            f"row {dead[0]} of the matrix gives a token with q = 0 for this covariance; change "
-            "the row"
+            f"row {dead[0]} of the matrix gives a token with q = 0 for this covariance; change the "
+            "row"
         )
     return rows / np.sqrt(sizes)[:, None]
 
@@ -338,9 +338,7 @@ def covariance(value: Any, what: str, least: float) -> Array:
         t = int(np.argmax(off))
         raise KcalcError(
             f"{what} must have ones on its diagonal (q = 1 for every token), but entry ({t}, {t}) "
-            "is "
-            f"{array[t, t]:.6g}; "
-            "divide rows and columns by the square roots of the diagonal"
+            f"is {array[t, t]:.6g}; divide rows and columns by the square roots of the diagonal"
         )
     array = (array + array.T) / 2
     np.fill_diagonal(array, 1.0)
@@ -353,8 +351,7 @@ def covariance(value: Any, what: str, least: float) -> Array:
         )
         raise KcalcError(
             f"{what} must be {kind}, but its smallest eigenvalue is {smallest:.3g}; repeated "
-            "tokens "
-            "make it singular"
+            "tokens make it singular"
         )
     return array
 

@@ -140,9 +140,8 @@ class Needs:
             if one is not None and two is not None and not same(one, two):
                 raise KcalcError(
                     f"node {node!r} is read by {_reader(old)} and by {_reader(need)}, which "
-                    "require "
-                    "different scales or shifts of it (activations must share their input scale "
-                    "and shift, and outputs allow neither); put an Affine before each"
+                    "require different scales or shifts of it (activations must share their input "
+                    "scale and shift, and outputs allow neither); put an Affine before each"
                 )
         scale = old.scale if need.scale is None else need.scale
         shift = old.shift if need.shift is None else need.shift

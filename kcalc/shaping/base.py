@@ -398,14 +398,13 @@ def prepared(
     for node, layer, parents in network.steps():
         if isinstance(layer, L.BatchNorm):
             raise KcalcError(
-                f"node {node!r} is a BatchNorm, which no kernel method can shape; remove it with "
+                f"node {node!r} is a BatchNorm, which no kernel method can shape; drop it with "
                 f"net.without_normalization()"
             )
         if isinstance(layer, L.Dropout) and layer.active and layer.rate != 0:
             raise KcalcError(
                 f"node {node!r} is dropout in training, with which C(1) < 1, but shaping sets "
-                "slopes "
-                "at C(1) = 1; shape the network with Dropout(rate), active=False"
+                "slopes at C(1) = 1; shape the network with Dropout(rate), active=False"
             )
         if isinstance(layer, L.Product) and not products:
             refusal = KcalcError(f"node {node!r} is a Product, for which this method has no rule")

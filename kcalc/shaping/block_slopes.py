@@ -138,8 +138,7 @@ def _unreachable(target: float, reached: Sequence[float]) -> UnreachableTarget:
     if high - low <= 1e-12 * high:
         return UnreachableTarget(
             f"the maximal slope is {low:.10g} for all weights, not {target:g}: blocks have the "
-            "same "
-            "slope as their shortcuts (activations with C'(1) = 1?); choose another "
+            "same slope as their shortcuts (activations with C'(1) = 1?); choose another "
             "activation, or give local_slope"
         )
     near = low if target <= low else high

@@ -55,8 +55,7 @@ def check_shapeable(phi: Activation) -> None:
     if any(phi.jump_sizes(0)):
         raise KcalcError(
             f"{phi.name} jumps, so its C map has an infinite slope at 1 for all constants; choose "
-            "a "
-            "continuous activation"
+            "a continuous activation"
         )
     check_nonlinear(phi)
 
@@ -436,7 +435,7 @@ def solve_least(phi: Activation, target: float) -> Constants:
         found = _crossing(phi, target, beta, (s - NEAR, s + NEAR))
     if found is None:
         raise UnreachableTarget(
-            f"{phi.name} has no smallest Q'(1) at the slope C'(1) = {slope_text(target)}; "
-            "give q_slope a number"
+            f"{phi.name} has no smallest Q'(1) at the slope C'(1) = {slope_text(target)}; give "
+            "q_slope a number"
         )
     return found

@@ -231,8 +231,7 @@ def depth_laws(
     if given is not None and tells_tokens_apart(found.network, tokens):
         raise KcalcError(
             "depth_laws needs attention that keeps tokens exchangeable, unlike causal masks, "
-            "rotary "
-            "embeddings and class tokens; build the network with causal=False"
+            "rotary embeddings and class tokens; build the network with causal=False"
         )
     start, size = one_cosine(token_cosine, "token_cosine"), float(one_q(q))
     if given is not None:
@@ -266,8 +265,7 @@ class _Block:
         except KcalcError as error:
             raise KcalcError(
                 "laws of depth need exact gradients of a block; use kc.depth_profile of many "
-                "blocks, "
-                f"which accepts sampling=kc.Sampling(), instead: {error}"
+                f"blocks, which accepts sampling=kc.Sampling(), instead: {error}"
             ) from None
 
     def values(self, q: float, x: float) -> Any:

@@ -65,8 +65,8 @@ KEPT = Remedy(
     "use gates='normalise', which keeps the activations of gates and has smaller slopes",
 )
 FACTORS = (
-    "q values of factors multiply: Q' of a Product is the sum of Q' of its factors, so errors "
-    "of q double at a Product of two"
+    "q values of factors multiply: Q' of a Product is the sum of Q' of its factors, so errors of q "
+    "double at a Product of two"
 )
 GATES = (
     "gates are scaled to Q(1) = 1 and keep their means: a Product adds C'(1) of its gate to the "
@@ -93,9 +93,9 @@ def slopes_within_zeta(call: MethodCall) -> None:
 @shaping_method(
     "dks",
     Record(
-        "Deep Kernel Shaping: chooses input and output scale and shift of every activation so "
-        "that no C map of a subnetwork is steeper than zeta at c = 1. It works at any depth for "
-        "nearly all continuous activations that are not affine.",
+        "Deep Kernel Shaping: chooses input and output scale and shift of every activation so that "
+        "no C map of a subnetwork is steeper than zeta at c = 1. It works at any depth for nearly "
+        "all continuous activations that are not affine.",
         {
             "zeta": "bound on the slopes of all C maps at c = 1, > 1; default 1.5",
             "subnetworks": "which slopes zeta bounds: strict (the subnetworks of the papers; "
@@ -268,7 +268,7 @@ def _beyond_reach(
             f"{error.nearest:.4g} at every layer multiply to {near} in this network ({asked})"
         ).advising(
             "use another activation",
-            "use fewer nonlinear layers or shortcut weights closer to 1",
+            "fewer nonlinear layers or shortcut weights nearer to 1",
             Remedy("dks", {"q_slope": None}, "drop Q'(1) = 1 with q_slope=None"),
         )
     exactly = (Remedy("dks", {"zeta": value}, f"zeta = {near}"),) if error.exact else ()
@@ -311,8 +311,7 @@ def _check_reach(
     kept: tuple[Advice, ...] = () if gated else (KEPT,)
     each = "gates in part" if gated else "each >= 1 where C(0) = 0"
     adding = (
-        f"a Product (node {node!r}) adds the slopes of its factors ({each}), so some subnetwork "
-        "has a "
+        f"a Product (node {node!r}) adds the slopes of its factors, {each}, so some subnetwork has "
         f"slope {least:.6g} or more for any activations"
     )
     shortcuts = _about_shortcuts(network, least)
@@ -346,7 +345,7 @@ def _about_shortcuts(network: Network, least: float) -> str:
         network, {block.node: (1 + float(block.weights[0])) / 2 for block in blocks}
     )
     return (
-        "; shortcut weights closer to 1 lower it"
+        "; shortcut weights nearer to 1 lower it"
         if float(maximal_slope(unmixed(nearer))(1.0)) < least
         else ""
     )

@@ -376,9 +376,8 @@ def eoc(
             notes.append(
                 Assumption(
                     "network",
-                    f"q* = {point.q:.6g} is repelling for {phi.name}: deviations from rounding "
-                    "and finite "
-                    "width grow",
+                    f"q* = {point.q:.6g} is repelling for {phi.name}: deviations from rounding and "
+                    "finite width grow",
                 )
             )
     notes += [
@@ -457,13 +456,13 @@ def _affines(
                 if not isinstance(other, L.Input | L.Nonlinear | L.Affine | L.Sum)
             )
             remedy = (
-                "remove it with net.without_normalization()"
+                "drop it with net.without_normalization()"
                 if isinstance(other, L.Normalisation)
                 else "cut the network there"
             )
             refusal = KcalcError(
                 f"node {node!r} reads the output of {type(other).__name__}, whose q is not "
-                f"determined by the edge of chaos"
+                "determined by the edge of chaos"
             )
             raise refusal.advising(remedy, DKS).at(node)
         if sigmas == FROM_INPUT:
@@ -496,7 +495,7 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
                 setter = source[parents[0]]
                 normed = isinstance(shaped.layer(setter), L.Normalisation)
                 remedy = (
-                    "remove it with net.without_normalization()"
+                    "drop it with net.without_normalization()"
                     if normed
                     else "end every addend of a Sum in its own Affine"
                 )

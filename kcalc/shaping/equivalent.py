@@ -346,7 +346,7 @@ def _per_channel(
     ):
         raise KcalcError(
             f"node {node!r}: {channels} input channels cannot be divided into the blocks of the "
-            f"concatenation that it reads"
+            "concatenation that it reads"
         )
     return tuple(np.repeat([block[k] for block in blocks], whole) for k in (1, 2))  # type: ignore[return-value]
 

@@ -78,8 +78,8 @@ def _refuse_attention(network: Network) -> None:
     if attending:
         refusal = NoRule(
             f"node {attending[0]!r} attends over tokens: only method='edge' shapes networks with "
-            "attention; kc.node_values(net, tokens=...) and "
-            "kc.gradients(net, tokens=...) show the effect of its initialisation"
+            "attention; kc.node_values(net, tokens=...) and kc.gradients(net, tokens=...) show the "
+            "effect of its initialisation"
         )
         refusal.remedies = (Remedy("edge"),)
         raise refusal

@@ -246,8 +246,8 @@ def _check_level(network: Network) -> None:
     node, q = worst_q(network)
     if not abs(q - 1) <= OFF:
         raise KcalcError(
-            f"node {node!r} has q = {q:.6g}, but activations need q = 1: an Affine reads "
-            "a concatenation of feature maps with different means; apply an Affine to each part"
+            f"node {node!r} has q = {q:.6g}, but activations need q = 1: an Affine reads a "
+            "concatenation of feature maps with different means; apply an Affine to each part"
         )
 
 

@@ -85,6 +85,6 @@ def refuse_means(network: Network, promise: str, instead: Advice = "") -> None:
         )
         raise refusal.advising(
             "replace it with an RMSNorm or put an Affine before it",
-            "remove it with net.without_normalization()",
+            "drop it with net.without_normalization()",
             instead,
         ).at(node)

@@ -331,7 +331,7 @@ def shifted(phi: Activation, input_scale: float = 1.0) -> Constants:
     if not variance > 0:
         raise KcalcError(
             f"{phi.name}({input_scale:g} x) is constant for x ~ N(0, 1), to double precision; "
-            f"choose another input_scale"
+            "choose another input_scale"
         )
     deviation = math.sqrt(variance)
     delta = None if abs(mean) <= 1e-15 * deviation else -mean

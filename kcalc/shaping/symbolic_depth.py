@@ -149,8 +149,8 @@ class VanillaMaps(Shown):
         if phi.degree is None:
             raise KcalcError(
                 f"the Q map of symbolic depth has no closed form for {phi.name}, which is not "
-                "positively homogeneous; use kc.q_map(kc.architectures.vanilla(depth)) "
-                "for a given depth"
+                "positively homogeneous; use kc.q_map(kc.architectures.vanilla(depth)) for a given "
+                "depth"
             )
         k, moment = sp.Integer(phi.degree), _second_moment(phi)
         after = (
@@ -185,8 +185,7 @@ class VanillaMaps(Shown):
 
     @property
     def curvature(self) -> sp.Expr:
-        """C_f''(1) = kappa psi^(L-1) (psi^L - 1)/(psi - 1), or kappa L for psi = 1 [TAT App.
-        B.2]."""
+        """C_f''(1) = kappa psi^(L-1) (psi^L - 1)/(psi - 1), kappa L if psi = 1 [TAT App. B.2]."""
         psi, kappa, depth = self.psi, self.kappa, self.depth
         # (psi^L - 1)/(psi - 1) would be a ratio of rounding errors
         if psi.is_number and abs(float(psi) - 1) < ROUNDING:

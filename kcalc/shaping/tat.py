@@ -231,8 +231,7 @@ def _check_tailored(kinds: tuple[Activation, ...]) -> None:
         if not _is_leaky(phi):
             raise KcalcError(
                 f"eta tailors only relu and leaky_relu, not {phi.name}; use tau for smooth "
-                "activations, "
-                f"or activation='leaky_relu'"
+                "activations, or activation='leaky_relu'"
             )
 
 

@@ -471,8 +471,8 @@ def _activated(
     slope = as_number(zeta, "zeta")
     if mlp != "dks" or getattr(slope, "free_symbols", None) or not slope > 1:
         raise KcalcError(
-            f"with shortcuts, activations are kept, or shaped by mlp='dks' to C'(1) = zeta > 1, "
-            f"got mlp={mlp!r}, zeta={zeta}"
+            "with shortcuts, activations are kept, or shaped by mlp='dks' to C'(1) = zeta > 1, got "
+            f"mlp={mlp!r}, zeta={zeta}"
         )
     table = constants_of(network, lambda phi: constants_for(phi, float(slope)))
     plain = {n: 1.0 for node in table.by_node for n in network.parents(node)}
@@ -480,8 +480,7 @@ def _activated(
     level = Stream.of(network, request.start).level()
     if abs(level - 1) > LEVEL_KEPT:
         raise KcalcError(
-            f"an activation has an input with q = {level:.6g}, but mlp='dks' needs 1: put a norm "
-            "before every "
+            f"an activation sees q = {level:.6g}, but mlp='dks' needs 1: put a norm before every "
             "MLP"
         )
     edits = [f"{node}: sigma_w -> 1" for node in plain]
@@ -502,8 +501,8 @@ def _without_shortcuts(
     for name in (GROWTH, MEAN):
         if name in request.targets:
             raise KcalcError(
-                f"{name} is a target for networks with shortcuts; without them, value gains keep "
-                f"q = 1, and zeta bounds the gradients of the MLPs"
+                f"{name} is a target for networks with shortcuts; without them, value gains keep q "
+                "= 1, and zeta bounds the gradients of the MLPs"
             )
     if mlp == "keep":
         raise KcalcError(

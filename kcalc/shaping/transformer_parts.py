@@ -77,7 +77,7 @@ def parts_of(network: Network) -> Parts:
         ).advising((Remedy("dks"), Remedy("residual_weights")))
     if found := network.nodes_of(BatchNorm):
         raise KcalcError(
-            f"node {found[0]!r} is a BatchNorm, which has no rule over tokens; remove it with "
+            f"node {found[0]!r} is a BatchNorm, which has no rule over tokens; drop it with "
             f"net.without_normalization(kc.layers.BatchNorm)"
         )
     attentions = tuple(_attention(network, node) for node in network.nodes_of(Attend))

@@ -159,7 +159,7 @@ class Equation:
         self._first = start / self.scale
         self.mean = float(self.green(self._first, 0.0)[0][-1].real)
         if not (np.all(np.isfinite(start)) and np.isfinite(self.mean) and self.mean > 0):
-            what = "0" if self.mean == 0 else "outside double precision"
+            what = "0" if self.mean == 0 else "beyond double precision"
             raise KcalcError(
                 f"the mean square of the Jacobian is {what} at this q; rescale sigma_w or the depth"
             )

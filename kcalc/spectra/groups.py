@@ -195,7 +195,7 @@ def _check(network: Network, node: Node, op: P.Primitive) -> None:
         if op.over == "batch":
             raise NoRule(
                 f"{where} couples the examples of a batch, which Jacobian spectra do not cover; "
-                "use LayerNorm or RMSNorm, or remove it with net.without_normalization()"
+                "use LayerNorm or RMSNorm, or drop it with net.without_normalization()"
             )
     elif not isinstance(op, P.Post | P.Mix | P.Prod | P.Join | P.Mask):
         advice = next(
@@ -213,9 +213,8 @@ def _dense_problem(op: P.Fresh) -> str:
         )
     if not op.dense:
         return (
-            "a window reads several positions, but Jacobian spectra are for one position; use "
-            "kernel=1 "
-            "and stride=1"
+            "a window reads several positions, and Jacobian spectra are for one position; kernel=1 "
+            "and stride=1 are exact"
         )
     if op.groups != 1:
         return (
@@ -273,8 +272,7 @@ def _check_ratio(node: Node, op: P.Join, widths: list[Fraction]) -> None:
         raise KcalcError(
             f"node {owner(node)!r} (Concat) has inputs with channels in the ratio "
             f"{':'.join(map(str, given))}, but without features= all widths are taken as equal; "
-            "give "
-            "features= of all nodes"
+            "give features= of all nodes"
         )
 
 

@@ -75,8 +75,8 @@ def reading_of(
         if len(nodes) != 1:
             raise KcalcError(
                 f"the network has {len(nodes)} {what}s ({', '.join(map(repr, nodes))}), but the "
-                f"input-output Jacobian requires one input and one output; cut the network to "
-                f"one {what}, or join them with a Concat"
+                "input-output Jacobian requires one input and one output; cut the network to one "
+                f"{what}, or join them with a Concat"
             )
     sized = with_widths(network, features)
     require_numbers(sized)

@@ -135,7 +135,7 @@ class JacobianSpectrum(Shown, Approximable):
         Raises
         ------
         KcalcError
-            If n is out of range, or the moment exceeds double precision.
+            If n is out of range, or the moment is beyond double precision.
 
         """
         order = whole(n, "n", 1, MOST)
@@ -147,7 +147,7 @@ class JacobianSpectrum(Shown, Approximable):
                 )
         value = float(self._moments(order)[order - 1])
         if not math.isfinite(value):
-            raise KcalcError(f"E s^{2 * order} exceeds double precision")
+            raise KcalcError(f"E s^{2 * order} is beyond double precision")
         return value
 
     def _moments(self, order: int) -> Array:
@@ -271,8 +271,7 @@ class JacobianSpectrum(Shown, Approximable):
                 return math.inf
             raise KcalcError(
                 "slopes are unbounded, so the largest singular value grows with the width and "
-                "follows "
-                "no edge statistics. Use largest() and moment(n)"
+                "follows no edge statistics. Use largest() and moment(n)"
             )
         edge = self._law.top
         value = math.sqrt(edge.z)
@@ -301,8 +300,8 @@ class JacobianSpectrum(Shown, Approximable):
         end = self._law.bottom.z
         if math.isnan(end):
             raise KcalcError(
-                "the smallest singular value is too small to be resolved in double precision; "
-                "use density(x) for the lower end of the spectrum"
+                "the smallest singular value is too small to be resolved in double precision; use "
+                "density(x) for the lower end of the spectrum"
             )
         return math.sqrt(end)
 

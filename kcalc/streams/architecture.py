@@ -220,8 +220,8 @@ def _matrix(given: Any, n: int, layer: int) -> list[list[Any]]:
     for i, row in enumerate(rows):
         if all(value == 0 for value in row):
             raise KcalcError(
-                f"row {i} of {what} is all zeros, so stream {i + 1} reads no stream; give "
-                f"the row a nonzero weight"
+                f"row {i} of {what} is all zeros, so stream {i + 1} reads no stream; give the row "
+                "a nonzero weight"
             )
     return rows
 

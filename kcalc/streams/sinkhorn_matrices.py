@@ -94,6 +94,6 @@ def _logits(given: Any) -> Array:
         if len(empty):
             raise KcalcError(
                 f"{name} {empty[0]} of the logits contains only -inf, so its sum is 0; give it a "
-                f"finite logit"
+                "finite logit"
             )
     return matrix

@@ -253,8 +253,7 @@ def _matrices(mixing: Any, blocks: int) -> Sequence[Any]:
         if len(mixing) != blocks:
             raise KcalcError(
                 f"mixing has {len(mixing)} matrices for {blocks} blocks; give one matrix per "
-                "block, or a "
-                f"single matrix"
+                "block, or a single matrix"
             )
         return mixing
     return [mixing] * blocks
